@@ -31,7 +31,7 @@ from results.rules.expectation import parse_predicate
 
 NAME: Final = "made"
 BROKER: Final = "c1"
-HOST: Final = "h1"
+HOST: Final = "simulated"
 INCARNATION: Final = 1
 CHUNK: Final = 4_096
 """Number of consecutive publications of one publisher, before the next publisher."""

@@ -115,4 +115,4 @@ class OnlineChecker:
         totals["phantom"] += self.foreign
         if self.order is not None:
             totals["order_differs"] = self.order.differing
-        return {"schema": "pubsubctl/online/1", "totals": totals, "lanes": lanes}
+        return {"schema": "pubsubctl/online/2", "totals": totals, "lanes": lanes}

@@ -58,6 +58,7 @@ async def run_experiment(
     progress: Progress,
     meanwhile: Callable[[], Awaitable[None]] | None = None,
     under_test: UnderTest | None = None,
+    rolling: int = 0,
 ) -> RunOutcome:
     """Run an experiment on ready brokers, and collect all records.
 
@@ -67,6 +68,7 @@ async def run_experiment(
     Args:
         meanwhile: action during the measurement; the run drains when both are over.
         under_test: the brokers of the run; the project's own by default.
+        rolling: the number of brokers that `meanwhile` replaces at once, until all are; 0 for none.
 
     Raises:
         RunFailed: a step before the load failed; the run directory contains the records so far.
@@ -74,7 +76,9 @@ async def run_experiment(
     """
     directory = RunDirectory(run_directory)
     under_test = under_test or OurBrokers()
-    experiment = _Experiment(spec, testbed, directory, schedule, progress, meanwhile, under_test)
+    experiment = _Experiment(
+        spec, testbed, directory, schedule, progress, meanwhile, under_test, rolling
+    )
     return await experiment.run()
 
 
@@ -88,10 +92,12 @@ class _Experiment:
         progress: Progress,
         meanwhile: Callable[[], Awaitable[None]] | None,
         under_test: UnderTest,
+        rolling: int,
     ) -> None:
         self._spec = spec
         self._under_test = under_test
         self._meanwhile = meanwhile
+        self._rolling = rolling
         self._testbed = testbed
         self._directory = directory
         self._schedule = schedule
@@ -182,6 +188,7 @@ class _Experiment:
                 "broker_nice": dict(testbed.broker_nice),
                 "without_fsync": list(testbed.without_fsync),
                 "schedule": self._schedule.name if self._schedule else None,
+                **({"rolling": self._rolling} if self._rolling else {}),
                 "labels": dict(spec.labels),
                 "payload_bytes": _only_one(plan.size_bytes for plan in spec.publisher_plans()),
                 "phases": [],
@@ -282,7 +289,11 @@ class _Experiment:
 
     async def _do_meanwhile(self, meanwhile: Callable[[], Awaitable[None]], end_ns: int) -> None:
         """Run the action under load; add a note if the load ended first."""
+        if self._rolling:
+            self._directory.log("rolling", stage="begun", at_ns=self._now_ns())
         await meanwhile()
+        if self._rolling:
+            self._directory.log("rolling", stage="ended", at_ns=self._now_ns())
         late_s = (await self._load.now_ns() - end_ns) / SECOND_NS
         if late_s > 0:
             self._note(

@@ -1,8 +1,8 @@
-"""What a delivery protocol is to everybody else: one definition, registered once.
+"""Definition of a delivery protocol for the rest of the project.
 
-Whatever two protocols differ in and somebody else must know stands here, and nobody asks a
-protocol's name. Bringing a protocol means a folder beside this file with a definition in it, and
-one line in `registry`.
+A definition contains every difference between two protocols that other code depends on, so no
+other code tests a protocol's name. A new protocol needs a folder beside this file with a
+definition, and one line in `registry`.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,16 +24,16 @@ from brokerd.protocols.parts.positions import Positions
 
 
 class Order(StrEnum):
-    """In which order subscribers get publications."""
+    """The order in which subscribers receive publications."""
 
     PUBLISHER = "publisher"
-    """Those of one publisher in the order it published them."""
+    """Publications of one publisher arrive in publishing order."""
     TOTAL = "total"
-    """That, and any two subscribers get what both get in the same order."""
+    """As PUBLISHER, and two subscribers receive their common publications in the same order."""
     TOPIC = "topic"
-    """Those of one publisher within a topic in the order it published them."""
+    """Publications of one publisher within a topic arrive in publishing order."""
     STREAM = "stream"
-    """Those of one publisher within a stream in the order it published them."""
+    """Publications of one publisher within a stream arrive in publishing order."""
     NONE = "none"
 
     @property
@@ -43,63 +43,64 @@ class Order(StrEnum):
 
 
 class Acknowledgement(StrEnum):
-    """What a publisher knows of a publication once it is told that this is done."""
+    """The meaning of an acknowledgement that a publisher receives for a publication."""
 
     DELIVERED = "delivered"
-    """Everybody who is owed it has it."""
+    """Every subscription that is owed the publication has acknowledged."""
     STORED = "stored"
-    """It is on disk, at as many brokers as the protocol says, and will be delivered."""
+    """The publication is on disk, at as many brokers as the protocol requires, until delivery."""
     HANDED_ON = "handed on"
-    """It was passed on, and may be lost."""
+    """The publication was forwarded, and may be lost."""
 
 
 class Parameters(Protocol):
-    """What a topology file may set of a protocol: a frozen dataclass with defaults."""
+    """The parameters of a protocol in a topology file: a frozen dataclass with defaults."""
 
     @property
     def client_linger_ns(self) -> int:
-        """How long a vanished client's subscriptions stay, and what is for it is held."""
+        """Duration for which the state of a client without a session is kept."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """The parameters in `values`, with the defaults for what is not there.
+        """Return the parameters in `values`, with defaults for missing keys.
 
         Raises:
-            ConfigError: an unknown key, or a value that cannot be; says which, in `where`.
+            ConfigError: an unknown key or an invalid value; names the key in `where`.
         """
 
     def check(self, where: str) -> None:
-        """Make sure that brokers may run with them.
+        """Check that brokers may run with these parameters.
 
         Raises:
-            ConfigError: together they break the protocol's promises; says why, in `where`.
+            ConfigError: the combination breaks a promise of the protocol; states the reason in
+                `where`.
         """
 
     def warnings(self) -> tuple[str, ...]:
-        """What is promised less than somebody may expect, for people; one sentence each."""
+        """Return weaker promises than a reader may expect, one sentence per promise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
-    """What holds within the failures that a protocol tolerates.
+    """Guarantees within the failures that a protocol tolerates.
 
     Attributes:
-        exactly_once: each publication that matches reaches each subscriber once, in `order`,
-            without a gap but for those announced; without, some are lost when something fails.
-        members_may_change: brokers may join and leave meanwhile.
-        roles_may_change: brokers may come to be something else in the overlay meanwhile.
-        order: in which subscribers get publications.
-        topic: the attribute with the topic of a publication; "": no topics.
-        gaps: the reasons for which a subscriber may be told that it does not get some; none:
-            never.
-        gap_age_ns: what lies in a gap was published so long before that is told, at least.
-        redelivers: a subscriber that starts again may get once more, marked as such, what it had
-            not committed.
-        resumes_elsewhere: a subscription goes on at whichever broker its client attaches to, where
-            it says how far it has come.
-        leaves_freely: and brokers keep nothing of their clients: one may go to another broker
-            whatever it has asked for and not been answered, and publishes as the same source there.
-        keeps_committed: a broker keeps how far a subscription is committed, for whoever asks it to.
+        exactly_once: every matching publication reaches every subscriber once, in `order`,
+            without a gap except announced gaps. Otherwise failures may lose publications.
+        members_may_change: brokers may join and leave during operation.
+        roles_may_change: the roles of brokers in the overlay may change during operation.
+        order: the order in which subscribers receive publications.
+        topic: the attribute with the topic of a publication; "" without topics.
+        gaps: the reasons with which a gap may be announced to a subscriber; empty if there are
+            no gaps.
+        gap_age_ns: least age of a publication in a gap at the announcement.
+        redelivers: a subscriber that restarts may receive uncommitted publications again, marked
+            as redelivered.
+        resumes_elsewhere: a subscription resumes at any broker that the client attaches to, from
+            the positions that the client sends.
+        leaves_freely: as `resumes_elsewhere`, and brokers keep no state of clients: a client may
+            move with unanswered requests, and publishes as the same source at the next broker.
+        keeps_committed: a broker stores the committed positions of a subscription on request.
     """
 
     exactly_once: bool
@@ -115,7 +116,7 @@ class Promises:
     keeps_committed: bool = False
 
     def as_mapping(self) -> dict[str, Any]:
-        """What deliveries are judged by, for the manifest of a run."""
+        """Return the guarantees that deliveries are judged by, for the manifest of a run."""
         promised = {
             "exactly_once": self.exactly_once,
             "order": str(self.order),
@@ -128,14 +129,14 @@ class Promises:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreContext:
-    """Where a core is, and what it is told.
+    """The place and the configuration of a core.
 
     Attributes:
-        topology: as the broker was started with. A core takes what it may know out of the overlay
-            of its own kind, and hears of what changes by events.
-        parameters: of its protocol.
-        decode_attributes: reads attribute blobs; raises ValueError when one is malformed.
-        authority: signs what only an operator may order; none: no such order is taken.
+        topology: the topology at the broker's start. A core reads the overlay of its own kind
+            only, and receives changes as events.
+        parameters: the parameters of the core's protocol.
+        decode_attributes: reads attribute blobs; raises ValueError if a blob is malformed.
+        authority: signs operator's acts; without an authority the core accepts none.
     """
 
     broker: BrokerNumber
@@ -147,11 +148,11 @@ class CoreContext:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """Why a protocol does not go on with some brokers and links lost.
+    """Lost brokers and links beyond the failures that a protocol tolerates.
 
     Attributes:
-        brokers: of those that are lost, as few as are too many, in an order for people.
-        reason: what they are, for people.
+        brokers: a smallest subset of the lost brokers that is too many, in reading order.
+        reason: a description for people.
     """
 
     brokers: tuple[BrokerNumber, ...]
@@ -159,10 +160,10 @@ class Excess:
 
 
 def excess_of_routes(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
-    """Lost brokers without which a route is closed between two that are left; None: all are open.
+    """Return lost brokers that close a route between two remaining brokers; None if all are open.
 
     Args:
-        topology: its first kind's routes are meant.
+        topology: the routes are the routes of the topology's first kind.
     """
     closed = closed_route(topology, lost)
     if closed is None:
@@ -178,7 +179,7 @@ def excess_of_routes(topology: Topology, parameters: Any, lost: Lost) -> Excess 
 
 
 def reached_over_routes(topology: Topology, parameters: Any, outage: Outage) -> Reached:
-    """Who gets whose publications over the routes that a topology's first kind gives."""
+    """Return the brokers with a route to each subscriber's broker, of a topology's first kind."""
     return open_routes(topology, outage)
 
 
@@ -188,38 +189,42 @@ class ProtocolDefinition:
 
     Attributes:
         name: in files, commands and logs.
-        kind: of topologies that it runs on.
-        parameters: their class; one with `delta` gets that of the topology.
-        messages: that its brokers send each other; their numbers are its own.
-        acknowledgement: what one means with these parameters.
-        logs: the names of a broker's logs with these parameters.
-        stream_logs: those of more of them, as many as a topology makes necessary.
-        bypasses_links: whether a broken link between live brokers is gone around.
-        core: the module whose `make_core` makes a broker's core of a CoreContext. Only who runs
-            brokers imports it.
-        pack_positions: how far a subscription has come, as the content of a resume token.
-        unpack_positions: and back; raises ResumeTokenRefused when it cannot be.
-        excess: what it tolerates: of some lost brokers and links, those that are too many for
-            its promises to hold between all that are left; None where none are.
-        topic_attribute: whose value is a publication's topic; None where there are no topics.
-        check_topology: of its kind; raises ConfigError, naming where, if it cannot run on this one.
-        hosts_clients: whether clients may be at a broker.
-        order: in which subscribers get publications with these parameters, where they decide it;
-            None: as `promises` says.
-        gap_age_ns: how old what lies in a gap is with these parameters, at least, where they decide
-            it; 0: of any age; None: there are no gaps.
-        fault_bound: how many brokers and links may fail at once, wherever they are, where
-            `excess` is not all that counts.
-        reaches: who gets whose publications while something does not work. As `excess`, it is
-            given the topology as its kind sees it, and means its routes unless it says otherwise.
-        title: what people call it, with an article where it has one; "": its name.
-        recovery: how it gets over failures, for readers of a report; whole sentences.
-        wiring: what a topology says of it in a figure's caption, such as "δ = 1"; "": nothing.
-        check_decommission: raises ConfigError, naming where, if the others cannot go on for good
-            without a broker; None: they never can. With it, cores are DecommissioningProtocols.
-        keeps_loss: why a broker that lost durable state cannot announce what it lost, so that the
-            operator cannot accept the loss; "" where it can. By default no broker can.
-        checks: the module with what simulations know of it beyond this; "" for none.
+        kind: of topologies that the protocol runs on.
+        parameters: the class of parameters; a class with `delta` receives the topology's δ.
+        messages: between brokers of the protocol; the numbers belong to the protocol.
+        acknowledgement: the meaning of an acknowledgement with the parameters.
+        logs: the names of a broker's logs with the parameters.
+        stream_logs: the names of further logs, as many as the topology requires.
+        bypasses_links: whether publications bypass a broken link between live brokers.
+        core: the module with `make_core`, which makes a broker's core from a CoreContext. Only
+            processes that run brokers import the module.
+        pack_positions: encodes the positions of a subscription as the content of a resume token.
+        unpack_positions: the inverse; raises ResumeTokenRefused if the content is invalid.
+        excess: returns the lost brokers and links that are too many for the promises to hold
+            between all remaining brokers; None if the loss is tolerated.
+        topic_attribute: the attribute with a publication's topic; None without topics.
+        check_topology: raises ConfigError, naming `where`, if the protocol cannot run on this
+            topology of its kind.
+        hosts_clients: whether a broker may have clients.
+        order: of publications at subscribers, if the parameters decide it; None: as in
+            `promises`.
+        gap_age_ns: least age of publications in a gap, if the parameters decide it; 0: any age;
+            None: there are no gaps.
+        fault_bound: greatest number of brokers and links that may fail at once, at any place, if
+            `excess` is not the only bound.
+        reaches: returns, for a subscriber's broker, the brokers from which publications arrive
+            during an outage. As `excess`, the function receives the topology as its kind sees it;
+            by default it follows the routes.
+        title: the name for people, with an article if there is one; "": as `name`.
+        recovery: the recovery from failures, for readers of a report; whole sentences.
+        wiring: a property of the topology for a figure's caption, such as "δ = 1"; "": none.
+        check_decommission: raises ConfigError, naming `where`, if the other brokers cannot
+            continue permanently without a broker; None: no broker may be decommissioned. With the
+            check, cores are DecommissioningProtocols.
+        keeps_loss: the reason for which a broker that lost durable state cannot announce the
+            loss, so that the operator cannot accept the loss; "" if it can. By default no broker
+            can.
+        checks: the module with further facts for simulations; "" for none.
     """
 
     name: str
@@ -252,12 +257,12 @@ class ProtocolDefinition:
     checks: str = ""
 
     def make_core(self, context: CoreContext) -> DeliveryProtocol:
-        """One broker's core; its first event is Started."""
+        """Return one broker's core; its first event is Started."""
         core: DeliveryProtocol = import_module(self.core).make_core(context)
         return core
 
     def promised(self, parameters: Any) -> Promises:
-        """What holds with these parameters."""
+        """Return the guarantees with these parameters."""
         promises = self.promises
         if self.order is not None:
             promises = replace(promises, order=self.order(parameters))
@@ -270,10 +275,10 @@ class ProtocolDefinition:
         return promises
 
     def check_decommissioned(self, topology: Topology, broker: BrokerNumber, where: str) -> None:
-        """Make sure that the others can go on for good without a broker.
+        """Check that the other brokers can continue permanently without a broker.
 
         Raises:
-            ConfigError: they cannot; says why, in `where`.
+            ConfigError: they cannot; states the reason in `where`.
         """
         if self.check_decommission is None:
             raise ConfigError(
@@ -283,11 +288,11 @@ class ProtocolDefinition:
         self.check_decommission(topology, broker, where)
 
     def all_logs(self, topology: Topology, parameters: Any) -> tuple[str, ...]:
-        """The names of all of a broker's logs."""
+        """Return the names of all logs of a broker."""
         return (*self.logs(parameters), *self.stream_logs(topology, parameters))
 
     def homes(self, topology: Topology) -> tuple[str, ...]:
-        """The brokers that clients may be at."""
+        """Return the brokers that may have clients."""
         return tuple(
             name
             for number, name in enumerate(topology.brokers)
@@ -295,5 +300,5 @@ class ProtocolDefinition:
         )
 
     def surroundings(self, topology: Topology, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Whom a broker may know, dial, and be dialled by, in ascending order."""
+        """Return the brokers that a broker may exchange sessions with, in ascending order."""
         return topology.overlay(self.kind).surroundings(broker)

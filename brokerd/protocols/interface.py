@@ -1,4 +1,4 @@
-"""What every delivery protocol is to its driver: events in, effects out.
+"""Interface between a delivery protocol and its driver: events in, effects out.
 
 The runtime and the simulator are two drivers of the same cores. A core does no I/O, reads no
 clock, draws no random number and iterates no set, so the same events give the same effects.
@@ -16,7 +16,7 @@ from brokerd.model.record import record
 from brokerd.overlay.kinds import Overlay
 
 Instant = int
-"""Nanoseconds of the driver's clock; only differences mean anything."""
+"""Nanoseconds of the driver's clock; only differences have a meaning."""
 
 LossReason = Literal["closed_by_us", "closed_by_peer", "silent", "overflow", "protocol_error"]
 
@@ -24,12 +24,12 @@ LossReason = Literal["closed_by_us", "closed_by_peer", "silent", "overflow", "pr
 Broker = TypeVar("Broker", BrokerNumber, str)
 
 LogRecord = tuple[Buffer, ...]
-"""What a core keeps in a log, in pieces; it comes back as one, and nobody else looks into it."""
+"""A log record of a core, in pieces. A read returns one piece; no other code decodes the record."""
 
 
 @record
 class LogEnds:
-    """What of a log is there: records from index `first` up to, and without, `next`."""
+    """The extent of a log: records from index `first` up to, and without, `next`."""
 
     first: int = 1
     next: int = 1
@@ -44,16 +44,17 @@ class Started:
 
     Attributes:
         incarnation: of this broker; already on disk.
-        recovering: True when this deployment has run on this disk before, and for a broker
-            that joins: neither knows what its neighbours know.
-        recovered: the meta store's rows, table → key → value, as the last Commit that was
-            durable (or later) left them.
-        logs: the ends of each log that the definition names. At least what was durable is
-            there; of what was not, any number of Appends from the front.
-        wall_ns: what the machine's clock shows as this is handled, nanoseconds since 1970. An
-            earlier incarnation may have seen a later one: people and daemons put clocks right.
+        recovering: True if this deployment has run on this disk before, and for a broker that
+            joins. In both cases the broker may lack state that its neighbours have.
+        recovered: the rows of the meta store, table → key → value, as the last durable Commit or
+            a later Commit left them.
+        logs: the ends of each log that the definition names. All durable records exist, and any
+            number of the other Appends, from the front.
+        wall_ns: the machine's clock at this event, nanoseconds since 1970. An earlier incarnation
+            may have read a later time, because people and daemons correct clocks.
         lineage: time in seconds at which the operator accepted the last loss of durable state; 0
-            if none was lost. Neighbours and clients may know more of this broker than it does then.
+            if none was lost. After a loss, neighbours and clients may have state of this broker
+            that the broker lacks.
     """
 
     incarnation: int
@@ -66,7 +67,7 @@ class Started:
 
 @record
 class SessionEstablished:
-    """A session is up at this end. `session` never repeats within this broker incarnation."""
+    """The start of a session at this end. `session` never repeats within a broker incarnation."""
 
     peer: Peer
     session: int
@@ -75,7 +76,7 @@ class SessionEstablished:
 
 @record
 class SessionLost:
-    """The named session instance is over: exactly one per SessionEstablished, and last of it."""
+    """The end of the named session: exactly one per SessionEstablished, and its last event."""
 
     peer: Peer
     session: int
@@ -84,7 +85,7 @@ class SessionLost:
 
 @record
 class OpenFailed:
-    """An OpenSession came to nothing: refused, unreachable, or no answer in time."""
+    """The failure of an OpenSession: refused, unreachable, or no answer in time."""
 
     peer: Peer
     reason: str
@@ -92,7 +93,7 @@ class OpenFailed:
 
 @record
 class MessageReceived:
-    """A message, in the order its session carried it."""
+    """A message, in the order of its session."""
 
     peer: Peer
     session: int
@@ -101,16 +102,16 @@ class MessageReceived:
 
 @record
 class Persisted:
-    """The Commit or Append with this token now survives a crash."""
+    """The confirmation that the Commit or Append with this token survives a crash."""
 
     token: int
 
 
 @record
 class RecordsRead:
-    """The answer to a Read: records from index `first` on, at least one.
+    """The answer to a Read: records from index `first` on, at least one record.
 
-    Fewer than were asked for where they are large: the core reads on behind them.
+    Large records may make the answer shorter than the request; the core then reads the rest.
     """
 
     log: str
@@ -120,9 +121,9 @@ class RecordsRead:
 
 @record
 class TopologyGrown:
-    """A broker has joined a tree as a leaf, within this broker's neighbourhood.
+    """The arrival of a broker that joined a tree as a leaf, within this broker's neighbourhood.
 
-    That is on disk already; the broker itself may not have started yet.
+    The change is on disk already; the joined broker itself may not have started yet.
     """
 
     broker: BrokerNumber
@@ -131,19 +132,22 @@ class TopologyGrown:
 
 @record
 class TopologyShrunk:
-    """A leaf of this broker's neighbourhood has left for good, without clients; it is on disk."""
+    """The permanent departure of a leaf of this broker's neighbourhood, without clients.
+
+    The change is on disk already.
+    """
 
     broker: BrokerNumber
 
 
 @record
 class BrokerDecommissioned:
-    """The operator has decommissioned a broker: it is gone for good, with what was only there.
+    """An operator's act: the named broker is removed permanently, with all state that only it had.
 
-    The driver has verified the signature. A core keeps it, and passes it on with the act.
+    The driver has verified the signature. A core stores the signature, and forwards both.
 
-    Said to every other broker that is up, once or more often. A core whose definition knows no
-    `check_decommission` is never told so.
+    Every other running broker receives the event, at least once. A core never receives the event if
+    its definition has no `check_decommission`.
     """
 
     broker: BrokerNumber
@@ -152,12 +156,12 @@ class BrokerDecommissioned:
 
 @record
 class OverlayChanged:
-    """What brokers are in the overlay of the protocol's kind has changed; it is on disk.
+    """A change of the brokers in the overlay of the protocol's kind; on disk.
 
-    In a hierarchy brokers may have joined, too, which may not have started yet, and others have
-    left for good, without clients. Said to every broker that is up, once or more often; who is down
-    begins with it. A core whose definition promises neither that roles may change nor that members
-    may is never told so.
+    In a hierarchy further brokers may have joined, and may not have started yet; others may have
+    left permanently, without clients. Every running broker receives the event, at least once; a
+    stopped broker starts with the new overlay. A core with neither of the promises
+    `roles_may_change` and `members_may_change` never receives the event.
     """
 
     overlay: Overlay
@@ -165,7 +169,7 @@ class OverlayChanged:
 
 @record
 class DeadlineReached:
-    """The instant of next_deadline() has come."""
+    """The arrival of the instant of next_deadline()."""
 
 
 Event = (
@@ -189,7 +193,7 @@ Event = (
 
 @record
 class Send:
-    """Queue a message on the peer's current session; dropped when there is none."""
+    """Queue a message on the peer's current session; dropped without a session."""
 
     peer: Peer
     message: Any
@@ -197,9 +201,9 @@ class Send:
 
 @record
 class Deliver:
-    """Queue publications on the client's current session; dropped when there is none.
+    """Queue publications on the client's current session; dropped without a session.
 
-    Or what is said in their place: that there are none, that they are lost, or withheld.
+    The item may instead announce silence, a gap, or withheld publications.
     """
 
     client: ClientId
@@ -208,9 +212,10 @@ class Deliver:
 
 @record
 class RedirectClient:
-    """Tell a client that one of these brokers, the best first, would rather have it.
+    """Ask a client to move to one of these brokers, the best first.
 
-    Dropped when it has no session, or where clients can be told of none of them. It may stay.
+    Dropped if the client has no session, or if clients may learn of no broker in the list. The
+    client may stay.
     """
 
     client: ClientId
@@ -221,7 +226,7 @@ class RedirectClient:
 class OpenSession:
     """Try once to open a session; answered by SessionEstablished or OpenFailed.
 
-    Ignored while a session with the peer is up or being opened.
+    Ignored while a session with the peer is established or being opened.
     """
 
     peer: Peer
@@ -237,10 +242,10 @@ class CloseSession:
 
 @record
 class Change:
-    """One row of the meta store: set, or deleted where `value` is None.
+    """One row of the meta store: set, or deleted if `value` is None.
 
-    `value` is built of None-free lists, tuples, str, int, bool and bytes (tuples come back as
-    lists).
+    `value` consists of None-free lists, tuples, str, int, bool and bytes. Tuples are read back as
+    lists.
     """
 
     table: str
@@ -252,9 +257,9 @@ class Change:
 class Commit:
     """Change rows in one transaction.
 
-    With a token: durable before Persisted(token) is answered. With None: lazily, in groups, at
-    the driver's leisure, never answered; a crash may lose it, but never reorders it behind a
-    later commit.
+    With a token, the rows are durable before Persisted(token) is emitted. With None, the driver
+    commits lazily, in groups, without an answer. A crash may lose the latter rows, but never
+    reorders them behind a later commit.
     """
 
     changes: tuple[Change, ...]
@@ -263,15 +268,14 @@ class Commit:
 
 @record
 class Append:
-    """Append records to a log; the first gets the index that was its `next`.
+    """Append records to a log; the first record gets the index that was the log's `next`.
 
-    With a token: they, and whatever was appended to any log before, are durable before
-    Persisted(token) is answered; without records that is all it does. With None: lazily, and
-    never answered. The records of one Append survive a crash together or not at all, and never
-    without those before.
+    With a token, the records and all earlier appends to any log are durable before Persisted(token)
+    is emitted; an Append without records does only that. With None, the driver appends lazily,
+    without an answer. The records of one Append survive a crash together or not at all, and never
+    without earlier records.
 
-    What is done to logs is done in order, and apart from the meta store: neither waits for the
-    other.
+    Effects on logs are done in order, and apart from the meta store: neither waits for the other.
     """
 
     log: str
@@ -281,9 +285,9 @@ class Append:
 
 @record
 class Read:
-    """Have records of a log from index `first` up to, and without, `end` read back.
+    """Read the records of a log from index `first` up to, and without, `end`.
 
-    Answered by one RecordsRead. All of them must be there, durable or not.
+    Answered by one RecordsRead. All of the records must exist, durable or not.
     """
 
     log: str
@@ -293,11 +297,11 @@ class Read:
 
 @record
 class Chop:
-    """Records of a log below index `first` are not needed any longer.
+    """Release the records of a log below index `first`.
 
-    Done lazily, and never before what was appended before it is durable: a crash may undo it,
-    and it frees space when a whole segment is chopped. What has to be committed before they may
-    go must be durable when this is emitted. Nothing happens where less is left already.
+    Done lazily, and never before earlier appends are durable. A crash may undo the release. Space
+    is freed once a whole segment is released. Commits that the release depends on must be durable
+    when this effect is emitted. A lower index than the log's `first` has no effect.
     """
 
     log: str
@@ -306,9 +310,9 @@ class Chop:
 
 @record
 class Truncate:
-    """Drop the records of a log from index `next` on; the next one appended gets it again.
+    """Drop the records of a log from index `next` on; the next appended record gets index `next`.
 
-    Durable at the latest with what is appended then: until that, a crash may undo it.
+    Durable at the latest with the next append; a crash before that may undo the truncation.
     """
 
     log: str
@@ -317,7 +321,7 @@ class Truncate:
 
 @record
 class Record:
-    """Write a line into this broker's event log: what, and JSON-ready details."""
+    """Write a line into this broker's event log: an event, and JSON-ready details."""
 
     event: str
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -325,7 +329,7 @@ class Record:
 
 @record
 class Shutdown:
-    """End this broker, which must not go on; the last effect of all, and `reason` is for people."""
+    """End this broker, which must not continue; the last effect of all. `reason` is for people."""
 
     reason: str
 
@@ -339,13 +343,13 @@ LOSS_ACCEPTED: Final = "loss_accepted"
 def retransmission_requested(
     peer: BrokerNumber, source: BrokerNumber, stream: int, ranges: int, asked_ns: int
 ) -> Record:
-    """The line for a request for what this broker lacks of a stream; `results` adds them up.
+    """Return the record of a request for missing ticks of a stream; `results` adds these up.
 
     Args:
-        peer: who is asked.
-        source, stream: the broker where the stream begins, and which one there.
-        ranges: how many the request names.
-        asked_ns: how long a time of the stream these are together.
+        peer: the broker that receives the request.
+        source, stream: the broker where the stream begins, and the stream's number there.
+        ranges: number of ranges in the request.
+        asked_ns: total time of the stream in these ranges.
     """
     details = {"peer": peer, "source": source, "stream": stream}
     return Record("retransmission_requested", {**details, "ranges": ranges, "asked_ns": asked_ns})
@@ -367,23 +371,24 @@ Effect = (
 
 
 FIRST_INNER_SESSION = 1 << 40
-"""Sessions that a wrapper makes for the core in it have numbers from here on; a driver's do not."""
+"""The least number of a session that a wrapper makes for its core; a driver's numbers are lower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreStatus(Generic[Broker]):
-    """How a core is doing: brokers have numbers; names outside its process, where it is JSON.
+    """The status of a core. Brokers are numbers in its process, and names outside, in JSON.
 
     Attributes:
-        state: `running`, or `recovering` while it does not know all that it has to.
-        queued: publications that are not done here.
-        subscriptions: that it knows of.
-        own_subscriptions: those of its own clients among them.
-        wanted: brokers with which it wants a session.
-        ready: brokers with which it has one that can be used.
-        idle_reasons: why it is not idle, in words; none: nobody would miss it.
-        detail: JSON-ready, of its protocol; shared code prints it and no more.
-        discrepancies: contradictions between the broker's view and its topology or log, in words.
+        state: `running`, or `recovering` while required state is missing.
+        queued: number of publications that are not complete here.
+        subscriptions: number of subscriptions that the core has.
+        own_subscriptions: number of subscriptions of this broker's clients.
+        wanted: brokers to which the core wants a session.
+        ready: brokers to which the core has a usable session.
+        idle_reasons: reasons why the core is not idle, for people; empty if it may stop.
+        detail: JSON-ready, specific to the protocol; shared code only prints it.
+        discrepancies: contradictions between the broker's view and its topology or log, for
+            people.
     """
 
     state: str
@@ -398,11 +403,11 @@ class CoreStatus(Generic[Broker]):
 
     @property
     def missing(self) -> tuple[Broker, ...]:
-        """Wanted, but without a session that can be used."""
+        """Wanted brokers without a usable session."""
         return tuple(broker for broker in self.wanted if broker not in self.ready)
 
     def to_mapping(self, names: Mapping[Broker, str]) -> dict[str, Any]:
-        """As JSON, with the names of brokers."""
+        """Return the status for JSON, with the names of brokers."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         for key in ("wanted", "ready"):
             found[key] = [names[broker] for broker in found[key]]
@@ -411,7 +416,7 @@ class CoreStatus(Generic[Broker]):
 
     @staticmethod
     def from_mapping(values: Mapping[str, Any]) -> "CoreStatus[str]":
-        """Back from JSON, whatever else is in it; brokers are names."""
+        """Return the status in a JSON object with names of brokers; ignore unknown keys."""
         return CoreStatus(
             state=values["state"],
             queued=values["queued"],
@@ -426,58 +431,57 @@ class CoreStatus(Generic[Broker]):
 
 
 class DeliveryProtocol(Protocol):
-    """One broker's share of a delivery protocol. Does no I/O and reads no clock.
+    """The share of one broker in a delivery protocol, without I/O or a clock.
 
     The driver calls handle() for every event, in the order the events happened, and performs
-    the effects in list order without waiting for any of them. What must not be seen before
-    something is on disk is emitted while handling its Persisted, never earlier. Nothing is
-    retried by the driver.
+    the effects in list order without waiting for any of them. An effect that depends on a durable
+    write is emitted while the core handles the write's Persisted, never earlier. The driver retries
+    nothing.
 
-    A core whose definition promises that no brokers join and leave is never told TopologyGrown or
-    TopologyShrunk.
+    A core without the promise `members_may_change` never receives TopologyGrown or TopologyShrunk.
     """
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """Take one event; return what to do about it.
+        """Handle one event and return the effects.
 
         Raises:
-            RemoteProtocolError: the event's peer broke the rules. Raised before anything was
-                changed; the driver closes that session (SessionLost follows).
+            RemoteProtocolError: the event's peer broke the rules. Raised before any change; the
+                driver closes that session (SessionLost follows).
         """
         ...
 
     def next_deadline(self) -> Instant | None:
-        """When to send the next DeadlineReached; None while nothing is timed."""
+        """Return the instant of the next DeadlineReached; None without a deadline."""
         ...
 
     def statistics(self) -> Mapping[str, int]:
-        """Counters and gauges by name; counters only grow within an incarnation."""
+        """Return counters and gauges by name; counters only grow within an incarnation."""
         ...
 
     def clients_behind(self) -> Collection[ClientId]:
-        """Clients who have as much unacknowledged as they may have, so that others wait."""
+        """Return the clients with a full window, for which other deliveries wait."""
         ...
 
     def aftermath(self) -> Sequence[str]:
-        """What failures have left behind in this broker, in words; what is under way is not that.
+        """Return lasting effects of failures in this broker, for people; without work in progress.
 
-        Empty when it is as if nothing had ever failed.
+        Empty if the state is the same as without any failure.
         """
         ...
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """How it is doing."""
+        """Return the status of the core."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Farewell:
-    """What one broker says of doing without another one for good.
+    """A broker's report about the decommission of another broker.
 
     Attributes:
-        is_known: it does, and that is on its disk.
-        refusals: why it cannot, in words; none: it can.
-        losses: what is lost by it that this one knows of, in words.
+        is_known: True if the decommission is in effect and on this broker's disk.
+        refusals: reasons against the decommission, for people; empty if it is possible.
+        losses: losses through the decommission that this broker can name, for people.
     """
 
     is_known: bool
@@ -486,19 +490,19 @@ class Farewell:
 
 
 class DecommissioningProtocol(DeliveryProtocol, Protocol):
-    """A DeliveryProtocol that goes on without a broker that never comes back."""
+    """A DeliveryProtocol that can continue without a decommissioned broker."""
 
     def farewell(self, broker: BrokerNumber) -> Farewell:
-        """What this broker has to say before another one is decommissioned, and afterwards."""
+        """Return this broker's report about a decommission, before or after the act."""
         ...
 
 
 class CoreWrapper(ABC):
-    """A core around another one, to which it gives sessions of its own making.
+    """A core around another core, with sessions of the wrapper's own making.
 
     Attributes:
         core: the protocol itself.
-        watch: told of each step of the core, where anybody wants to know.
+        watch: receives each step of the core, if set.
     """
 
     core: DeliveryProtocol
@@ -506,4 +510,4 @@ class CoreWrapper(ABC):
 
     @abstractmethod
     def session_with(self, peer: BrokerNumber) -> int:
-        """The number of the core's session with a broker; 0 when there is none."""
+        """Return the number of the core's session with a broker; 0 without a session."""

@@ -1,4 +1,4 @@
-"""The delivery protocols that there are: the one place that knows them by name."""
+"""The registry of delivery protocols: the one module that names all of them."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -31,18 +31,18 @@ from brokerd.protocols.interface import DeliveryProtocol
 from brokerd.protocols.multi_proxy.definition import MULTI_PROXY
 
 FIRST_MESSAGE_NUMBER: Final = 32
-"""Below are what brokers and clients say whatever the protocol."""
+"""Lower numbers belong to messages that all protocols share."""
 
 DELTA: Final = "delta"
-"""How many failures at once a topology is wired for; its kind's section says it."""
+"""The key for the number of tolerated failures; a topology sets δ in the section of its kind."""
 
 
 def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, ProtocolDefinition]:
-    """The definitions by name, in the order given.
+    """Return the definitions by name, in the order given.
 
     Raises:
-        ImportError: two have the same name, or two messages the same number, or a number is not
-            for protocols; names both.
+        ImportError: two definitions have the same name, two messages have the same number, or a
+            number is reserved; names both.
     """
     found: dict[str, ProtocolDefinition] = {}
     numbers: dict[int, str] = {}
@@ -66,27 +66,27 @@ def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, Protoc
 DEFINITIONS: Final = registered(
     (BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE, MULTI_PROXY, GES, GES_RELIABLE)
 )
-"""By name."""
+"""All definitions by name."""
 
 
 DEFAULT: Final = DELTA_TREE.name
-"""What runs where nobody says which."""
+"""The protocol that runs if the user names none."""
 
 
 def import_cores() -> None:
-    """Import what brokers run, of every protocol: for a process that many brokers are forked off.
+    """Import the cores of all protocols, for a process that forks many brokers.
 
-    Otherwise a core is imported when the first one is made.
+    Otherwise the first core of a protocol imports its module.
     """
     for definition in DEFINITIONS.values():
         import_module(definition.core)
 
 
 def definition_of(protocol: str) -> ProtocolDefinition:
-    """The protocol called so.
+    """Return the protocol with this name.
 
     Raises:
-        ConfigError: none is; names the nearest that is.
+        ConfigError: no protocol has this name; suggests the nearest name.
     """
     if protocol not in DEFINITIONS:
         raise ConfigError(f"protocol = {protocol!r}{nearest(protocol, [*DEFINITIONS])}")
@@ -94,7 +94,7 @@ def definition_of(protocol: str) -> ProtocolDefinition:
 
 
 def read_topology(values: Mapping[str, Any], where: str) -> Topology:
-    """The topology in a TOML document's content, with what it sets of protocols checked.
+    """Return the topology in a TOML document's content, with checked parameters of protocols.
 
     Raises:
         ConfigError: names `where`, the key, the value and the nearest valid one.
@@ -116,11 +116,11 @@ def read_topology(values: Mapping[str, Any], where: str) -> Topology:
 
 
 def check_runs_on(topology: Topology, protocol: str, where: str = "topology") -> None:
-    """Make sure that a protocol runs on a kind of overlay that the topology carries.
+    """Check that a protocol runs on a kind of overlay that the topology carries.
 
     Raises:
-        ConfigError: no protocol is called so, or it does not; names those that do. Or it cannot
-            run on this one of its kind.
+        ConfigError: no protocol has this name, or the protocol does not run on the topology's
+            kinds (names the protocols that do) or on this topology of its kind.
     """
     definition = definition_of(protocol)
     kind = definition.kind
@@ -135,7 +135,7 @@ def check_runs_on(topology: Topology, protocol: str, where: str = "topology") ->
 
 
 def that_run_on(topology: Topology) -> tuple[str, ...]:
-    """The protocols that run on a topology, by name."""
+    """Return the names of the protocols that run on a topology."""
     fit = []
     for name, definition in DEFINITIONS.items():
         if definition.kind in topology.kinds:
@@ -146,11 +146,11 @@ def that_run_on(topology: Topology) -> tuple[str, ...]:
 
 
 def parameters_on(topology: Topology, protocol: str, where: str = "topology") -> Any:
-    """What a topology says of a protocol, with the defaults for the rest.
+    """Return a topology's parameters of a protocol, with defaults for missing keys.
 
     Raises:
-        ConfigError: an unknown protocol or key, a value that cannot be, or a protocol that does
-            not run on such a topology; says which.
+        ConfigError: an unknown protocol or key, an invalid value, or a protocol that does not run
+            on the topology; names the mistake.
     """
     check_runs_on(topology, protocol, where)
     return _parameters_of(topology, protocol, where)
@@ -177,11 +177,11 @@ def _names(definition: ProtocolDefinition) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RunningProtocol:
-    """A topology as the protocol sees it that runs on it, and what both bear together.
+    """A protocol and its topology, with the tolerance of both together.
 
     Attributes:
         topology: of the protocol's kind only.
-        protocol: None where there is none for such a topology, and its routes say all.
+        protocol: None if no protocol runs on such a topology; its routes then decide.
     """
 
     topology: Topology
@@ -189,7 +189,7 @@ class RunningProtocol:
     parameters: Any
 
     def excess(self, lost: Lost) -> Excess | None:
-        """Of some lost brokers and links, those that are too many; None: none are."""
+        """Return the lost brokers and links beyond the tolerance; None if the loss is tolerated."""
         if self.protocol is None:
             return excess_of_routes(self.topology, None, lost)
         return self.protocol.excess(self.topology, self.parameters, lost)
@@ -203,34 +203,40 @@ class RunningProtocol:
 
     @property
     def in_words(self) -> str:
-        """`delta_tree (delta 1)`, or of which kind the overlay is, where nothing runs on it."""
+        """The name and the δ or other section of the topology, as `delta_tree (delta 1)`.
+
+        Without a protocol, the name of the topology's kind stands in front.
+        """
         name = f"kind {self.topology.kind}" if self.protocol is None else self.protocol.name
         return f"{name} ({self.topology.section.in_words})"
 
     def tolerates(self, lost: Lost) -> bool:
-        """Whether all goes on between those that are left."""
+        """Return True if all remaining brokers continue after a loss."""
         return self.excess(lost) is None
 
     @property
     def fault_bound(self) -> int | None:
-        """How many brokers and links may fail at once, where `excess` is not all that counts."""
+        """Greatest number of simultaneous failures of brokers and links; None if unbounded.
+
+        `excess` decides on each failure, too.
+        """
         if self.protocol is None:
             return None
         return self.protocol.fault_bound(self.topology, self.parameters)
 
     def reached(self, outage: Outage) -> Reached:
-        """Who gets whose publications while something does not work."""
+        """Return the brokers from which publications arrive at each subscriber's broker."""
         if self.protocol is None:
             return reached_over_routes(self.topology, None, outage)
         return self.protocol.reaches(self.topology, self.parameters, outage)
 
     def promises(self) -> Promises:
-        """What holds within the failures that are tolerated."""
+        """Return the guarantees within the tolerated failures."""
         assert self.protocol is not None, f"nothing runs on {self.topology.name}"
         return self.protocol.promised(self.parameters)
 
     def words(self) -> dict[str, str]:
-        """What people call the protocol and how it recovers, for the manifest of a run."""
+        """Return the protocol's title, recovery and wiring, for the manifest of a run."""
         assert self.protocol is not None, f"nothing runs on {self.topology.name}"
         return {
             "title": self.protocol.title or self.protocol.name,
@@ -239,14 +245,14 @@ class RunningProtocol:
         }
 
     def around(self, broker: str) -> tuple[str, ...]:
-        """The brokers that a broker may have sessions with."""
+        """Return the brokers that a broker may have sessions with."""
         topology = self.topology
         near = topology.overlay().surroundings(topology.number_of(broker))
         return tuple(topology.brokers[number] for number in near)
 
 
 def protocol_on(topology: Topology, protocol: str | None = None) -> RunningProtocol:
-    """A topology with a protocol; without one, with the usual one of those that run on it.
+    """Return a topology with a protocol; by default the usual protocol that runs on the topology.
 
     Raises:
         ConfigError: the protocol does not run on such a topology.
@@ -269,15 +275,15 @@ def make_protocol(
     decode_attributes: DecodeAttributes,
     authority: OperatorAuthority = NO_AUTHORITY,
 ) -> DeliveryProtocol:
-    """One broker's core of the protocol called `name`; its first event is Started.
+    """Return one broker's core of the protocol `name`; its first event is Started.
 
     Args:
-        topology: of brokers among whom it is.
-        decode_attributes: reads attribute blobs; raises ValueError when one is malformed.
-        authority: signs what only an operator may order.
+        topology: of all brokers, including this broker.
+        decode_attributes: reads attribute blobs; raises ValueError if a blob is malformed.
+        authority: signs operator's acts.
 
     Raises:
-        ConfigError: no protocol is called so.
+        ConfigError: no protocol has this name.
     """
     context = CoreContext(
         broker=broker,

@@ -1,1 +1,1 @@
-"""A cluster in one thread and virtual time: the same cores and clients, reproducible by a seed."""
+"""A cluster in one thread and virtual time, with the real cores, reproducible by a seed."""

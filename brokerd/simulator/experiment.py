@@ -23,8 +23,8 @@ class SimulatedPublisher:
     """One publisher.
 
     Attributes:
-        offsets_ns: when it publishes, from the start of the measurement, rising.
-        content: attribute blob and payload of its n-th publication, from 1.
+        offsets_ns: instants of publications, from the start of the measurement, rising.
+        content: returns attribute blob and payload of the n-th publication, from 1.
     """
 
     name: ClientId
@@ -38,7 +38,8 @@ class SimulatedSubscriber:
     """One subscriber with one subscription.
 
     Attributes:
-        subscribes_ns: when, from the start of the measurement; None for before it.
+        subscribes_ns: instant of the subscription, from the start of the measurement; None for an
+            earlier one.
     """
 
     name: ClientId
@@ -53,12 +54,12 @@ class SimulatedStep:
 
     Attributes:
         verb: absorb, send-omission, freeze, kill, restart, cut or blackhole.
-        brokers: one, or the two ends of a link.
-        at_ns: from the start of the measurement; None when `after` says when.
-        after: (step, "applied" | "end" | "recovered") it waits for.
-        duration_ns: of what lasts; None for what is over once done.
-        released: whether the end of an absorb lets go what was absorbed; not when a kill or
-            cut follows.
+        brokers: one broker, or the two ends of a link.
+        at_ns: instant from the start of the measurement; None if `after` determines the instant.
+        after: the awaited (step, "applied" | "end" | "recovered").
+        duration_ns: duration of a lasting fault; None for a momentary fault.
+        released: the end of an absorb releases the absorbed messages; False if a kill or cut
+            follows.
     """
 
     id: str
@@ -73,33 +74,33 @@ class SimulatedStep:
 
 
 class ExperimentRecorder(ClientObserver, Protocol):
-    """Writes down what clients and injectors of a real run write down."""
+    """A recorder of the records that clients and injectors of a real run write."""
 
     def began(self, now: Callable[[], Instant]) -> None:
-        """Nothing has happened yet; `now` tells the time from here on."""
+        """Record the beginning, before any event; `now` returns the time."""
 
     def phase(self, name: str) -> None:
-        """A phase of the run begins: deploy, measure, drain, end."""
+        """Record the beginning of a phase of the run: deploy, measure, drain, end."""
 
     def subscribing(self, client: ClientId) -> None:
-        """A subscriber asks for its subscription."""
+        """Record that a subscriber requests its subscription."""
 
     def fence(self, client: ClientId, sequence: int) -> tuple[bytes, bytes]:
-        """Attribute blob and payload of a fence that this publication is to be."""
+        """Return attribute blob and payload of a fence with this sequence number."""
         ...
 
     def published(
         self, client: ClientId, sequence: int, intended_ns: Instant, *, fence: bool
     ) -> None:
-        """A publisher has handed over a publication."""
+        """Record that a publisher has passed on a publication."""
 
     def fault(self, step: str, stage: str) -> None:
-        """A fault was applied, healed or recovered from."""
+        """Record that a fault was applied, healed or recovered from."""
 
 
 @dataclass(slots=True)
 class _Damage:
-    """When and where publications were at risk."""
+    """The time and place of a risk for publications."""
 
     brokers: tuple[str, ...]
     from_ns: int
@@ -108,14 +109,14 @@ class _Damage:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedVerdict:
-    """What an experiment showed.
+    """The outcome of an experiment.
 
     Attributes:
-        value: VALID, INVALID, or UNKNOWN when nothing was at risk although something should be.
-        violations: in words, the first ones only.
+        value: VALID, INVALID, or UNKNOWN if nothing was at risk although some delivery should be.
+        violations: the first violations, in words.
         counters: publications, owed, deliveries, at_risk, recovered, simulated_ms, …
-        digest: of the history.
-        story: what was done to the cluster, one line each.
+        digest: digest of the history.
+        story: actions on the cluster, one line per action.
     """
 
     value: str
@@ -125,7 +126,7 @@ class SimulatedVerdict:
     story: tuple[str, ...] = field(default=())
 
     def in_words(self) -> str:
-        """The verdict as lines for people."""
+        """Return the verdict as lines for people."""
         numbers = ", ".join(f"{value} {name}" for name, value in self.counters.items())
         return "\n".join([*self.story, *self.violations, f"{self.value}: {numbers}"])
 
@@ -145,15 +146,15 @@ def simulate_schedule(
     mutants: frozenset[str] = frozenset(),
     recorder: ExperimentRecorder | None = None,
 ) -> SimulatedVerdict:
-    """Run a load with faults and judge it by exactly once, in order, no gap.
+    """Run a load with faults and judge the run by exactly once, in order, no gap.
 
-    Subscriptions are made and have started before the measurement begins, but for those that
-    say otherwise. What publishers have not been told is done when it ends may take another 30 s.
+    Subscriptions start before the measurement begins, except subscriptions with an instant of their
+    own. Publications without an acknowledgement at the end may take another 30 s.
 
     Args:
-        calm: nothing need be at risk for the run to be valid.
-        recorder: is told everything; each publisher publishes a fence for it once all
-            subscriptions have started, and another one at the end.
+        calm: the run can be valid with nothing at risk.
+        recorder: receives all records; each publisher publishes a fence for the recorder once all
+            subscriptions have started, and another fence at the end.
     """
     with with_bugs(mutants, protocol):
         cluster = SimulatedCluster(
@@ -235,7 +236,7 @@ class _Experiment:
         self._cluster.subscribe(subscriber.broker, subscriber.predicate, subscriber.name)
 
     def _open_window(self) -> None:
-        """Have every publisher publish a fence as soon as all subscriptions have started."""
+        """Publish a fence at every publisher as soon as all subscriptions have started."""
         clients = self._cluster.clients
         if all(
             subscriber.name in clients and clients[subscriber.name].started_numbers
@@ -259,7 +260,7 @@ class _Experiment:
     # ------------------------------------------------------------ load
 
     def _publish_from(self, publisher: SimulatedPublisher, offsets: Iterable[int]) -> None:
-        """Set a timer for the next publication only; there may be millions."""
+        """Set a timer for the next publication only; there may be millions of publications."""
         offset_ns = next(iter(offsets), None)
         if offset_ns is None or offset_ns >= self._duration_ns:
             return
@@ -297,7 +298,7 @@ class _Experiment:
     def _apply(self, step: SimulatedStep) -> None:
         self._tell(f"{step.verb} {'-'.join(step.brokers)}")
         if step.verb in ("kill", "cut"):
-            self._end_damage(step.brokers)  # what it held is lost; what comes is at risk anew
+            self._end_damage(step.brokers)  # held messages are lost
         if step.verb == "restart":
             self._end_damage(step.brokers)
         else:
@@ -362,7 +363,7 @@ class _Experiment:
     def _await_recovery(self, step: SimulatedStep) -> None:
         broker = self._cluster.broker(step.brokers[0]).broker
         if not broker.alive:
-            return  # the step that starts it again says when it has recovered
+            return  # the restart step reports the recovery
         if broker.core.status().state == "running" and not self._cluster.unsettled():
             self._tell(f"{'-'.join(step.brokers)} has recovered")
             self._reached(step, "recovered")

@@ -1,28 +1,29 @@
-"""Scenarios as text: commands, and beside them everything the brokers did about them.
+"""Scenarios as text: commands, each with the resulting actions of the brokers.
 
-A scenario is a series of blocks with an empty line between them. A block is commands, a line
-`----`, and what came of them. Lines that begin with `#` before the first block are its story.
+A scenario is a series of blocks with an empty line between them. A block consists of commands, a
+line `----`, and the result. Lines that begin with `#` before the first block are the story of the
+scenario.
 
-    protocol NAME [delta=N] [PARAMETER=VALUE]…   first; assist is off unless said
-    chain b1 b2 b3                 or `star middle b2 b3`, or `tree b1-b2 b2-b3`; starts them all
-    cells p1-ib ib-s1 ib=b1,b2     the same with bundles between cells, and who is in which
-    hierarchy b1=0.0 b2=1.0 b1-b2  the same with addresses of brokers, and their links
-    subscribe b3 [as c1] PREDICATE a subscription of client c-b3, or of the client named
-    unsubscribe c1 [2] | detach c1 the client ends its subscription 1, or that; or leaves for good
-    publish b1 [as p1] [xN] a=1    N publications as one run, by client p-b1 or the one named
-    stabilize | run 500ms          until nothing is under way but further attempts at what cannot
-                                   be reached, a minute at most; or for that long
+    protocol NAME [delta=N] [PARAMETER=VALUE]…   first command; assist is off by default
+    chain b1 b2 b3                 or `star middle b2 b3`, or `tree b1-b2 b2-b3`; starts all
+    cells p1-ib ib-s1 ib=b1,b2     cells of brokers with bundles between the cells
+    hierarchy b1=0.0 b2=1.0 b1-b2  brokers with addresses, and links
+    subscribe b3 [as c1] PREDICATE a subscription of client c-b3, or of the named client
+    unsubscribe c1 [2] | detach c1 the client ends subscription 1, or another; or detaches
+    publish b1 [as p1] [xN] a=1    N publications as one run, by client p-b1 or the named client
+    stabilize | run 500ms          until nothing is in flight except retries towards unreachable
+                                   brokers, a minute at most; or for this time
     cut a b | cut a > b | blackhole a b | absorb a b | heal a b | suspect a b
-    absorb a > b | pass a > b [xN]  nothing but signs of life passes; then the first message, or N
-    delay a b 50ms | delay a b 0ms  every message between the two takes so much longer
-    slow c-b3 50ms                  its application needs so long for what it receives
+    absorb a > b | pass a > b [xN]  only signs of life pass; then the first message, or N
+    delay a b 50ms | delay a b 0ms  every message between two brokers takes longer
+    slow c-b3 50ms                  the application needs this time for a delivery
     kill b | start b | restart b | absorb b | release b | freeze b | thaw b
-    omit_sends b                   handles all and lets only signs of life out, until release b
+    omit_sends b                   handle all and send only signs of life, until release b
     received c-b3 | status b2 | judge
-    quietly COMMAND                carries a command out without saying what the brokers did
-    partitions told | untold       whether partition tables and their gossip are told; not at first
+    quietly COMMAND                perform a command without output of the brokers' actions
+    partitions told | untold       output of partition tables and their gossip; untold by default
 
-Every message takes one millisecond, so the same text always gives the same answer.
+Every message takes one millisecond, so the same text always gives the same result.
 """
 
 import re
@@ -60,14 +61,14 @@ _NETWORK = NetworkParameters(
 
 
 class ScenarioError(ConfigError):
-    """A scenario that cannot be played; says which line and what would be valid."""
+    """A scenario that cannot be played; names the line and the valid words; the user's fault."""
 
 
 def play_scenario(text: str) -> str:
-    """The scenario with what its commands lead to today in place of what the text says.
+    """Return the scenario with the present results of its commands in place of the written results.
 
     Raises:
-        ScenarioError: a command that is unknown or cannot be carried out.
+        ScenarioError: a command that is unknown or cannot be performed.
     """
     return _played(text, _Player())
 
@@ -89,7 +90,7 @@ def _played(text: str, player: "_Player") -> str:
 
 
 class _Player:
-    """Carries out commands and gathers what brokers do."""
+    """A performer of commands that collects the actions of brokers."""
 
     def __init__(self) -> None:
         self._protocol = ""
@@ -128,7 +129,7 @@ class _Player:
         self._link_verbs = ("cut", "blackhole", "absorb", "heal", "suspect")
 
     def carry_out(self, command: str) -> list[str]:
-        """Carry out one command; returns what was seen of it."""
+        """Perform one command; return the observed actions."""
         self._said = []
         verb, *words = command.split()
         try:
@@ -325,7 +326,7 @@ class _Player:
         self._listening = True
 
     def _connect(self, broker: str, client: str, publishes: bool) -> None:
-        """Have the client and connect it, unless its broker cannot be reached."""
+        """Create and connect a client, unless its broker is unreachable."""
         if client in self.cluster.clients:
             return
         self._quietly(lambda: self.cluster.client(client, broker, publishes))
@@ -336,7 +337,7 @@ class _Player:
                 self._quietly(lambda: self.cluster.run_for(0.001))
 
     def _run_until_heard(self, client: str) -> None:
-        """Let the client's message reach its broker, and that broker act on it."""
+        """Run until the client's broker has received and handled its message."""
         self._watched = client
         limit_ns = self.cluster.schedule.now_ns + 2 * MILLISECOND_NS
         while self._watched is not None and self.cluster.schedule.now_ns < limit_ns:
@@ -344,7 +345,7 @@ class _Player:
                 break
         self._watched = None
 
-    # ------------------------------------------------------------ what brokers do
+    # ------------------------------------------------------------ actions of brokers
 
     def _watch(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
         if type(event) is MessageReceived and event.peer == self._watched:
@@ -366,7 +367,7 @@ def _milliseconds(word: str) -> int:
 
 
 def _who(words: list[str], prefix: str) -> tuple[str, str, list[str]]:
-    """Broker, client and the rest of `b1 [as c1] …`."""
+    """Return broker, client and the rest of `b1 [as c1] …`."""
     broker = words[0]
     if len(words) > 2 and words[1] == "as":
         return broker, words[2], words[3:]

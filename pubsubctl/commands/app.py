@@ -136,6 +136,9 @@ def main() -> NoReturn:
     try:
         status = run(sys.argv[1:])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done
+        # Python remembers a Ctrl-C that ended an `exec`, also one that was caught since, and would
+        # end by that signal in place of this status. The next text that is evaluated forgets it.
+        eval("None")
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of the result closed standard output. Python must not flush once more.

@@ -17,7 +17,7 @@ app = typer.Typer(
 
 @app.command("build")
 def build(context: typer.Context) -> Result:
-    """Make the bundle of this program, and say what is in it."""
+    """Build the bundle of this program and list the content."""
     from pubsubctl.deploying.bundle import build_bundle
     from pubsubctl.project import xdg_folder
 

@@ -21,9 +21,7 @@ from pubsubctl.running.claims import (
     undrawn,
 )
 
-app = typer.Typer(
-    help="What papers say, and whether our figures bear it out.", invoke_without_command=True
-)
+app = typer.Typer(help="List claims of papers, judged by our figures.", invoke_without_command=True)
 
 FILE_HELP = "Files of claims, or bare names in bench/claims; by default all of those."
 RUNS_HELP = (
@@ -38,9 +36,9 @@ Runs = Annotated[Path | None, typer.Option("--runs", metavar="DIR", help=RUNS_HE
 
 @app.callback()
 def judged_without_a_word(context: typer.Context) -> Result | None:
-    """What papers say, and whether our figures bear it out.
+    """List claims of papers, judged by our figures.
 
-    Without a word more: `list`.
+    Without a command: `list`.
     """
     return None if context.invoked_subcommand else _judged(invocation(context), [], None)
 
@@ -86,7 +84,7 @@ def explain(
     files: Files = None,
     runs: Runs = None,
 ) -> Result:
-    """Say of one claim what the paper says, what we measured, and how to measure it again."""
+    """Explain a claim: the result of the paper, ours, and the command that repeats it."""
     call = invocation(context)
     claims = _claims(call, files or [])
     found = [claim for claim in claims if claim.name == name]

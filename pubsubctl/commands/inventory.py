@@ -90,7 +90,7 @@ def facts(
         bool, typer.Option("--refresh", help="Ask all hosts again, not only the unknown ones.")
     ] = False,
 ) -> Result:
-    """Say what machines the hosts are: asked for once, then remembered."""
+    """Show the machines of the hosts, from memory after the first time."""
     from pubsubctl.doctor.facts import known_facts
     from pubsubctl.doctor.host_facts import gather_host_facts
 

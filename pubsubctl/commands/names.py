@@ -19,7 +19,7 @@ Names = Callable[[typer.Context, str], list[str]]
 
 
 def _offered(find: Callable[[typer.Context, str], Iterable[str]]) -> Names:
-    """A completion from a function that may fail: what begins with what was typed."""
+    """Return a completion of the typed text from a function that may fail."""
 
     @functools.wraps(find)
     def names(context: typer.Context, incomplete: str) -> list[str]:
@@ -64,7 +64,7 @@ def inventories(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 @_offered
 def faults(context: typer.Context, incomplete: str) -> Iterable[str]:
-    """What `inject` takes: a verb or a schedule, and behind a verb what it can be done to."""
+    """Return verbs and schedules; behind a verb, the targets of that verb."""
     from fault_injection.schedule.verbs import CLIENT_VERBS, VERB_TABLE
 
     typed = list(context.params.get("what") or ())
@@ -100,7 +100,7 @@ def hosts(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 @_offered
 def selectors(context: typer.Context, incomplete: str) -> Iterable[str]:
-    """What --limit takes: hosts and groups, also with `!` before them."""
+    """Return the selectors of --limit: hosts and groups, plain and with `!`."""
     from pubsubctl.inventory.inventory import load_inventory
 
     inventory = load_inventory(_inventory_file(context))
@@ -117,7 +117,7 @@ def brokers(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 @_offered
 def logged(context: typer.Context, incomplete: str) -> Iterable[str]:
-    """What has a log: brokers, and the agents."""
+    """Return the processes with a log: brokers and agents."""
     return ["agent", *_brokers(context)]
 
 
@@ -131,7 +131,7 @@ def figures(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 @_offered
 def topics(context: typer.Context, incomplete: str) -> Iterable[str]:
-    """What `help` explains."""
+    """Return the topics of the manual."""
     from pubsubctl.console.manual import topic_files
 
     return list(topic_files())
@@ -161,7 +161,7 @@ def _links(context: typer.Context) -> list[str]:
 
 
 def _topologies(context: typer.Context) -> list[dict[str, Any]]:
-    """What is deployed on logical hosts of this machine, or else every topology there is."""
+    """Return the deployed topologies of this machine, or all topologies without one."""
     name = tomllib.loads(_inventory_file(context).read_text(encoding="utf-8"))["name"]
     for record in sorted((xdg_folder("state") / str(name)).glob("*/deployment.json")):
         return [json.loads(record.read_text(encoding="utf-8"))["topology"]]

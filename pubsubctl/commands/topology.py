@@ -165,7 +165,7 @@ def place(
         Path | None, typer.Option("--output", "-o", help="Write the placement there, as JSON.")
     ] = None,
 ) -> Result:
-    """Say which broker goes to which host, port and core."""
+    """Print host, port and core of each broker."""
     from pubsubctl.deploying import placing, topologies
 
     call = invocation(context)

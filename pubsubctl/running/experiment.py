@@ -132,6 +132,7 @@ async def _carry_out(
                     experiment.schedule,
                     progress,
                     meanwhile,
+                    rolling=0 if experiment.roles else experiment.rolling,
                 )
     return outcome
 

@@ -1,8 +1,8 @@
-"""Does the checker still see? Each check tries itself on spoiled copies of what it has checked.
+"""Canaries of the checker: each check is tried on spoiled copies of the checked log.
 
-A piece of one subscription's real log, at most some dozens of deliveries, is judged once as it
-is and once for each way to spoil it: one delivery dropped, repeated, swapped with the next,
-altered, and the end cut off. What it costs does not grow with the run.
+A piece of one subscription's real log, at most some dozens of deliveries, is judged once unchanged
+and once for each kind of spoiling: one delivery dropped, repeated, swapped with the next, altered,
+and the end cut off. The cost does not grow with the run.
 """
 
 import random
@@ -26,13 +26,14 @@ DELIVERIES_WANTED = 40
 SHORTEST_PIECE = 6
 LONGEST_SPAN = 20_000
 PAIRS_TRIED = 5
-"""What a pair received counts fences, too: a short one may have no piece that is long enough."""
+"""Number of pairs to try: the received count includes fences, so a short pair may have no piece
+that is long enough."""
 
 Row = dict[str, Any]
 
 
 class CheckerBroken(Exception):
-    """The checker did not see what was done to a log on purpose; its verdicts mean nothing."""
+    """The checker missed a deliberate violation in a log; its verdicts have no value."""
 
     exit_status = 70
 
@@ -43,14 +44,14 @@ def try_checker(
     publications: "DataFrame",
     deliveries: "DataFrame",
 ) -> dict[str, dict[str, Any]]:
-    """Spoil a piece of each run's log in every way and see that the check sees it.
+    """Spoil a piece of each run's log in every way, and verify that the check finds each violation.
 
     Returns:
-        By run id, what was tried and seen, for verdict.json. A run that has no piece long
-        enough is not there.
+        The tried and found violations by run id, for verdict.json. A run without a piece that is
+        long enough is absent.
 
     Raises:
-        CheckerBroken: something was not seen, or seen where nothing was done.
+        CheckerBroken: a violation was not found, or found without spoiling.
     """
     facts: dict[str, RunFacts] = {}
     sent: list[Row] = []
@@ -104,7 +105,7 @@ def _pick_piece(
     publications: "DataFrame",
     deliveries: "DataFrame",
 ) -> tuple[list[Row], list[Row]] | None:
-    """Publications and deliveries of a stretch of one source at one subscription."""
+    """Return publications and deliveries of a stretch of a source at a subscription."""
     known = {source.pubend for source in facts.sources}
     pairs = [
         pair for pair in findings.pairs if pair.received >= SHORTEST_PIECE and pair.pubend in known
@@ -127,7 +128,7 @@ def _piece_of(
     publications: "DataFrame",
     deliveries: "DataFrame",
 ) -> tuple[list[Row], list[Row]] | None:
-    """A stretch of what one subscription received of one source; None where that is too short."""
+    """Return a stretch of the deliveries of a source to a subscription; None if too short."""
     from pyspark.sql import functions as F
 
     assert pair.first_seq is not None
@@ -140,7 +141,7 @@ def _piece_of(
     told = (
         deliveries.where(in_span & (F.col("sub_id") == pair.sub_id) & F.col("digest_ok"))
         .where((F.col("layer") == "application") & (F.col("kind") == "data"))
-        # Of one that nobody acknowledged only its deliveries say that it was ever published.
+        # Without an acknowledgement, only deliveries show that a publication was ever published.
         .where(F.col("outcome") == "acked")
         .select(*DELIVERY_COLUMNS)
         .orderBy("order_idx")
@@ -153,7 +154,7 @@ def _piece_of(
     delivered = {(row["incarnation"], row["seq"]) for row in told}
     sent = publications.where(in_span).select(*PUBLICATION_COLUMNS).toArrow().to_pylist()
     sent = [row for row in sent if (row["incarnation"], row["seq"]) in delivered]
-    # The piece's own ends stand for fences, so that its ends are judged as well.
+    # The first and last delivery act as fences, so that the ends are judged as well.
     ends = {(told[place]["incarnation"], told[place]["seq"]) for place in (0, -1)}
     for row in sent:
         row["is_fence"] = (row["incarnation"], row["seq"]) in ends
@@ -161,10 +162,10 @@ def _piece_of(
 
 
 def longest_rising(rows: Sequence[Row]) -> list[Row]:
-    """As many of the rows as there can be that go up; of several such the one that ends lowest.
+    """Return the longest rising subsequence of the rows; ties go to the lowest end.
 
-    Where publications may overtake each other, what comes first of a stretch is often near its end,
-    and nearly nothing would go on above that.
+    If publications may overtake each other, the first row of a stretch is often near its end, and
+    hardly any row is above.
     """
     ends: list[tuple[int, int]] = []
     places: list[int] = []
@@ -208,7 +209,7 @@ Spoiled = tuple[list[Row], dict[str, int]]
 
 
 def _inner(rng: random.Random, rows: Sequence[Row]) -> int:
-    """A place that is neither first nor last, nor the one before the last."""
+    """Return a place that is not first, last or second to last."""
     return rng.randrange(1, len(rows) - 2)
 
 
@@ -240,7 +241,7 @@ def _alter(rng: random.Random, rows: Sequence[Row]) -> Spoiled:
 
 def _cut_off(rng: random.Random, rows: Sequence[Row]) -> Spoiled:
     place = _inner(rng, rows)
-    # The last one stands for a fence.
+    # The last delivery acts as a fence.
     return [*rows[:place]], {"missing": len(rows) - place - 1, "fence_missing": 1}
 
 

@@ -1,8 +1,8 @@
-"""From a run to its verdict: counts and doubts become VALID, INVALID or UNKNOWN, with evidence.
+"""Verdicts of runs: counts and doubts become VALID, INVALID or UNKNOWN, with evidence.
 
 After `check_run` a run's folder has `verdict.json`, `evidence/delivery.jsonl` with the earliest
-cases of each kind of violation, and the tables `coverage`, `violations` and `verdicts`; or, where
-nobody may write in it, the user's cache has.
+cases of each kind of violation, and the tables `coverage`, `violations` and `verdicts`. If the
+folder is not writable, the user's cache has these files.
 """
 
 import shutil
@@ -60,12 +60,13 @@ EVIDENCE_PER_KIND = 8
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run came to.
+    """The verdict of a run.
 
     Attributes:
-        folder: of the run.
-        derived: where verdict.json, evidence and tables are: there, or in the user's cache.
-        document: what verdict.json says.
+        folder: folder of the run.
+        derived: folder of verdict.json, evidence and tables: the folder of the run, or the user's
+            cache.
+        document: content of verdict.json.
     """
 
     folder: Path
@@ -82,7 +83,7 @@ class Verdict:
         return int(self.document["exit_code"])
 
     def lines(self) -> list[str]:
-        """The verdict in a few lines for people."""
+        """Return the verdict in a few lines for people."""
         return [*self.document["lines"]]
 
 
@@ -96,18 +97,18 @@ def check_run(
 def check_runs(
     spark: "SparkSession", run_dirs: Sequence[Path], *, max_evidence: int = EVIDENCE_PER_KIND
 ) -> list[Verdict]:
-    """Judge runs, all in the same Spark jobs; loads tables first where they are missing.
+    """Judge runs, all in the same Spark jobs; load missing tables first.
 
     Raises:
-        ResultsError: there is no run in a folder.
-        IntegrityError: a file of a run is not what was written when it ended.
-        CheckerBroken: the checker did not see what was spoiled on purpose, or the second opinion
-            on a small run is another one.
+        ResultsError: a folder has no run.
+        IntegrityError: a file of a run has changed since the run ended.
+        CheckerBroken: the checker missed a deliberate violation, or the second opinion on a run
+            differs.
     """
     waiting = [load_run(spark, folder) for folder in run_dirs]
     found: dict[Path, Verdict] = {}
     while waiting:
-        # Copies of one run cannot be told apart in one table.
+        # Copies of one run are indistinguishable in one table.
         runs = {loaded.run.run_id: loaded for loaded in reversed(waiting)}
         for verdict in _check_together(spark, runs, max_evidence):
             found[verdict.folder] = verdict
@@ -148,7 +149,7 @@ def _all(spark: "SparkSession", runs: Mapping[str, LoadedRun], name: str) -> "Da
 
 
 def _positions(spark: "SparkSession", runs: Mapping[str, LoadedRun]) -> "DataFrame | None":
-    """Return the places of deliveries in streams, of the runs that have any."""
+    """Return the places of deliveries in streams, for the runs with places."""
     placed = {
         run_id: loaded
         for run_id, loaded in runs.items()
@@ -170,10 +171,10 @@ def _write_documents(
 def decided(
     facts: RunFacts, findings: Findings, doubts: Iterable[str] = ()
 ) -> tuple[VerdictName, list[str], list[str]]:
-    """Verdict, reasons and all doubts.
+    """Return verdict, reasons and all doubts.
 
     Args:
-        doubts: of whoever asks, beside those that facts and findings give.
+        doubts: doubts of the caller, beside the doubts of facts and findings.
     """
     return decide(
         findings.counts,
@@ -186,13 +187,13 @@ def decided(
 
 
 def doubts_about_exercise(loaded: LoadedRun, facts: RunFacts, findings: Findings) -> Iterable[str]:
-    """What workload and fault schedule asked to be put to the test, and was not."""
+    """Yield doubts about required tests that did not happen, by workload and fault schedule."""
     if loaded.run.manifest.get("loadgen_saturated"):
         yield doubt("saturated")
     path = loaded.run.folder / "spec" / "faults.toml"
     asked = read_toml(path).get("exercised", {}) if path.is_file() else {}
     absorbed = sum(row.get("absorbed_msgs") or 0 for row in loaded.run.fault_rows)
-    # Simulated brokers do not count what they absorb.
+    # Simulated brokers do not count absorbed publications.
     if absorbed < asked.get("absorbed_msgs_min", 0) and not loaded.run.is_simulated:
         yield doubt("absorbed_little", n=absorbed, minimum=asked["absorbed_msgs_min"])
     brokers = {s.sub_id: s.broker for s in facts.subscriptions}
@@ -262,7 +263,7 @@ def _document(
 
 
 def _told_by_stretches(loaded: LoadedRun) -> dict[str, int]:
-    """How many deliveries have no row of their own; nothing where all have."""
+    """Return the number of deliveries without a row of their own; empty if there are none."""
     scans = [file.scan for file in loaded.logs.files("deliveries")]
     folded = sum(scan.in_stretches for scan in scans)
     if not folded:
@@ -284,7 +285,7 @@ def _stretches_in_words(told: Mapping[str, int]) -> Iterable[str]:
 
 
 def _beyond_publisher_order(facts: RunFacts, counts: Counts) -> dict[str, Any]:
-    """What is counted only where the protocol promises gaps or redelivery."""
+    """Return the counts for protocols that promise gaps or redelivery."""
     if facts.promises == PUBLISHER_ORDER:
         return {}
     return {
@@ -301,7 +302,7 @@ def _least_owed(counts: Counts) -> dict[str, Any] | None:
 
 
 def _exercised(loaded: LoadedRun, findings: Findings) -> dict[str, int]:
-    """What was put to the test, and how much of it."""
+    """Return the extent of each tested condition."""
     rows = loaded.run.fault_rows
     counters = _last_counters(loaded)
     sessions_lost = pa.parquet.read_table(
@@ -320,7 +321,7 @@ def _exercised(loaded: LoadedRun, findings: Findings) -> dict[str, int]:
 
 
 def _last_counters(loaded: LoadedRun) -> dict[str, int]:
-    """Sums over brokers of what they counted last."""
+    """Return the sums over brokers of their last counters."""
     table = pa.parquet.read_table(
         table_folder(loaded.run, "broker_stats"), columns=["broker", "t_ns", "counters"]
     )
@@ -368,7 +369,7 @@ def _lines(
 
 
 def _write_violations(loaded: LoadedRun, check: DeliveryCheck) -> None:
-    """All violations, however many; those of a clean run are an empty table."""
+    """Write all violations, in any number; an empty table for a clean run."""
     from pyspark.sql import functions as F
 
     folder = table_folder(loaded.run, "violations")

@@ -1,8 +1,9 @@
-"""What a run knows of its hosts' clocks, and whether a latency between two of them may be told.
+"""Offsets of the clocks of a run's hosts, and the permission to report latencies between clocks.
 
-All stamps of a run are put on one time line, that of the host whose clock it names. A delivery
-whose two stamps are of one clock has the latency of record. Between clocks the latency is off
-by as much as the clocks' offset is uncertain, so it is told only where that is small beside it.
+All stamps of a run are moved to a common time line, the clock of the reference host. A delivery
+with both stamps from one clock has the latency of record. Between clocks the error of the latency
+is the uncertainty of the clocks' offset, so a latency is reported only if this error is small in
+comparison.
 """
 
 import math
@@ -12,7 +13,8 @@ from typing import Any
 
 CLOCK_FILE = "clock.jsonl"
 MOST_ERROR = 0.10
-"""Of the median; a one-way latency with more uncertainty than that is refused."""
+"""Limit of the error as a share of the median; a one-way latency with more uncertainty is
+refused."""
 
 WOBBLE_PPB = 1_000
 LOOSE_DRIFT_PPB = 100_000
@@ -20,14 +22,14 @@ LOOSE_DRIFT_PPB = 100_000
 
 @dataclass(frozen=True)
 class ClockRow:
-    """One host's clock against the reference's, at one moment.
+    """A host's clock compared with the reference clock, at a moment.
 
     Attributes:
         phase: before or after the load.
-        same_clock: whether they are one clock; then there is nothing to estimate.
-        t_ns: by the reference's clock.
+        same_clock: both hosts have the same clock, so no estimate is needed.
+        t_ns: time of the comparison, on the reference clock.
         offset_ns: host minus reference.
-        err_ns: how far off that may be.
+        err_ns: bound of the error of the offset.
     """
 
     phase: str
@@ -45,11 +47,11 @@ class ClockRow:
 
 @dataclass(frozen=True)
 class OneWay:
-    """Whether the latency between two clocks may be told, and why.
+    """The permission to report a latency between two clocks, with the reason.
 
     Attributes:
-        is_told: False where its error exceeds MOST_ERROR of its median.
-        error_share: of the median; infinite where nothing is known.
+        is_told: False if the error exceeds MOST_ERROR of the median.
+        error_share: error as a share of the median; infinite for an unknown error.
     """
 
     is_told: bool
@@ -58,12 +60,12 @@ class OneWay:
 
 
 def judge_one_way(median_us: float, error_us: float | None) -> OneWay:
-    """The rule: refused where the error of the clocks exceeds a tenth of the median.
+    """Judge a latency: refused if the error of the clocks exceeds a tenth of the median.
 
     Args:
-        median_us: of the latencies, as the stamps have them.
-        error_us: by how much the offset of the clocks may be wrong; None where nobody compared
-            them; 0 for one clock.
+        median_us: median of the latencies by the stamps.
+        error_us: bound of the error of the clocks' offset; None if the clocks were not compared; 0
+            for one clock.
     """
     if error_us is None:
         return OneWay(False, math.inf, "refused: nobody compared the clocks")
@@ -79,10 +81,10 @@ def judge_one_way(median_us: float, error_us: float | None) -> OneWay:
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clocks of one run.
+    """The clocks of a run.
 
     Attributes:
-        reference: the host whose clock the run's time line is of.
+        reference: the host with the clock of the run's time line.
     """
 
     reference: str
@@ -90,15 +92,15 @@ class Clocks:
 
     @classmethod
     def of_rows(cls, reference: str, rows: Iterable[Mapping[str, Any]]) -> "Clocks":
-        """From the lines of clock.jsonl."""
+        """Read the lines of clock.jsonl."""
         names = ClockRow.__dataclass_fields__
         return cls(reference, tuple(ClockRow(**{n: row[n] for n in names}) for row in rows))
 
     def share(self, a: str, b: str) -> bool:
-        """Whether two hosts are known to have one clock.
+        """Return True if two hosts have the same clock.
 
-        A run without rows is simulated, or older than the comparing of clocks, when all of a
-        run was on one machine.
+        A run without rows is simulated, or older than the comparison of clocks, when all of a run
+        was on one machine.
         """
         if a == b or not self.rows:
             return True
@@ -106,7 +108,7 @@ class Clocks:
         return a in known and known[a] == known.get(b)
 
     def offset_ns(self, host: str, stamp_ns: int) -> int:
-        """What to take off a stamp of this host's clock; 0 where nothing is known of it."""
+        """Return the offset to subtract from a stamp of this host's clock; 0 if unknown."""
         rows = self._estimated(host)
         if not rows:
             return 0
@@ -118,10 +120,10 @@ class Clocks:
         return round(first.offset_ns + share * (last.offset_ns - first.offset_ns))
 
     def error_ns(self, host: str, until_ns: int) -> int | None:
-        """By how much the offset of a host may be wrong at worst; None where nobody looked.
+        """Return the maximum error of a host's offset; None if the clock was not compared.
 
         Args:
-            until_ns: the end of what was measured, by the reference's clock.
+            until_ns: the end of the measurement, on the reference clock.
         """
         if self.share(host, self.reference):
             return 0
@@ -134,7 +136,7 @@ class Clocks:
         return worst + WOBBLE_PPB * (rows[-1].t_ns - rows[0].t_ns) // 2 // 10**9
 
     def error_between_ns(self, a: str, b: str, until_ns: int) -> int | None:
-        """By how much a latency from one host to another may be wrong; 0 for one clock."""
+        """Return the maximum latency error between hosts; 0 for a common clock, None if unknown."""
         if self.share(a, b):
             return 0
         errors = self.error_ns(a, until_ns), self.error_ns(b, until_ns)
@@ -143,7 +145,7 @@ class Clocks:
         return errors[0] + errors[1]
 
     def machines(self, hosts: Iterable[str]) -> int:
-        """How many different clocks these hosts have; hosts nobody looked at count as one each."""
+        """Return the number of clocks; a host that was not compared has its own clock."""
         if not self.rows:
             return 1
         known = {row.host_id: row.clock_id for row in self.rows}

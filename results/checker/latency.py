@@ -1,4 +1,4 @@
-"""How long deliveries took: exact percentiles, and buckets that add up across runs."""
+"""Latencies of deliveries: exact percentiles, and buckets that add up across runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 def measured(deliveries: "DataFrame") -> "DataFrame":
-    """Deliveries whose latency counts: of data to applications, meant for the measure phase.
+    """Return the deliveries with a latency of record: data to applications in the measure phase.
 
-    Both stamps are of one clock; `across_clocks` has the others.
+    Both stamps are from one clock; `across_clocks` has the other deliveries.
     """
     from pyspark.sql import functions as F
 
@@ -31,11 +31,11 @@ def measured(deliveries: "DataFrame") -> "DataFrame":
 
 @dataclass(frozen=True)
 class AcrossClocks:
-    """Deliveries whose two stamps are of different clocks, all with the same uncertainty.
+    """Deliveries with stamps from different clocks, all with the same uncertainty.
 
     Attributes:
-        error_us: by how much each latency may be wrong; None where nobody knows.
-        judgement: whether the median may be told.
+        error_us: maximum error of each latency; None if unknown.
+        judgement: the permission to report the median.
     """
 
     n: int
@@ -45,7 +45,7 @@ class AcrossClocks:
 
 
 def across_clocks(deliveries: "DataFrame") -> list[AcrossClocks]:
-    """What `measured` leaves out because its stamps are of different clocks, judged."""
+    """Judge the deliveries with stamps from different clocks, which `measured` excludes."""
     from pyspark.sql import functions as F
 
     rows = (
@@ -74,14 +74,15 @@ def across_clocks(deliveries: "DataFrame") -> list[AcrossClocks]:
 
 
 def latency_percentiles(deliveries: "DataFrame") -> "DataFrame":
-    """One row per subscription with percentiles of response and service latency.
+    """Return one row per subscription with percentiles of response and service latency.
 
     Args:
-        deliveries: the table; repeated deliveries count each time, as the application saw them.
+        deliveries: the table; repeated deliveries count each time, as the application received
+            them.
 
     Returns:
-        run_id, sub_id, n, and for `response` (since it was meant to be sent) and `service`
-        (since it was sent) p50_us, p90_us, p99_us, p999_us and max_us.
+        run_id, sub_id, n, and for `response` (since the intended time) and `service` (since the
+        time sent) p50_us, p90_us, p99_us, p999_us and max_us.
     """
     from pyspark.sql import functions as F
 
@@ -97,10 +98,10 @@ def latency_percentiles(deliveries: "DataFrame") -> "DataFrame":
 
 
 def latency_buckets(deliveries: "DataFrame") -> "DataFrame":
-    """How many deliveries of each subscription took how long: the table `hist`.
+    """Return the number of deliveries by subscription and latency: the table `hist`.
 
-    A bucket is less than 1 % wide. Latencies below 0, which only clocks can make, are in a
-    bucket of their own that begins at -1.
+    A bucket is less than 1 % wide. Latencies below 0, which only clocks can cause, are in a bucket
+    of their own that begins at -1.
     """
     from pyspark.sql import functions as F
 
@@ -117,14 +118,14 @@ def latency_buckets(deliveries: "DataFrame") -> "DataFrame":
 
 
 def _bucket(value: "Column") -> "Column":
-    """The lowest value of the bucket a value lies in."""
+    """Return the lowest value of the bucket of a value."""
     from pyspark.sql import functions as F
 
     return F.when(value < 0, F.lit(-1).cast("BIGINT")).otherwise(value - value % _width(value))
 
 
 def _width(value: "Column") -> "Column":
-    """How wide the bucket of a value is: 1 up to 256, then twice as wide with each doubling."""
+    """Return the width of the bucket of a value: 1 up to 256, then doubled with each doubling."""
     from pyspark.sql import functions as F
 
     bits = F.length(F.bin(F.greatest(value, F.lit(1)))) - 8
@@ -132,7 +133,7 @@ def _width(value: "Column") -> "Column":
 
 
 def spectrum(buckets: Iterable[Mapping[str, Any]]) -> list[tuple[float, int]]:
-    """(share, latency) steps: so large a share of deliveries took no longer than that.
+    """Return (share, latency) steps: this share of deliveries had at most this latency.
 
     Args:
         buckets: rows of `hist` of one subscription and metric, in any order.
@@ -148,5 +149,5 @@ def spectrum(buckets: Iterable[Mapping[str, Any]]) -> list[tuple[float, int]]:
 
 
 def at_share(steps: Sequence[tuple[float, int]], share: float) -> int:
-    """The latency that this share of deliveries did not exceed."""
+    """Return the latency that this share of deliveries did not exceed."""
     return next(latency for up_to, latency in steps if up_to >= share)

@@ -22,22 +22,22 @@ from results.rules.findings import Findings, PairSummary
 from results.rules.terms import Counts, VerdictName
 
 MOST_ROWS = 50_000
-"""Row by row, so many take a few seconds."""
+"""Limit of rows of a whole run; the reference needs a few seconds for this number."""
 LARGEST_STREAM = 40 * MOST_ROWS
-"""A sample has at least one stream, unless none is shorter than that."""
+"""Limit of rows of a single stream; a sample has at least one stream, unless all are longer."""
 _TRIED = 1_000
 _ACROSS_STREAMS = ("order_differs", "place_back", "place_taken", "place_order")
-"""Violations that streams by themselves do not show."""
+"""Violations that single streams do not show."""
 
 
 def second_opinion(folder: Path, verdict: VerdictName, counts: Counts) -> dict[str, Any]:
-    """What the reference says, for verdict.json.
+    """Return the judgement of the reference, for verdict.json.
 
     Args:
-        verdict: by what the run itself leaves open, not by what the check could not try.
+        verdict: the verdict by the doubts of the run itself, without doubts about missing tests.
 
     Raises:
-        CheckerBroken: it says something else.
+        CheckerBroken: the reference disagrees.
     """
     try:
         found = judge_folder(folder)
@@ -57,9 +57,9 @@ class StreamSample:
     """The streams of a run that are judged twice: all of `sources` to `subscriptions`.
 
     Attributes:
-        seed: of the draw.
-        streams: of the run, all of them.
-        rows: of the sample, about.
+        seed: seed of the draw.
+        streams: number of all streams of the run.
+        rows: approximate number of rows of the sample.
     """
 
     seed: int
@@ -75,7 +75,7 @@ class StreamSample:
 
     @classmethod
     def of(cls, run_id: str, pairs: Sequence[PairSummary]) -> "StreamSample | None":
-        """Draw a sample; None where no stream is short enough to be judged row by row."""
+        """Draw a sample; return None if no stream is short enough to be judged row by row."""
         seed = crc32(run_id.encode())
         received = {(pair.sub_id, pair.pubend): pair.received for pair in pairs}
         published: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""The one place with Spark settings: how a session starts, and how it ends without a trace.
+"""Settings, start and end of Spark sessions; the only module with Spark settings.
 
-PySpark is imported inside the functions, because importing it takes longer than most commands
-run, and `pubsubctl --help` must not wait for it.
+PySpark is imported inside the functions, because its import takes longer than most commands, and
+`pubsubctl --help` must not wait for the import.
 """
 
 import logging
@@ -35,34 +35,34 @@ SMALL_PLANS = {
 
 LARGE_ROWS = 20_000_000
 LARGE_PLANS = {
-    # By the size of its files, which hold numbers that follow each other in little room, a table
-    # of twenty million publications is one to be held by every task.
+    # A table of twenty million publications has small files, because consecutive numbers are stored
+    # compactly. By this size Spark would broadcast the table to every task.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
 }
 
 
 class SparkAlreadyRunning(RuntimeError):
-    """A second session was asked for in a process that has one; Spark would hand out the first."""
+    """A second session in a process with a session; Spark would return the first session."""
 
 
 class TooLittleMemory(Exception):
-    """Spark's process cannot hold what one of its tasks needs."""
+    """Spark's process lacks the memory for one of its tasks."""
 
     exit_status = 4
 
 
 class SparkFailed(Exception):
-    """Spark gave up, by its own words."""
+    """A failure of Spark, in its own words."""
 
 
 def in_own_words(error: Exception) -> Exception:
-    """The same error as one of ours: those of Java lose their words when its process has ended."""
+    """Return an error of this module for Java's, which loses its words with its process."""
     from py4j.protocol import Py4JError
 
     try:
         words = str(error)
-    except Exception:  # whatever comes of asking a process that is gone
+    except Exception:  # any failure of a request to a dead process
         words = "its Java process has ended"
     if any(sign in words for sign in ("OutOfMemory", "Could not allocate memory")):
         return TooLittleMemory(
@@ -74,22 +74,22 @@ def in_own_words(error: Exception) -> Exception:
 
 @contextmanager
 def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSession]":
-    """A Spark session that is gone, its Java process too, when the block is left.
+    """Yield a Spark session that ends with the block, together with its Java process.
 
-    One session per command: starting it takes seconds. With a local master it listens on
-    loopback only, answers only to its own processes, and keeps what it spills in a folder that
-    nobody else can read and that is removed. Times are UTC, conversions go through Arrow.
+    One session per command: the start takes seconds. With a local master the session listens on
+    loopback only, answers only to its own processes, and keeps spilled data in a private folder
+    that is removed. Times are UTC, conversions use Arrow.
 
     Args:
         app_name: shown by cluster masters, otherwise unused.
-        master: `local[N]`, `local[*]`, or the URL of a cluster whose machines have the same
-            Python and this package.
+        master: `local[N]`, `local[*]`, or the URL of a cluster of machines with the same Python and
+            this package.
 
     Raises:
-        JavaNotFound: there is no Java that could run Spark.
-        FolderNotExecutable: the folder for temporary files does not serve; see TMPDIR.
+        JavaNotFound: no Java can run Spark.
+        FolderNotExecutable: the folder for temporary files is unsuitable; see TMPDIR.
         SparkAlreadyRunning: this process has a session already.
-        NoMaster, MasterRefused: there is no such master, or its workers cannot do our work.
+        NoMaster, MasterRefused: the master does not exist, or its workers cannot run this program.
     """
     check_master(master)
     from pyspark import SparkConf, SparkContext
@@ -106,7 +106,7 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
             conf.setAll([*spark_settings(app_name, master, scratch, log4j_path).items()])
             on_interrupt = signal.getsignal(signal.SIGINT)
             in_order = False
-            # py4j tells the root logger what it also raises; without a handler, that is printed.
+            # py4j logs raised errors at the root logger; without a handler, the log is printed.
             unheard = logging.NullHandler()
             logging.getLogger().addHandler(unheard)
             try:
@@ -116,8 +116,8 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
                 if of_cluster:
                     variables["SPARK_LOCAL_IP"] = of_cluster["spark.driver.host"]
                 with _environment(variables):
-                    # Going through the context keeps settings from a session that ended before
-                    # out of this one; the session's builder remembers them.
+                    # The context keeps settings of an earlier session out of this session; the
+                    # session's builder stores them.
                     spark = SparkSession(SparkContext(conf=conf))
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGINT, on_interrupt)  # PySpark would ask Java first
@@ -136,11 +136,11 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
 
 @contextmanager
 def planned_for(spark: "SparkSession", rows: int) -> Iterator[bool]:
-    """Let Spark plan queries for about so many rows while the block lasts; says if that is few.
+    """Plan queries for about this number of rows inside the block; yield True for a small number.
 
-    What Spark does for large tables (generate and compile code, look at sizes between stages,
-    spread shuffles) takes seconds of its own, which is all the time that small ones take. Of very
-    many rows none is held by every task but those that we say.
+    Spark's work for large tables (generated code, adaptive stages, distributed shuffles) takes
+    seconds, which is the whole time of small queries. For very many rows, only explicitly broadcast
+    tables are held by every task.
     """
     small = rows < SMALL_ROWS
     settings = SMALL_PLANS if small else LARGE_PLANS if rows >= LARGE_ROWS else {}
@@ -158,14 +158,14 @@ def planned_for(spark: "SparkSession", rows: int) -> Iterator[bool]:
 
 
 def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) -> dict[str, str]:
-    """Every setting that differs from Spark's own defaults."""
+    """Return every setting that differs from Spark's own defaults."""
     java_options = (
-        # Our jobs are short: code compiled quickly beats code compiled well.
+        # Jobs are short, so fast compilation is better than optimized code.
         "-XX:TieredStopAtLevel=1",
-        # With that, Java reserves a fifth of what it otherwise would. A long check fills it, and
-        # Java then compiles nothing more, and says so on the terminal.
+        # With this option, Java reserves a fifth of its usual code cache. A long check fills the
+        # cache, and Java then stops compiling and prints a warning on the terminal.
         "-XX:ReservedCodeCacheSize=240m",
-        # Its classes and ours came with hashes; to verify each again takes a fifth of a start.
+        # Classes were installed with hashes; a repeated verification takes a fifth of a start.
         "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions",
         "-XX:-BytecodeVerificationRemote",
         *_collector(),
@@ -177,10 +177,10 @@ def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) 
         "spark.master": master,
         "spark.driver.extraJavaOptions": " ".join(java_options),
         "spark.driver.memory": f"{_heap_mebibytes()}m",
-        # By default 64 MiB for whatever a task sorts and each table that is broadcast, which Java
-        # clears, copies and keeps: most of the memory and a fifth of the time of a small check.
+        # The default is 64 MiB for each sort of a task and each broadcast table, which Java clears,
+        # copies and keeps: most of the memory and a fifth of the time of a small check.
         "spark.buffer.pageSize": "4m",
-        # Else each column says from which line it is, in twelve messages to Java.
+        # Otherwise each column records its source line, in twelve messages to Java.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -203,19 +203,19 @@ def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) 
 
 
 def _collector() -> tuple[str, ...]:
-    """On one or two cores, collecting garbage beside the work costs a sixth more than in turn."""
+    """Return the garbage collector; concurrent ones cost a sixth more on up to two cores."""
     return ("-XX:+UseSerialGC",) if (os.cpu_count() or 1) <= 2 else ()
 
 
 def _heap_mebibytes() -> int:
-    """A quarter of the memory, so that brokers still running beside it keep theirs."""
+    """Return a quarter of the memory, so that running brokers keep their memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(max(memory // 4 // 2**20, 1024), 8192)
 
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables while Java is started; it is only then that they are read."""
+    """Set variables during the start of Java, the only time of their use."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -229,13 +229,14 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _stop_java(*, in_order: bool) -> None:
-    """Stop what runs of Spark and wait until its Java process has ended.
+    """Stop Spark and wait until its Java process has ended.
 
-    PySpark leaves that process to end by itself some time after the session, and would hand
-    it to the next session, settings and all.
+    PySpark leaves the process to end by itself some time after the session, and would pass the
+    process, with its settings, to the next session.
 
     Args:
-        in_order: whether Spark may clean up; else, or where it cannot, its process is killed.
+        in_order: True if Spark may clean up; otherwise, or after a failed cleanup, the process is
+            killed.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -250,7 +251,7 @@ def _stop_java(*, in_order: bool) -> None:
             context.stop()
         if in_order and gateway is not None:
             gateway.shutdown()
-    except Exception:  # of whatever kind: the process is gone already, or must go now
+    except Exception:  # of any kind: the process is dead already, or must end now
         in_order = False
     SparkContext._active_spark_context = None
     SparkContext._gateway = None
@@ -261,10 +262,10 @@ def _stop_java(*, in_order: bool) -> None:
     java: subprocess.Popen[bytes] = gateway.proc
     if not in_order:
         if context is not None and context._accumulatorServer is not None:
-            context._accumulatorServer.shutdown()  # else it complains when Java is gone
+            context._accumulatorServer.shutdown()  # avoids an error after the end of Java
         java.kill()
     if java.stdin is not None:
-        java.stdin.close()  # which is what the Java side takes as the sign to leave
+        java.stdin.close()  # the sign for the Java side to end
     try:
         java.wait(JVM_EXIT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""How much was offered, sent, owed and delivered from one stretch of time to the next."""
+"""Offered, sent, owed and delivered publications per interval of time."""
 
 from typing import TYPE_CHECKING
 
@@ -7,10 +7,10 @@ if TYPE_CHECKING:
 
 
 def published_per_bin(publications: "DataFrame", bin_ns: int) -> "DataFrame":
-    """What publishers were meant to send and sent, per stretch of `bin_ns`.
+    """Return the intended and sent publications of publishers, per interval of `bin_ns`.
 
     Returns:
-        run_id, series ("offered" by intended time, "sent" by the time it was), bin, n.
+        run_id, series ("offered" by intended time, "sent" by the time sent), bin, n.
     """
     from pyspark.sql import functions as F
 
@@ -23,7 +23,7 @@ def published_per_bin(publications: "DataFrame", bin_ns: int) -> "DataFrame":
 
 
 def delivered_per_bin(deliveries: "DataFrame", bin_ns: int) -> "DataFrame":
-    """What applications received, per subscription and stretch of `bin_ns`, by time of receipt.
+    """Return the deliveries to applications, per subscription and interval of `bin_ns`, by receipt.
 
     Returns:
         run_id, sub_id, bin, n.

@@ -1,7 +1,8 @@
-"""The second opinion: the verdict on a small run once more, by code that shares no rule.
+"""The second opinion: another verdict on a small run, by code without a common rule.
 
-Written from the design's text alone, in plain Python, row by row. With the checker on Spark and the
-one in the load generators it shares the nouns (`results.rules.terms`) and nothing that decides: it
-draws the contents, reads the predicates and the clocks, finds what was at risk, judges what was
-withheld and comes to its verdict itself. So a mistake on either side shows as a disagreement.
+The code is written from the text of the design alone, in plain Python, row by row. The reference
+shares the terms (`results.rules.terms`) with the checker on Spark and with the checker in the load
+generators, and no code that decides. The reference draws the contents, reads the predicates and the
+clocks, finds the deliveries at risk, judges withheld publications and reaches its verdict by
+itself. So a mistake on either side shows as a disagreement.
 """

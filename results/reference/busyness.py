@@ -20,10 +20,10 @@ Moved = Callable[[int, str], int]
 def signs(
     folder: Path, manifest: Mapping[str, Any], faults: Sequence[Fault], moved: Moved
 ) -> Iterator[str]:
-    """Yield the first few signs of every kind; none of a run with a drain that ended on evidence.
+    """Yield the first few signs of every kind; none for a run with a drain that ended on evidence.
 
     Args:
-        moved: puts a stamp of a host on the time line.
+        moved: moves a stamp of a host to the time line.
     """
     if (manifest.get("drain") or {}).get("ended_by") in (None, "evidence"):
         return

@@ -1,10 +1,10 @@
-"""The hosts' clocks: what to take off their stamps, and how far off they may still be.
+"""The hosts' clocks: the offsets of their stamps, and the bounds of the remaining errors.
 
-A run's time line is the clock of one host, from the start of the measure phase. Another host's
-clock was compared with it before the load and after: in between its offset goes along a straight
-line, by which it may be off by what the comparisons may be off, and by one millionth of half the
-time between them; after a single comparison by a ten thousandth of the time since. Hosts with one
-clock id have one clock, and so has everybody in a run that compared nothing.
+A run's time line is the clock of a reference host, from the start of the measure phase. Another
+host's clock was compared with the reference clock before and after the load. In between, the offset
+follows a straight line. Its error is bounded by the error of the comparisons plus a millionth of
+half the time between them, or, after a single comparison, plus a ten thousandth of the time since.
+Hosts with a common clock id have a common clock, as have all hosts in a run without comparisons.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ class Clocks:
 
     Args:
         reference: the host of the time line.
-        until_ns: the end of what was measured, by its clock.
+        until_ns: the end of the measurement, on the reference clock.
     """
 
     reference: str
@@ -26,12 +26,12 @@ class Clocks:
     lines: tuple[Mapping[str, Any], ...]
 
     def are_one(self, a: str, b: str) -> bool:
-        """Whether two hosts have one clock."""
+        """Return True if two hosts have a common clock."""
         ids = {line["host_id"]: line["clock_id"] for line in self.lines}
         return a == b or not ids or (a in ids and ids.get(b) == ids[a])
 
     def offset_ns(self, host: str, stamp_ns: int) -> int:
-        """What to take off a stamp of this host."""
+        """Return the offset to subtract from a stamp of this host."""
         lines = self._lines_of(host)
         if not lines:
             return 0
@@ -43,7 +43,7 @@ class Clocks:
         return int(first["offset_ns"]) + round(share * gained_ns)
 
     def error_ns(self, *hosts: str) -> int | None:
-        """How far stamps of two hosts may be apart, or of one from the time line."""
+        """Return the maximum error between stamps of two hosts, or of a host on the time line."""
         a, b = hosts if len(hosts) == 2 else (hosts[0], self.reference)
         if self.are_one(a, b):
             return 0
@@ -63,7 +63,7 @@ class Clocks:
         return worst + (last_ns - first_ns) // 2 // 1_000_000
 
     def worst_ns(self, pairs: Iterable[tuple[str, str]]) -> int | None:
-        """The largest of the errors between these hosts; None if one is not known."""
+        """Return the largest of the errors between these hosts; None if any error is unknown."""
         errors = [self.error_ns(a, b) for a, b in pairs]
         return None if None in errors else max(filter(None, errors), default=0)
 

@@ -1,13 +1,12 @@
-"""What every publication of a run must hold: the tables and choices that a seed decides.
+"""The content of every publication of a run: the tables and choices that a seed determines.
 
-Attribute set r has, for the workload's attributes in their order, value c drawn by
-mix(mix(seed ^ 0xA5A5) + 1000003 r + c), or by r itself where values take turns (cycle), or the
-start of what counts (sequence): publication n has start + n - 1 there. Payload
-r is the little-endian words mix(mix(seed ^ 0x5A5A) + 1000003 r + w), cut to its size.
-Publication n of incarnation i of publisher p takes set m mod (number of sets) and payload
-(m >> 32) mod 64, where m = mix(seed + G (p + 1) + A (i + 1) + n); all modulo 2⁶⁴, mix being
-splitmix64 with its G and A.
-A fence is the attribute `fence` with the run id, and the payload of its number.
+Attribute set r has, for the workload's attributes in their order, value c drawn by mix(mix(seed ^
+0xA5A5) + 1000003 r + c), or by r itself for values that take turns (cycle), or the start of an
+attribute that counts (sequence): publication n has start + n - 1 for this attribute. Payload r
+consists of the little-endian words mix(mix(seed ^ 0x5A5A) + 1000003 r + w), cut to its size.
+Publication n of incarnation i of publisher p takes set m mod (number of sets) and payload (m >> 32)
+mod 64, where m = mix(seed + G (p + 1) + A (i + 1) + n); all modulo 2⁶⁴, mix being splitmix64 with
+its G and A. A fence is the attribute `fence` with the run id, and the payload of its number.
 """
 
 import struct
@@ -24,7 +23,7 @@ _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "KiB": 2**10, "MiB": 2**20}
 
 
 def mix(number: int) -> int:
-    """splitmix64's next output for a state."""
+    """Return the next output of splitmix64 for a state."""
     state = (number + _G) % 2**64
     state = (state ^ (state >> 30)) * _A % 2**64
     state = (state ^ (state >> 27)) * _B % 2**64
@@ -33,7 +32,7 @@ def mix(number: int) -> int:
 
 @dataclass(frozen=True)
 class Publisher:
-    """One publisher of the workload; `index` is its number in the formula."""
+    """A publisher of the workload; `index` is the number in the formula."""
 
     name: str
     broker: str
@@ -43,12 +42,13 @@ class Publisher:
 
 @dataclass(frozen=True)
 class Contents:
-    """Everything that a workload, its seed and a run id decide about contents.
+    """All contents that a workload, its seed and a run id determine.
 
     Attributes:
-        workload: what all of it follows from.
-        attribute_sets: in their order; the number behind the last stands for a fence.
-        publishers: by client name.
+        workload: source of all contents.
+        attribute_sets: the sets in their order; the number behind the last set is the number of a
+            fence.
+        publishers: publishers by client name.
     """
 
     run_id: str
@@ -61,10 +61,10 @@ class Contents:
 
     @classmethod
     def of_workload(cls, workload: Mapping[str, Any], run_id: str) -> "Contents":
-        """What a resolved workload file prescribes.
+        """Return the contents that a resolved workload file prescribes.
 
         Raises:
-            ValueError: a value in it cannot be understood.
+            ValueError: a value of the workload cannot be read.
         """
         seed = int(workload.get("seed", 1))
         attributes = {**workload.get("attributes", {})}
@@ -85,22 +85,22 @@ class Contents:
 
     @property
     def fence_set(self) -> int:
-        """The number that stands for a fence among the attribute sets."""
+        """The number of a fence among the attribute sets."""
         return len(self.attribute_sets)
 
     def attributes(self, attribute_set: int) -> Attributes:
-        """What an attribute set says, a fence included."""
+        """Return the attributes of an attribute set, or of a fence."""
         if attribute_set == self.fence_set:
             return {"fence": self.run_id}
         return self.attribute_sets[attribute_set]
 
     def choice(self, publisher_index: int, incarnation: int, sequence: int) -> tuple[int, int]:
-        """Attribute set and payload of a publication that is no fence."""
+        """Return attribute set and payload of a publication that is no fence."""
         drawn = mix(self.seed + _G * (publisher_index + 1) + _A * (incarnation + 1) + sequence)
         return drawn % len(self.attribute_sets), (drawn >> 32) % 64
 
     def digest(self, publisher: Publisher, incarnation: int, sequence: int, *, fence: bool) -> int:
-        """CRC-32 of a publication's attributes as they are sent, continued over its payload."""
+        """Return the CRC-32 of a publication's attributes as sent, continued over its payload."""
         attribute_set, payload = self.choice(publisher.index, incarnation, sequence)
         number = self.fence_set if fence else attribute_set
         counting = {} if fence else self._counting(sequence)
@@ -113,7 +113,7 @@ class Contents:
         return zlib.crc32(self._payloads_of(publisher.size_bytes)[payload], zlib.crc32(blob))
 
     def _counting(self, sequence: int) -> Attributes:
-        """What a publication's own number makes of its attributes."""
+        """Return the attributes that count publications, for a sequence number."""
         return {
             name: how["sequence"] + sequence - 1
             for name, how in self.workload.get("attributes", {}).items()
@@ -137,7 +137,7 @@ class Contents:
 def clients_of(
     workload: Mapping[str, Any], section: str, role: str
 ) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Name, broker and entry of each client that a workload asks for, numbered at each broker."""
+    """Return name, broker and entry of each client of a workload, numbered at each broker."""
     found = []
     numbers: dict[str, int] = {}
     for entry in workload.get(section, ()):
@@ -177,7 +177,7 @@ def _bytes_in(size: Any) -> int:
 
 
 def encoded(attributes: Attributes) -> bytes:
-    """Attributes as they are sent: a CBOR map in its shortest form, keys in the order of bytes."""
+    """Return attributes as sent: a CBOR map in its shortest form, keys in the order of bytes."""
     items = sorted((_cbor(name), _cbor(value)) for name, value in attributes.items())
     return _number(0xA0, len(items)) + b"".join(key + value for key, value in items)
 

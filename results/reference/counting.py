@@ -1,16 +1,16 @@
-"""The rows of a run folder's record files, counted one by one for the witnesses.
+"""The rows of a run folder's record files, counted row by row for the witnesses.
 
-Counts only: what follows from them when they are compared with other files stands in
-`results.witnesses`.
+The module only counts. `results.witnesses` compares the counts with other files.
 """
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from results.reference.files import NOTICE, STRETCH, Records
+from results.reference.files import JITTER_NS, NOTICE, STRETCH, Records
 from results.reference.history import ACKNOWLEDGED, DATA, FENCE, REDELIVERED
 from results.witnesses.rows import Blockage, Headline, LaneRows, Rows, SourceRows
 
@@ -26,10 +26,10 @@ class Count:
     """All records of a run.
 
     Args:
-        records: by process folder and layout.
-        moved: puts a stamp of a host on the time line.
+        records: records by process folder and layout.
+        moved: moves a stamp of a host to the time line.
         fence_set: the attribute set of fences.
-        measured: the ends of the measure phase, as stamps.
+        measured: both ends of the measure phase, as stamps.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Count:
         self._sent: dict[Key, int] = {}
         self._intended: dict[Key, tuple[int, int]] = {}
         self._client_of: dict[str, str] = {}
+        self._stamps: dict[tuple[str, str], list[int] | None] = {}
         for _, file in self._of("publications"):
             self._client_of |= file.tables.get("publisher_names") or {}
             for row in file.rows:
@@ -74,11 +75,18 @@ class Count:
             acknowledged={place: answers[place][ACKNOWLEDGED] for place, _ in self._of("acks")},
             rejected={place: answers[place][2] for place, _ in self._of("acks")},
             delivered={
-                place: sum(map(_places, file.rows)) for place, file in self._of("deliveries")
+                place: sum(_places(row) for row in file.rows if row["layer"] == _APPLICATION)
+                for place, file in self._of("deliveries")
+            },
+            kept_back={
+                place: sum(_places(row) for row in file.rows if row["layer"] != _APPLICATION)
+                for place, file in self._of("deliveries")
             },
             whole=frozenset(answers.keys() - open_places),
             breaches=self._breaches,
             sent_ns=lambda *key: self._sent.get(key),
+            until=self._until,
+            early_answers={place: self._early(file) for place, file in self._of("acks")},
             ends_ns=self._ends(),
             headline=None if self._measured is None else self._headline(*self._measured),
         )
@@ -96,6 +104,25 @@ class Count:
                 low, high = found.get(_place(path), (stamps[0], stamps[0]))
                 found[_place(path)] = min(low, *stamps), max(high, *stamps)
         return found
+
+    def _until(self, place: str, layout: str, stamp_ns: int) -> int | None:
+        if (place, layout) not in self._stamps:
+            files = [file for name, file in self._of(layout) if name == place]
+            rows = [row for file in files for row in file.rows if row.get("layer", 1) == 1]
+            kinds = {row.get("kind") for row in rows}
+            self._stamps[place, layout] = (
+                None if kinds & {STRETCH, NOTICE} else sorted(row["at_ns"] for row in rows)
+            )
+        stamps = self._stamps[place, layout]
+        return None if stamps is None else bisect_right(stamps, stamp_ns)
+
+    def _early(self, file: Records) -> int:
+        early = 0
+        for row in file.rows:
+            sent_ns = self._sent.get(_key(file, row, row["last"]))
+            at_ns = self._moved(row["at_ns"], file.host)
+            early += sent_ns is not None and at_ns < sent_ns - JITTER_NS
+        return early
 
     def _sources(self) -> dict[tuple[str, int], SourceRows]:
         numbers: dict[tuple[str, int], list[int]] = {}
@@ -220,7 +247,7 @@ class Count:
         )  # fmt: skip
 
     def _first_due(self, from_ns: int) -> dict[tuple[str, int], int]:
-        """Return, by source and incarnation, the first number that was due at a stamp or later."""
+        """Return the first number that was due at a stamp or later, by source and incarnation."""
         due: dict[tuple[str, int], int] = {}
         last: dict[tuple[str, int], int] = {}
         for key in sorted(self._sent):

@@ -1,4 +1,4 @@
-"""The fault log of a run folder: what was done to what, when, and whether it was as planned."""
+"""The fault log of a run folder: verbs, targets, times, and deviations from the plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,13 +24,14 @@ VERBS = {
     *("client-disconnect", "client-slow", "client-crash", "client-roam"),
 }
 _STAMPS = ("applied", "observed", "healed")
+_OTHER_STAMPS = ("planned", "requested", "heal_requested", "recovered")
 
 
 class FaultLog:
     """The faults of a run, on its time line.
 
     Args:
-        load_hosts: where publishers and subscribers were.
+        load_hosts: hosts of publishers and subscribers.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class FaultLog:
         if not all(isinstance(text, str) for text in texts) or row["verb"] not in VERBS:
             raise Refused(f"{self._folder}: {texts} is no fault")
         stamps = {stage: self._stamp(row, stage) for stage in _STAMPS}
+        for stage in _OTHER_STAMPS:
+            self._number(row, stage)
         hosts = {host for told in (row.get("host_stamps") or {}).values() for host in told}
         return Fault(
             row["fault_id"], row["verb"], row["target"],
@@ -69,20 +72,24 @@ class FaultLog:
         )  # fmt: skip
 
     def _stamp(self, row: Mapping[str, Any], stage: str) -> int | None:
-        """On the time line; of several hosts the last one's."""
+        """Return a stamp on the time line; the last stamp of several hosts."""
         told = (row.get("host_stamps") or {}).get(stage)
         if told is not None:
             return max(
                 int(ns) - self._clocks.offset_ns(host, ns) - self._origin_ns
                 for host, ns in told.items()
             )
+        at_ns = self._number(row, stage)
+        return None if at_ns is None else at_ns - self._origin_ns
+
+    def _number(self, row: Mapping[str, Any], stage: str) -> int | None:
         at_ns = row.get(f"t_{stage}_ns")
         if at_ns is not None and not isinstance(at_ns, int):
             raise Refused(f"{self._folder}: {row['fault_id']} was {stage} at {at_ns!r}")
-        return None if at_ns is None else at_ns - self._origin_ns
+        return at_ns
 
     def _struck(self, verb: str, target: str) -> Iterator[str]:
-        """The brokers, links and clients that a target stands for."""
+        """Yield the brokers, links and clients of a target."""
         if verb.startswith("client-"):
             yield f"client:{target}"
         elif verb == "host-loss":
@@ -99,7 +106,7 @@ class FaultLog:
             yield turned[0] if turned else target
 
     def doubts(self, simulated: bool) -> Iterator[str]:
-        """What was not as planned, or is not told."""
+        """Yield deviations from the plan, and missing facts."""
         planned = read_lines(self._folder / "faults" / "plan.jsonl")
         logged = {row["fault_id"]: row for row in self.rows}
         has_schedule = (self._folder / "spec" / "faults.toml").is_file()

@@ -1,4 +1,4 @@
-"""The files of a run folder, and that they are what was sealed when the run had ended."""
+"""The files of a run folder, and the check that the files are unchanged since the seal."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ _LARGEST = {"kind": 5, "layer": 1, "outcome": 2}
 
 
 class Refused(Exception):
-    """A file is not what was written; says which, and how."""
+    """A file is not as written; names the file and the difference."""
 
     exit_status = 8
 
@@ -43,10 +43,10 @@ Row = Mapping[str, Any]
 
 
 def is_sealed(folder: Path) -> bool:
-    """Whether a folder has a seal, which then holds.
+    """Return True if a folder has a valid seal, False without a seal.
 
     Raises:
-        Refused: a file was changed, removed or added, or is none.
+        Refused: a file was changed, removed or added, or is no regular file.
     """
     for path in folder.rglob("*"):
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
@@ -71,7 +71,7 @@ def is_sealed(folder: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object."""
+    """Return the JSON object in a file."""
     value = _read(path, json.loads)
     if not isinstance(value, dict):
         raise Refused(f"{path} holds no object")
@@ -79,13 +79,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML document."""
+    """Return the TOML document in a file."""
     document: dict[str, Any] = _read(path, tomllib.loads)
     return document
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """JSON objects, one a line; a last line without its end was torn off and does not count."""
+    """Return JSON objects, one per line; a last line without its end is torn and does not count."""
     if not path.is_file():
         return []
     whole = path.read_text().rpartition("\n")[0]
@@ -107,11 +107,11 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
 
 @dataclass(frozen=True)
 class Records:
-    """One record file: its rows by column name, and what its sidecar says.
+    """A record file: its rows by column name, and the facts of its sidecar.
 
     Attributes:
-        whole: whether it was ended in order, and is of this run.
-        doubts: why its rows cannot be relied on.
+        whole: the file was closed in order, and belongs to this run.
+        doubts: reasons against the rows.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The streams to read of a run that is too large to be read whole."""
+    """The streams to read from a run that is too large to be read whole."""
 
     sources: frozenset[str]
     subscriptions: frozenset[str]
@@ -143,15 +143,15 @@ class Wanted:
 def read_records(
     process: Path, layout: str, run_id: str, wanted: Wanted | None = None
 ) -> Records | None:
-    """The records of one process; None where it wrote none of this kind.
+    """Return the records of a process; None if the process wrote no records of this kind.
 
-    Deliveries have a number in the file, and a place, which counts deliveries of stretches too.
+    Deliveries have a number in the file, and a place, which also counts deliveries of stretches.
 
     Args:
-        wanted: the streams to keep; with it, the digest of the file is not compared.
+        wanted: the streams to keep; with these streams, the digest of the file is not compared.
 
     Raises:
-        Refused: they do not fit their sidecar.
+        Refused: the records do not fit their sidecar.
     """
     path = process / f"{layout}.rec"
     if not path.exists():
@@ -225,7 +225,7 @@ def _about_clock(name: str, stamps: list[int]) -> Iterator[str]:
 def _refuse_nonsense(
     name: str, layout: str, tables: Mapping[str, Any], rows: list[dict[str, int]]
 ) -> None:
-    """Numbers that lead out of a table or have no meaning."""
+    """Refuse numbers outside of their table or without a meaning."""
     limits = {
         "publisher": len(tables.get("publishers", ())) - 1,
         "subscription": len(tables.get("subscriptions", ())) - 1,

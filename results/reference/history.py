@@ -1,4 +1,4 @@
-"""What a verdict rests on, with nothing left of files: logs of clients, and faults."""
+"""The input of a verdict without files: logs of clients, and faults."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ ACKNOWLEDGED, REJECTED = 1, 2
 DATA, FENCE, GAP, REDELIVERED = 0, 1, 2, 4
 
 Key = tuple[int, int]
-"""Incarnation and sequence: a publication among those of its source."""
+"""Incarnation and sequence number of a publication within its source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One row of a publisher's log."""
+    """A row of a publisher's log."""
 
     incarnation: int
     sequence: int
@@ -41,14 +41,14 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class PublisherLog:
-    """What one publisher wrote down.
+    """The log of a publisher.
 
     Attributes:
         source: "<broker>/<publisher number>".
-        name: of the client.
-        published: in the order sent.
+        name: name of the client.
+        published: publications in the order sent.
         answers: (incarnation, first, last, ACKNOWLEDGED or REJECTED).
-        closed: whether the log was ended in order.
+        closed: the log was closed in order.
     """
 
     source: str
@@ -64,12 +64,12 @@ class PublisherLog:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One row of a subscriber's log, as the application saw it.
+    """A row of a subscriber's log, as the application received it.
 
     Attributes:
-        kind: DATA; FENCE; GAP: declared lost; or REDELIVERED: one of the first two, marked as
-            given again to a subscriber that has started again.
-        late_ns: by how much later than `received_ns` it may have come.
+        kind: DATA; FENCE; GAP: declared lost; or REDELIVERED: data or a fence, marked as a
+            redelivery to a subscriber that has restarted.
+        late_ns: maximum delay of the arrival after `received_ns`.
         stream, position: the place in a stream of topics; "" and 0 without a place.
     """
 
@@ -90,16 +90,16 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionLog:
-    """What one subscription received, in order.
+    """The deliveries to a subscription, in order.
 
     Attributes:
-        closed: whether the log was ended in order; if not, nothing is said about its end.
-        notices: what it was told that it does not get; each has as its place how many rows of
-            `delivered` came before it.
-        started: whether its broker ever accepted it; if not, nothing is owed to it.
-        issued_ns, accepted_ns: when it was asked for, and when that was; None for unknown.
-        gaps: what it was told that it does not get, now or ever; with places like notices.
-        commits: what its application was done with; with places like notices.
+        closed: the log was closed in order; otherwise its end is unknown.
+        notices: notices of withheld publications; the place of a notice is the number of earlier
+            rows in `delivered`.
+        started: the broker accepted the subscription; otherwise nothing is owed.
+        issued_ns, accepted_ns: times of the request and of the acceptance; None for unknown.
+        gaps: announced gaps, with places like notices.
+        commits: commits of the application, with places like notices.
     """
 
     subscription: str
@@ -116,32 +116,32 @@ class SubscriptionLog:
 
     @property
     def subscriber(self) -> str:
-        """Whose it is."""
+        """The name of the subscriber."""
         return self.subscription.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that a verdict rests on.
+    """The input of a verdict.
 
     Attributes:
-        links: of the tree, by name, or of another overlay, which has routes.
-        routes: by origin and home, the brokers and the links ("a->b") of any way between them;
-            None: the links are a tree's.
-        delta: how many brokers in a row the tree is wired to get around.
-        newcomers: brokers that have joined the tree since it was deployed.
-        clock_errors: by subscription and source, how far the clocks of their stamps may be apart;
-            None where nobody knows. Those that are not named have one clock.
-        timeline_errors: by source, how far its stamps may be off those of the phases.
-        measured_until_ns: when the measure phase was over; None where nobody says.
-        to_be_reached: brokers for whose subscribers something must have been at risk.
-        doubts: why the records are less than complete, found while they were read.
-        promises: what the protocol says of deliveries.
-        online: what the online checkers found wrong, by kind.
+        links: links of the tree, by name, or of another overlay, which has routes.
+        routes: brokers and links ("a->b") of all routes, by origin and access broker; None: the
+            links form a tree.
+        delta: number of consecutive failed brokers that the tree is wired to bypass.
+        newcomers: brokers that have joined the tree since its deployment.
+        clock_errors: maximum difference between the clocks of both stamps, by subscription and
+            source; None if unknown; absent for a common clock.
+        timeline_errors: maximum error of stamps against the stamps of the phases, by source.
+        measured_until_ns: the end of the measure phase; None if unknown.
+        to_be_reached: brokers with subscribers for which deliveries must have been at risk.
+        doubts: reasons against the completeness of the records, found during the reading.
+        promises: the promises of the protocol about deliveries.
+        online: violations that the online checkers found, by kind.
         topic: the attribute with the topic of a publication; "": unknown.
-        placed: whether each delivery must have a place in a stream.
+        placed: each delivery must have a place in a stream.
         busy: signs of a machine that was short of time.
-        seen: by source, publications that other subscriptions received.
+        seen: publications that other subscriptions received, by source.
     """
 
     content: Contents
@@ -169,7 +169,7 @@ class History:
 
     @property
     def order(self) -> str:
-        """The order by which the run is judged: asked for, or promised where none is named."""
+        """The order of the judgement: the requested order, or the promised order."""
         asked = self.guarantee.order
         return self.promises.order if asked == "promised" else asked
 
@@ -185,14 +185,14 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One proven violation, with what was expected and what was seen instead."""
+    """A proven violation, with the expected and the observed state."""
 
     kind: str
     subscription: str
     source: str
     incarnation: int
     sequence: int
-    place: int = -1  # of the row in the subscriber's log, -1 where there is none
+    place: int = -1  # of the row in the subscriber's log, -1 without a row
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Whether subscriptions that got the same publications got them in the same order."""
+"""The comparison of the orders in which subscriptions received common publications."""
 
 from collections.abc import Iterator, Mapping
 from itertools import combinations, pairwise
@@ -6,14 +6,14 @@ from itertools import combinations, pairwise
 from results.reference.history import Key, Violation
 
 Publication = tuple[str, Key]
-"""A publication: its source, and which it is of those."""
+"""A publication: source and key."""
 
 
 def differences(places: Mapping[str, Mapping[Publication, int]]) -> Iterator[Violation]:
-    """One for any two subscriptions that got what both got in different orders.
+    """Yield a violation for any two subscriptions with different orders of publications.
 
     Args:
-        places: by subscription, where in its log each publication is.
+        places: places of publications in the log, by subscription.
     """
     for first, second in combinations(sorted(places), 2):
         there, here = places[first], places[second]

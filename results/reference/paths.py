@@ -1,4 +1,4 @@
-"""The one way between two brokers of a tree."""
+"""The only path between two brokers of a tree, and the routes of other overlays."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -12,13 +12,13 @@ class Tree:
         self._known: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def way(self, start: str, end: str) -> tuple[str, ...]:
-        """The brokers from one to another, both included; none where no way leads."""
+        """Return the brokers from `start` to `end`, both included; empty without a path."""
         if (start, end) not in self._known:
             self._known[start, end] = self._found((start,), end)
         return self._known[start, end]
 
     def passed(self, start: str, end: str) -> set[str]:
-        """Everything that is passed: brokers, and links as either end names them."""
+        """Return all brokers and links of the path, with links in either direction."""
         return steps(self.way(start, end))
 
     def _found(self, so_far: tuple[str, ...], end: str) -> tuple[str, ...]:
@@ -38,13 +38,13 @@ class Tree:
 
 
 class Routes:
-    """An overlay with several ways between two brokers."""
+    """An overlay with several routes between two brokers."""
 
     def __init__(self, over: Mapping[tuple[str, str], Sequence[str]]) -> None:
         self._over = over
 
     def passed(self, start: str, end: str) -> set[str]:
-        """Everything that may be passed: brokers, and links as either end names them."""
+        """Return all brokers and links of possible routes, with links in either direction."""
         found: set[str] = set()
         for part in self._over.get((start, end), ()):
             ends = part.split("->")
@@ -53,7 +53,7 @@ class Routes:
 
 
 def steps(way: tuple[str, ...]) -> set[str]:
-    """Everything that is passed on a way: its brokers, and its links as either end names them."""
+    """Return all brokers and links of a path, with links in either direction."""
     passed = set(way)
     for a, b in pairwise(way):
         passed.update((f"{a}-{b}", f"{b}-{a}", f"{a}->{b}"))

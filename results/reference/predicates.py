@@ -1,9 +1,10 @@
-"""Which publications a predicate wants, in three values: a test that cannot be made is neither.
+"""Predicates on publications, in three values: an impossible test is neither true nor false.
 
-`symbol = 'IBM' and price > 100 or volume in (1, 2)`; also `!=`, `prefix`, `suffix`, `contains`,
-`exists`, `true`, brackets, and `not` before a bracket, a test or its word. `and` binds tighter than
-`or`. A test of an absent attribute, or of two kinds that do not compare, is neither true nor
-false, and so is its negation; only what is true is wanted. Integers and floats are one kind.
+The syntax is `symbol = 'IBM' and price > 100 or volume in (1, 2)`; also `!=`, `prefix`, `suffix`,
+`contains`, `exists`, `true`, brackets, and `not` before a bracket, a test or its word. `and` binds
+tighter than `or`. A test of an absent attribute, or of two kinds that are not comparable, is
+neither true nor false, and neither is its negation. Only a true predicate matches. Integers and
+floats are a common kind.
 """
 
 import operator
@@ -34,7 +35,7 @@ _OF_TEXT: Mapping[str, Callable[[str, str], bool]] = {
 
 @cache
 def wants(text: str) -> Callable[[Attributes], bool]:
-    """Whether publications with some attributes are wanted.
+    """Return a function that returns True if a predicate matches attributes.
 
     Raises:
         ValueError: the text cannot be read.
@@ -50,7 +51,7 @@ def wants(text: str) -> Callable[[Attributes], bool]:
 
 
 def _check_depth(words: Sequence[str]) -> None:
-    """Refuse predicates that nest deeper than any broker takes; a `not` ends with its test."""
+    """Refuse predicates that nest deeper than any broker permits; a `not` ends with its test."""
     depth = nots = 0
     for word in map(str.lower, words):
         depth += (word == "(") - (word == ")")
@@ -60,7 +61,7 @@ def _check_depth(words: Sequence[str]) -> None:
 
 
 def _words(text: str) -> list[str]:
-    """The text in words; a quoted one keeps its opening quote, and loses the closing one."""
+    """Return the words of a text; a quoted word keeps only its opening quote."""
     words: list[str] = []
     rest = text.strip()
     while rest:
@@ -87,7 +88,7 @@ def _words(text: str) -> list[str]:
 
 
 def _take(words: list[str], *wanted: str) -> bool:
-    """Whether the next word is one of these; if so it is gone."""
+    """Remove the next word and return True if the word is among `wanted`."""
     found = bool(words) and words[0].lower() in wanted
     if found:
         del words[0]
@@ -109,7 +110,7 @@ def _all(words: list[str]) -> Test:
 
 
 def _joined(values: Sequence[Ternary], *, decisive: bool) -> Ternary:
-    """`decisive` if any value is; else neither if any is; else the other one."""
+    """Return `decisive` if present; else None if present; else the opposite."""
     if decisive in values:
         return decisive
     return None if None in values else not decisive

@@ -1,9 +1,10 @@
-"""A run folder as a history, read row by row with nothing but the standard library."""
+"""A run folder as a history, read row by row with the standard library alone."""
 
 import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,29 +50,29 @@ from results.rules.terms import (
     Partition,
     doubt,
 )
-from results.witnesses import RunFolder, doubts_of_witnesses
+from results.witnesses import Rows, RunFolder, doubts_of_witnesses
 from results.witnesses.promises import promises_of
 from results.witnesses.summary import findings_online
 
 _APPLICATION = 1
 _LONGEST_STRETCH = 1 << 20
-"""Deliveries; more do not come within the tenth of a second that a stretch has."""
+"""Limit of deliveries; the tenth of a second of a stretch has room for no more."""
 
 
 def judge_folder(folder: Path) -> Judgement:
-    """The verdict on the run in a folder.
+    """Return the verdict on the run in a folder.
 
     Raises:
-        Refused: a file is not what was written when the run had ended.
+        Refused: a file has changed since the run ended.
     """
     return check(read_history(folder))
 
 
 def read_history(folder: Path) -> History:
-    """The run in a folder, and what its files leave in doubt.
+    """Return the history of the run in a folder, with the doubts about its files.
 
     Raises:
-        Refused: a file is not what was written when the run had ended.
+        Refused: a file has changed since the run ended.
     """
     try:
         return _Folder(folder).history()
@@ -112,6 +113,10 @@ class _Folder:
             for phase in self.manifest.get("phases") or ()
             if phase.get("t1_ns") is not None
         }
+        for phase in phases.values():
+            ends = phase["t0_ns"], phase["t1_ns"]
+            if not all(isinstance(end_ns, int) for end_ns in ends):
+                raise Refused(f"{folder}: {phase['phase']} was from {ends[0]!r} to {ends[1]!r}")
         origin_ns = self.manifest.get("origin_ns")
         if not isinstance(origin_ns, int):
             self.doubts.append(doubt("not_measured"))
@@ -141,16 +146,16 @@ class _Folder:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether deliveries were still arriving when the drain ended."""
+        """True if deliveries were still arriving when the drain ended."""
         return (self.manifest.get("drain") or {}).get("ended_by") == "bound"
 
     @property
     def is_simulated(self) -> bool:
-        """Whether there were no brokers that could count what they absorbed."""
+        """True if no brokers could count absorbed publications."""
         return (self.manifest.get("labels") or {}).get("brokers") == "simulated"
 
     def history(self) -> History:
-        """Everything, with all doubts."""
+        """Return the whole history, with all doubts."""
         self.doubts += self._about_manifest()
         roles = (self.manifest.get("roles") or {}).values()
         load_hosts = sorted({role["host"] for role in roles if role["role"] != "broker"})
@@ -203,7 +208,7 @@ class _Folder:
             measured_until_ns=self.measured_until_ns,
             to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
             promises=replace(self.promises, losses_from_ns=self._accepted_ns()),
-            online=findings_online(RunFolder(self.folder, self)),
+            online=findings_online(RunFolder(self.folder, self), self._rows),
             topic=str(self.workload.get("topic") or self.promises.topic),
             placed=self.promises.order in STREAMS and not self.is_simulated,
             busy=tuple(busy),
@@ -229,7 +234,7 @@ class _Folder:
         return {(row["from"], row["to"]): row["over"] for row in self.overlay["routes"]}
 
     def _asked(self) -> Mapping[str, Any]:
-        """What the fault schedule wants to be put to the test."""
+        """Return the tests that the fault schedule requires."""
         path = self.folder / "spec" / "faults.toml"
         asked: Mapping[str, Any] = read_toml(path).get("exercised", {}) if path.is_file() else {}
         return asked
@@ -285,19 +290,25 @@ class _Folder:
         return records
 
     def moved(self, stamp_ns: int, host: str) -> int:
-        """See `Timeline`."""
+        """Return a stamp of a host, moved to the time line; see `Timeline`."""
         return self._moved(stamp_ns, host)
 
     def error_ns(self, a: str, b: str) -> int | None:
-        """See `Timeline`."""
+        """Return the maximum error between stamps of two hosts; see `Timeline`."""
         return self.clocks.error_ns(a, b)
 
     def _witnessed(self) -> tuple[str, ...]:
         """Return the doubts of witnesses, once all records have been read."""
-        if self.wanted is not None:
+        if self._rows is None:
             return ()
-        count = Count(self.records, self._moved, self.content.fence_set, self.measured)
-        return doubts_of_witnesses(RunFolder(self.folder, self), count.rows())
+        return doubts_of_witnesses(RunFolder(self.folder, self), self._rows)
+
+    @cached_property
+    def _rows(self) -> Rows | None:
+        """The counts of all records, once they have been read; None if only a part is read."""
+        if self.wanted is not None:
+            return None
+        return Count(self.records, self._moved, self.content.fence_set, self.measured).rows()
 
     def _about_times(self) -> Iterator[str]:
         timed = Timed(
@@ -318,7 +329,7 @@ class _Folder:
         yield from timed.doubts(ours)
 
     def _about_specification(self) -> Iterator[str]:
-        """Yield doubts about the digest of spec/: of the files, the manifest and the journal."""
+        """Yield doubts about the digest of spec/ in the manifest and the journal."""
         spec = self.folder / "spec"
         listed = sorted(p.relative_to(spec).as_posix() for p in spec.rglob("*") if p.is_file())
         whole = hashlib.sha256()
@@ -517,7 +528,7 @@ class _Folder:
         host = process.parent.name
         delivered: list[Delivered] = []
         notices: list[Notice] = []
-        places: list[int] = []  # in the file, of what was delivered
+        places: list[int] = []  # places in the file, by delivery
         predicate = line.get("predicate", "true")
         for row in records.rows if records is not None else ():
             assert records is not None
@@ -565,7 +576,7 @@ class _Folder:
     def _unfolded(
         self, source: str, predicate: str, row: Mapping[str, int], at_ns: int
     ) -> list[Delivered]:
-        """The deliveries of a stretch: the last so many up to its number that match."""
+        """Return the deliveries of a stretch: the last matching publications up to its number."""
         publisher = self.content.publishers.get(self._publisher_of.get(source, ""))
         if publisher is None:
             raise Refused(f"a stretch of {source}, which is no publisher's")
@@ -605,7 +616,7 @@ class _Folder:
         ]
 
     def _absences(self, process: Path, load_hosts: Sequence[str]) -> Iterator[Fault]:
-        """When the workload kept whom away, of one load generator."""
+        """Yield the absences of subscribers by the workload, for a load generator."""
         host = process.parent.name
         err_ns = self.clocks.worst_ns((host, other) for other in load_hosts)
         for place, line in enumerate(read_lines(process / "absences.jsonl"), start=1):
@@ -633,7 +644,7 @@ def _commits(path: Path, subscription: str, places: Sequence[int]) -> list[Commi
 
 
 def _is_of(path: Path, line: Mapping[str, Any], subscription: str, *texts: str) -> bool:
-    """Whether a line is of a subscription; refuses what makes no sense, of whomever it is."""
+    """Return True if a line belongs to a subscription; refuse any invalid line."""
     if not all(isinstance(line.get(name), str) for name in ("sub_id", "source", *texts)):
         raise Refused(f"{path}: {dict(line)} has not the texts that it needs")
     _said_of(path, line)
@@ -641,7 +652,7 @@ def _is_of(path: Path, line: Mapping[str, Any], subscription: str, *texts: str) 
 
 
 def _said_of(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int, int]:
-    """Source, incarnation, first and last sequence number."""
+    """Return source, incarnation, first and last sequence number."""
     values = [line.get(name) for name in ("incarnation", "first", "last", "place")]
     if any(type(value) is not int or value < 0 for value in values):
         raise Refused(f"{path}: {values} are no numbers")
@@ -652,7 +663,7 @@ def _said_of(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int, int]:
 
 
 def _is_nobodys(line: Mapping[str, Any]) -> bool:
-    """Return whether a gap is of a stream without a publisher, which begins after a loss."""
+    """Return True if a gap belongs to a stream without a publisher, which begins after a loss."""
     incarnation = line.get("incarnation")
     is_number = type(incarnation) is int and 2**16 <= incarnation < 2**63
     return line.get("reason") == STATE_LOST and is_number

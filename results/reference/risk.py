@@ -1,13 +1,13 @@
-"""What was at risk: sent while a fault held, on a way that leads through what it was done to.
+"""Deliveries at risk: sent while a fault held, on a path through the targets of the fault.
 
-A fault holds from when it was applied. What takes things in or keeps them (absorb, send-omission,
-freeze, blackhole, cut, partition, delay, bandwidth, cpu-share) holds until a kill or cut of no less
-than the same, or until it is healed; what kills, until the restart; what keeps a client away, the
-workload's churn too, until it is healed; a client that moves, until it was seen at its new place; a
-disk, only if a kill ends it. A restart holds nothing. A kill or cut that ends another fault's time,
-of just the same brokers and links, has none of its own. Between clocks that are not one, only what
-is sure counts, and a fault that may have come later, for all that clocks can tell, may have ended
-another.
+A fault holds from its application. A fault that absorbs or holds messages (absorb, send-omission,
+freeze, blackhole, cut, partition, delay, bandwidth, cpu-share) holds until a kill or cut of at
+least the same targets, or until its heal. A fault that kills holds until the restart. A fault that
+keeps a client away, also the workload's churn, holds until its heal. A client that moves is at risk
+until its observation at the new place. A disk fault holds only if a kill ends it. A restart holds
+nothing. A kill or cut that ends another fault's time, with exactly the same brokers and links, has
+no time of its own. Between different clocks, only certain times count, and a fault that may have
+been later, within the errors of clocks, may have ended another fault.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _DISKS = {"disk-full", "slow-fsync"}
 
 
 def times_of_risk(faults: Sequence[Fault]) -> list[RiskWindow]:
-    """When something was at risk, and where, in the order of time."""
+    """Return the times and places of risks, in the order of time."""
     done = sorted((f for f in faults if f.applied_ns is not None), key=_when)
     found: list[tuple[Fault, RiskWindow]] = []
     used: set[str] = set()
@@ -50,12 +50,12 @@ def times_of_risk(faults: Sequence[Fault]) -> list[RiskWindow]:
 
 
 def was_surely_sent_in(window: RiskWindow, sent_ns: int) -> bool:
-    """Whether something sent then was sent in this time, however far the clocks are apart."""
+    """Return True if a publication was certainly sent in a window, within clock errors."""
     return window.from_ns + window.err_ns <= sent_ns < window.to_ns - window.err_ns
 
 
 class Ways:
-    """Where deliveries have to pass, while clients move between brokers."""
+    """The paths of deliveries, while clients move between brokers."""
 
     def __init__(self, passing: Tree | Routes, faults: Sequence[Fault]) -> None:
         self._passing = passing
@@ -66,12 +66,13 @@ class Ways:
     def lead_through(
         self, window: RiskWindow, publisher: str, start: str, subscriber: str, home: str
     ) -> bool:
-        """Whether what is published cannot but pass what a fault was done to.
+        """Return True if a publication must pass the targets of a fault.
 
-        Where there are several ways, any that leads through it is enough.
+        With several routes, any route through a target is sufficient.
 
         Args:
-            start: where the publisher was before it ever moved; home: so for the subscriber.
+            start: broker of the publisher before its first move.
+            home: broker of the subscriber before its first move.
         """
         if {f"client:{publisher}", f"client:{subscriber}"} & window.parts:
             return True
@@ -103,7 +104,7 @@ def _error(fault: Fault) -> int:
 
 
 def _may_end(other: Fault, fault: Fault) -> bool:
-    """Whether another fault ends this one's time, if it comes soon enough."""
+    """Return True if another fault ends this fault's time, if early enough."""
     enders = _ENDS
     if fault.verb in _KILLS:
         enders = {"restart"}

@@ -1,19 +1,19 @@
 """The rank rule, row by row.
 
-Of each source, number the committed publications that match a predicate (their ranks). Committed
-is what was acknowledged, and what nobody answered if anybody received it. A subscription that
-walked through its deliveries of that source must have seen each rank from the opening fence to the
-closing one once, in order, and before the fence none left out once it had begun. What was not
-committed although later ones of its incarnation were leaves the verdict open where anybody wants
-it: a client gets its publications done in their order, so only the last ones can be left undone,
-when it ends. What a subscription was told that it does not get is not owed to it, if faults bear
-that out. A log that was not closed says nothing about its end, and a subscription that was never
-accepted is owed nothing.
+For each source, number the committed publications that match a predicate (their ranks). A
+publication is committed if it was acknowledged, or if it was not answered and any subscriber
+received it. A subscription that walked through its deliveries of the source must have seen each
+rank from the opening fence to the closing fence once, in order, and before the opening fence no
+rank may be left out after the first. A matching publication that was not committed, in contrast to
+later publications of its incarnation, leaves the verdict open: a client completes its publications
+in their order, so only the last publications can stay incomplete, at its end. Publications in
+notices are not owed to the subscription, if faults confirm the notices. A log that was not closed
+proves nothing about its end, and nothing is owed to a subscription that was never accepted.
 
-A protocol may promise more or less than that. In a total order any two subscriptions got what both
-got in the same order; without any, none is asked for. A gap that was announced for a promised
-reason excuses what is in it. Where redelivery is promised, what is marked as given again is no
-duplicate unless it had been committed before, and may have been in a gap.
+A protocol may promise more or less. In a total order any two subscriptions received common
+publications in the same order; without any order, no order is required. A gap that was announced
+for a promised reason excuses its publications. If redelivery is promised, a delivery that is marked
+as redelivered is no duplicate unless committed before, and may have been in a gap.
 """
 
 from collections import Counter
@@ -58,7 +58,7 @@ from results.rules.terms import (
 from results.witnesses.summary import doubts_about_findings
 
 JITTER_NS = 1_000_000
-"""Stamps of one process never go back; so much is forgiven."""
+"""Tolerance for stamps of a process, which never decrease otherwise."""
 
 
 def check(history: History) -> Judgement:
@@ -104,8 +104,7 @@ def check(history: History) -> Judgement:
         outstanding=sum(pair.outstanding for pair in started),
     )
     doubts = [*history.doubts, *_doubts(history, sources, pairs, recoveries)]
-    ordered = history.order != "none"
-    doubts += doubts_about_findings(history.online, counts.violations, ordered=ordered)
+    doubts += doubts_about_findings(history.online, counts.violations, history.order)
     if spared := [broker for broker in history.to_be_reached if broker not in reached]:
         doubts.append(doubt("spared", brokers=", ".join(spared)))
     name, because, doubts_left = verdict.decide(
@@ -116,7 +115,7 @@ def check(history: History) -> Judgement:
 
 
 class _Source:
-    """One publisher's log with what follows from it."""
+    """A publisher's log with its consequences."""
 
     def __init__(self, log: PublisherLog, history: History) -> None:
         self.log = log
@@ -156,19 +155,19 @@ class _Source:
         return publication.attribute_set == self.content.fence_set
 
     def is_between_fences(self, publication: Published) -> bool:
-        """Whether it is data that is owed to everybody who wants it."""
+        """Return True if a publication is data that is owed to every matching subscription."""
         is_after = self.opening is None or self.opening < publication.key
         is_before = self.closing is None or publication.key < self.closing
         return is_after and is_before and not self.is_fence(publication)
 
     def closed_before(self, until_ns: int | None, error_ns: int | None) -> bool:
-        """Whether its closing fence was surely sent before a moment."""
+        """Return True if the closing fence was certainly sent before a moment."""
         if self.closing is None or until_ns is None or error_ns is None:
             return False
         return self.by_key[self.closing].sent_ns + error_ns < until_ns
 
     def is_wanted(self, publication: Published, predicate: str) -> bool:
-        """By what the seed decides; the log is trusted only on what is a fence."""
+        """Return True if a publication matches by the seed; the log decides only fences."""
         if self.is_fence(publication):
             return True
         chosen, _ = self.content.choice(self.publisher.index, *publication.key)
@@ -193,13 +192,13 @@ class _Source:
         return type(value).__name__, value
 
     def reused(self) -> Iterator[Violation]:
-        """Sequence numbers with two publications."""
+        """Yield sequence numbers with two publications."""
         times = Counter(publication.key for publication in self.log.published)
         for key in sorted(key for key, n in times.items() if n > 1):
             yield Violation("sequence_reuse", "", self.log.source, *key)
 
     def undone(self, predicates: Iterable[str]) -> Iterator[str]:
-        """Owed if they had been committed, as later ones were that were sent after them."""
+        """Yield doubts about uncommitted publications before committed publications."""
         predicates = [*predicates]
         done = {publication.key for publication in self.committed}
         last = dict(sorted(done))  # by incarnation
@@ -233,7 +232,7 @@ class _Source:
         yield from _steps_back(f"publisher {self.log.name}", stamps)
 
     def _doubts_about_numbers(self) -> Iterator[str]:
-        """Every number up to the highest that anybody answered was published, so it is logged."""
+        """Yield missing numbers up to the highest answered number."""
         highest = {**self.highest}
         for incarnation, _, last, _ in self.log.answers:
             highest[incarnation] = max(last, highest.get(incarnation, 0))
@@ -248,7 +247,7 @@ class _Source:
 
 
 class _Pair:
-    """What one subscription received of one source, and what it was owed."""
+    """The deliveries of a source to a subscription, and the owed publications."""
 
     def __init__(
         self, subscription: SubscriptionLog, source: _Source, reasons: Reasons, history: History
@@ -289,7 +288,7 @@ class _Pair:
 
     @cached_property
     def told(self) -> dict[Key, Notice]:
-        """The notice that named each publication first."""
+        """The first notice that named each publication."""
         found: dict[Key, Notice] = {}
         for notice in self.notices:
             for key in self.rank:
@@ -299,7 +298,7 @@ class _Pair:
 
     @cached_property
     def skipped(self) -> dict[Key, Gap]:
-        """The promised gap that had each publication first, but for those it was told of."""
+        """The first promised gap with each publication, without publications in notices."""
         found: dict[Key, Gap] = {}
         for gap in self.gaps:
             for key in self.rank:
@@ -309,7 +308,7 @@ class _Pair:
 
     @cached_property
     def announced(self) -> Counter[str]:
-        """By reason, the data between the fences that was in a gap and never came."""
+        """The number of data publications in gaps that never arrived, by reason."""
         return Counter(
             self.skipped[publication.key].reason
             for publication in self.matching
@@ -320,7 +319,7 @@ class _Pair:
 
     @cached_property
     def withheld(self) -> Counter[str]:
-        """By partition, the data between the fences that it was told of and never got."""
+        """The number of withheld data publications that never arrived, by partition."""
         return Counter(
             str(self.told[publication.key].partition)
             for publication in self.matching
@@ -331,7 +330,7 @@ class _Pair:
 
     @cached_property
     def owed(self) -> list[Published]:
-        """The data between the fences, but for that."""
+        """The data publications between the fences, without withheld and announced publications."""
         return [
             publication
             for publication in self.matching
@@ -349,7 +348,7 @@ class _Pair:
     # --- Violations -------------------------------------------------------------------------
 
     def _walk(self) -> Iterator[Violation]:
-        """What is wrong with each row, and with their order."""
+        """Yield the violations of each row, and of the order of rows."""
         seen: set[Key] = set()
         before: dict[object, Key] = {}
         for place, row in self.rows:
@@ -378,7 +377,7 @@ class _Pair:
         return is_marked and self.promises.redelivers and not self._is_committed(row.key, place)
 
     def _is_committed(self, key: Key, place: int) -> bool:
-        """Whether the application was done with it when the log had come to a place."""
+        """Return True if the application had committed a publication before a place of the log."""
         return any(
             commit.place <= place and _is_in(key, commit)
             for commit in self.subscription.commits
@@ -386,7 +385,7 @@ class _Pair:
         )
 
     def _contradicts(self, gap: Gap, row: Delivered, place: int) -> bool:
-        """Whether a gap has what came at a place, and neither a restart is the reason."""
+        """Return True if a gap contradicts a delivery, without a restart as the reason."""
         if not _is_in(row.key, gap):
             return False
         if gap.place <= place:
@@ -394,7 +393,7 @@ class _Pair:
         return not self.promises.redelivers or self._is_committed(row.key, gap.place)
 
     def _is_permitted(self, gap: Gap) -> bool:
-        """Return whether the reason is promised, or a loss of state had been accepted by then."""
+        """Return True if the reason is promised, or a loss of state was accepted by then."""
         if gap.reason == STATE_LOST and gap.reason not in self.promises.gaps:
             accepted_ns = self.promises.losses_from_ns
             if accepted_ns is None:
@@ -416,7 +415,7 @@ class _Pair:
                 yield Violation("gap_early", *self.names, *key)
 
     def _objection(self, row: Delivered) -> str:
-        """What is wrong with a row, whatever came before it."""
+        """Return the violation of a row, independent of earlier rows; "" for none."""
         publication = self.source.by_key.get(row.key)
         if row.kind == GAP:
             return "gap_not_permitted"
@@ -429,7 +428,7 @@ class _Pair:
         return "" if row.digest == self.source.digest(publication) else "corrupted"
 
     def _wrong_notices(self, reasons: Reasons) -> Iterator[Violation]:
-        """Publications that it was told of for no reason, or after the source had been heard."""
+        """Yield publications that were withheld without reason, or too late."""
         log, subscription = self.source.log, self.subscription
         heard = [place for place, row in self.rows if row.kind != GAP and row.key in self.rank]
         excuses = {}
@@ -447,7 +446,7 @@ class _Pair:
                 yield Violation("withheld_late", *self.names, *key)
 
     def _absent(self) -> Iterator[Violation]:
-        """What should be between what is there, and is not, and it was not told of."""
+        """Yield absent publications between the deliveries, without announced publications."""
         if not self.subscription.started:
             return
         first = [key for key in self.arrived if key in self.rank]
@@ -509,19 +508,19 @@ class _Pair:
         )
 
     def has_untimed_notice(self) -> bool:
-        """Whether it was told something, and nobody knows when it began."""
+        """Return True if the subscription has notices, and the time of its start is unknown."""
         subscription = self.subscription
         return bool(self.notices) and None in (subscription.issued_ns, subscription.accepted_ns)
 
     def is_late(self, error_ns: int | None) -> bool:
-        """Whether it was accepted after the fence that opens what is owed to it."""
+        """Return True if the subscription was accepted after the opening fence."""
         accepted_ns, opening = self.subscription.accepted_ns, self.source.opening
         if accepted_ns is None or opening is None or error_ns is None:
             return False
         return accepted_ns > self.source.by_key[opening].sent_ns + error_ns
 
     def of_wrong_kind(self) -> int:
-        """How many rows are logged as fences and are none, or the other way round."""
+        """Return the number of rows that are logged as fences but are data, or the reverse."""
         return sum(
             row.kind != REDELIVERED
             and row.kind != (FENCE if self.source.is_fence(self.source.by_key[row.key]) else DATA)
@@ -530,7 +529,7 @@ class _Pair:
         )
 
     def too_soon(self, error_ns: int | None) -> int:
-        """How many rows were received before they were sent, as far as clocks can tell."""
+        """Return the number of rows received before sent, beyond clock errors."""
         if error_ns is None:
             return 0
         return sum(
@@ -545,7 +544,7 @@ def _is_in(key: Key, stretch: Gap | Commit) -> bool:
 
 
 def _places(pairs: Sequence[_Pair]) -> Mapping[str, Mapping[Publication, int]]:
-    """By subscription, where in its log each publication that it wants arrived first."""
+    """Return the place of the first arrival of each matching publication, by subscription."""
     found: dict[str, dict[Publication, int]] = {}
     for pair in pairs:
         who, source = pair.names
@@ -569,7 +568,7 @@ def _placed(pairs: Sequence[_Pair]) -> Mapping[str, Sequence[Placed]]:
 
 
 def _strangers(subscription: SubscriptionLog, sources: Sequence[_Source]) -> Iterator[Violation]:
-    """Deliveries of sources that no publisher's log knows."""
+    """Yield deliveries of sources that are in no publisher's log."""
     known = {source.log.source for source in sources}
     if all(source.log.closed for source in sources):
         for place, row in enumerate(subscription.delivered):
@@ -584,7 +583,7 @@ def _passing(history: History) -> Tree | Routes:
 def _risks(
     history: History, pairs: Iterable[_Pair]
 ) -> tuple[list[bool], tuple[Recovery, ...], set[str]]:
-    """Of each owed delivery that was at risk whether it came; by fault; and for whose brokers."""
+    """Return arrivals of deliveries at risk, recoveries, and the reached brokers."""
     windows = times_of_risk(history.faults)
     ways = Ways(_passing(history), history.faults)
     arrivals: dict[RiskWindow, list[int | None]] = {window: [] for window in windows}
@@ -665,7 +664,7 @@ def _doubts(
 
 
 def _steps_back(who: str, stamps: Sequence[int]) -> Iterator[str]:
-    """A clock that went back between two rows of a log."""
+    """Yield a doubt if a clock stepped back between two rows of a log."""
     furthest = max((before - after for before, after in pairwise(stamps)), default=0)
     if furthest > JITTER_NS:
         yield doubt("clock_back", who=who, s=furthest / 1e9)

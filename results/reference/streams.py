@@ -25,7 +25,7 @@ def wrong_places(logs: Mapping[str, Sequence[Placed]]) -> Iterator[Violation]:
     """Yield wrong places within a log, and between all logs.
 
     Args:
-        logs: by subscription, in the order received.
+        logs: publications in the order received, by subscription.
     """
     for who, log in logs.items():
         reached: dict[str, int] = {}

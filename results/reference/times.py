@@ -1,9 +1,9 @@
 """Impossible times: of phases, of publications, and of deliveries.
 
-The times of a publisher follow from the seed: the phase of publisher p is
-mix(mix(seed ^ 0x7E570001) + 1000003 p) modulo the period, and the k-th publication is due k / rate
-behind it; with Poisson arrivals gaps are -log(1 - u) / rate, u being the upper 53 bits of
-mix(mix(seed ^ 0x7E570002) + 1000003 p + k).
+The times of a publisher follow from the seed. The phase of publisher p is mix(mix(seed ^
+0x7E570001) + 1000003 p) modulo the period, and the k-th publication is due k / rate after the
+phase. With Poisson arrivals gaps are -log(1 - u) / rate, u being the upper 53 bits of mix(mix(seed
+^ 0x7E570002) + 1000003 p + k).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,9 +27,9 @@ class Timed:
     """The facts that limit the times of a run.
 
     Attributes:
-        phases: by name, from when until when on the time line.
-        moved: puts a stamp of a host on the time line.
-        error_ns: the error of the clock of a host against the time line; None if unknown.
+        phases: begin and end on the time line, by name.
+        moved: moves a stamp of a host to the time line.
+        error_ns: returns the error of a host's clock on the time line; None if unknown.
     """
 
     folder: Path
@@ -45,7 +45,7 @@ class Timed:
         """Yield contradictions to the specification or the manifest.
 
         Args:
-            records: of this run, with the layout.
+            records: the records of this run, with the layout.
         """
         if "measure" not in self.phases or self.manifest.get("state") == "aborted":
             return
@@ -93,7 +93,7 @@ class Timed:
         elif took_s * 1e9 > 2 * bound + 120 * _SECOND_NS:
             yield doubt("drain_length", found=f"{took_s:.3f} s", wanted=f"{bound / 1e9:.3f} s")
 
-    # --- What was to be sent when -------------------------------------------------------------
+    # --- Schedules ------------------------------------------------------------------------------
 
     def _about_schedule(self, records: Records) -> Iterator[str]:
         begin, end = self.phases["measure"]
@@ -155,7 +155,7 @@ class Timed:
         if late > 1 + 0.01 * len(data):
             yield doubt("late_unsaid", file=f"raw/{records.name}", n=late, ms=limit / 1e6)
 
-    # --- When what came -----------------------------------------------------------------------
+    # --- Bounds and stretches ------------------------------------------------------------------
 
     def _about_bounds(self, records: Records) -> Iterator[str]:
         error = self.error_ns(records.host)
@@ -187,7 +187,7 @@ class Timed:
                 before, now = now, row["at_ns"]
             lasted = 1_000_000 * row["partition"] if row["kind"] == STRETCH else 0
             began = row["at_ns"] - lasted
-            # Whatever came 100 ms behind its beginning had ended it.
+            # An arrival 100 ms after its beginning ended the stretch.
             if lasted > 101_000_000 and before > began + 102_000_000:
                 long.append(row["partition"])
         if long:
@@ -197,7 +197,7 @@ class Timed:
 def due(
     content: Contents, index: int, rate: Fraction, arrivals: str, length_ns: int
 ) -> Iterator[int]:
-    """Yield the due times of a publisher, from the beginning of the load on."""
+    """Yield the due times of a publisher, from the beginning of the load."""
     place = 1_000_003 * index
     if arrivals == "poisson":
         start, at, drawn = mix(content.seed ^ 0x7E570002) + place, 0.0, 0

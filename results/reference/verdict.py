@@ -1,8 +1,8 @@
-"""What counts and doubts come to: VALID, INVALID or UNKNOWN, with the reasons.
+"""The decision from counts and doubts: VALID, INVALID or UNKNOWN, with the reasons.
 
-What was proven wrong counts, whatever else is unknown. Else any doubt leaves the verdict open: a
-log that is not whole, a fault that did not happen as planned, a clock that cannot be trusted, or
-a run that proves nothing, because nothing was owed to somebody or nothing was at risk.
+A proven violation counts under any doubts. Otherwise any doubt leaves the verdict open: an
+incomplete log, a fault that did not happen as planned, an unreliable clock, or a run that proves
+nothing, because nothing was owed to a subscription or nothing was at risk.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ _SHORTFALLS |= {"withheld_unjustified", "withheld_late", "gap_unpromised"}
 
 
 def broken(guarantee: Guarantee, kind: str) -> bool:
-    """Whether a violation of this kind breaks the guarantee."""
+    """Return True if a violation of this kind breaks the guarantee."""
     if kind in _SHORTFALLS:
         return guarantee.gapless or guarantee.delivery != "at-most-once"
     if kind == "duplicate":
@@ -33,7 +33,7 @@ def broken(guarantee: Guarantee, kind: str) -> bool:
 
 
 def doubts_about_faults(faults: Iterable[Fault]) -> Iterable[str]:
-    """Faults of which nobody can say when they were, or whether."""
+    """Yield doubts about faults with uncertain times, or without certain effect."""
     for fault in faults:
         names = {"fault": fault.fault_id, "verb": fault.verb, "target": fault.target}
         if fault.applied_ns is None:
@@ -49,7 +49,7 @@ def doubts_about_faults(faults: Iterable[Fault]) -> Iterable[str]:
 
 
 def doubts_about_risks(faults: Iterable[Fault], recoveries: Sequence[Recovery]) -> Iterable[str]:
-    """Faults that count deliveries as at risk, and say themselves that they held nothing."""
+    """Yield doubts about faults with deliveries at risk that report no held publication."""
     for fault in faults:
         if fault.verb in ("absorb", "send-omission") and fault.absorbed == 0:
             n = sum(r.at_risk for r in recoveries if r.window.fault_ids[0] == fault.fault_id)
@@ -68,7 +68,7 @@ def decide(
     minimum: int,
     busy: Sequence[str] = (),
 ) -> tuple[VerdictName, tuple[str, ...], tuple[str, ...]]:
-    """Verdict, reasons and all doubts.
+    """Return verdict, reasons and all doubts.
 
     Deliveries that were outstanding at the end are a doubt on a busy machine.
     """

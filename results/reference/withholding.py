@@ -1,19 +1,19 @@
-"""Whether a subscriber may be left without publications that it was told it does not get.
+"""The justification of withheld publications by faults.
 
-A gate is closed when a subscription starts past brokers that nobody can reach, and only then; it
-opens when they are back. So of what a notice names, a publication is excused if
+A gate is closed only when a subscription starts around brokers that no broker can reach, and opens
+when these brokers are back. So a publication in a notice is excused if
 
-- the partition lies on the way from the subscriber to the source, in that order, with its
-  detector right before it; and the source is its last broker, or behind it where it is one more
-  than the δ that the tree gets around, or at a broker that has joined the tree since;
-- each of its brokers was cut off from the detector by a fault that had begun when the
-  subscription was accepted and when it was told, and that was not over, with some time to
-  settle, when it was asked for;
-- it was sent before the last of these faults was over, or any that followed on that way before
-  things had settled, and things had settled.
+- the partition lies on the path from the subscriber to the source, in that order, with its detector
+  right before it; and the source is its last broker, or is behind a partition with one broker more
+  than the δ that the tree bypasses, or is at a broker that has joined the tree since;
+- each of its brokers was cut off from the detector by a fault that had begun at the acceptance of
+  the subscription and at the notice, and that had not ended, with some time to settle, at the
+  request;
+- the publication was sent before the end of the last of these faults, or of any fault that followed
+  on the path before the path had settled, plus the time to settle.
 
-Clocks may be off by as much as the fault's stamps are. Where nobody knows when a subscription was
-asked for and accepted, that is no reason to hold it against a broker, but one to doubt.
+Clocks may have the errors of the fault's stamps. If the times of a subscription's request and
+acceptance are unknown, a broker is not to blame, but the verdict is in doubt.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ _PARTS = {*_HOLDS, *_KILLS, "send-omission", "partition", "restart"}
 
 @dataclass(frozen=True)
 class _Outage:
-    """One fault that cuts brokers off, between its earliest beginning and its latest end."""
+    """A fault that cuts brokers off, between its earliest beginning and its latest end."""
 
     verb: str
     struck: frozenset[str]
@@ -39,18 +39,18 @@ class _Outage:
     to_ns: int
 
     def parts(self, a: str, b: str) -> bool:
-        """Whether it keeps `a` from hearing of `b`."""
+        """Return True if the outage keeps `a` from receiving messages of `b`."""
         hit = {b, f"{a}-{b}", f"{b}-{a}", f"{a}->{b}", f"{b}->{a}"}
         return bool(self.struck & (hit | {a} if self.verb in _HOLDS else hit))
 
     def is_on(self, way: Sequence[str]) -> bool:
-        """Whether it was done to a broker of a way or to a link between two of them."""
+        """Return True if the outage affects a broker or link of a path."""
         links = {f"{a}{sign}{b}" for a in way for b in way for sign in ("-", "->")}
         return bool(self.struck & ({*way} | links))
 
 
 class Reasons:
-    """What faults have to say for partitions."""
+    """The faults as reasons of partitions."""
 
     def __init__(
         self, tree: Tree, delta: int, faults: Iterable[Fault], newcomers: Iterable[str]
@@ -69,7 +69,7 @@ class Reasons:
         accepted_ns: int | None,
         told_ns: int,
     ) -> int | None:
-        """Until when what is sent is excused by this partition; None where nothing is."""
+        """Return the end of the excuse by this partition; None without an excuse."""
         way = self._tree.way(home, source)
         if not self._leads_past(partition, way, source):
             return None

@@ -1,1 +1,1 @@
-"""What a verdict follows from: rules and the nouns they are written in."""
+"""The rules of verdicts and the terms of the rules."""

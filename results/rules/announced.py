@@ -1,8 +1,8 @@
-"""What subscribers were told that they do not get, as tables of the delivery check on Spark.
+"""Announced absences of publications, as tables of the delivery check on Spark.
 
-A partition withholds it, or it lies in a gap that the protocol promises to announce. Notices and
-gaps are few and kept by the driver; publications and deliveries are met with them in joins with
-small tables. A run without any costs nothing here.
+A publication is announced as withheld by a partition, or as part of a gap that the protocol
+promises to announce. Notices and gaps are few and kept by the driver. Publications and deliveries
+are joined with them as small tables. A run without notices and gaps has no cost.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,14 +31,14 @@ Names = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Told:
-    """Publications of one source that one subscription was told of first by one notice.
+    """Publications of a source that a notice announced first to a subscription.
 
     Attributes:
         first, last: keys.
-        partition: which withholds them; "" where they lie in a gap.
-        reason: of the gap; "" where a partition withholds them.
-        late: whether each matching publication in it was announced after its source was heard.
-        until_ns: those that were sent later have no excuse.
+        partition: the partition that withholds the publications; "" for a gap.
+        reason: reason of the gap; "" for a partition.
+        late: matching publications were announced after deliveries of the source.
+        until_ns: publications sent later have no excuse.
     """
 
     first: int
@@ -51,16 +51,16 @@ class Told:
     reason: str = ""
 
     def within(self, span: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The part of a span of keys (run, predicate, source, first, last) that lies in it."""
+        """Return the part of a span (run, predicate, source, first, last) in this range."""
         first, last = max(self.first, span[3]), min(self.last, span[4])
         return (*span[:3], first, last) if first <= last else (*span[:3], LAST_KEY, FIRST_KEY)
 
 
 class Announcements:
-    """Everything that was announced as withheld, or as a gap, in some runs.
+    """All publications of some runs that were announced as withheld, or as a gap.
 
     Args:
-        first_places: by pair, where in the log the first delivery of the source is.
+        first_places: place in the log of the first delivery of the source, by pair.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Announcements:
                 self._take(run_id, of_run, first_places)
 
     def _take(self, run_id: str, facts: RunFacts, first_places: Mapping[Names, int | None]) -> None:
-        # Only in a tree are there partitions that withhold.
+        # Only a tree has partitions that withhold publications.
         tree = Tree(facts.links if facts.routes is None else ())
         barriers = Barriers(tree, facts.delta or 0, facts.faults, facts.newcomers)
         subscriptions = {s.sub_id: s for s in facts.subscriptions}
@@ -108,17 +108,17 @@ class Announcements:
             ]
 
     def of(self, names: Names) -> Sequence[Told]:
-        """What one subscription was told of one source."""
+        """Return the announcements to a subscription about a source."""
         return self._told.get(names, ())
 
     def is_contradicted(self, names: Names, lowest: int | None) -> bool:
-        """Whether something may have been delivered in spite of a notice."""
+        """Return True if a delivery may have arrived in spite of a notice."""
         last = [part.last for part in self.of(names)]
         last += [key_of(gap.incarnation, gap.last) for gap in self._gaps.get(names, ())]
         return bool(last) and lowest is not None and lowest <= max(last)
 
     def spared(self, rows: "DataFrame", unless: "Column | None" = None) -> "DataFrame":
-        """The rows (by pair and `key`) that nobody was told not to get, or `unless` that."""
+        """Return the rows (by pair and `key`) without an announcement, or with `unless` true."""
         from pyspark.sql import functions as F
 
         if not self._told:
@@ -131,10 +131,10 @@ class Announcements:
         return rows.join(F.broadcast(table), condition, "left_anti")
 
     def violations(self, happened: "DataFrame") -> Iterator["DataFrame"]:
-        """A row per publication that matches and was announced without reason or too late.
+        """Yield a row per matching publication that was announced without reason or too late.
 
         Args:
-            happened: publications with the predicates they match.
+            happened: publications with the predicates that match.
         """
         from pyspark.sql import functions as F
 
@@ -162,7 +162,7 @@ class Announcements:
     def deliveries_in_spite(
         self, firsts: "DataFrame", pairs: Iterable[Names]
     ) -> Iterator["DataFrame"]:
-        """A row per first arrival of what had been announced, or of what comes before that.
+        """Yield a row per first arrival of an announced publication, or of an earlier one.
 
         Args:
             firsts: the first arrival of each publication.
@@ -194,7 +194,7 @@ class Announcements:
         )
 
     def arrived(self, firsts: "DataFrame", owed: "Column") -> dict[tuple[Names, str, str], int]:
-        """By pair, partition and reason, how many owed deliveries came although announced."""
+        """Count owed deliveries that arrived although announced, by pair, partition and reason."""
         from pyspark.sql import functions as F
 
         if not self._told:
@@ -261,7 +261,7 @@ def _told_in_gaps(
 
 
 def _objections(told: Told) -> Iterator[tuple[str, int]]:
-    """The violations that publications in it stand for, each with after when they must be sent."""
+    """Yield the violations of a range, each with the time after which publications count."""
     if told.until_ns < NEVER_NS:
         yield "gap_early" if told.reason else "withheld_unjustified", told.until_ns
     if told.late:

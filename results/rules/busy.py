@@ -15,7 +15,7 @@ from results.tables.manifest import Run
 
 SECOND_NS = 1_000_000_000
 LONGEST_GAP_NS = 5 * SECOND_NS
-"""Between two samples of a process that takes one each second."""
+"""Limit of the time between two samples of a process that takes one sample per second."""
 SETTLING_NS = 15 * SECOND_NS
 SHORT_OF_CPU = 0.5
 MOST_NAMED = 3
@@ -92,7 +92,7 @@ def _silent_sessions(run: Run, logs: Logs, struck: _Struck) -> Iterator[tuple[st
 
 
 def _gaps(run: Run, logs: Logs, struck: _Struck) -> Iterator[tuple[str, str]]:
-    """Stretches in which a process took no sample of itself."""
+    """Yield gaps between a process's samples of its own statistics."""
     for process in logs.processes:
         before_ns: int | None = None
         for line in process.lines("stats.jsonl"):

@@ -1,7 +1,8 @@
-"""Churn: when the workload kept which subscriber away, as its load generator wrote that down.
+"""Churn: absences of subscribers by the workload, as recorded by the load generator.
 
-An absence puts at risk what is sent meanwhile to that subscriber, as a client-disconnect does, and
-excuses nothing: whoever comes back is owed all of it, as far as the guarantee says.
+An absence puts the publications that are sent meanwhile at risk, as a client-disconnect does, and
+excuses nothing: a subscriber that returns is owed all of these publications, as far as the
+guarantee demands.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ ABSENCES_FILE = "absences.jsonl"
 
 
 def absences_of(run: Run, logs: Logs) -> Iterator[Fault]:
-    """Each absence, on the run's time line.
+    """Yield each absence, on the run's time line.
 
     Raises:
         IntegrityError: a line is no absence.
@@ -39,6 +40,6 @@ def absences_of(run: Run, logs: Logs) -> Iterator[Fault]:
 
 
 def doubts_about_churn(workload: Mapping[str, Any], absences: Sequence[Fault]) -> Iterator[str]:
-    """That the workload wants churn, and there was none."""
+    """Yield a doubt if the workload requires churn, and no absence happened."""
     if workload.get("churn") and not absences:
         yield doubt("no_churn")

@@ -1,4 +1,4 @@
-"""What leaves a verdict open, of all that is known of a run but its counts."""
+"""Doubts about a run, from all facts except its counts."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from results.witnesses.summary import doubts_about_findings
 
 
 def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
-    """Everything that leaves a verdict open, but for what follows from the counts."""
+    """Return all doubts, except doubts that follow from the counts."""
     found = [*facts.doubts, *_about_notices(facts), *_about_fences(facts, findings)]
     for pubend, source in findings.sources.items():
         if source.other_content:
@@ -19,8 +19,7 @@ def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
             found.append(
                 doubt("unanswered", source=pubend, incarnation=incarnation, n=n, first=first)
             )
-    ordered = facts.order != "none"
-    found += doubts_about_findings(facts.online, findings.counts.violations, ordered=ordered)
+    found += doubts_about_findings(facts.online, findings.counts.violations, facts.order)
     if facts.order == "topic" and not facts.has_topics:
         found.append(doubt("no_topic"))
     found += [doubt("unplaced", who=who, n=n) for who, n in sorted(findings.unplaced.items())]
@@ -43,7 +42,7 @@ def _about_notices(facts: RunFacts) -> Iterator[str]:
 
 
 def _about_fences(facts: RunFacts, findings: Findings) -> Iterator[str]:
-    """Fences that are not there, or that do not enclose what they should."""
+    """Yield doubts about absent fences, and fences that do not enclose the measurement."""
     for pubend, source in findings.sources.items():
         if source.opened_ns is None or source.closed_ns is None:
             yield doubt("no_fences", source=pubend)

@@ -1,8 +1,8 @@
-"""The earliest violations of each kind, each with all that is known about it.
+"""The earliest violations of each kind, with all known context.
 
-For a publication that went wrong at one subscription: when it was meant to be sent, was sent and
-answered, what it held, who else received it, what that subscription received before and after
-it, the way it had to go, and which faults held on that way at the time.
+The context of a publication with a violation at a subscription: the times at which the publication
+was intended, sent and acknowledged, the content, the other receivers, the subscription's deliveries
+before and after, the path, and the active faults on the path at the time.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ def evidence_rows(
     check: DeliveryCheck,
     per_kind: int,
 ) -> list[Row]:
-    """The earliest `per_kind` violations of each kind, in order of time within a kind."""
+    """Return the earliest `per_kind` violations of each kind, in order of time within a kind."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -52,7 +52,7 @@ def evidence_rows(
 
 
 class _Context:
-    """What is known around some violations."""
+    """The context of some violations."""
 
     def __init__(
         self, spark: "SparkSession", loaded: LoadedRun, facts: RunFacts, violations: list[Row]
@@ -65,7 +65,7 @@ class _Context:
         self._clients = {s.sub_id: s.subscriber for s in facts.subscriptions}
         self._brokers = {s.sub_id: s.broker for s in facts.subscriptions}
         self._predicates = {s.sub_id: s.predicate for s in facts.subscriptions}
-        # A few literals, so that Spark reads only the row groups that may hold them.
+        # Spark reads only the row groups that may contain these few literals.
         sources = [*dict.fromkeys(row["pubend"] for row in violations)]
         numbers = [*dict.fromkeys(row["seq"] for row in violations)]
         wanted = F.col("pubend").isin(sources) & F.col("seq").isin(numbers)
@@ -78,7 +78,7 @@ class _Context:
         self._around = _neighbours(spark, loaded, violations)
 
     def explain(self, violation: Row) -> Row:
-        """One line of evidence."""
+        """Return a line of evidence."""
         publication = tuple(violation[name] for name in PUBLICATION)
         sent = self._sent.get(publication)
         sub_id = violation["sub_id"]
@@ -117,7 +117,7 @@ class _Context:
         return {**{name: sent[name] for name in names}, "attributes": dict(attributes)}
 
     def _held(self, t_ns: int | None, way: tuple[str, ...], client: str) -> list[FaultSpan]:
-        """Faults that held on the way, or of the client at its end, at that time."""
+        """Return the active faults on a path, or of the client at its end, at a time."""
         return [
             span
             for span in self._spans
@@ -133,7 +133,7 @@ class _Context:
 def _neighbours(
     spark: "SparkSession", loaded: LoadedRun, violations: list[Row]
 ) -> dict[Any, tuple[int | None, int | None]]:
-    """Per violation, the nearest lower and higher number that its subscription received."""
+    """Return the nearest lower and higher number that the subscription received, by violation."""
     from pyspark.sql import functions as F
 
     keys = {

@@ -1,8 +1,8 @@
-"""What a run must have contained: recomputed from the workload and the seed, trusting no log.
+"""The expected content of a run, recomputed from the workload and the seed, without any log.
 
-After reading this one knows what publication n of a publisher holds, which predicates it
-matches and what the digest of its delivery is. Nothing here is shared with the brokers, not
-even the reading of predicates, so that a mistake of theirs is not repeated by their checker.
+The module defines the content of publication n of a publisher, the matching predicates, and the
+digest of a delivery. No code is shared with the brokers, not even the parser of predicates, so that
+the checker does not repeat a mistake of the brokers.
 """
 
 import re
@@ -31,13 +31,13 @@ _SIZE_UNITS = {"B": 1, "kB": 1_000, "KiB": 1 << 10, "MB": 1_000_000, "MiB": 1 <<
 
 
 class ExpectationError(Exception):
-    """A predicate or workload that cannot be understood; says which and where."""
+    """A predicate or workload that cannot be read; names the text; the user's fault."""
 
     exit_status = 2
 
 
 def splitmix64(number: int) -> int:
-    """One step of splitmix64, a mixing of 64-bit numbers."""
+    """Return a step of splitmix64, a mixing of 64-bit numbers."""
     number = (number + GOLDEN) & WORD
     number = (number ^ number >> 30) * MIX_A & WORD
     number = (number ^ number >> 27) * MIX_B & WORD
@@ -49,13 +49,13 @@ def splitmix64(number: int) -> int:
 
 @dataclass(frozen=True)
 class ExpectedPublisher:
-    """One publisher of the workload.
+    """A publisher of the workload.
 
     Attributes:
-        name: of the client, such as "p1-pub-2".
-        broker: where it publishes.
-        index: its number in the formula that chooses contents.
-        size_bytes: of each payload.
+        name: name of the client, for example "p1-pub-2".
+        broker: the access broker.
+        index: number in the formula that chooses contents.
+        size_bytes: size of each payload.
     """
 
     name: str
@@ -66,13 +66,13 @@ class ExpectedPublisher:
 
 @dataclass(frozen=True)
 class ExpectedContent:
-    """Everything that a workload, a seed and a run id decide about contents.
+    """All contents that a workload, a seed and a run id determine.
 
     Attributes:
-        attribute_sets: the table; a fence is the set behind its last.
-        publishers: by client name.
-        numbered: the attribute that counts a source's publications, if one does, and what it is
-            in the first; the attribute sets have it so.
+        attribute_sets: the table; a fence is the set behind the last set.
+        publishers: publishers by client name.
+        numbered: the attribute that counts a source's publications, if any, with the value of the
+            first publication; the attribute sets have this value.
     """
 
     run_id: str
@@ -85,10 +85,10 @@ class ExpectedContent:
 
     @classmethod
     def of_workload(cls, workload: Mapping[str, Any], run_id: str) -> "ExpectedContent":
-        """The contents that a resolved workload file prescribes.
+        """Return the contents that a resolved workload file prescribes.
 
         Raises:
-            ExpectationError: a value in it cannot be understood.
+            ExpectationError: a value of the workload cannot be read.
         """
         definitions = dict(workload.get("attributes", {}))
         count = definitions.pop("sets", 100)
@@ -111,17 +111,17 @@ class ExpectedContent:
 
     @property
     def fence_set(self) -> int:
-        """The number that stands for a fence among the attribute sets."""
+        """The number of a fence among the attribute sets."""
         return len(self.attribute_sets)
 
     def attributes(self, attribute_set: int) -> AttributeSet:
-        """What an attribute set says, a fence included."""
+        """Return the attributes of an attribute set, or of a fence."""
         if attribute_set == self.fence_set:
             return {FENCE_ATTRIBUTE: self.run_id}
         return self.attribute_sets[attribute_set]
 
     def choice(self, publisher_index: int, incarnation: int, sequence: int) -> tuple[int, int]:
-        """Attribute set and payload of a publication that is no fence."""
+        """Return attribute set and payload of a publication that is no fence."""
         start = seed_of_source(self.seed, publisher_index, incarnation)
         mixed = splitmix64(start + sequence & WORD)
         return mixed % len(self.attribute_sets), (mixed >> 32) % PAYLOADS_PER_TABLE
@@ -129,7 +129,7 @@ class ExpectedContent:
     def digest(
         self, publisher: ExpectedPublisher, incarnation: int, sequence: int, *, fence: bool
     ) -> int:
-        """The digest every subscriber must have computed for this publication."""
+        """Return the digest that every subscriber must compute for this publication."""
         attribute_set, payload = self.choice(publisher.index, incarnation, sequence)
         if self.numbered is not None and not fence:
             name, start = self.numbered
@@ -145,7 +145,7 @@ class ExpectedContent:
         return self._payloads[size_bytes]
 
     def digest_table(self, size_bytes: int) -> list[list[int]]:
-        """Digest by attribute set (the fence last) and payload, for payloads of this size."""
+        """Return digests by attribute set (the fence last) and payload, for this size."""
         if size_bytes not in self._digests:
             payloads = self._payloads_of(size_bytes)
             blobs = [encode_attributes(self.attributes(n)) for n in range(self.fence_set + 1)]
@@ -156,14 +156,14 @@ class ExpectedContent:
 
 
 def seed_of_source(seed: int, publisher_index: int, incarnation: int) -> int:
-    """What is added to a sequence number before mixing; differs for each source."""
+    """Return the summand of a sequence number before mixing, different for each source."""
     return (seed + GOLDEN * (publisher_index + 1) + MIX_A * (incarnation + 1)) & WORD
 
 
 def attribute_table(
     seed: int, definitions: Mapping[str, Mapping[str, Any]], count: int
 ) -> tuple[AttributeSet, ...]:
-    """The `count` attribute sets that the seed draws from a workload's definitions."""
+    """Return the `count` attribute sets that the seed draws from a workload's definitions."""
     start = splitmix64(seed ^ ATTRIBUTE_STREAM)
     rows = []
     for row in range(count):
@@ -194,7 +194,7 @@ def _drawn_value(name: str, definition: Mapping[str, Any], row: int, drawn: int)
 
 
 def payload_table(seed: int, size_bytes: int) -> tuple[bytes, ...]:
-    """The payloads of this size."""
+    """Return the payloads of this size."""
     start = splitmix64(seed ^ PAYLOAD_STREAM)
     words = (size_bytes + 7) // 8
     return tuple(
@@ -207,7 +207,7 @@ def payload_table(seed: int, size_bytes: int) -> tuple[bytes, ...]:
 
 
 def read_size_bytes(size: object) -> int:
-    """Bytes of a size as workload files write it, such as "100B" or "4KiB"."""
+    """Return the bytes of a size in the syntax of workload files, for example "100B" or "4KiB"."""
     if isinstance(size, int):
         return size
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", str(size))
@@ -217,7 +217,7 @@ def read_size_bytes(size: object) -> int:
 
 
 def encode_attributes(attributes: AttributeSet) -> bytes:
-    """The one CBOR encoding of an attribute set: keys sorted by their bytes, shortest numbers."""
+    """Return the only CBOR encoding of an attribute set: keys sorted by bytes, shortest numbers."""
     pairs = sorted((_encode(name), _encode(value)) for name, value in attributes.items())
     return _head(5, len(pairs)) + b"".join(name + value for name, value in pairs)
 
@@ -251,11 +251,9 @@ def _head(major: int, argument: int) -> bytes:
     raise ExpectationError(f"{argument} needs more than 64 bits")
 
 
-# --- Predicates -----------------------------------------------------------------------------
-#
-# A test that cannot be made (the attribute is absent, or its kind does not compare with what
-# the predicate names) is false, and its negation is false as well. So negation is not "the
-# opposite of the result": it is carried down to the tests, and each test decides for itself.
+# A test that is impossible (the attribute is absent, or its kind is not comparable with the
+# operand) is false, and its negation is false as well. So negation is not the opposite of the
+# result: negation is passed down to the tests, and each test decides for itself.
 
 _TOKENS = re.compile(
     r"\s+|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)|(?P<text>'(?:[^']|'')*')"
@@ -275,14 +273,14 @@ class PredicateNode:
     operand: Scalar | tuple[Scalar, ...] | None = None
 
     def attributes(self) -> Iterator[str]:
-        """The attributes that it names; some may come again."""
+        """Yield the names of the predicate's attributes; names may repeat."""
         if self.attribute:
             yield self.attribute
         for part in self.parts:
             yield from part.attributes()
 
     def holds(self, attributes: AttributeSet, *, negated: bool = False) -> bool:
-        """Whether a publication with these attributes is wanted."""
+        """Return True if the predicate matches a publication with these attributes."""
         if self.kind == "true":
             return not negated
         if self.kind == "not":
@@ -299,7 +297,7 @@ class PredicateNode:
 
 
 def _test(operator: str, value: Scalar, operand: Any) -> bool | None:
-    """The result of one test, None where it cannot be made."""
+    """Return the result of a test, None for an impossible test."""
     if operator == "in":
         outcomes = [_test("=", value, item) for item in operand]
         made = [outcome for outcome in outcomes if outcome is not None]
@@ -325,7 +323,7 @@ def _test(operator: str, value: Scalar, operand: Any) -> bool | None:
 
 
 def _kind(value: Scalar) -> type:
-    """What a value compares with: int and float are of one kind, the others of their own."""
+    """Return the kind of a value for comparisons: int and float share a kind, all others differ."""
     if isinstance(value, bool | str):
         return type(value)
     return float
@@ -333,15 +331,15 @@ def _kind(value: Scalar) -> type:
 
 LONGEST_PREDICATE = 16_384
 DEEPEST_PREDICATE = 100
-"""More than any broker takes."""
+"""A limit above the limit of any broker."""
 
 
 @lru_cache(maxsize=4096)
 def parse_predicate(text: str) -> PredicateNode:
-    """The predicate in a text such as `symbol = 'IBM' and price > 100 or volume in (1, 2)`.
+    """Parse a predicate such as `symbol = 'IBM' and price > 100 or volume in (1, 2)`.
 
     Raises:
-        ExpectationError: it cannot be read; says what stands there.
+        ExpectationError: the text cannot be read; names the unexpected token.
     """
     if len(text) > LONGEST_PREDICATE:
         raise ExpectationError(
@@ -378,7 +376,7 @@ class _Reader:
         return self._tokens[self._place] if self._place < len(self._tokens) else None
 
     def _is(self, *texts: str) -> bool:
-        """Whether the next token is one of these signs or words; if so, go past it."""
+        """Consume the next token and return True if the token is among these signs or words."""
         token = self.peek()
         found = token is not None and token[0] in ("sign", "word") and token[1].lower() in texts
         self._place += found

@@ -1,4 +1,4 @@
-"""The deliveries that faults put at risk, and what became of them, for many runs at once."""
+"""The deliveries that faults put at risk, and their outcome, for many runs at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,13 @@ def look_at_risks(
     announced: Announcements,
     keep: Callable[["DataFrame"], "DataFrame"],
 ) -> None:
-    """Note in `findings` which owed deliveries were of publications sent through a fault.
+    """Record in `findings` the owed deliveries of publications that were sent through a fault.
 
     Args:
-        wanted: publications with the predicates that match them.
-        judged: deliveries, by pair, and whether they were wanted.
-        fences: per source, the keys of the first and last data publication that may be owed.
-        keep: computes a table once that is looked at twice.
+        wanted: publications with the predicates that match.
+        judged: deliveries by pair, with `is_wanted`.
+        fences: the keys of the first and last data publication that may be owed, by source.
+        keep: computes a table once for repeated use.
     """
     from pyspark.sql import functions as F
 
@@ -104,7 +104,7 @@ def _exposure_table(
     facts: Mapping[str, RunFacts],
     windows: Mapping[str, Sequence[RiskWindow]],
 ) -> "DataFrame":
-    """Which subscriptions each fault stands in the way of, by source."""
+    """Return the subscriptions behind each fault, by source."""
     rows = []
     for run_id, of_run in windows.items():
         known = facts[run_id]

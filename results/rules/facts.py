@@ -1,4 +1,4 @@
-"""What a check needs to know of a run beside its bulk tables: small, and kept by the driver."""
+"""Facts of a run for a check, beside its bulk tables: small, and kept by the driver."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,29 +39,29 @@ from results.witnesses.summary import findings_online
 
 @dataclass(frozen=True)
 class RunFacts:
-    """One run or history, without its publications and deliveries.
+    """A run or history, without publications and deliveries.
 
     Attributes:
-        faults: of the fault log, and the absences of churn.
-        numbers_used_once: whether the publishers' logs prove that no sequence number of a
-            source was used twice; where they do not, the check looks for such numbers.
+        faults: faults of the fault log, and the absences of churn.
+        numbers_used_once: the publishers' logs prove that no sequence number of a source was used
+            twice; otherwise the check searches for repeated numbers.
         topic: the attribute with the topic of a publication; "": unknown.
-        topic_counts: whether that attribute counts publications.
-        placed: whether every delivery must have a place in a stream.
+        topic_counts: the topic attribute counts publications.
+        placed: every delivery must have a place in a stream.
         busy: signs of a machine that was short of time.
-        links: of the tree, or of another overlay, which has routes.
-        delta: how many brokers in a row the tree is wired to get around.
-        newcomers: brokers that have joined the tree since it was deployed.
-        notices: by subscription and source, what was announced as withheld, in order.
-        promises: what its protocol said of deliveries.
-        gaps: by subscription and source, what was announced as a gap, in order.
-        commits: by subscription and source, what its application was done with, in order.
-        doubts: what is incomplete about the records.
-        clock_errors: by subscription and source, how far the clocks of their stamps may be apart,
-            None where nobody knows; those that are not named have one clock.
-        timeline_errors: by source, how far its stamps may be off the run's time line.
-        measured_until_ns: when the measure phase was over; None where nobody says.
-        online: what the online checkers found wrong, by kind.
+        links: links of the tree, or of another overlay, which has routes.
+        delta: number of consecutive failed brokers that the tree is wired to bypass.
+        newcomers: brokers that have joined the tree since its deployment.
+        notices: notices of withheld publications in order, by subscription and source.
+        promises: the promises of the protocol about deliveries.
+        gaps: announced gaps in order, by subscription and source.
+        commits: commits of the application in order, by subscription and source.
+        doubts: doubts about incomplete records.
+        clock_errors: maximum difference between the clocks of both stamps, by subscription and
+            source; None if unknown; absent for a common clock.
+        timeline_errors: maximum error of stamps on the run's time line, by source.
+        measured_until_ns: the end of the measure phase; None if unknown.
+        online: violations that the online checkers found, by kind.
     """
 
     run_id: str
@@ -93,11 +93,12 @@ class RunFacts:
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
-        """The facts of a run whose tables are there."""
+        """Return the facts of a run with loaded tables."""
         run, logs = loaded.run, loaded.logs
         absences = [*absences_of(run, logs)]
         topic = str(run.workload.get("topic") or run.promises.topic)
         bars = run.workload.get("bars", {})
+        rows = rows_of(run, logs)
         return cls(
             run_id=run.run_id,
             content=run.content,
@@ -113,7 +114,7 @@ class RunFacts:
                 *run.doubts,
                 *logs.doubts,
                 *doubts_about_churn(run.workload, absences),
-                *doubts_of_witnesses(RunFolder(run.folder, run), rows_of(run, logs)),
+                *doubts_of_witnesses(RunFolder(run.folder, run), rows),
                 *specification_doubts(run),
                 *timing_doubts(run, logs),
             ),
@@ -127,7 +128,7 @@ class RunFacts:
             gaps=gaps_of(logs, run.moved),
             commits=commits_of(logs),
             routes=run.routes,
-            online=findings_online(RunFolder(run.folder, run)),
+            online=findings_online(RunFolder(run.folder, run), rows),
             topic=topic,
             topic_counts=_counts(run.workload.get("attributes", {}).get(topic)),
             placed=run.promises.order in STREAMS and not run.is_simulated,
@@ -136,7 +137,7 @@ class RunFacts:
 
     @property
     def order(self) -> str:
-        """The order of the guarantee, by which the run is judged whatever is promised."""
+        """The order of the guarantee, which judges the run under any promise."""
         return self.guarantee.under(self.promises).order
 
     @property
@@ -146,10 +147,10 @@ class RunFacts:
 
     @property
     def lane(self) -> str:
-        """The publications of a source that must come in the order published.
+        """The publications of a source that must arrive in the order published.
 
-        All publications ("source"), the publications of a topic ("topic"), or none (""). A
-        protocol of publisher order has a stream per source.
+        All publications ("source"), the publications of a topic ("topic"), or none (""). A protocol
+        of publisher order has a stream per source.
         """
         if self.order == "topic":
             return "topic" if self.has_topics else ""
@@ -158,7 +159,7 @@ class RunFacts:
 
     @property
     def predicates(self) -> list[str]:
-        """Each predicate once, in the order of the subscriptions."""
+        """The distinct predicates, in the order of the subscriptions."""
         return [*dict.fromkeys(subscription.predicate for subscription in self.subscriptions)]
 
 
@@ -171,7 +172,7 @@ def _is_of_sources(order: str, *, has_source_streams: bool) -> bool:
 
 
 def _clock_errors(run: Run, logs: Logs) -> dict[tuple[str, str], int | None]:
-    """By subscription and source, where their stamps are not of one clock."""
+    """Return the clock errors by subscription and source, except for common clocks."""
     hosts = logs.hosts_of("subscriptions"), logs.hosts_of("publishers")
     found = {}
     between: dict[tuple[str, str], int | None] = {}

@@ -1,4 +1,4 @@
-"""The fault log of a run on the run's time line, and what of it was not as planned."""
+"""The fault log of a run on the run's time line, and its deviations from the plan."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ _TEXTS = ("fault_id", "verb", "target")
 
 
 class Timed(Protocol):
-    """A run of which all is known but its faults."""
+    """A run with all facts except its faults."""
 
     @property
     def folder(self) -> Path: ...
@@ -37,10 +37,10 @@ class Timed(Protocol):
 
 
 def fault_rows(run: Timed) -> Iterator[dict[str, Any]]:
-    """The rows of the fault log on the run's time line.
+    """Yield the rows of the fault log on the run's time line.
 
-    What a host's own clock said is moved by that clock's offset; of a fault at several hosts
-    the last one counts, as when it was applied.
+    Stamps of a host's own clock are moved by the clock's offset. For a fault at several hosts the
+    last stamp of a stage counts.
 
     Raises:
         IntegrityError: a row is no fault.
@@ -85,7 +85,7 @@ def _verify(where: str, row: Mapping[str, Any]) -> None:
 
 
 def faults_of(rows: Iterable[Mapping[str, Any]]) -> list[Fault]:
-    """The faults as the checkers need them."""
+    """Return the faults in the form of the checkers."""
     return [
         Fault(
             row["fault_id"],
@@ -106,10 +106,10 @@ def faults_of(rows: Iterable[Mapping[str, Any]]) -> list[Fault]:
 def doubts_about_fault_log(
     folder: Path, rows: Sequence[Mapping[str, Any]], *, simulated: bool
 ) -> Iterator[str]:
-    """What was not as planned, or is not told.
+    """Yield deviations from the plan, and missing facts.
 
     Args:
-        simulated: whether there were no brokers that could say what they absorbed.
+        simulated: no brokers could report absorbed publications.
     """
     plan = {
         str(line.get("fault_id")): line
@@ -138,7 +138,7 @@ def doubts_about_fault_log(
 
 
 def _worst(errors: Iterable[int | None]) -> int | None:
-    """The largest; None if any is unknown."""
+    """Return the largest error; None if any error is unknown."""
     worst = 0
     for error in errors:
         if error is None:
@@ -148,7 +148,7 @@ def _worst(errors: Iterable[int | None]) -> int | None:
 
 
 def _machines(folder: Path) -> dict[str, list[str]]:
-    """The brokers on each machine; none of a run that was not placed."""
+    """Return the brokers on each machine; empty for a run without placement."""
     path = folder / "spec" / "placement.json"
     machines: dict[str, list[str]] = {}
     for row in read_json(path).get("brokers", ()) if path.is_file() else ():

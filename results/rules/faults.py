@@ -1,4 +1,4 @@
-"""When each fault of a run held, from its stamps: for shading plots and naming suspects."""
+"""The active times of each fault of a run, from its stamps, for plots and suspects."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Literal
 from results.rules.risks import ENDING_VERBS, KILLING_VERBS, ROAM
 from results.rules.terms import NEVER_NS
 
-# held: nothing gets through, nothing is lost yet. down: gone. back: restarted, not ready yet.
+# held: nothing passes, nothing is lost yet. down: dead. back: restarted, not ready yet.
 SpanKind = Literal["held", "down", "back", "limited"]
 
 
@@ -16,12 +16,12 @@ LIMITING_VERBS = ("delay", "bandwidth", "disk-full", "slow-fsync", "cpu-share", 
 
 @dataclass(frozen=True)
 class FaultSpan:
-    """A stretch of time in which one fault had one effect on one target.
+    """A period in which a fault had an effect on a target.
 
     Attributes:
-        to_ns: its end; the run's end where it never ended.
-        parts: the brokers and links it had it on, see `results.rules.risks.parts_of`.
-        is_over: whether it ended before the run did.
+        to_ns: end of the period; the run's end for a fault without an end.
+        parts: the affected brokers and links, see `results.rules.risks.parts_of`.
+        is_over: the period ended before the run did.
     """
 
     fault_id: str
@@ -36,7 +36,7 @@ class FaultSpan:
 
 
 def fault_spans(rows: Iterable[Mapping[str, Any]], end_ns: int) -> list[FaultSpan]:
-    """The stretches of time that the rows of a fault table describe, in order."""
+    """Return the periods in the rows of a fault table, in order."""
     applied = sorted(
         (row for row in rows if row.get("t_applied_ns") is not None),
         key=lambda row: (row["t_applied_ns"], row["fault_id"]),
@@ -69,7 +69,7 @@ def fault_spans(rows: Iterable[Mapping[str, Any]], end_ns: int) -> list[FaultSpa
 
 
 def _end_ns(row: Mapping[str, Any], later: Sequence[Mapping[str, Any]]) -> int:
-    """When it was healed, or when the next fault took over from it."""
+    """Return the time of the heal, or of the next fault that replaces this fault."""
     takes_over = ("restart",) if row["verb"] in KILLING_VERBS else ENDING_VERBS
     over = "t_observed_ns" if row["verb"] == ROAM else "t_healed_ns"
     healed_ns: int = NEVER_NS if row.get(over) is None else row[over]

@@ -1,4 +1,4 @@
-"""What a check finds out about a run, before anything is decided."""
+"""Findings of a check about a run, before any decision."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,14 +8,16 @@ from results.rules.terms import Counts, Recovery
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """What the publications of one source come to.
+    """The publications of a source, in summary.
 
     Attributes:
-        opening, closing: keys of the fences, and when they were sent; None where one is not there.
-        measured: data publications of the measure phase.
-        other_content: publications whose log and seed disagree.
-        undone: by incarnation, data publications between the fences that a subscription matches,
-            that were neither acknowledged nor received though later ones were, and their first.
+        opening, closing: keys of the fences; None for an absent fence.
+        opened_ns, closed_ns: times at which the fences were sent; None for an absent fence.
+        measured: number of data publications of the measure phase.
+        other_content: number of publications with a log that contradicts the seed.
+        undone: number and first of the data publications between the fences that match a
+            subscription and were neither acknowledged nor received, in contrast to later
+            publications, by incarnation.
     """
 
     opening: int | None
@@ -29,15 +31,16 @@ class SourceSummary:
 
 @dataclass(frozen=True)
 class PairSummary:
-    """What one subscription received of one source.
+    """The deliveries of a source to a subscription, in summary.
 
     Attributes:
-        received: deliveries of every kind.
-        duplicates, reordered: of them.
-        owed, delivered, missing: data publications between the fences, without those withheld.
-        withheld: data publications between the fences that were announced, as withheld or as a
-            gap, and never came.
-        first_ns, last_ns: of the receipts; None without any.
+        received: number of deliveries of every kind.
+        duplicates, reordered: numbers of these deliveries.
+        owed, delivered, missing: numbers of data publications between the fences, without withheld
+            publications.
+        withheld: number of data publications between the fences that were announced, as withheld or
+            as a gap, and never arrived.
+        first_ns, last_ns: times of the receipts; None without receipts.
         xor_hash: equal for equal sets of deliveries.
     """
 
@@ -59,24 +62,24 @@ class PairSummary:
 
     @property
     def undecided(self) -> int:
-        """What is owed and did not come where the log is not whole, so that it may have."""
+        """The number of owed publications that may have arrived, because the log is incomplete."""
         return self.owed - self.delivered - self.missing
 
 
 @dataclass
 class Findings:
-    """What the check found out about one run.
+    """The findings of the check about a run.
 
     Attributes:
-        at_risk_of: by subscription, how many deliveries were at risk and how many recovered.
-        withheld: by partition, how many deliveries it withheld.
-        announced: by reason, how many deliveries lay in announced gaps.
-        redelivered: deliveries that were rightly given again.
-        other_kind: deliveries that are logged as fences and are none, or the other way round.
-        too_soon: deliveries that were received before they were sent.
-        violations_of: by subscription and source, violations by kind.
-        outstanding: missing deliveries behind all that came.
-        unplaced: by subscription, deliveries that have no place in a stream and need one.
+        at_risk_of: numbers of deliveries at risk and recovered, by subscription.
+        withheld: number of withheld deliveries, by partition.
+        announced: number of deliveries in announced gaps, by reason.
+        redelivered: number of permitted redeliveries.
+        other_kind: number of deliveries that are logged as fences but are data, or the reverse.
+        too_soon: number of deliveries that were received before they were sent.
+        violations_of: violations by kind, by subscription and source.
+        outstanding: number of missing deliveries behind all arrivals.
+        unplaced: number of deliveries without a required place in a stream, by subscription.
     """
 
     sources: dict[str, SourceSummary] = field(default_factory=dict)
@@ -97,7 +100,7 @@ class Findings:
 
     @property
     def counts(self) -> Counts:
-        """What all checkers count."""
+        """The counts that all checkers share."""
         started = [pair for pair in self.pairs if pair.started]
         least = min(started, key=lambda pair: (pair.owed, pair.sub_id, pair.pubend), default=None)
         return Counts(
@@ -117,5 +120,5 @@ class Findings:
 
     @property
     def measured(self) -> int:
-        """Data publications of the measure phase."""
+        """The number of data publications of the measure phase."""
         return sum(source.measured for source in self.sources.values())

@@ -1,4 +1,4 @@
-"""What single logs leave in doubt: files that are torn, clocks that jump, numbers that are lost."""
+"""Doubts about single logs: torn files, clocks that step back, lost numbers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -7,11 +7,11 @@ from results.rules.terms import doubt
 from results.tables.record_files import RecordFile, Scan
 
 JITTER_NS = 1_000_000
-"""A process stamps its rows in the order it writes them; so little is forgiven."""
+"""Tolerance for stamps of a process, which writes rows in the order of its stamps."""
 
 
 class Made(Protocol):
-    """A subscription as it was made."""
+    """A subscription as made by a client."""
 
     @property
     def sub_id(self) -> str: ...
@@ -24,7 +24,7 @@ class Made(Protocol):
 
 
 def doubts_about_file(file: RecordFile) -> Iterator[str]:
-    """That it is not all that its process wrote down for this run."""
+    """Yield a doubt if a file is incomplete, or belongs to another run."""
     if file.foreign_run:
         yield f"{file.name} is of run {file.foreign_run}"
     elif not file.closed:
@@ -33,7 +33,7 @@ def doubts_about_file(file: RecordFile) -> Iterator[str]:
 
 
 def doubts_about_clock(who: str, scan: Scan) -> Iterator[str]:
-    """That the stamps of a file are none, or go back."""
+    """Yield doubts if stamps of a file are absent, or step back."""
     if scan.untimed:
         yield doubt("untimed", who=who, n=scan.untimed)
     if scan.back_ns > JITTER_NS:
@@ -41,10 +41,10 @@ def doubts_about_clock(who: str, scan: Scan) -> Iterator[str]:
 
 
 def doubts_about_numbers(records: Mapping[str, RecordFile]) -> Iterator[str]:
-    """Numbers of a process's sources that were answered or used, and are not in its log.
+    """Yield doubts about numbers of a process's sources that were used but are not in its log.
 
-    A source's numbers begin with 1 in every incarnation and leave none out. Each is reserved
-    before it is used.
+    A source's numbers begin with 1 in every incarnation, without omissions. Every number is
+    reserved before its use.
     """
     published = records["publications"].numbers()
     answered = records["acks"].numbers() if "acks" in records else {}
@@ -72,7 +72,7 @@ def doubts_about_numbers(records: Mapping[str, RecordFile]) -> Iterator[str]:
 
 
 def doubts_about_subscription(made: Made, wanted: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """That it is not one of the workload's, or not as the workload has it.
+    """Yield doubts if a subscription differs from the workload.
 
     Args:
         wanted: broker and predicate by subscriber.

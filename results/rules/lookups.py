@@ -1,4 +1,4 @@
-"""What is known of all runs beside their bulk tables, as small tables for Spark to join with."""
+"""The facts of all runs beside their bulk tables, as small tables for joins in Spark."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Lookups:
-    """Tables by run.
+    """Small tables by run.
 
     Attributes:
-        subscriptions: with the number of the predicate, and that of a fence's attributes.
+        subscriptions: with the numbers of the predicate and of a fence's attributes.
         started: numbers of the predicates of subscriptions that started.
-        sources: whether their logs were ended in order.
-        matches: which attribute sets each predicate matches.
-        topics: a number for the topic of each attribute set, of runs that keep order by topic.
+        sources: sources, with True for logs that were closed in order.
+        matches: the attribute sets that match each predicate.
+        topics: a number for the topic of each attribute set, for runs with order by topic.
     """
 
     def __init__(self, spark: "SparkSession", facts: Mapping[str, RunFacts]) -> None:
@@ -77,7 +77,7 @@ def _topics(facts: RunFacts) -> Iterator[int]:
 def _match_table(
     spark: "SparkSession", predicates: Sequence[tuple[Any, ...]], contents: Mapping[str, Any]
 ) -> "DataFrame":
-    """Which attribute sets each predicate of each run matches; fences match all."""
+    """Return the attribute sets that match each predicate; fences match all predicates."""
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

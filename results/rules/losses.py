@@ -1,7 +1,7 @@
-"""Gaps that stand for durable state that a broker lost, and an operator's signed act accepts.
+"""Gaps for durable state that a broker lost, with an operator's signed act that accepts the loss.
 
 No protocol promises such gaps. They are permitted only in a run with the act in a broker's event
-log, and only from the time on at which the broker served again.
+log, and only after the broker served again.
 """
 
 import re
@@ -17,7 +17,7 @@ _SIGNATURE = re.compile("[0-9a-f]{128}")
 
 
 def promises_with_losses(run: Run, logs: Logs) -> Promises:
-    """Return what the protocol of a run promises, and since when losses are accepted in it."""
+    """Return the promises of a run's protocol, with the time since which losses are accepted."""
     times = [
         run.moved(line["t_ns"], process.host)
         for process in logs.processes
@@ -32,10 +32,11 @@ def promises_with_losses(run: Run, logs: Logs) -> Promises:
 
 
 def permitted(gaps: Iterable[Gap], promises: Promises, error_ns: int | None) -> Iterator[Gap]:
-    """Yield the gaps with a reason that is promised, or that an accepted loss explains.
+    """Yield the gaps with a promised reason, or with an accepted loss as the reason.
 
     Args:
-        error_ns: how far apart the clocks of a subscription and a source may be; None: unknown.
+        error_ns: maximum difference between the clocks of a subscription and a source; None:
+            unknown.
     """
     for gap in gaps:
         since_ns = promises.losses_from_ns

@@ -1,4 +1,4 @@
-"""One subscription and one source: which keys it had to walk through, and which it did."""
+"""Pairs of a subscription and a source: the keys to walk through, and the walked keys."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ Names = tuple[str, str, str]
 """Run, subscription and source."""
 
 Span = tuple[str, int, str, int, int]
-"""Run, predicate and source, and the first and last key that matter; none if they cross."""
+"""Run, predicate and source, and the first and last relevant key; empty if the keys cross."""
 
 Walked = Mapping[str, Any]
-"""What one pass over a pair's deliveries counted."""
+"""The counts of a pass over a pair's deliveries."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Pair:
         return self.run_id, self.sub_id, self.pubend
 
     def span(self, first: int, last: int) -> Span:
-        """So many keys of what it matches."""
+        """Return a span of keys of matching publications."""
         return self.run_id, self.predicate_id, self.pubend, first, last
 
     def owed_span(self) -> Span:
-        """What lies between the fences; a subscription that never started is owed nothing."""
+        """Return the span between the fences; empty for a subscription that never started."""
         opening, closing = self.source.opening, self.source.closing
         if not self.started:
             return self.span(LAST_KEY, FIRST_KEY)
@@ -49,7 +49,7 @@ class Pair:
         )
 
     def span_to_walk(self, walked: Walked) -> Span:
-        """The keys it must have walked through, given where it began and ended."""
+        """Return the keys to walk through, given the lowest and highest walked key."""
         lowest, highest = walked.get("lowest"), walked.get("highest")
         first, last = [lowest], [highest]
         if self.closed or lowest is not None:
@@ -65,12 +65,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class BadPair:
-    """A pair that did not walk what it had to.
+    """A pair that did not walk the required keys.
 
     Attributes:
-        place: of its summary.
-        span: that it had to walk.
-        in_spite: whether it may have received what it was told it would not.
+        place: index of the summary.
+        span: the required keys.
+        in_spite: the pair may have received announced publications.
     """
 
     pair: Pair
@@ -80,7 +80,7 @@ class BadPair:
 
 
 def pairs_of(facts: RunFacts, sources: Mapping[str, SourceSummary]) -> Iterator[Pair]:
-    """Every subscription of a run with every source."""
+    """Yield every subscription of a run with every source."""
     predicate_ids = {text: number for number, text in enumerate(facts.predicates)}
     for subscription in facts.subscriptions:
         for source in facts.sources:
@@ -96,7 +96,7 @@ def pairs_of(facts: RunFacts, sources: Mapping[str, SourceSummary]) -> Iterator[
 
 
 def joined(earlier: Walked, later: Walked) -> dict[str, Any]:
-    """Two stretches of one pair's deliveries, one behind the other."""
+    """Return the counts of two consecutive stretches of a pair's deliveries as one."""
     steps_back = earlier["last"] is not None and later["first"] is not None
     steps_back = steps_back and later["first"] <= earlier["last"]
     added = ("walked", "objections", "received", "delivered", "other_kind", "too_soon")

@@ -1,8 +1,8 @@
 """The places of deliveries in streams, as tables of the delivery check on Spark.
 
-A protocol that orders topics gives a publication a place in a stream. A subscriber gets
-publications of a stream by rising places, a publication has one place, a place one publication, and
-publications of a source have places in the order published.
+A protocol that orders topics gives a publication a place in a stream. A subscriber receives
+publications of a stream by rising places. A publication has a single place, a place a single
+publication, and publications of a source have places in the order published.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class Places:
         self._positions = positions
 
     def unplaced(self) -> Iterator[tuple[str, str, int]]:
-        """Yield run, subscription and number of deliveries that need a place and have none."""
+        """Yield run, subscription and number of deliveries without a required place."""
         from pyspark.sql import functions as F
 
         if not self._placed:

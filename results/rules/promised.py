@@ -1,7 +1,7 @@
-"""What protocols promise beyond publisher order, as tables of the delivery check on Spark.
+"""Promises of protocols beyond publisher order, as tables of the delivery check on Spark.
 
-Gaps and commits are few and kept by the driver; deliveries are met with them in joins with small
-tables. A run whose protocol promises nothing special costs nothing here.
+Gaps and commits are few and kept by the driver. Deliveries are joined with them as small tables. A
+run of a protocol without further promises has no cost.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ Names = tuple[str, str, str]
 
 REDELIVERED = "redelivered"
 LANE = "lane"
-"""The column that parts the publications of a source that keep their order among themselves."""
+"""The column that separates the publications of a source into ordered groups."""
 
 
 class PromisedDeliveries:
@@ -43,15 +43,15 @@ class PromisedDeliveries:
     # --- Order ------------------------------------------------------------------------------
 
     def ordered(self, rows: "DataFrame") -> "DataFrame":
-        """Those of runs in which it matters what came before what."""
+        """Return the rows of runs with an order of deliveries."""
         from pyspark.sql import functions as F
 
         return rows.where(~F.col("run_id").isin(self._unordered)) if self._unordered else rows
 
     def differences(self, judged: "DataFrame") -> Iterator["DataFrame"]:
-        """A row for any two subscriptions that got what both got in different orders.
+        """Yield a row for any two subscriptions with different orders of publications.
 
-        Every two subscriptions of a run are compared, so this takes long where there are many.
+        Every two subscriptions of a run are compared, so many subscriptions take long.
         """
         from pyspark.sql import Window
         from pyspark.sql import functions as F
@@ -91,7 +91,7 @@ class PromisedDeliveries:
     # --- Redelivery -------------------------------------------------------------------------
 
     def again(self, repeated: "DataFrame") -> tuple["DataFrame", "DataFrame | None"]:
-        """Deliveries of what had come before: duplicates, and what may come again."""
+        """Return repeated deliveries: duplicates, and permitted redeliveries (None without any)."""
         from pyspark.sql import functions as F
 
         if not self._redelivering:
@@ -108,7 +108,7 @@ class PromisedDeliveries:
         return (F.col("kind") == REDELIVERED) & F.col("run_id").isin(self._redelivering)
 
     def _committed(self, rows: "DataFrame", at: "Column") -> "DataFrame":
-        """Those that the application was done with when the log had come to a place."""
+        """Return the rows that the application had committed before a place of the log."""
         return self._met_with_commits(rows, at, "left_semi")
 
     def _uncommitted(self, rows: "DataFrame", at: "Column") -> "DataFrame":
@@ -130,7 +130,7 @@ class PromisedDeliveries:
     # --- Gaps -------------------------------------------------------------------------------
 
     def unpromised_gaps(self) -> Iterator["DataFrame"]:
-        """A row per gap that was announced for no promised reason."""
+        """Yield a row per gap that was announced for no promised reason."""
         from pyspark.sql import functions as F
 
         rows = [
@@ -155,7 +155,7 @@ class PromisedDeliveries:
     def deliveries_in_gaps(
         self, firsts: "DataFrame", pairs: Iterable[Names]
     ) -> Iterator["DataFrame"]:
-        """A row per first arrival of what was in a gap, before or after it was announced.
+        """Yield a row per first arrival of a gap's publication, before or after the notice.
 
         Args:
             firsts: the first arrival of each publication.

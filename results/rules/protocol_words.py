@@ -1,4 +1,4 @@
-"""What people call a run's protocol, and how it recovers: words of its own, out of the manifest."""
+"""Words for a run's protocol and its recovery, from the manifest."""
 
 import tomllib
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ _FORMER = Path(__file__).with_name("former_protocols.toml")
 
 @dataclass(frozen=True, slots=True)
 class ProtocolWords:
-    """What people are told of a protocol.
+    """The words for a protocol in reports.
 
     Attributes:
-        title: with an article where it has one.
-        recovery: how it gets over failures, in whole sentences; "" where nobody says.
-        wiring: what its topology said of it, such as "δ = 1"; "" for nothing.
+        title: title, with an article if any.
+        recovery: the recovery from failures, in whole sentences; "" if unknown.
+        wiring: parameters of the topology, such as "δ = 1"; "" for none.
     """
 
     title: str
@@ -26,7 +26,7 @@ class ProtocolWords:
 
     @classmethod
     def of_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """What a manifest says; raises TypeError where that is no text."""
+        """Return the words in a manifest; raise TypeError for a value that is no text."""
         found = {name: values[name] for name in ("title", "recovery", "wiring") if name in values}
         if not all(isinstance(text, str) for text in found.values()):
             raise TypeError(f"protocol_words = {dict(values)!r} are no texts")
@@ -39,7 +39,7 @@ class ProtocolWords:
 
 
 def former_words(protocol: str, delta: int | None) -> ProtocolWords:
-    """Of a run whose manifest does not say: as it was known when such runs were made."""
+    """Return words for a run without words in its manifest, as used at the time of the run."""
     known = _former().get(protocol)
     if known is None:
         return ProtocolWords(protocol or "an unnamed protocol")

@@ -1,23 +1,24 @@
-"""Which faults there were, which ways lead through them, and what they put at risk.
+"""Faults, the paths through faults, and the deliveries at risk.
 
-What opens a window in which deliveries are at risk, and why:
+Windows in which deliveries are at risk, by fault:
 
 - absorb, freeze, blackhole and cut of a broker or link, send-omission of a broker, and a partition,
-  which does that to every link between its sets: what is sent meanwhile does not get through, and
-  may be lost with what holds it. Until a kill or cut of the same, or the heal.
+  which affects every link between its sets: publications sent meanwhile do not pass, and may be
+  lost with their holder. Until a kill or cut of the same target, or the heal.
 - kill, term and host-loss, which kills every broker of a machine: until the restart. A kill that
-  ends another fault's window opens none of its own: what it destroys was sent in that one.
-- delay, bandwidth and cpu-share: what is sent meanwhile is held on its way, dies with its broker
-  or session as if it had been absorbed, and may be bypassed and arrive twice. Until kill, cut or
+  ends another fault's window opens no window of its own: the destroyed publications were sent in
+  the earlier window.
+- delay, bandwidth and cpu-share: publications sent meanwhile are held on the path, are lost with
+  their broker or session as if absorbed, and may be bypassed and arrive twice. Until kill, cut or
   heal.
-- client-disconnect, client-slow and client-crash, of what is for that client: it waits at its
-  broker until the heal. client-roam, of the same: what is sent while it moves may come from
-  either broker, or neither, until it is seen at the other one. So may what a publisher sends
-  while it moves.
-- churn, of what is for that client: as client-disconnect, but the workload's, see
+- client-disconnect, client-slow and client-crash, for publications to this client: the publications
+  wait at the broker until the heal. client-roam, for the same publications: a publication sent
+  during the move may arrive from either broker, or neither, until the client is observed at the
+  other broker. The same is true for publications from a publisher that moves.
+- churn, for publications to this client: as client-disconnect, but by the workload, see
   `results.rules.churn`.
-- disk-full and slow-fsync only if a kill ends them: no delivery waits for a disk, so nothing hangs
-  on it before. A restart opens none.
+- disk-full and slow-fsync only if a kill ends the fault: no delivery waits for a disk, so nothing
+  is at risk before. A restart opens no window.
 """
 
 from collections import defaultdict
@@ -31,9 +32,9 @@ PASSING_VERBS = (
     *("absorb", "send-omission", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth"),
     "cpu-share",
 )
-"""What these are done to still stands in the way, and does not let through what it should."""
+"""Verbs with targets that stay on the path and do not pass all publications."""
 HOLDING_VERBS = ("absorb", "send-omission")
-"""Those that say how many publications they held."""
+"""Verbs with a report of the number of held publications."""
 DISK_VERBS = ("disk-full", "slow-fsync")
 ROAM = "client-roam"
 CLIENT_VERBS = ("client-disconnect", "client-slow", "client-crash", ROAM)
@@ -49,14 +50,14 @@ def parts_of(
     links: Iterable[tuple[str, str]],
     machines: Mapping[str, Collection[str]],
 ) -> tuple[str, ...]:
-    """The brokers and links of a tree that a fault was done to.
+    """Return the brokers and links of a tree that a fault affects.
 
-    A link is "a-b" in the order of `links`, whatever the order it was named in, or "a->b" for
-    one direction. A partition's parts are all pairs of brokers that it keeps apart, linked or
-    not; a machine's, the brokers on it. A client is "client:NAME".
+    A link is "a-b" in the order of `links`, for any order in the name, or "a->b" for a single
+    direction. A partition's parts are all pairs of brokers that it separates, linked or not; a
+    machine's parts are the brokers on the machine. A client is "client:NAME".
 
     Args:
-        machines: the brokers on each.
+        machines: brokers by machine.
     """
     if verb in CLIENT_VERBS:
         return (client_part(target),)
@@ -64,7 +65,7 @@ def parts_of(
         return tuple(broker for broker in brokers if broker in machines.get(target, ()))
     if verb == "partition":
         sets = [part.split(",") for part in target.split("|")]
-        if len(sets) == 1:  # kept from all others
+        if len(sets) == 1:  # separated from all others
             sets.append([broker for broker in brokers if broker not in sets[0]])
         return tuple(
             f"{a}-{b}"
@@ -80,23 +81,23 @@ def parts_of(
 
 
 def client_part(name: str) -> str:
-    """How a client stands among the brokers and links that faults are done to."""
+    """Return the name of a client among the brokers and links that faults affect."""
     return f"client:{name}"
 
 
 def sure_ns(window: RiskWindow) -> tuple[int, int]:
-    """From when, and until before when, it surely held, however far the clocks are apart."""
+    """Return the first instant and the end of the certain window, for any permitted clock error."""
     return window.from_ns + window.err_ns, window.to_ns - window.err_ns
 
 
 def surely_holds(window: RiskWindow, sent_ns: int) -> bool:
-    """Whether what was sent then was surely sent in it."""
+    """Return True if a publication was certainly sent in a window."""
     first_ns, end_ns = sure_ns(window)
     return first_ns <= sent_ns < end_ns
 
 
 def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
-    """When something was at risk, and where; the module says what opens a window, and why."""
+    """Return the times and places of risks; see the module for the windows of each fault."""
     applied = sorted(
         (fault for fault in faults if fault.applied_ns is not None),
         key=lambda fault: (fault.applied_ns, fault.fault_id),
@@ -127,12 +128,12 @@ def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
                 tuple(ids), fault.verb, fault.target, from_ns, to_ns, ended_by, fault.struck, err_ns
             )
         )
-    # Between clocks, one that seemed to come first may have ended another.
+    # Between clocks, a fault that seemed to be first may have ended another fault.
     return [window for window in windows if window.fault_ids[0] not in enders]
 
 
 def _maybe_later(fault: Fault, earlier: Iterable[Fault]) -> Iterator[Fault]:
-    """Those that were applied before it as it seems, and after it for all that clocks can tell."""
+    """Yield faults that seem to be earlier, but may be later within the errors of clocks."""
     for other in earlier:
         error_ns = _error(fault) + _error(other)
         if (other.applied_ns or 0) > (fault.applied_ns or 0) - error_ns:
@@ -140,7 +141,7 @@ def _maybe_later(fault: Fault, earlier: Iterable[Fault]) -> Iterator[Fault]:
 
 
 def _end_of(fault: Fault, later: Iterable[Fault]) -> Fault | None:
-    """The first fault to end another: it strikes all that the other one does, if not more."""
+    """Return the first fault that ends another: a fault of all targets of the other, or more."""
     ends: Sequence[str] = ENDING_VERBS
     if fault.verb in KILLING_VERBS:
         ends = ("restart",)
@@ -155,7 +156,7 @@ def _error(fault: Fault) -> int:
 
 
 class Tree:
-    """Paths in the tree of brokers, by name."""
+    """The paths in the tree of brokers, by name."""
 
     def __init__(self, links: Iterable[tuple[str, str]]) -> None:
         self._near: dict[str, list[str]] = defaultdict(list)
@@ -165,7 +166,7 @@ class Tree:
         self._paths: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def path(self, start: str, end: str) -> tuple[str, ...]:
-        """All brokers from `start` to `end`, both included; empty where there is no way."""
+        """Return all brokers from `start` to `end`, both included; empty without a path."""
         if start not in self._paths:
             paths: dict[str, tuple[str, ...]] = {start: (start,)}
             frontier = [start]
@@ -178,9 +179,9 @@ class Tree:
         return self._paths[start].get(end, ())
 
     def passes(self, parts: Collection[str], start: str, end: str) -> bool:
-        """Whether what goes from `start` to `end` runs through one of these brokers and links.
+        """Return True if the path from `start` to `end` contains a broker or link of `parts`.
 
-        A link is "a-b", or "a->b" for one direction.
+        A link is "a-b", or "a->b" for a single direction.
         """
         path = self.path(start, end)
         on_the_way = {*path}
@@ -190,10 +191,10 @@ class Tree:
 
 
 class Routes:
-    """What may be passed between brokers of an overlay that is no tree.
+    """The possible routes between brokers of an overlay that is no tree.
 
     Args:
-        over: by origin and home, the brokers, and the links as "a->b", of any way there is.
+        over: brokers, and links as "a->b", of all routes, by origin and access broker.
     """
 
     def __init__(self, over: Mapping[tuple[str, str], Collection[str]]) -> None:
@@ -201,11 +202,11 @@ class Routes:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Self:
-        """Of the rows of a run's file."""
+        """Return the routes in the rows of a run's file."""
         return cls({(row["from"], row["to"]): row["over"] for row in rows})
 
     def passes(self, parts: Collection[str], start: str, end: str) -> bool:
-        """Whether what goes from `start` to `end` may run through one of these."""
+        """Return True if a route from `start` to `end` may contain a broker or link of `parts`."""
         return not self._over.get((start, end), frozenset()).isdisjoint(parts)
 
 
@@ -218,10 +219,10 @@ def _either_way(passed: Iterable[str]) -> Iterator[str]:
 
 
 class Exposure:
-    """Which deliveries a fault stood in the way of.
+    """The deliveries that a fault could affect.
 
-    Without routes, the links are those of a tree. A client that roams was at the one broker
-    before, and at the other one after; in between, only what is on both ways counts.
+    Without routes, the links are links of a tree. A client that roams was at the first broker
+    before, and at the second broker after. In between, only brokers and links on both paths count.
     """
 
     def __init__(
@@ -239,12 +240,13 @@ class Exposure:
     def holds(
         self, window: RiskWindow, publisher: str, start: str, subscriber: str, home: str
     ) -> bool:
-        """Whether what is published in this window had to pass the fault, or may have passed it
-        where there are several ways.
+        """Return True if a publication in this window had to pass the fault.
+
+        With several routes, any route through the fault is sufficient.
 
         Args:
-            start: where the publisher was in the beginning.
-            home: where the subscriber was.
+            start: first broker of the publisher.
+            home: first broker of the subscriber.
         """
         if not window.parts.isdisjoint(map(client_part, (publisher, subscriber))):
             return True
@@ -255,7 +257,7 @@ class Exposure:
         )
 
     def _places(self, window: RiskWindow, client: str, home: str) -> list[str]:
-        """Where a client may have been in a window."""
+        """Return the possible brokers of a client in a window."""
         places = [home]
         for roam in self._roams:
             if roam.target != client or (roam.applied_ns or 0) > window.to_ns:

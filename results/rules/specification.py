@@ -1,7 +1,7 @@
-"""The specification against the digest from before the run.
+"""The check of the specification against the digest from before the run.
 
 The digest is the SHA-256 of a line per file below `spec/`: the SHA-256 of the content, two blanks
-and the name, in the order of names. The digest stands in the manifest and in the journal.
+and the name, in the order of names. The manifest and the journal contain the digest.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""The nouns of a verdict: what logs say, and what comes of it. There is no rule in here.
+"""The terms of a verdict: records of logs, and results. The module contains no rule.
 
-Every checker speaks of these; what follows from them each works out by itself, so that a mistake
-of one is seen by the others.
+Every checker uses these terms. Each checker derives the results by itself, so that the others
+detect its mistakes.
 """
 
 from collections.abc import Mapping
@@ -10,26 +10,26 @@ from typing import Any, Literal
 
 NEVER_NS = 1 << 62
 CHURN = "churn"
-"""The verb of absences that are the workload's, and in no fault log."""
+"""The verb of absences that belong to the workload, and are in no fault log."""
 STATE_LOST = "lost state"
-"""The reason of a gap for what a broker lost; no protocol promises it, an operator accepts it."""
+"""The reason of a gap for state that a broker lost; no protocol promises this reason, an operator
+accepts the loss."""
 
-# --- What logs say --------------------------------------------------------------------------
+# --- Records of logs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault as the fault log has it; None where a stage was not reached.
+    """A fault of the fault log; None for a stage that was not reached.
 
     Attributes:
-        target: as it was named: a broker, a link, sets of brokers, a machine.
-        parts: what of the tree that is: brokers, links "a-b" or one way "a->b", "client:NAME";
-            where nobody said, the target itself.
-        to: of a roam, the broker it leads to.
-        err_ns: by how much its stamps may be off against those of publications; None where
-            nobody compared the clocks.
-        absorbed: of an absorb, how many publications it says it took in; None where it does
-            not say.
+        target: the named target: a broker, a link, sets of brokers, a machine.
+        parts: the target in the tree: brokers, links "a-b" or in a single direction "a->b",
+            "client:NAME"; if unknown, the target itself.
+        to: the new broker of a roam.
+        err_ns: maximum error of the stamps against stamps of publications; None if the clocks were
+            not compared.
+        absorbed: number of publications that an absorb reports; None without a report.
     """
 
     fault_id: str
@@ -45,18 +45,18 @@ class Fault:
 
     @property
     def struck(self) -> frozenset[str]:
-        """The brokers and links it was done to."""
+        """The affected brokers and links."""
         return frozenset(self.parts or (self.target,))
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One broker that another one could not reach, by names.
+    """A broker that another broker could not reach, by names.
 
     Attributes:
-        detector: who could not.
-        incarnation, number: of the partition at its detector.
-        nodes: the way from the detector to the broker that is meant, which is the last.
+        detector: the broker that detected the partition.
+        incarnation, number: identity of the partition at its detector.
+        nodes: the path from the detector to the unreachable broker, which is last.
     """
 
     detector: str
@@ -69,7 +69,7 @@ class Partition:
 
     @classmethod
     def of_mapping(cls, values: Mapping[str, Any]) -> "Partition":
-        """From an entry of a sidecar's table of partitions."""
+        """Read an entry of a sidecar's table of partitions."""
         return cls(
             str(values["detector"]),
             int(values["incarnation"]),
@@ -80,11 +80,11 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A subscriber was told that it does not get some publications.
+    """An announcement to a subscriber that publications are withheld.
 
     Attributes:
-        first, last: sequence numbers, both included; of these, what its predicate matches.
-        place: in the log; what was delivered before has a lower one.
+        first, last: sequence numbers, both included; only matching publications count.
+        place: place in the log; earlier deliveries have a lower place.
     """
 
     source: str
@@ -98,12 +98,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A subscriber was told that it does not get some publications, now or ever.
+    """An announcement to a subscriber of publications that do not arrive, now or ever.
 
     Attributes:
-        first, last: sequence numbers, both included; of these, what its predicate matches.
-        place: in the log; what was delivered before has a lower one.
-        received_ns: when it was told.
+        first, last: sequence numbers, both included; only matching publications count.
+        place: place in the log; earlier deliveries have a lower place.
+        received_ns: time of the announcement.
     """
 
     source: str
@@ -117,11 +117,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A subscriber is done with these publications, and need not get them when it starts again.
+    """A commit of publications by a subscriber, which need not arrive again after a restart.
 
     Attributes:
         first, last: sequence numbers, both included.
-        place: in the log; what was delivered before has a lower one.
+        place: place in the log; earlier deliveries have a lower place.
     """
 
     source: str
@@ -133,17 +133,17 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """What the protocol of a run says of deliveries; what runs without a word of it are held to.
+    """The promises of a run's protocol; the defaults apply to runs without promises.
 
     Attributes:
-        order: one of ORDERS.
+        order: a key of ORDERS.
         topic: the attribute with the topic of a publication; "": unknown.
-        gaps: the reasons for which a gap may be announced; none: never.
-        redelivers: a subscriber that starts again may get once more, marked as such, what it had
-            not committed.
-        gap_age_ns: what lies in a gap was sent so long before that was told, at least.
-        losses_from_ns: since when a broker of the run serves whose loss of state an operator's
-            signed act accepts; None: there is no such act. Not of the manifest, but of event logs.
+        gaps: permitted reasons of announced gaps; empty: no gap is permitted.
+        redelivers: a subscriber that restarts may receive uncommitted publications again, with a
+            mark.
+        gap_age_ns: minimum age of a publication in a gap at the announcement.
+        losses_from_ns: time since which a broker serves with a loss of state that an operator's
+            signed act accepts; None: no such act. From event logs, not from the manifest.
     """
 
     order: str = "publisher"
@@ -155,10 +155,10 @@ class Promises:
 
     @classmethod
     def of_mapping(cls, values: Mapping[str, Any]) -> "Promises":
-        """From a run's manifest.
+        """Read the promises of a run's manifest.
 
         Raises:
-            ValueError: it promises nothing that is known.
+            ValueError: an unknown promise.
         """
         order, gaps = values.get("order", "publisher"), values.get("gaps", ())
         redelivers, age_ns = values.get("redelivers", False), values.get("gap_age_ns", 0)
@@ -185,14 +185,15 @@ ORDERS: Mapping[str, str] = {
 }
 """The orders of deliveries, in words.
 
-`total`: publisher order, and any two subscribers get what both get in the same order. `stream`:
-publications have places in streams; a subscriber gets those of a stream by rising places, and those
-of one publisher have places in the order published. `topic`: that, and publications of one
-publisher with the same topic come in the order published, whatever their streams. `none`: any.
+`total`: publisher order, and any two subscribers receive common publications in the same order.
+`stream`: publications have places in streams; a subscriber receives publications of a stream by
+rising places, and publications of a publisher have places in the order published. `topic`: the
+same, and publications of a publisher with the same topic arrive in the order published, in any
+streams. `none`: any order.
 """
 
 STREAMS = ("topic", "stream")
-"""The orders in which deliveries have places in streams."""
+"""The orders with places of deliveries in streams."""
 
 NOT_CHECKED: Mapping[str, tuple[str, ...]] = {
     "publisher": ("order across sources",),
@@ -201,22 +202,22 @@ NOT_CHECKED: Mapping[str, tuple[str, ...]] = {
     "stream": ("order across sources", "order across streams"),
     "none": ("order",),
 }
-"""What a verdict says nothing about, by order."""
+"""The properties that a verdict does not cover, by order."""
 
 PROMISED = "promised"
-"""The order of a guarantee that names none: the order that the protocol promises."""
+"""The order of a guarantee without an order: the order that the protocol promises."""
 
 PUBLISHER_ORDER = Promises()
 
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What a run is judged against: the workload's own words.
+    """The criteria of a run, in the words of the workload.
 
     Attributes:
-        delivery: one of DELIVERIES.
-        order: one of ORDERS, or PROMISED.
-        gapless: whether nothing may be left out between what was delivered.
+        delivery: an element of DELIVERIES.
+        order: a key of ORDERS, or PROMISED.
+        gapless: no publication may be left out between deliveries.
     """
 
     delivery: str = "exactly-once"
@@ -237,7 +238,7 @@ DELIVERIES = ("exactly-once", "at-least-once", "at-most-once")
 
 EXACTLY_ONCE = Guarantee()
 
-# --- What comes of it -----------------------------------------------------------------------
+# --- Results -------------------------------------------------------------------------------------
 
 DOUBTS: Mapping[str, str] = {
     "unsealed": "the run has no seal: nobody can tell whether its files are what it left",
@@ -310,6 +311,8 @@ DOUBTS: Mapping[str, str] = {
     "publications.rec has it sent, or after manifest.json has the run end",
     "gap_without_absence": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
     "neither sessions.jsonl, absences.jsonl nor faults/faults.jsonl has it absent before",
+    "gap_without_loss": "{file}: {who} was told that {first} to {last} of {source} were lost, and "
+    "no events.jsonl has a loss accepted since publications.rec has them sent",
     "passed_outage": "deliveries.rec and {file} disagree: {n:,} deliveries passed while {why} let "
     "nothing pass",
     "answered_outage": "acks.rec and {file} disagree: {n:,} acknowledgements came from a broker "
@@ -363,7 +366,7 @@ DOUBTS: Mapping[str, str] = {
 
 
 def doubt(kind: str, **values: Any) -> str:
-    """Something that leaves a verdict open, in words."""
+    """Return a doubt, which leaves a verdict open, in words."""
     return DOUBTS[kind].format(**values)
 
 
@@ -397,15 +400,15 @@ VIOLATIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RiskWindow:
-    """A time in which what was sent through a target might have been lost.
+    """A time in which publications through a target may have been lost.
 
     Attributes:
-        fault_ids: the fault that opened it, and the one that ended it.
-        verb: of the first, such as "absorb".
-        target: of the first, as it was named.
-        ended_by: "kill", "cut", "release" (healed), or "" when it lasted to the end.
-        parts: brokers and links; what goes through one of them was at risk.
-        err_ns: by how much its ends may be off against the stamps of publications.
+        fault_ids: the fault that opened the window, and the fault that ended the window.
+        verb: verb of the first fault, for example "absorb".
+        target: named target of the first fault.
+        ended_by: "kill", "cut", "release" (healed), or "" for a window until the end of the run.
+        parts: brokers and links; publications through any part were at risk.
+        err_ns: maximum error of both ends against the stamps of publications.
     """
 
     fault_ids: tuple[str, ...]
@@ -420,11 +423,11 @@ class RiskWindow:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What became of the deliveries that one window put at risk.
+    """The outcome of the deliveries that a window put at risk.
 
     Attributes:
-        recovered_after_ns: from the window's end to the last of them that arrived; None when
-            none did or the window never ended.
+        recovered_after_ns: time from the window's end to the last arrival of these deliveries; None
+            without an arrival or without an end.
     """
 
     window: RiskWindow
@@ -435,28 +438,28 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What all checkers count, and what they must agree on.
+    """The counts of all checkers, which must agree.
 
     Always: owed = delivered + missing + undecided.
 
     Attributes:
-        pairs: of subscription and source; those of subscriptions that never started are none.
-        owed: data publications between the fences that match, summed over pairs, without
-            those withheld and those in announced gaps.
-        delivered: of those, how many arrived at least once.
-        undecided: of those, how many did not arrive where a log is not whole, so that they may
-            have.
-        least_owed: the pair that is owed least, and how much: subscription, source, number; the
-            first by name of several. None without any pair.
-        at_risk, recovered: of those owed, and of those at risk.
-        violations: by kind; kinds without any are absent.
-        withheld: by partition, how many data publications between the fences that match were
-            announced and never arrived.
-        announced: by reason, how many were in an announced gap that the protocol promises, and
-            never arrived.
-        redelivered: given again to a subscriber that may get them again.
-        outstanding: missing deliveries and fences behind the last arrival of the source, or of
-            the topic: lost or late.
+        pairs: number of pairs of subscription and source, without subscriptions that never started.
+        owed: number of matching data publications between the fences, summed over pairs, without
+            withheld publications and publications in announced gaps.
+        delivered: number of owed publications that arrived at least once.
+        undecided: number of owed publications that did not arrive but may have, because a log is
+            incomplete.
+        least_owed: the pair with the fewest owed publications: subscription, source, number; the
+            first by name of several pairs. None without any pair.
+        at_risk, recovered: number of owed publications at risk, and of recovered publications among
+            them.
+        violations: number of violations by kind; kinds without violations are absent.
+        withheld: number of matching data publications between the fences that were announced as
+            withheld and never arrived, by partition.
+        announced: number of publications in promised announced gaps that never arrived, by reason.
+        redelivered: number of permitted redeliveries.
+        outstanding: number of missing deliveries and fences behind the last arrival of the source,
+            or of the topic: lost or late.
     """
 
     pairs: int
@@ -474,5 +477,5 @@ class Counts:
 
     @property
     def missing(self) -> int:
-        """How many of those owed surely never came."""
+        """The number of owed publications that certainly never arrived."""
         return self.owed - self.delivered - self.undecided

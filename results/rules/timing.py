@@ -1,8 +1,8 @@
-"""Times of a run: the records against the schedule that the specification makes, and the phases.
+"""Times of a run: the records against the schedule of the specification, and the phases.
 
-The intended times of a publisher follow from rate, seed and the beginning of the load. A log that
-has others, or leaves some out, is not of this workload. Phases have the lengths that the workload
-gives; all publications and deliveries lie within the phases.
+The intended times of a publisher follow from rate, seed and the beginning of the load. A log with
+other or missing times is not from this workload. Phases have the lengths in the workload. All
+publications and deliveries lie within the phases.
 """
 
 import math
@@ -21,11 +21,11 @@ from results.tables.record_files import RECORDS, STAMPS, STRETCH, RecordFile
 
 SECOND_NS = 1_000_000_000
 SLACK_NS = SECOND_NS
-"""Between the clock of the controller and what processes do at its word."""
+"""Tolerance between the controller's clock and the actions of processes on its commands."""
 AFTER_NS = 120 * SECOND_NS
-"""How long clients may still receive behind a drain that did not see everything come."""
+"""Limit of the receipts after a drain that did not observe every delivery."""
 RESOLUTION_NS = 100_000_000
-"""How long a stretch lasts, unless nothing came behind it."""
+"""Length of a stretch, unless nothing arrived behind the stretch."""
 SAMPLES = {"sampled": 16, "hist": 256}
 
 _PHASES = 0x7E57_0001
@@ -80,7 +80,7 @@ def _phases(run: Run) -> Iterator[str]:
         bound_ns = duration_ns(asked["drain_bound"]) if "drain_bound" in asked else 10 * drain_ns
         took_s = (run.manifest.get("drain") or {}).get("took_s")
         lasted_ns = drain.to_ns - drain.from_ns
-        # Behind its bound lie a fence of each publisher, and what the load was longer for.
+        # Behind the bound are a fence of each publisher, and the extension of the load.
         if isinstance(took_s, int | float) and took_s * SECOND_NS > lasted_ns + SLACK_NS:
             yield doubt("drain_length", found=_seconds(lasted_ns), wanted=f"{took_s:.3f} s")
         elif isinstance(took_s, int | float) and took_s * SECOND_NS > 2 * bound_ns + AFTER_NS:
@@ -92,7 +92,7 @@ def _seconds(length_ns: int | None) -> str:
 
 
 def duration_ns(text: str) -> int:
-    """The length of a duration of the specification."""
+    """Return the length of a duration in the specification."""
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     return int(Fraction(number) * _UNITS_NS[text[len(number) :].strip()])
 
@@ -176,7 +176,7 @@ def _rate(text: str) -> Fraction | None:
 def schedule(
     rate: Fraction, arrivals: str, seed: int, index: int, length_ns: int, most: int
 ) -> Any:
-    """The intended times of a publisher, from the beginning of the load on; at most so many."""
+    """Return up to `most` intended times of a publisher, from the beginning of the load."""
     if arrivals == "poisson":
         return np.array([*_poisson(float(rate), seed, index, length_ns, most)], "i8")
     drawn = splitmix64((splitmix64(seed ^ _PHASES) + index * _STRIDE) & (1 << 64) - 1)
@@ -212,7 +212,7 @@ def _lateness(run: Run, logs: Logs, file: RecordFile) -> Iterator[str]:
     stats = process.lines("stats.jsonl")
     if stats and stats[-1].get("backlog"):
         return
-    # What the brokers kept waiting was late through no fault of the load generator.
+    # Publications that waited for the brokers were late without a fault of the load generator.
     limit_ns += 1000 * max((line.get("blocked_us") or 0 for line in stats), default=0)
     rows = _rows(file)
     rows = rows[rows["attribute_set"] != run.content.fence_set]
@@ -265,7 +265,7 @@ def _stretches(run: Run, file: RecordFile) -> Iterator[str]:
     stamps = np.maximum.accumulate(rows["received_ns"])
     folded = np.flatnonzero(rows["kind"] == STRETCH)
     lasted_ns = rows["partition"][folded].astype("i8") * 1_000_000
-    # The last stamp before the stretch was written: what came then ended it if it was over.
+    # The last stamp before the stretch was written: a later arrival ended the stretch if complete.
     before = np.searchsorted(stamps, rows["received_ns"][folded], "left") - 1
     latest_ns = np.where(before >= 0, stamps[np.maximum(before, 0)], 0)
     began_ns = rows["received_ns"][folded] - lasted_ns

@@ -1,4 +1,4 @@
-"""What counts and doubts come to, for whoever counted on Spark: verdict, reasons, words."""
+"""Decisions from counts and doubts, for checkers on Spark: verdict, reasons, words."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -23,7 +23,7 @@ _DISORDERS = ("reordered", "order_differs", "place_back", "place_taken", "place_
 
 
 def forbids(guarantee: Guarantee, violation: str) -> bool:
-    """Whether a run with this kind of violation breaks the guarantee."""
+    """Return True if a violation of this kind breaks the guarantee."""
     if violation in _LOSSES:
         return guarantee.delivery != "at-most-once" or guarantee.gapless
     if violation == "duplicate":
@@ -39,10 +39,10 @@ def decide(
     deliveries_per_pair_min: int,
     busy: Sequence[str] = (),
 ) -> tuple[VerdictName, list[str], list[str]]:
-    """Verdict, reasons and all doubts: a proven violation counts, whatever else is unknown.
+    """Return verdict, reasons and all doubts: a proven violation counts under any doubts.
 
     Args:
-        busy: the signs of a machine that was short of time. With any, deliveries that were
+        busy: the signs of a machine that was short of time. With any sign, deliveries that were
             outstanding at the end are no proof of a loss, if nothing else is wrong.
     """
     doubts = [*doubts, *_doubts_about_counts(counts, calm, deliveries_per_pair_min)]
@@ -74,12 +74,12 @@ def decide(
 
 
 def is_outstanding(counts: Counts, broken: Mapping[str, int]) -> bool:
-    """Return whether all that is broken is deliveries that may still have been on their way."""
+    """Return True if all violations are missing deliveries that may still have been in flight."""
     return {*broken} <= {"missing", "fence_missing"} and sum(broken.values()) == counts.outstanding
 
 
 def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:
-    """Faults that may not have happened as planned."""
+    """Return doubts about faults that may not have happened as planned."""
     found = []
     for fault in faults:
         names = {"fault": fault.fault_id, "verb": fault.verb, "target": fault.target}
@@ -97,7 +97,7 @@ def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:
 
 
 def doubts_about_recoveries(faults: Iterable[Fault], recoveries: Iterable[Recovery]) -> list[str]:
-    """Absorbs that put deliveries at risk, and took in nothing by what they say themselves."""
+    """Return doubts about absorbs that put deliveries at risk, but report none absorbed."""
     idle = {
         fault.fault_id: fault for fault in faults if fault.verb in _HOLDING and fault.absorbed == 0
     }

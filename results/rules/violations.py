@@ -1,4 +1,4 @@
-"""Every violation as a row of its own, found by looking only where something is wrong."""
+"""Every violation as a row of its own, by a search only among pairs with a violation."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def objections(judged: "DataFrame") -> "DataFrame":
-    """Deliveries that are wrong whatever came before them."""
+    """Return deliveries with a violation that is independent of other deliveries."""
     from pyspark.sql import functions as F
 
     return judged.where(F.col("objection").isNotNull()).select(
@@ -23,7 +23,7 @@ def objections(judged: "DataFrame") -> "DataFrame":
 
 
 def reused_numbers(reused: "DataFrame") -> "DataFrame":
-    """Sequence numbers that were used for two publications."""
+    """Return sequence numbers that were used for two publications."""
     from pyspark.sql import functions as F
 
     return reused.select(
@@ -34,11 +34,11 @@ def reused_numbers(reused: "DataFrame") -> "DataFrame":
 
 
 class BadWalks:
-    """The pairs that did not walk what they had to, publication by publication.
+    """The pairs that did not walk the required keys, publication by publication.
 
     Args:
-        wanted: publications that happened, with the predicates they match.
-        topics: the lane of each attribute set, of runs that keep order by topic.
+        wanted: publications that happened, with the predicates that match.
+        topics: the lane of each attribute set, for runs with order by topic.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BadWalks:
         return ~F.col("matches_fence") & owed_column()
 
     def rows(self) -> list["DataFrame"]:
-        """What came again, came back, never came, or came though it had been announced."""
+        """Return rows for repeated, reordered, absent and wrongly announced deliveries."""
         contradicted = [item.pair.names for item in self._bad if item.in_spite]
         in_spite = [
             *self._announced.deliveries_in_spite(self._firsts, contradicted),
@@ -90,7 +90,7 @@ class BadWalks:
         return [self._again(), self._back(), self._absent(), *in_spite]
 
     def redelivered(self) -> dict[Names, tuple[int, int]]:
-        """By pair, how many deliveries were rightly given again, and how many of them are owed."""
+        """Return the numbers of permitted redeliveries and owed redeliveries, by pair."""
         from pyspark.sql import functions as F
 
         if self._redelivered is None:
@@ -106,7 +106,7 @@ class BadWalks:
         }
 
     def arrived_in_spite(self) -> dict[tuple[Names, str, str], int]:
-        """By pair, partition and reason, how many owed deliveries came although announced."""
+        """Count owed deliveries that arrived although announced, by pair and announcement."""
         if not any(item.in_spite for item in self._bad):
             return {}
         return self._announced.arrived(self._firsts, self._owed)

@@ -1,17 +1,19 @@
-"""What subscribers were told that they do not get, and whether anything was in the way.
+"""Announcements to subscribers of withheld publications, and their justification by faults.
 
-A subscription may start around brokers that nobody can reach. Of a source at or behind them it
-gets nothing until they know of it; what it misses meanwhile is announced: so many publications
-of that source, withheld by that partition. An announcement excuses a missing delivery only if
-the tree and the fault log bear it out: the partition lies on the way from the subscriber to the
-source, each of its brokers was really cut off from the one that detected it, and what lies
-behind them is only out of reach if they are one more than the tree is wired to get around. A
-source at a broker that has joined the running tree is the exception: what it knows it has from
-those it joined behind, so it may be withheld until all of them are back.
+A subscription may start around brokers that no broker can reach. Publications of a source at or
+behind these brokers do not arrive until the brokers have the subscription. Missed publications are
+announced: a range of publications of the source, withheld by the partition. An announcement excuses
+a missing delivery only if the tree and the fault log confirm it. The partition must lie on the path
+from the subscriber to the source. Each of its brokers must have been cut off from the detector.
+Brokers behind them are unreachable only if the partition has one broker more than the tree is wired
+to bypass. A source at a broker that has joined the running tree is an exception: the broker has its
+state from the brokers that it joined behind, so its publications may be withheld until all these
+brokers are back.
 
-A gate is closed at a start and at no other time, and it opens once what was in the way is back. So
-no fault excuses anything that began after the subscription had been accepted, and none excuses what
-was sent when it had been over for long enough, and so had whatever befell that way meanwhile.
+A gate is closed at a start and at no other time, and opens once the cause has ended. So a fault
+that began after the acceptance of the subscription excuses no announcement. No fault excuses
+publications that were sent long enough after its end, and after the end of all faults on the path
+meanwhile.
 
 Paper: [DFT11] §III (partitions), §VI lines 663-675.
 """
@@ -23,7 +25,8 @@ from results.rules.risks import Tree
 from results.rules.terms import NEVER_NS, Fault, Gap, Notice, Partition
 
 SETTLING_NS = 15_000_000_000
-"""How long after its end a fault may still keep brokers apart: suspicion, retries, recovery."""
+"""Time after the end of a fault in which brokers may stay separated: suspicion, retries,
+recovery."""
 
 _CUTS_OFF = (
     *("absorb", "send-omission", "freeze", "blackhole", "cut", "partition"),
@@ -35,24 +38,24 @@ _TAKES_OVER = ("kill", "term", "host-loss", "cut", "restart")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """When a subscription was asked for and accepted; None where nobody knows."""
+    """The times of a subscription's request and acceptance; None if unknown."""
 
     issued_ns: int | None = None
     accepted_ns: int | None = None
 
     @property
     def is_known(self) -> bool:
-        """Whether a fault can be held against it."""
+        """True if a fault can be compared with the times."""
         return self.issued_ns is not None and self.accepted_ns is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Excuse:
-    """Why publications may be withheld.
+    """The excuse for withheld publications.
 
     Attributes:
-        fault_ids: of the faults that explain it.
-        until_ns: what was sent later is not excused.
+        fault_ids: the faults that explain the notice.
+        until_ns: publications sent later are not excused.
     """
 
     fault_ids: tuple[str, ...]
@@ -61,7 +64,7 @@ class Excuse:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A fault that cuts brokers off, from the earliest it may have begun to the latest it ended."""
+    """A fault that cuts brokers off, from the earliest begin to the latest end."""
 
     fault_id: str
     verb: str
@@ -71,11 +74,11 @@ class _Span:
 
 
 class Barriers:
-    """What a run's faults really kept apart.
+    """The separations by a run's faults.
 
     Args:
-        delta: how many brokers in a row the tree is wired to get around.
-        newcomers: brokers that have joined the tree since it was deployed.
+        delta: number of consecutive failed brokers that the tree is wired to bypass.
+        newcomers: brokers that have joined the tree since its deployment.
     """
 
     def __init__(
@@ -89,12 +92,12 @@ class Barriers:
     def excuse(
         self, partition: Partition, home: str, source: str, asked: Asked, told_ns: int
     ) -> Excuse | None:
-        """What explains that a partition was in the way, and until when; None if nothing does.
+        """Return the faults that explain a partition, with the end; None without any.
 
         Args:
             home, source: the brokers of the subscriber and of the publisher.
-            asked: when the subscription was made.
-            told_ns: when the subscriber was first told of this partition and source.
+            asked: times of the subscription.
+            told_ns: time of the first notice of this partition and source to the subscriber.
         """
         if not self._is_on_the_way(partition, home, source):
             return None
@@ -115,9 +118,9 @@ class Barriers:
         return Excuse(tuple(found), until_ns)
 
     def _settled_ns(self, way: Sequence[str], over_ns: int) -> int:
-        """When a way is settled, given when what was in it was over.
+        """Return the time at which a path is settled, given the end of its fault.
 
-        What befalls it before it is settled delays that.
+        A further fault on the path before this time delays the time.
         """
         for span in sorted(self._spans, key=lambda span: span.from_ns):
             if span.from_ns <= over_ns + SETTLING_NS and _befalls(span.struck, way):
@@ -151,20 +154,20 @@ def _spans(faults: Iterable[Fault]) -> Iterable[_Span]:
             for other in applied[place + 1 :]
             if other.struck >= fault.struck and other.verb in _TAKES_OVER
         ]
-        # Between clocks that nobody compared every fault may explain everything.
+        # Without a comparison of clocks, every fault may explain everything.
         err_ns = NEVER_NS if fault.err_ns is None else fault.err_ns
         latest_ns = min(NEVER_NS, min(ends) + err_ns)
         yield _Span(fault.fault_id, fault.verb, fault.struck, from_ns - err_ns, latest_ns)
 
 
 def _befalls(struck: frozenset[str], way: Sequence[str]) -> bool:
-    """Whether a fault strikes a broker of a way or a link between any two of them."""
+    """Return True if a fault affects a broker of a path or a link between its brokers."""
     links = (f"{a}{sign}{b}" for a in way for b in way for sign in ("-", "->"))
     return not struck.isdisjoint(way) or not struck.isdisjoint(links)
 
 
 def _separates(verb: str, struck: frozenset[str], detector: str, node: str) -> bool:
-    """Whether a fault can keep `detector` from reaching `node`."""
+    """Return True if a fault can separate `detector` from `node`."""
     between = {f"{a}{sign}{b}" for a, b in ((detector, node), (node, detector)) for sign in "-"}
     between |= {f"{detector}->{node}", f"{node}->{detector}"}
     between.add(node)
@@ -175,12 +178,13 @@ def _separates(verb: str, struck: frozenset[str], detector: str, node: str) -> b
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Publications of one source that one subscription was told of first by one notice.
+    """Publications of a source that a notice announced first to a subscription.
 
     Attributes:
         first, last: keys, both included: (incarnation, sequence).
-        begun: whether the subscription had received something of the source before.
-        until_ns: what of it was sent later is not excused by any fault; None where nothing is.
+        begun: the subscription had received publications of the source before.
+        until_ns: publications sent later are not excused by any fault; None if no publication is
+            excused.
     """
 
     first: tuple[int, int]
@@ -200,12 +204,12 @@ def stretches_of(
     source: str,
     asked: Asked,
 ) -> list[Stretch]:
-    """What one subscription was told of one source, each publication once, in the log's order.
+    """Return the notices of a source to a subscription, each publication once, in the log's order.
 
-    Neighbouring stretches that are alike are one.
+    Adjacent stretches with equal attributes are joined.
 
     Args:
-        first_place: of the first delivery of that source; None when there was none.
+        first_place: place of the first delivery of the source; None without a delivery.
         source: the publisher's broker.
     """
     found: list[Stretch] = []
@@ -214,7 +218,7 @@ def stretches_of(
     for notice in notices:
         partition = notice.partition
         if partition not in until_ns:
-            # A partition that once had a reason has it for as long as it is told of.
+            # A reason of a partition holds for all its later notices.
             excuse = barriers.excuse(partition, home, source, asked, notice.received_ns)
             until_ns[partition] = None if excuse is None else excuse.until_ns
         begun = first_place is not None and first_place < notice.place
@@ -242,9 +246,9 @@ def stretches_of(
 def stretches_in_gaps(
     gaps: Iterable[Gap], reasons: Sequence[str], told: Iterable[Stretch]
 ) -> list[tuple[Gap, tuple[int, int], tuple[int, int]]]:
-    """What lies in gaps for one of these reasons and was not told otherwise, each key once.
+    """Return the ranges in gaps for these reasons without an earlier notice, each key once.
 
-    Returns: the first gap that has it, and the first and last key.
+    Returns: the first gap with the range, and the first and last key.
     """
     found: list[tuple[Gap, tuple[int, int], tuple[int, int]]] = []
     known = [(stretch.first, stretch.last) for stretch in told]
@@ -263,7 +267,7 @@ def _without(
     last: tuple[int, int],
     known: Iterable[tuple[tuple[int, int], tuple[int, int]]],
 ) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """The parts of [first, last], of one incarnation, that lie in none of the known stretches."""
+    """Return the parts of [first, last] outside of all known stretches."""
     parts = [(first[1], last[1])]
     for low, high in known:
         if low[0] != first[0]:

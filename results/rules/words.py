@@ -1,4 +1,4 @@
-"""Verdicts, recoveries and what was withheld, in a few lines for people."""
+"""Verdicts, recoveries and withheld publications, in a few lines for people."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,10 +18,10 @@ def nothing_wrong(order: str) -> str:
 
 
 def counts_in_words(counts: Counts, order: str = "publisher") -> str:
-    """What was owed, and what became of it: the parts add up to the whole.
+    """Return the owed deliveries and their outcome: the parts add up to the whole.
 
     Args:
-        order: by which the run is judged.
+        order: the order of the judgement.
     """
     parts = [f"{counts.delivered:,} delivered"]
     parts += [f"{counts.missing:,} missing"] if counts.missing else []
@@ -38,9 +38,9 @@ def counts_in_words(counts: Counts, order: str = "publisher") -> str:
 
 
 def recoveries_in_words(recoveries: Sequence[Recovery]) -> list[str]:
-    """A line for each, but one for all of a verb that put nothing at risk where these are many.
+    """Return a line for each recovery, or a single line for many recoveries of a verb without risk.
 
-    Churn has one line, however many absences it was.
+    Churn has a single line, for any number of absences.
     """
     churn = churn_of(recoveries)
     recoveries = [each for each in recoveries if each.window.verb != CHURN]
@@ -60,7 +60,7 @@ def recoveries_in_words(recoveries: Sequence[Recovery]) -> list[str]:
 
 
 def churn_of(recoveries: Sequence[Recovery]) -> dict[str, Any]:
-    """What all absences of a workload's churn come to; empty where there were none."""
+    """Return the totals of a workload's churn; empty without absences."""
     absences = [each for each in recoveries if each.window.verb == CHURN]
     if not absences:
         return {}
@@ -77,7 +77,7 @@ def churn_of(recoveries: Sequence[Recovery]) -> dict[str, Any]:
 
 
 def churn_in_words(churn: Mapping[str, Any]) -> str:
-    """What was at risk while subscribers were away, and what became of it."""
+    """Return the deliveries at risk during absences, and their outcome."""
     what = (
         f"churn: {churn['subscribers']:,} subscribers away {churn['absences']:,} times, "
         f"{churn['away_ns_mean'] / SECOND_NS:.2f} s on the mean"
@@ -93,7 +93,7 @@ def churn_in_words(churn: Mapping[str, Any]) -> str:
 
 
 def recovery_in_words(recovery: Recovery) -> str:
-    """What a fault put at risk and what became of it."""
+    """Return the deliveries that a fault put at risk, and their outcome."""
     window = recovery.window
     ending = {"kill": "the kill", "cut": "the cut", "release": "its end"}.get(window.ended_by, "")
     what = f"{window.verb} {window.target}"
@@ -112,13 +112,13 @@ def recovery_in_words(recovery: Recovery) -> str:
 
 
 def announced_in_words(announced: Mapping[str, int]) -> str:
-    """How many lay in announced gaps, by reason, for people; empty where none did."""
+    """Return the number of publications in announced gaps by reason, for people; empty for none."""
     named = ", ".join(f"{n:,} {reason}" for reason, n in sorted(announced.items()))
     return f"{sum(announced.values()):,} in announced gaps ({named})" if announced else ""
 
 
 def withheld_in_words(withheld: Mapping[str, int]) -> str:
-    """How many were withheld by which partitions, for people; empty where none were."""
+    """Return the number of withheld publications by partition, for people; empty for none."""
     if not withheld:
         return ""
     named = ", ".join(f"{n:,} by {partition}" for partition, n in sorted(withheld.items())[:8])

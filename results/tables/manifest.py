@@ -204,6 +204,11 @@ def _read_run(folder: Path, seal: Seal) -> Run:
             raise IntegrityError(f"{folder / 'manifest.json'}: {key} is missing")
     if manifest["state"] not in RUN_STATES:
         raise IntegrityError(f"{folder / 'manifest.json'}: state {manifest['state']!r} is unknown")
+    for phase in manifest.get("phases") or ():
+        for end in ("t0_ns", "t1_ns"):
+            if not isinstance(phase.get(end), int | None):
+                where = f"{folder / 'manifest.json'}: {end} of {phase['phase']}"
+                raise IntegrityError(f"{where} = {phase[end]!r} is no number")
     origin_ns = manifest.get("origin_ns")
     if not isinstance(origin_ns, int):
         origin_ns = min((phase["t0_ns"] for phase in manifest.get("phases") or ()), default=0)

@@ -19,6 +19,7 @@ from results.witnesses.rows import Blockage, Headline, LaneRows, Rows, SourceRow
 _DATA, _FENCE, _AGAIN = 0, 1, 4
 _ACKNOWLEDGED, _REJECTED = 1, 2
 _APPLICATION = 1
+_JITTER_NS = 1_000_000
 _LARGEST_SAMPLE = 200_000
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
@@ -44,6 +45,7 @@ class _Columns:
     def __init__(self, run: Run, processes: Sequence[Process]) -> None:
         self._run = run
         self._processes = processes
+        self._ordered: dict[tuple[str, str], Any] = {}
 
     def _fence_set(self, file: RecordFile) -> int:
         return len(file.tables.get("attribute_sets", ())) - 1
@@ -63,9 +65,10 @@ class _Columns:
             acknowledged={place: found[0] for place, found in answers.items()},
             rejected={place: found[1] for place, found in answers.items()},
             delivered={
-                place: file.places - len(file.scan.notices)
+                place: file.places - len(file.scan.notices) - self._kept_back(file)
                 for place, file in self._of("deliveries")
             },
+            kept_back={place: self._kept_back(file) for place, file in self._of("deliveries")},
             whole=frozenset(
                 _place(process)
                 for process in self._processes
@@ -78,6 +81,8 @@ class _Columns:
             ),
             breaches=self._breaches,
             sent_ns=self._sent_ns,
+            until=self._until,
+            early_answers={place: self._early(file) for place, file in self._of("acks")},
             ends_ns=self._ends(),
             headline=None if phase is None else self.headline(phase.from_ns, phase.to_ns),
         )
@@ -87,6 +92,29 @@ class _Columns:
             file = process.records.get(layout)
             if file is not None and not file.foreign_run and file.rows:
                 yield _place(process), file
+
+    def _until(self, place: str, layout: str, stamp_ns: int) -> int | None:
+        if (place, layout) not in self._ordered:
+            columns = [np.zeros(0, "i8")]
+            is_folded = False
+            for _, file in ((name, file) for name, file in self._of(layout) if name == place):
+                rows = _mapped(file)
+                if layout == "deliveries":
+                    is_folded |= bool(np.isin(rows["kind"], (STRETCH, NOTICE)).any())
+                    rows = rows[rows["layer"] == _APPLICATION]
+                columns.append(rows["sent_ns" if layout == "publications" else "received_ns"])
+            self._ordered[place, layout] = None if is_folded else np.sort(np.concatenate(columns))
+        stamps = self._ordered[place, layout]
+        return None if stamps is None else int(np.searchsorted(stamps, stamp_ns, "right"))
+
+    def _early(self, file: RecordFile) -> int:
+        rows = _mapped(file)
+        sent = self._stamps(file, rows, "last", 1)
+        return int(((sent > 0) & (rows["acked_ns"] < sent - _JITTER_NS)).sum())
+
+    def _kept_back(self, file: RecordFile) -> int:
+        rows = _mapped(file)
+        return int(((rows["layer"] != _APPLICATION) & (rows["kind"] != NOTICE)).sum())
 
     def _answers(self, file: RecordFile) -> tuple[int, int]:
         rows = _mapped(file)

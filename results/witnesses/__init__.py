@@ -22,6 +22,7 @@ from results.witnesses.manifest import doubts_about_manifest
 from results.witnesses.passage import doubts_about_passage
 from results.witnesses.promises import doubts_about_promises
 from results.witnesses.rows import Rows
+from results.witnesses.service import doubts_about_service
 from results.witnesses.sources import doubts_about_sources
 from results.witnesses.summary import doubts_about_processes
 
@@ -39,6 +40,7 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_gaps,
         doubts_about_passage,
         doubts_about_processes,
+        doubts_about_service,
         doubts_about_manifest,
     )
     small: tuple[Callable[[RunFolder], Iterator[str]], ...] = (

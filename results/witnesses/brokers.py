@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from results.rules.terms import NEVER_NS, doubt
-from results.witnesses.faults import faults_at
+from results.witnesses.faults import KILLS, faults_at
 from results.witnesses.folder import (
     FAULTS,
     MANIFEST,
@@ -19,8 +19,7 @@ from results.witnesses.folder import (
     stamp_of,
 )
 
-_KILLS = ("kill", "term", "host-loss")
-_STOPS = (*_KILLS, "freeze")
+_STOPS = (*KILLS, "freeze")
 _SLACK_NS = 300_000_000
 _APART_NS = 2_000_000_000
 _USUAL_NS = 1_100_000_000
@@ -60,7 +59,7 @@ def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
 
 def _about_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     name = f"{process.place}/exit.json"
-    kills = [row for row in faults_at(folder, process.name) if row["verb"] in _KILLS]
+    kills = [row for row in faults_at(folder, process.name) if row["verb"] in KILLS]
     ended = [row for row in kills if row.get("t_observed_ns") is not None]
     any_exits = any(other.has("exit.json") for other in folder.processes)
     if not process.has("exit.json"):
@@ -146,15 +145,48 @@ def _about_counters(
     restarts = [
         row
         for row in faults_at(folder, process.name)
-        if row["verb"] in ("restart", *_KILLS, "host-loss")
+        if row["verb"] in ("restart", *KILLS, "host-loss")
     ]
     if restarts:
         return
+    replaced = replacements(folder, process)
     for before, after in pairwise(lines):
+        from_ns = folder.timeline.moved(before["t_ns"], process.host)
+        to_ns = folder.timeline.moved(after["t_ns"], process.host)
+        if _holds_replacement(from_ns, to_ns, replaced):
+            continue
         for counter in _RISING:
             if after.get(counter, 0) < before.get(counter, 0):
                 yield _differ(name, FAULTS, f"restart by {counter}", after.get(counter), "none")
                 return
+
+
+def replacements(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]:
+    """Return when a broker stopped to be replaced, and when its next process began the run.
+
+    The broker logs both, and the controller logs from when until when it replaced brokers.
+    """
+    if folder.rolling_ns is None:
+        return []
+    events = [
+        (folder.timeline.moved(line["t_ns"], process.host), line["event"])
+        for line in process.lines("events.jsonl")
+        if line.get("event") in ("stopped", "run_begun")
+    ]
+    reference = (folder.manifest.get("clock") or {}).get("host_id", process.host)
+    error_ns = folder.timeline.error_ns(process.host, reference)
+    slack_ns = _SLACK_NS + (NEVER_NS if error_ns is None else error_ns)
+    from_ns, to_ns = folder.rolling_ns
+    return [
+        (stopped_ns, begun_ns)
+        for (stopped_ns, one), (begun_ns, other) in pairwise(events)
+        if (one, other) == ("stopped", "run_begun")
+        and from_ns - slack_ns <= stopped_ns <= to_ns + slack_ns
+    ]
+
+
+def _holds_replacement(from_ns: int, to_ns: int, replaced: Sequence[tuple[int, int]]) -> bool:
+    return any(from_ns <= begun_ns and stopped_ns <= to_ns for stopped_ns, begun_ns in replaced)
 
 
 def _stopped(folder: RunFolder, row: Line, broker: str) -> tuple[int, int] | None:
@@ -204,8 +236,9 @@ def _about_silences(
     # Some of the others were stopped by faults; a quarter of them surely was not.
     usual_ns = longest[len(longest) // 4] if longest else 0
     limit_ns = max(_LONGEST_SILENCE_NS, _TIMES_AS_LONG * usual_ns)
+    replaced = replacements(folder, process)
     for from_ns, to_ns in own:
-        if to_ns - from_ns <= limit_ns:
+        if to_ns - from_ns <= limit_ns or _holds_replacement(from_ns, to_ns, replaced):
             continue
         if not any(_touches(folder, row, from_ns, to_ns) for row in _all_at(folder, process)):
             yield doubt(
@@ -264,7 +297,7 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
     stops = {str(row["verb"]) for row in faults_at(folder, process.name)}
     events = process.lines("events.jsonl")
     begun = [line for line in events if line.get("event") == "run_begun"]
-    if stops & {*_KILLS, "restart"} or len(begun) != 1:
+    if stops & {*KILLS, "restart"} or len(begun) != 1:
         if not begun:
             yield doubt("missing_line", file=name, what="run_begun", other=MANIFEST)
         return
@@ -278,7 +311,7 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
     if counted and counted[0] != lost:
         yield _differ(f"{process.place}/stats.jsonl", name, "sessions lost", counted[0], lost)
     run = str(folder.manifest.get("run_id")).rpartition("-")[2]
-    apart_ns = _apart_ns(folder, process)
+    limit_ns = apart_ns(folder, process)
     seen: dict[tuple[str, str], list[int]] = {}
     for line in events:
         at_ns = folder.timeline.moved(line["t_ns"], process.host)
@@ -294,7 +327,7 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
                 )
                 continue
             far_ns = max((min(abs(a - b) for b in ours) for a in theirs), default=0)
-            if far_ns > apart_ns and not stops:
+            if far_ns > limit_ns and not stops:
                 yield doubt(
                     "sessions_apart", one="sessions.jsonl", other=name, who=client, event=event,
                     s=far_ns / 1e9,
@@ -310,15 +343,15 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
                 if event["event"] == "subscription_started"
                 and event.get("client") == f"{line['subscriber']}.{run}"
             ]
-            if started and accepted_ns < min(started) - apart_ns:
+            if started and accepted_ns < min(started) - limit_ns:
                 yield doubt(
                     "sessions_apart", one=f"{other.place}/subscriptions.jsonl", other=name,
                     who=line["sub_id"], event="accepted", s=(min(started) - accepted_ns) / 1e9,
                 )  # fmt: skip
 
 
-def _apart_ns(folder: RunFolder, process: ProcessFolder) -> int:
-    """How far two processes' stamps of one thing may be apart on a machine this busy."""
+def apart_ns(folder: RunFolder, process: ProcessFolder) -> int:
+    """Return how far two processes' stamps of one thing may be apart on a machine this busy."""
     longest = [
         to_ns - from_ns
         for other in folder.processes

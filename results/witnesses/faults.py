@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from brokerd.units import parse_duration_ns
-from results.rules.terms import doubt
+from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.folder import (
     FAULT_JOURNAL,
     FAULTS,
@@ -30,6 +30,12 @@ STAGES: Final = (
 _PROGRESS: Final = ("planned", "requested", "applied", "observed", "healed", "recovered")
 _NAMED: Final = ("step", "verb", "target", "params")
 _SLACK_NS = 2_000_000
+_LEASE_NS = 15_000_000_000
+"""The lease of a fault if its schedule names none."""
+KILLS: Final = ("kill", "term", "host-loss")
+"""Verbs that end the process of a broker."""
+_DEATH_NS = 200_000_000
+"""A fault that dies with a process ends when the process is killed, give or take so much."""
 _LEASES = ("lease", "user", "process-death")
 
 
@@ -137,6 +143,7 @@ def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
             wanted = None if stamp is None else stamp + line.get("delay_ns", 0)
     if wanted is not None and planned_ns != wanted:
         yield _differ(FAULTS, PLAN, f"planned time of {row['fault_id']}", planned_ns, wanted)
+    yield from _about_following(folder, row, line)
     duration_ns = line.get("duration_ns")
     asked_ns, healing_ns = row.get("t_requested_ns"), row.get("t_heal_requested_ns")
     is_timed = duration_ns and row.get("healed_by") == "schedule"
@@ -148,6 +155,28 @@ def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
         )
 
 
+def _about_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
+    """A step after another's end begins when the other has lasted for its time, and ends it."""
+    step, stage = line.get("after") or ("", "")
+    others = [other for other in folder.fault_rows if other["step"] == step]
+    if stage != "end" or len(others) != 1 or others[0].get("healed_by") != "process-death":
+        return
+    other = others[0]
+    plan = {each["step"]: each for each in folder.lines(PLAN)}
+    lasts_ns, asked_ns = plan.get(step, {}).get("duration_ns"), other.get("t_requested_ns")
+    if lasts_ns and asked_ns and row["t_planned_ns"] < asked_ns + lasts_ns - _SLACK_NS:
+        yield _differ(
+            FAULTS, PLAN, f"planned time of {row['fault_id']}", row["t_planned_ns"],
+            asked_ns + lasts_ns,
+        )  # fmt: skip
+    applied_ns, healed_ns = row.get("t_applied_ns"), other.get("t_healed_ns")
+    if applied_ns is None or healed_ns is None or row.get("target") != other.get("target"):
+        return
+    if abs(healed_ns - applied_ns) > _DEATH_NS:
+        what = f"end of {other['fault_id']} by {row['fault_id']}"
+        yield _differ(FAULTS, FAULTS, what, healed_ns, applied_ns)
+
+
 def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
     """The stages of one fault follow each other, within the run."""
     name = row["fault_id"]
@@ -155,7 +184,10 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
     stamps = [(stage, at_ns) for stage, at_ns in reached if at_ns is not None]
     chain = [each for each in stamps if each[0] not in ("observed", "recovered")]
     for (before, one_ns), (after, other_ns) in pairwise(chain):
-        if other_ns < one_ns - _SLACK_NS:
+        least_ns = one_ns
+        if (before, after) == ("heal_requested", "healed"):
+            least_ns = min(one_ns, *_ends_by_itself(folder, row)) - _error_ns(folder, row)
+        if other_ns < least_ns - _SLACK_NS:
             yield doubt("stage_order", fault=name, before=before, after=after, file=FAULTS)
     began = folder.phase_ns("deploy") or folder.phase_ns("warmup") or folder.phase_ns("measure")
     over = folder.phase_ns("drain")
@@ -180,6 +212,35 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
     is_told = folder.has(FAULT_JOURNAL) and state not in ("failed", "unknown")
     if is_told and done and state != done[-1]:
         yield _differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
+
+
+def _ends_by_itself(folder: RunFolder, row: Line) -> Iterator[int]:
+    """Yield the earliest stamps at which a fault may have ended before it was to be healed.
+
+    A fault ends with its lease, with its duration, or with the process that it was done to.
+    """
+    applied_ns = row.get("t_applied_ns")
+    if applied_ns is None:
+        return
+    plan = {line["fault_id"]: line for line in folder.lines(PLAN)}
+    lease = (folder.schedule.get("guard") or {}).get("lease")
+    spans = (
+        plan.get(row["fault_id"], {}).get("duration_ns"),
+        _LEASE_NS if lease is None else _fixed_ns(lease),
+    )
+    yield from (applied_ns + lasts_ns for lasts_ns in spans if lasts_ns)
+    for other in faults_at(folder, str(row["target"])):
+        ended_ns = other.get("t_applied_ns")
+        if other["verb"] in KILLS and ended_ns is not None and ended_ns >= applied_ns:
+            yield ended_ns
+
+
+def _error_ns(folder: RunFolder, row: Line) -> int:
+    """Return how far the stamps of a fault's end may be from the controller's clock."""
+    reference = (folder.manifest.get("clock") or {}).get("host_id", "")
+    hosts = (row.get("host_stamps") or {}).get("healed") or {}
+    errors = [folder.timeline.error_ns(host, reference) for host in hosts]
+    return NEVER_NS if None in errors else max(filter(None, errors), default=0)
 
 
 def _about_stages(folder: RunFolder) -> Iterator[str]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from brokerd.protocols.registry import DEFINITIONS
 from results.rules.terms import NEVER_NS
 
 Line = Mapping[str, Any]
@@ -28,6 +29,9 @@ WORKLOAD = "spec/workload.toml"
 
 WITNESSED_SCHEMA = "pubsubctl/manifest/2"
 """The first manifest schema whose folders must hold every witness."""
+
+WITNESSED_ONLINE = "pubsubctl/online/2"
+"""The schema of `online.json` that only such folders have."""
 
 SIMULATED_HOST = "simulated"
 
@@ -196,7 +200,19 @@ class RunFolder:
     @property
     def is_witnessed(self) -> bool:
         """Whether the schema of this folder demands every witness."""
-        return self.manifest.get("schema") == WITNESSED_SCHEMA
+        return self.manifest.get("schema") == WITNESSED_SCHEMA or bool(self.newer_files)
+
+    @cached_property
+    def newer_files(self) -> tuple[str, ...]:
+        """Files that a folder of an older schema does not have, or not with this content."""
+        found = [
+            f"{process.place}/online.json"
+            for process in self.processes
+            if process.document("online.json").get("schema") == WITNESSED_ONLINE
+        ]
+        if any(line.get("what") == "end" and "manifest" in line for line in self.journal):
+            found.append(JOURNAL)
+        return tuple(found)
 
     @property
     def is_of_processes(self) -> bool:
@@ -212,6 +228,11 @@ class RunFolder:
     @property
     def is_foreign(self) -> bool:
         """Whether the brokers were servers of another system."""
+        return self.names_system and self.workload.get("protocol") not in DEFINITIONS
+
+    @property
+    def names_system(self) -> bool:
+        """Whether the manifest or the specification name another system."""
         return "system" in self.manifest or self.has("spec/system.json")
 
     @cached_property
@@ -226,6 +247,18 @@ class RunFolder:
             if phase["phase"] == name and phase.get("t1_ns") is not None:
                 return int(phase["t0_ns"]), int(phase["t1_ns"])
         return None
+
+    @cached_property
+    def rolling_ns(self) -> tuple[int, int] | None:
+        """From when until when the controller replaced all agents and brokers; None: it did not."""
+        told = {
+            line.get("stage"): int(line["at_ns"]) - self.origin_ns
+            for line in self.journal
+            if line.get("what") == "rolling"
+        }
+        if "begun" not in told:
+            return None
+        return told["begun"], told.get("ended", NEVER_NS)
 
     @cached_property
     def clients(self) -> Mapping[str, tuple[str, str]]:

@@ -6,8 +6,10 @@ a fence in it, because a fence is owed to every subscriber, and it names publica
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
-from results.rules.terms import doubt
+from brokerd.protocols.interface import LOSS_ACCEPTED
+from results.rules.terms import STATE_LOST, doubt
 from results.witnesses.folder import Line, ProcessFolder, RunFolder, span_of
 from results.witnesses.rows import Rows
 
@@ -42,6 +44,11 @@ def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
     error_ns = folder.timeline.error_ns(process.host, _host_of(folder, source, rows)) or 0
     if told_ns + error_ns < began_ns or (over_ns is not None and told_ns > over_ns + error_ns):
         yield doubt("gap_when", **names)
+    if line.get("reason") == STATE_LOST:
+        # What a broker accepts to have lost when it starts was sent before.
+        lost_ns = [*_losses(folder)]
+        if not any(at_ns + error_ns + _SLACK_NS >= began_ns for at_ns in lost_ns):
+            yield doubt("gap_without_loss", **names)
     client = str(line["sub_id"]).partition("/")[0]
     away = [*folder.absences(client), *_broken(folder)]
     if not any(
@@ -49,6 +56,15 @@ def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
         for left_ns, back_ns in away
     ):
         yield doubt("gap_without_absence", **names)
+
+
+def _losses(folder: RunFolder) -> Iterator[int]:
+    """When brokers that accepted a loss were told of the run, which they log right after."""
+    for process in folder.processes:
+        for before, line in pairwise(process.lines("events.jsonl")):
+            is_first = before.get("event") == "run_begun" and isinstance(line.get("cause"), str)
+            if line.get("event") == LOSS_ACCEPTED and is_first:
+                yield folder.timeline.moved(int(line["t_ns"]), process.host)
 
 
 def _broken(folder: RunFolder) -> Iterator[tuple[int, int]]:

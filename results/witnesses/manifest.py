@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from brokerd.protocols.registry import read_topology
+from brokerd.protocols.registry import DEFINITIONS, read_topology
 from results.rules.terms import doubt
 from results.witnesses.folder import (
     JOURNAL,
     MANIFEST,
     SIMULATED_HOST,
     TOPOLOGY,
+    WITNESSED_SCHEMA,
     WORKLOAD,
     RunFolder,
 )
@@ -27,6 +28,13 @@ LAST_COUNTERS: Final = ("resent_publications", "duplicates_received")
 """Counters of brokers whose last values a verdict shows."""
 
 _SLACK_S = 1.0
+_LATE_S = 5.0
+"""The journal has a phase later than it began, by no more than that."""
+_PHASES: Final = ("deploy", "warmup", "measure", "drain")
+_SPECIFIED: Final = ("spec/cli.json", "spec/placement.json")
+"""Files that each run of brokers of ours has."""
+_OF_PROCESSES: Final = ("spec/placement.json", "spec/inventory.toml", "clock.jsonl")
+"""Files that no simulation writes."""
 
 
 def doubts_about_manifest(folder: RunFolder, rows: Rows) -> Iterator[str]:
@@ -46,9 +54,13 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
     manifest = folder.manifest
     if "protocol" in manifest and manifest["protocol"] != folder.workload.get("protocol"):
         yield _differ(WORKLOAD, "protocol", manifest["protocol"], folder.workload.get("protocol"))
-    joined = folder.joined
-    if joined and [*manifest.get("joined", ())] != joined:
-        yield _differ(TOPOLOGY, "joined", manifest["joined"], joined)
+    if folder.is_witnessed and folder.is_of_processes and not folder.is_foreign:
+        for name in _SPECIFIED:
+            if not folder.has(name):
+                yield doubt("missing_file", file=name, other=MANIFEST)
+    if "joined" in manifest and [*manifest["joined"]] != folder.joined:
+        yield _differ(TOPOLOGY, "joined", manifest["joined"], folder.joined)
+    yield from _about_kind(folder)
     labelled = (manifest.get("labels") or {}).get("brokers") == "simulated"
     if folder.processes and labelled != folder.is_simulated:
         hosts = sorted({process.host for process in folder.processes})
@@ -68,12 +80,44 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
     yield from _about_topology(folder)
 
 
+def _about_kind(folder: RunFolder) -> Iterator[str]:
+    """The kind of run that the manifest names decides which files are witnesses."""
+    manifest = folder.manifest
+    if folder.newer_files and manifest.get("schema") != WITNESSED_SCHEMA:
+        yield _differ(folder.newer_files[0], "schema", manifest.get("schema"), WITNESSED_SCHEMA)
+    if folder.names_system and not folder.is_foreign:
+        yield _differ(WORKLOAD, "system", manifest.get("system"), folder.workload.get("protocol"))
+    if bool(manifest.get("rolling")) != (folder.rolling_ns is not None):
+        yield _differ(JOURNAL, "rolling", manifest.get("rolling"), folder.rolling_ns)
+    history = (manifest.get("labels") or {}).get("history")
+    if history and (not folder.is_simulated or folder.has("spec/cli.json")):
+        yield _differ("spec/cli.json", "labels.history", history, None)
+    if not folder.is_simulated:
+        return
+    real = [name for name in _OF_PROCESSES if folder.has(name)]
+    real += [
+        f"{process.place}/{name}"
+        for process in folder.processes
+        for name in ("exit.json", "sessions.jsonl", "stats.jsonl", "online.json")
+        if process.has(name)
+    ]
+    if any(line.get("what") == "phase" for line in folder.journal):
+        real.append(JOURNAL)
+    if real:
+        yield _differ(real[0], "labels.brokers", "simulated", "processes")
+
+
 def _about_topology(folder: RunFolder) -> Iterator[str]:
     """The digest that all brokers of the deployment agreed on is the topology's."""
     manifest = folder.manifest
     parameters, protocol = manifest.get("parameters"), str(folder.workload.get("protocol"))
     running = running_of(folder)
-    if running is None or parameters is None or manifest.get("joined"):
+    if folder.is_witnessed and not folder.is_simulated and protocol in DEFINITIONS:
+        if running is None:
+            yield _differ(TOPOLOGY, "protocol", protocol, None)
+        elif parameters is None:
+            yield _differ(TOPOLOGY, "parameters", None, protocol)
+    if running is None or parameters is None or folder.joined:
         return
     topology = read_topology(folder.topology, TOPOLOGY)
     wanted = topology.digest(protocol, parameters)
@@ -101,6 +145,10 @@ def _about_clock(folder: RunFolder) -> Iterator[str]:
             if phase == "before" or complete:
                 yield doubt("missing_line", file="clock.jsonl", what=f"{lost[0]} {phase} the load",
                             other="raw/")  # fmt: skip
+    clock = folder.manifest.get("clock") or {}
+    boot, reference = clock.get("boot_id"), ids.get(str(clock.get("host_id")))
+    if boot is not None and reference is not None and str(reference).partition("/")[0] != boot:
+        yield _differ("clock.jsonl", "clock.boot_id", boot, reference)
     if folder.is_witnessed and not folder.is_simulated and not lines:
         yield doubt("missing_file", file="clock.jsonl", other=MANIFEST)
 
@@ -161,6 +209,9 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
                 yield _differ(JOURNAL, f"start of {name}", found, began.get(name))
         if manifest.get("origin_ns") != began.get("measure"):
             yield _differ(JOURNAL, "origin_ns", manifest.get("origin_ns"), began.get("measure"))
+    if folder.is_witnessed and folder.is_of_processes and manifest.get("state") == "complete":
+        for name in sorted({*_PHASES} - {*phases}):
+            yield doubt("missing_line", file=MANIFEST, what=f"phase {name}", other="raw/")
     ordered = [*(manifest.get("phases") or ())]
     for before, after in pairwise(ordered):
         if folder.has("spec/cli.json") and before.get("t1_ns") != after["t0_ns"]:
@@ -180,6 +231,7 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
         if is_real and manifest.get("state") != "running":
             yield doubt("missing_line", file=JOURNAL, what="the end", other=MANIFEST)
         return
+    yield from _about_length(folder, end)
     for key in ("state", "reasons"):
         is_there = key in end and (key in manifest or folder.is_witnessed)
         if (is_there or folder.is_witnessed) and end.get(key) != manifest.get(key):
@@ -187,6 +239,21 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
     if manifest.get("reasons") and manifest.get("state") == "complete":
         yield _differ(MANIFEST, "reasons", manifest["reasons"], "complete")
     yield from _about_repeated(folder, end.get("manifest"))
+
+
+def _about_length(folder: RunFolder, end: Mapping[str, Any]) -> Iterator[str]:
+    """The drain was over when the journal ended, by the controller's own clock."""
+    drain = folder.phase_ns("drain")
+    begun = [
+        line["t_ns"]
+        for line in folder.journal
+        if line.get("what") == "phase" and line.get("phase") == "drain" and "t_ns" in line
+    ]
+    if drain is None or not begun or "t_ns" not in end:
+        return
+    took_s, lasted_s = (drain[1] - drain[0]) / 1e9, (end["t_ns"] - begun[0]) / 1e9
+    if took_s > lasted_s + _LATE_S:
+        yield _differ(JOURNAL, "length of drain", took_s, lasted_s)
 
 
 def _about_repeated(folder: RunFolder, repeated: Mapping[str, Any] | None) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 A broker that was killed, frozen or cut off does nothing. Nothing that was both published and
 received in that time can have come to its clients, or from them, and it acknowledged nothing of it.
-Between other brokers, the protocol's own definition says which publications arrive in an outage
-(`reaches`), so a protocol that goes around a broker is not accused of it. Publications that were
+Between other brokers, the protocol's own definition says which publications surely arrive in an
+outage (`reaches`), and the routes of the overlay say which may; only those of neither cannot, so a
+protocol that goes around a broker is not accused of it. Publications that were
 sent before are not looked at: they may have waited in a socket.
 """
 
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from brokerd.overlay.outage import Outage
+from brokerd.protocols.definition import reached_over_routes
 from brokerd.protocols.registry import RunningProtocol
 from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.folder import FAULTS, Line, RunFolder, span_of, stamp_of
@@ -69,7 +71,7 @@ def _blockages(folder: RunFolder, rows: Rows) -> Iterator[Blockage]:
             to_ns - _SLACK_NS,
             why,
             frozenset(name for name, broker in broker_of.items() if broker in down),
-            _separating(running, down, cut, broker_of),
+            separating(running, down, cut, broker_of),
         )
     yield from _absences(folder)
 
@@ -118,12 +120,17 @@ def _homes(folder: RunFolder, rows: Rows) -> Mapping[str, str]:
     }
 
 
-def _separating(
+def separating(
     running: RunningProtocol | None,
     down: frozenset[str],
     cut: frozenset[tuple[str, str]],
     broker_of: Mapping[str, str],
 ) -> Callable[[str, str], bool]:
+    """Return whether nothing comes from a source to a subscription in an outage.
+
+    Args:
+        broker_of: the broker of each source and of each subscription.
+    """
     reached: Mapping[str, frozenset[str]] | None = None
     if running is not None and len(running.topology.brokers) <= _MOST_SEPARATE:
         number = running.topology.number_of
@@ -135,9 +142,13 @@ def _separating(
                 for pair in ((number(a), number(b)) for a, b in cut if {a, b} <= {*names})
             ),
         )
+        surely = running.reached(outage)
+        perhaps = reached_over_routes(running.topology, None, outage)
         reached = {
-            names[home]: frozenset(names[origin] for origin in origins)
-            for home, origins in running.reached(outage).items()
+            names[home]: frozenset(
+                names[origin] for origin in {*surely.get(home, ()), *perhaps.get(home, ())}
+            )
+            for home in {*surely, *perhaps}
         }
 
     def separates(source: str, subscription: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from brokerd.errors import ConfigError
 from brokerd.protocols.registry import DEFINITIONS, RunningProtocol, protocol_on, read_topology
 from results.rules.terms import ORDERS, PUBLISHER_ORDER, Promises, doubt
-from results.witnesses.folder import MANIFEST, TOPOLOGY, RunFolder
+from results.witnesses.folder import MANIFEST, TOPOLOGY, WORKLOAD, RunFolder
 
 
 def running_protocol(
@@ -59,6 +59,8 @@ def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
     """Yield a doubt where the manifest promises something else than the protocol does."""
     said = folder.manifest.get("promises")
     if said is None:
+        if folder.is_witnessed and (folder.is_of_processes or folder.has("spec/cli.json")):
+            yield doubt("missing_line", file=MANIFEST, what="promises", other=WORKLOAD)
         return
     wanted = promises_of(folder.workload, folder.topology)
     running = running_of(folder)

@@ -91,8 +91,12 @@ class Rows:
         lanes: by subscription, source and incarnation.
         client_of: the publisher's name, by source.
         published, acknowledged, rejected, delivered: by process folder, publications sent, numbers
-            answered, and places in the log of deliveries.
+            answered, and places in the log of what the application received.
+        kept_back: by process folder, repeated deliveries that the client library kept to itself.
         whole: process folders whose record files were all closed.
+        early_answers: by process folder, acknowledgements with a stamp before their publication's.
+        until: returns, for a process folder and a layout, how many rows have a stamp up to one;
+            None where a row may stand for several.
         breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
         sent_ns: returns when a publication was sent; None for one that was not.
         ends_ns: by process folder, the first and last stamp of its record files.
@@ -106,8 +110,11 @@ class Rows:
     acknowledged: Mapping[str, int]
     rejected: Mapping[str, int]
     delivered: Mapping[str, int]
+    kept_back: Mapping[str, int]
     whole: frozenset[str]
     breaches: Callable[[Sequence[Blockage]], Sequence[tuple[int, int]]]
     sent_ns: Callable[[str, int, int], int | None]
+    until: Callable[[str, str, int], int | None]
+    early_answers: Mapping[str, int] = field(default_factory=dict)
     ends_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     headline: Headline | None = None

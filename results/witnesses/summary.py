@@ -4,6 +4,7 @@
 wrote the records, and the manifest's headline was counted from the records.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
@@ -14,6 +15,10 @@ from results.witnesses.rows import LaneRows, Rows
 
 _SLACK_NS = 50_000_000
 _EARLY_NS = 1_000_000_000
+_BLOCK: Final = 16
+"""So many publications in a row are written row by row, or none of them."""
+_COUNTED_NS = 2_000_000_000
+"""Within that time a row that is stamped is counted."""
 _RISING: Final = ("t_ns", "offered", "sent", "acknowledged", "rejected", "delivered", "withheld")
 _COLUMNS: Final = {
     "publications": ("sequence", "intended_ns", "sent_ns", "publisher", "incarnation",
@@ -23,7 +28,14 @@ _COLUMNS: Final = {
     "deliveries": ("sequence", "received_ns", "digest", "subscription", "publisher",
                    "incarnation", "kind", "layer", "partition"),
 }  # fmt: skip
-_FINDINGS: Final = ("reordered", "wrong_match", "corrupted")
+_FINDINGS: Final = (
+    *("reordered", "wrong_match", "corrupted", "order_differs", "phantom"),
+    *("withheld_late", "withheld_delivered"),
+)
+"""What an online checker finds by itself, by the names that a judge has for it."""
+_ABSENT: Final = ("missing", "fence_missing")
+_ORDERS: Final = {"reordered": ("publisher", "total"), "order_differs": ("total",)}
+"""The orders in which a finding is one for a judge; those that are not named: all."""
 
 
 def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
@@ -34,6 +46,7 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
         if process.is_load and not folder.is_simulated:
             yield from _about_files(folder, process)
             yield from _about_totals(process, rows)
+            yield from _about_seconds(folder, process, rows)
             yield from _about_life(folder, process, rows)
         if process.has("online.json"):
             yield from _about_online(folder, process, rows)
@@ -58,6 +71,9 @@ def _about_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
                 yield _differ(name, f"{process.place}/{layout}.rec", "columns", found, columns)
         if sidecar.get("schema") != "pubsubctl/rec/1":
             yield _differ(name, MANIFEST, "schema", sidecar.get("schema"), "pubsubctl/rec/1")
+        sample = (sidecar.get("tables") or {}).get("sample") or {}
+        if sample.get("block", _BLOCK) != _BLOCK:
+            yield _differ(name, MANIFEST, "sample.block", sample["block"], _BLOCK)
         if layout == "deliveries" or not sidecar.get("tables"):
             continue
         if first is None:
@@ -111,10 +127,40 @@ def _about_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
         ("acknowledged", "acks", rows.acknowledged),
         ("rejected", "acks", rows.rejected),
         ("delivered", "deliveries", rows.delivered),
+        ("withheld", "deliveries", rows.kept_back),
     ):
         wanted = counted.get(process.place)
-        if wanted is not None and lines[-1][column] != wanted:
+        if wanted is not None and lines[-1].get(column, wanted) != wanted:
             yield _differ(name, f"{process.place}/{layout}.rec", column, lines[-1][column], wanted)
+
+
+def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
+    """Each line of statistics counts what the records had by then."""
+    name = f"{process.place}/stats.jsonl"
+    lines = process.lines("stats.jsonl")
+    if n := rows.early_answers.get(process.place):
+        yield _differ(
+            f"{process.place}/acks.rec", f"{process.place}/publications.rec",
+            "answers before their publication", n, 0,
+        )  # fmt: skip
+    if process.place not in rows.whole or not lines or "proc_id" not in lines[-1]:
+        return
+    sending = [line for before, line in pairwise(lines) if line["sent"] > before["sent"]]
+    is_late = bool(sending) and all(line.get("saturated") for line in sending)
+    if is_late and folder.manifest.get("loadgen_saturated") is False:
+        yield _differ(name, MANIFEST, "loadgen_saturated", True, False)
+    if any(process.path.glob("*.sqlite")):
+        return  # deliveries wait in a subscriber's database before they are counted
+    for column, layout in (("sent", "publications"), ("delivered", "deliveries")):
+        for line in lines:
+            least = rows.until(process.place, layout, line["t_ns"] - _COUNTED_NS)
+            most = rows.until(process.place, layout, line["t_ns"] + _COUNTED_NS)
+            if least is not None and most is not None and not least <= line[column] <= most:
+                yield _differ(
+                    name, f"{process.place}/{layout}.rec", f"{column} up to {line['t_ns']}",
+                    line[column], (least, most),
+                )  # fmt: skip
+                break
 
 
 def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
@@ -126,7 +172,12 @@ def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterat
         yield _differ(name, process.place, "process", told.get("process"), process.name)
     if folder.manifest.get("state") == "complete":
         ended = told.get("state"), told.get("exit_code"), told.get("exit_signal")
-        if ended != ("stopped", 0, None) or told.get("exit_cause") != "planned":
+        # A new agent is not the parent of the processes that it adopted: it has no exit code.
+        codes = (0,) if folder.rolling_ns is None else (0, None)
+        if (
+            ended not in [("stopped", code, None) for code in codes]
+            or told.get("exit_cause") != "planned"
+        ):
             yield _differ(name, MANIFEST, "end", told.get("exit_cause"), "complete")
     ends = rows.ends_ns.get(process.place)
     if ends is not None and (told["t_start_ns"] > ends[0] or told["t_exit_ns"] < ends[1]):
@@ -210,29 +261,47 @@ def _about_lane(
             yield _differ(name, records, f"{what} of {lane}", found, wanted)
 
 
-def findings_online(folder: RunFolder) -> dict[str, int]:
-    """Return what all online checkers of a run found wrong, by kind."""
-    totals = dict.fromkeys(_FINDINGS, 0)
+def findings_online(folder: RunFolder, rows: Rows | None) -> dict[str, int]:
+    """Return what all online checkers of a run found wrong, by kind.
+
+    What is absent counts only where each publication of a source was acknowledged, in one
+    incarnation: an online checker takes every number for published.
+
+    Args:
+        rows: the counts of record files; None where only a part of them was read.
+    """
+    totals = dict.fromkeys((*_FINDINGS, *_ABSENT), 0)
+    is_answered = rows is not None and rows.published == rows.acknowledged
+    lanes = rows.lanes if rows is not None else {}
+    times = Counter(source for source, _ in (rows.sources if rows is not None else ()))
     for process in folder.processes:
         found = process.document("online.json").get("totals")
         for kind in _FINDINGS:
             n = found.get(kind) if isinstance(found, dict) else None
             totals[kind] += n if isinstance(n, int) else 0
+        for lane in process.document("online.json").get("lanes", ()) if is_answered else ():
+            counted = lanes.get(
+                (lane.get("subscription"), lane.get("publisher"), lane.get("incarnation"))
+            )
+            is_again = counted is not None and counted.again
+            if times[lane.get("publisher")] == 1 and not is_again:
+                for kind in _ABSENT:
+                    totals[kind] += lane.get(kind, 0)
     return {kind: n for kind, n in totals.items() if n}
 
 
 def doubts_about_findings(
-    online: Mapping[str, int], violations: Mapping[str, int], *, ordered: bool
+    online: Mapping[str, int], violations: Mapping[str, int], order: str
 ) -> Iterator[str]:
     """Yield what the online checkers found and a judge did not find in the records.
 
     Args:
         online: see `findings_online`.
         violations: by kind, as the judge has counted them.
-        ordered: whether deliveries must be in an order.
+        order: of the guarantee.
     """
     for kind, n in online.items():
-        if not violations.get(kind) and (ordered or kind != "reordered"):
+        if not violations.get(kind) and order in _ORDERS.get(kind, (order,)):
             yield _differ("online.json", "deliveries.rec", kind, n, 0)
 
 

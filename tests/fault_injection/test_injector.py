@@ -11,7 +11,7 @@ import trio.testing
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import protocol_on
 from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
-from fault_injection.apply.log import FaultLog
+from fault_injection.apply.log import LEARNED, FaultLog
 from fault_injection.schedule.schedule import load_schedule
 from tests.fault_injection.test_schedule import (
     ABSORB,
@@ -211,7 +211,14 @@ def test_what_is_on_disk_says_the_same_as_what_is_in_memory(tmp_path: Path) -> N
     def read_lines(name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
 
-    assert read_lines("log.jsonl") == lines
+    *stage_lines, learned = read_lines("log.jsonl")
+    assert stage_lines == lines
+    assert (learned["fault_id"], learned["stage"]) == ("a", LEARNED)
+    absorbed = row(injection, "a")
+    assert learned["evidence"] == {
+        "absorbed_publications": absorbed["absorbed_msgs"],
+        "absorbed_bytes": absorbed["absorbed_bytes"],
+    }
     assert read_lines("faults.jsonl") == [dict(row) for row in injection.rows]
     plan = {line["step"]: line for line in read_lines("plan.jsonl")}
     assert plan["a"]["ended_by"] == "k"

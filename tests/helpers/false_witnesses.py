@@ -5,12 +5,14 @@ The run has two publishers at c1 and two subscribers at c3; c3-sub-2 is disconne
 is frozen, c2 absorbs, is killed and restarted.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from bench.run.run_directory import specification_digest
 from tests.helpers.forged_runs import RunFolder
 
 PUBLISHERS: Final = "local1/load-pub"
@@ -527,3 +529,193 @@ def a_clock_is_another(run: RunFolder) -> None:
 def a_clock_was_not_compared_afterwards(run: RunFolder) -> None:
     with run.lines("clock.jsonl") as rows:
         del rows[-1]
+
+
+# --- Kinds of runs --------------------------------------------------------------------------
+
+
+def _journaled(change: Callable[[dict[str, Any]], None]) -> Change:
+    """A change of the manifest that the journal repeats."""
+
+    def both(run: RunFolder) -> None:
+        with run.document("manifest.json") as manifest:
+            change(manifest)
+        with run.lines("log.jsonl") as rows:
+            change(rows[-1]["manifest"])
+
+    return both
+
+
+def _digested(change: Change) -> Change:
+    """A change of the specification, with its digest in manifest and journal."""
+
+    def both(run: RunFolder) -> None:
+        change(run)
+        digest = specification_digest(run.path("spec"))
+        _journaled(lambda manifest: manifest.update(specification_digest=digest))(run)
+        with run.lines("log.jsonl") as rows:
+            next(row for row in rows if row["what"] == "specification")["digest"] = digest
+
+    return both
+
+
+def _of_manifest(**values: Any) -> Change:
+    return _journaled(lambda manifest: manifest.update(values))
+
+
+def _without(name: str) -> Change:
+    return _journaled(lambda manifest: manifest.pop(name))
+
+
+for _name, _change, _says in (
+    ("schema_is_older", _of_manifest(schema="pubsubctl/manifest/1"), "schema"),
+    ("system_is_another", _of_manifest(system={"name": "mosquitto"}), "system"),
+    ("run_is_a_history", _of_manifest(labels={"history": "history"}), "labels.history"),
+    ("broker_joined", _of_manifest(joined=["c3"]), "disagree on joined"),
+    ("boot_is_another", _journaled(lambda m: m["clock"].update(boot_id="x")), "clock.boot_id"),
+    ("parameters_are_missing", _without("parameters"), "disagree on parameters"),
+):
+    _add(f"the_{_name}_in_manifest_and_journal", _change, _says)
+
+
+@_lie("phase deploy")
+def a_phase_is_missing_in_manifest_and_journal(run: RunFolder) -> None:
+    _journaled(lambda manifest: manifest["phases"].pop(0))(run)
+    with run.lines("log.jsonl") as rows:
+        rows[:] = [row for row in rows if row.get("phase") != "deploy"]
+
+
+@_lie("length of drain")
+def the_drain_ended_after_the_journal(run: RunFolder) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["phases"][-1]["t1_ns"] += 20 * SECOND
+
+    _journaled(change)(run)
+
+
+@_lie("no line about promises")
+def the_promises_are_missing_in_manifest_and_journal(run: RunFolder) -> None:
+    _without("promises")(run)
+    with run.lines("log.jsonl") as rows:
+        del next(row for row in rows if row["what"] == "specification")["promises"]
+
+
+for _name in ("cli.json", "placement.json"):
+    _add(
+        f"the_specification_has_no_{_name.partition('.')[0]}",
+        _digested(lambda run, name=_name: run.path(f"spec/{name}").unlink()),  # type: ignore[misc]
+        f"spec/{_name} is missing",
+    )
+
+
+# --- Brokers against clients and faults -----------------------------------------------------
+
+
+def _events_of(run: RunFolder, broker: str) -> str:
+    (path,) = run.folder.glob(f"raw/*/{broker}/events.jsonl")
+    return path.relative_to(run.folder).as_posix()
+
+
+@_lie("only the first has fault")
+def a_broker_never_did_its_own_fault(run: RunFolder) -> None:
+    with run.lines(_events_of(run, "c2")) as rows:
+        rows[:] = [row for row in rows if row["event"] != "fault_applied"]
+
+
+@_lie("applied of")
+def a_broker_did_its_own_fault_later(run: RunFolder) -> None:
+    with run.lines(_events_of(run, "c2")) as rows:
+        next(row for row in rows if row["event"] == "fault_applied")["t_ns"] += 2 * SECOND
+
+
+@_lie("starts of c1")
+def a_broker_began_twice(run: RunFolder) -> None:
+    with run.lines(_events_of(run, "c1")) as rows:
+        rows.insert(2, {**rows[0], "t_ns": rows[0]["t_ns"] + SECOND})
+
+
+@_lie("disagree on clients")
+def a_broker_served_a_client_of_nobody(run: RunFolder) -> None:
+    with run.lines(_events_of(run, "c1")) as rows:
+        known = next(row for row in rows if row["event"] == "session_established")
+        peer = f"c1-sub-9.{rows[0]['run_id'].rpartition('-')[2]}"
+        rows.insert(1, {**known, "peer": peer, "session": 99})
+
+
+@_lie("publications delivered by")
+def a_broker_delivered_less(run: RunFolder) -> None:
+    (path,) = run.folder.glob("raw/*/c3/stats.jsonl")
+    with run.lines(path.relative_to(run.folder).as_posix()) as rows:
+        for row in rows:
+            row["publications_delivered"] //= 2
+
+
+@_lie("stats.jsonl and raw/")
+def the_last_statistics_of_a_broker_are_cut(run: RunFolder) -> None:
+    (path,) = run.folder.glob("raw/*/c1/stats.jsonl")
+    with run.lines(path.relative_to(run.folder).as_posix()) as rows:
+        del rows[-3:]
+
+
+# --- Load generators ------------------------------------------------------------------------
+
+
+def _found_online(kind: str) -> Change:
+    """An online checker found something, and the headline and the journal repeat it."""
+
+    def change(run: RunFolder) -> None:
+        with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+            online["totals"][kind] += 1
+            online["lanes"][0][kind] += 1
+            if kind == "missing":
+                online["totals"]["owed"] += 1
+                online["lanes"][0]["owed"] += 1
+            totals = dict(online["totals"])
+        _journaled(lambda manifest: manifest["headline"].update(online=totals))(run)
+
+    return change
+
+
+for _kind in ("missing", "fence_missing", "phantom", "withheld_late", "withheld_delivered"):
+    _add(f"the_online_checker_found_{_kind}", _found_online(_kind), f"disagree on {_kind}")
+
+
+@_lie("answers before their publication")
+def acknowledgements_came_before_publications(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "acks") as rows:
+        rows.all["acked_ns"][:20] = rows.all["acked_ns"][0] - SECOND // 10
+
+
+@_lie("delivered up to")
+def deliveries_were_counted_late(run: RunFolder) -> None:
+    with run.lines(f"raw/{SUBSCRIBERS}/stats.jsonl") as rows:
+        for row in rows[:-1]:
+            row["delivered"] = 0
+
+
+@_lie("sent up to")
+def publications_were_counted_late(run: RunFolder) -> None:
+    with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as rows:
+        for row in rows[:-1]:
+            row["sent"] = 0
+
+
+@_lie("loadgen_saturated")
+def every_second_was_late(run: RunFolder) -> None:
+    with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as rows:
+        for row in rows:
+            row["saturated"] = True
+
+
+@_lie("an absence of")
+def somebody_was_away_without_churn(run: RunFolder) -> None:
+    with run.document("manifest.json") as manifest:
+        left_ns = manifest["origin_ns"] + SECOND
+    line = {"subscriber": "c3-sub-1", "t_left_ns": left_ns, "t_back_ns": left_ns + SECOND // 50}
+    run.path(f"raw/{SUBSCRIBERS}/absences.jsonl").write_text(json.dumps(line) + "\n")
+
+
+@_lie("disagree on withheld")
+def a_repeated_delivery_was_kept_back(run: RunFolder) -> None:
+    with run.lines(f"raw/{SUBSCRIBERS}/stats.jsonl") as rows:
+        rows[-1]["withheld"] = 1

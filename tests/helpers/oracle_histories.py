@@ -76,6 +76,8 @@ def _play(
             if min(gap.place, end) == place:
                 source = sources[gap.source]
                 clock[0] = gap.received_ns
+                since_ns = history.promises.losses_from_ns
+                oracle.accepts_losses = since_ns is not None and since_ns <= gap.received_ns
                 oracle.gap(log.subscription, 1, source, gap.first, gap.last, gap.reason)
         for row in log.delivered[place : place + 1]:
             blob, _ = _content(history, logs[row.source], row.sequence)

@@ -9,6 +9,7 @@ from typing import Final
 
 from brokerd.client.state import Home
 from brokerd.model.identity import SourceId
+from brokerd.protocols.definition import Order
 from results.reference import risk as reference_risk
 from results.reference import verdict as reference_verdict
 from results.rules import risks, verdicts
@@ -34,6 +35,11 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     # lost_state
     "any-signature-accepts-a-loss": {"changes": {"secret": b"x" * 32}},
     # oracle
+    "forgets-in-no-order-what-came-before-a-move": {"order": Order.NONE},
+    "topics-move-in-the-order-of-their-publisher": {"order": Order.TOPIC},
+    "overtaken-publication-was-had": {"order": Order.TOPIC},
+    "gap-announced-before-a-move-is-owed": {"order": Order.TOPIC},
+    "whole-move-may-lose-in-no-order": {"order": Order.NONE},
     "gap-is-owed-to-who-forgot": {"again": (1, 3, 4)},
     "gap-excuses-what-lies-behind-it": {"again": (4,)},
     # plans

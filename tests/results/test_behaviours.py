@@ -56,7 +56,8 @@ def test_the_page_on_an_experiment_holds_all_it_shows(spark, tmp_path):
     folder = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs", Silent(), 1)
     draw("dft11.queue", spark, folder)
     claim = {
-        "claim": "queue.empties", "verdict": "fails", "ours": "12", "ci": "", "tolerance": "≤ 10",
+        "claim": "queue.empties", "tests": "paper", "verdict": "fails", "ours": "12", "ci": "",
+        "tolerance": "≤ 10", "wrong": "",
         "paper_value": "none", "statement": "it empties", "explanation": "because <it> is small",
         "differs": "counts others", "set_after_results": "the bound",
     }  # fmt: skip

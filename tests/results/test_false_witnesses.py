@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from results.reference.files import Refused
+from results.reference.files import Refused, read_toml
 from results.reference.history import History
 from results.reference.reading import judge_folder, read_history
 from results.reference.rule import check
@@ -24,7 +24,10 @@ from results.tables.load import LoadedRun
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal
-from tests.helpers.false_witnesses import LIES
+from results.witnesses.passage import separating
+from results.witnesses.promises import running_protocol
+from results.witnesses.summary import doubts_about_findings
+from tests.helpers.false_witnesses import LIES, SUBSCRIBERS
 from tests.helpers.forged_runs import RunFolder
 from tests.helpers.mutations import sampled
 from tests.results.test_forged_runs import on_spark
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HONEST = Path(__file__).parent / "witnessed_run"
+TOPOLOGIES = Path(__file__).parents[2] / "bench" / "topologies"
 SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "delta-tree-crash"
 
 
@@ -60,6 +64,42 @@ def doubts_of_facts(folder: Path) -> tuple[str, ...]:
 def test_no_witness_of_an_honest_run_contradicts_another(folder: Path) -> None:
     assert judge_folder(folder).doubts == ()
     assert doubts_of_facts(folder) == ()
+
+
+def test_a_repeated_delivery_that_the_client_kept_back_is_no_contradiction(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(HONEST, folder)
+    run = RunFolder(folder)
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        again = rows.all[40].copy()
+        again["layer"], again["received_ns"] = 0, rows.all["received_ns"][50]
+        rows.insert(51, again)
+    with run.lines(f"raw/{SUBSCRIBERS}/stats.jsonl") as lines:
+        lines[-1]["withheld"] = 1
+    seal(folder)
+    assert judge_folder(folder).doubts == ()
+    assert doubts_of_facts(folder) == ()
+
+
+def test_a_dead_server_of_several_keeps_no_brokers_apart() -> None:
+    topology = read_toml(TOPOLOGIES / "proxies.toml")
+    running = running_protocol({"protocol": "multi_proxy"}, topology)
+    assert running is not None
+    brokers = {"e1/1": "e1", "e2-sub-1/1": "e2"}
+    apart = {
+        down: separating(running, frozenset(down), frozenset(), brokers)("e1/1", "e2-sub-1/1")
+        for down in (("v1",), ("x1",), ("v1", "v2", "v3"), ("x1", "x2"), ("e2",))
+    }
+    assert [down for down, is_apart in apart.items() if is_apart] == [
+        ("v1", "v2", "v3"), ("x1", "x2"), ("e2",),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("order", "doubts"), [("publisher", 1), ("topic", 0), ("none", 0)])
+def test_steps_back_between_topics_are_no_finding_where_order_is_of_topics(
+    order: str, doubts: int
+) -> None:
+    assert len([*doubts_about_findings({"reordered": 68}, {}, order)]) == doubts
 
 
 def test_whoever_lies_in_one_file_is_found_out(folders: dict[str, Path]) -> None:

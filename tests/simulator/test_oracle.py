@@ -475,9 +475,13 @@ def test_what_comes_again_is_marked_so() -> None:
         story.deliver(2)
 
 
-def _moved(*, whole: bool, delivered: tuple[int, ...]) -> Story:
-    """Return a story in which a subscriber has 1 and 3, in no order, and then moves."""
-    story = Story(order=Order.NONE)
+UNORDERED = [each for each in Order if not each.is_of_sources]
+"""Orders in which a later publication of a source may overtake an earlier one."""
+
+
+def _moved(order: Order, *, whole: bool, delivered: tuple[int, ...]) -> Story:
+    """Return a story in which a subscriber has 1 and 3, but not 2, and then moves."""
+    story = Story(order=order)
     story.start()
     story.publish(1, 2, 3)
     story.deliver(1, 3)
@@ -492,17 +496,50 @@ def _moved(*, whole: bool, delivered: tuple[int, ...]) -> Story:
     return story
 
 
-def test_in_no_order_what_was_missing_may_follow_after_a_move() -> None:
-    """It was taken for a duplicate, since a later one had come before the move."""
-    _moved(whole=True, delivered=(2,))
+@pytest.mark.parametrize("order", UNORDERED)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_publication_overtaken_before_a_move_may_follow(order: Order, whole: bool) -> None:
+    """The oracle reported it as a duplicate of a later one, which may be of another topic."""
+    _moved(order, whole=whole, delivered=(2,))
 
 
+@pytest.mark.parametrize("order", UNORDERED)
 @pytest.mark.parametrize("sequence", [1, 3])
-def test_in_no_order_nothing_comes_again_after_a_move(sequence: int) -> None:
+def test_in_no_order_nothing_comes_again_after_a_move(order: Order, sequence: int) -> None:
     with pytest.raises(InvariantViolated, match="duplicate"):
-        _moved(whole=False, delivered=(sequence,))
+        _moved(order, whole=False, delivered=(sequence,))
 
 
-def test_in_no_order_a_whole_move_loses_nothing() -> None:
+@pytest.mark.parametrize("order", UNORDERED)
+def test_in_no_order_a_whole_move_loses_nothing(order: Order) -> None:
     with pytest.raises(InvariantViolated, match="has not got it"):
-        _moved(whole=True, delivered=())
+        _moved(order, whole=True, delivered=())
+
+
+@pytest.mark.parametrize("order", UNORDERED)
+def test_a_gap_announced_before_a_whole_move_is_not_owed_after_it(order: Order) -> None:
+    story = Story(order=order, gaps=("released",))
+    story.start()
+    story.publish(1, 2, 3)
+    story.deliver(1, 3)
+    story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
+    story.oracle.subscribed("s.", 1, parse_predicate("true"))
+    story.oracle.started("s.", 1)
+    story.oracle.moved("s", "s.", whole=True)
+    _acknowledge(story, 1, 2, 3)
+    story.oracle.judge_end()
+
+
+@pytest.mark.parametrize("order", UNORDERED)
+def test_a_publication_overtaken_before_a_subscription_is_given_up_may_follow(
+    order: Order,
+) -> None:
+    story = Story(order=order)
+    story.start()
+    story.publish(1, 2, 3)
+    story.deliver(1, 3)
+    story.oracle.given_up("s", 1)
+    story.start()
+    story.deliver(2)
+    with pytest.raises(InvariantViolated, match="duplicate"):
+        story.deliver(3)

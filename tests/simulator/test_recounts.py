@@ -14,13 +14,20 @@ from brokerd.simulator.checks.recounts import check_recounts
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.helpers.exchange import run_of
 
-SEEDS = {"delta_tree": 1, "durable": 2, "ges": 2, "ges_reliable": 1, "gryphon": 4, "multi_proxy": 2}
-"""So many seeds of each protocol come to all that is counted."""
+SEEDS = {
+    "delta_tree": (1,),
+    "durable": (1, 2),
+    "ges": (1, 2),
+    "ges_reliable": (1,),
+    "gryphon": (1, 2, 3, 4, 11),
+    "multi_proxy": (1, 2),
+}
+"""Seeds of each protocol that reach all counters; 11 of gryphon acknowledges a part of a run."""
 
 
 @pytest.mark.parametrize("protocol", SEEDS)
 def test_what_is_counted_is_what_there_is(protocol: str) -> None:
-    for seed in range(1, SEEDS[protocol] + 1):
+    for seed in SEEDS[protocol]:
         report = run_seed(seed, protocol, SwarmOptions(check_purity=False))
         assert not report.violations, f"seed {seed}"
         assert report.counters["counters_recounted"] > 10

@@ -1,8 +1,8 @@
-"""The best-effort baseline: forward what matches, remember nothing.
+"""The best-effort baseline: forwards matching publications and stores none.
 
-Subscriptions are flooded and confirmed, so that nothing is missed while nothing fails. A
-publication is sent on and forgotten: what a link or broker swallows is gone, and a publisher
-that resends after an interruption is heard twice.
+Subscriptions are flooded and confirmed, so that no publication is missed without a failure. A
+publication is forwarded and forgotten. A publication that a failing link or broker absorbs is lost,
+and a publisher that resends after an interruption causes duplicates.
 
 Paper: [GD02] §4.1 (the system Gryphon is compared with).
 """
@@ -37,12 +37,12 @@ class BestEffort(ForwardingCore):
         return self._routes.statistics()
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
-        """See ForwardingCore: it is told what to send here."""
+        """See ForwardingCore: the neighbour receives all subscriptions."""
         self._routes.offer_all(peer)
 
 
 def make_core(context: CoreContext) -> BestEffort:
-    """A broker's core."""
+    """Return a broker's core."""
     return BestEffort(
         context.broker,
         primary_tree(context.topology).neighbours(context.broker),

@@ -1,4 +1,4 @@
-"""best_effort, as everybody else sees it."""
+"""Definition of best_effort."""
 
 from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.overlay.routes import Lost
@@ -15,8 +15,11 @@ from brokerd.protocols.definition import (
 
 
 def _excess(topology: Topology, parameters: BestEffortParameters, lost: Lost) -> Excess | None:
-    """It goes on without nobody. How many faults a schedule may have at once is no less than for
-    other protocols on the tree, so that one schedule runs with all."""
+    """Return the first lost broker: best_effort tolerates no loss of a broker.
+
+    The fault bound of a schedule is no less than for other protocols on the tree, so that one
+    schedule runs with all protocols.
+    """
     if not lost.brokers:
         return None
     return Excess(lost.brokers[:1], "and best_effort goes past nobody")

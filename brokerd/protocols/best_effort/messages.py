@@ -1,4 +1,4 @@
-"""What brokers of the best-effort baseline say to each other."""
+"""Messages between brokers of the best-effort baseline."""
 
 from brokerd.model.identity import SubscriptionId
 from brokerd.model.predicate import Predicate
@@ -8,10 +8,10 @@ from brokerd.model.record import record
 
 @record
 class SubscriptionsOffered:
-    """Send me what matches these.
+    """A request for publications that match these subscriptions.
 
-    `complete`: first message of a session, names everything; what was known from this peer and
-    is not in it is over.
+    `complete`: the first message of a session, with all subscriptions; other subscriptions from
+    this peer have ended.
     """
 
     subscriptions: tuple[tuple[SubscriptionId, Predicate], ...]
@@ -20,20 +20,20 @@ class SubscriptionsOffered:
 
 @record
 class SubscriptionsReached:
-    """These are known to every broker on the sender's side."""
+    """The confirmation that every broker on the sender's side has some subscriptions."""
 
     subscriptions: tuple[SubscriptionId, ...]
 
 
 @record
 class SubscriptionsWithdrawn:
-    """These are over."""
+    """The end of some subscriptions."""
 
     subscriptions: tuple[SubscriptionId, ...]
 
 
 @record
 class ForwardedPublications:
-    """Publications on their way; nobody answers."""
+    """Publications between two brokers, without an acknowledgement."""
 
     run: PublicationRun

@@ -13,10 +13,11 @@ class BestEffortParameters:
     """Parameters of best_effort.
 
     Attributes:
-        retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
+        retry_first_ns, retry_limit_ns: wait before an unreachable broker is dialled again; doubles
             up to the limit.
-        client_subscriptions: how many subscriptions a client may have; more are refused.
-        client_linger_ns: how long a vanished subscriber's subscriptions stay.
+        client_subscriptions: greatest number of subscriptions of a client; further ones are
+            refused.
+        client_linger_ns: duration for which subscriptions of a disconnected subscriber are kept.
     """
 
     retry_first_ns: int = 500 * MILLISECOND_NS
@@ -26,17 +27,17 @@ class BestEffortParameters:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """The parameters in `values`, with the defaults for what is not there.
+        """Return the parameters in `values`, with defaults for missing keys.
 
         Raises:
-            ConfigError: an unknown key or a value of the wrong type; says which, in `where`.
+            ConfigError: an unknown key or a value of the wrong type; names the key in `where`.
         """
         parameters: Self = read_section(cls, dict(values), where)
         return parameters
 
     def check(self, where: str) -> None:
-        """Any of them will do."""
+        """Accept every combination of parameters."""
 
     def warnings(self) -> tuple[str, ...]:
-        """None beyond what its name says."""
+        """Return no warning."""
         return ()

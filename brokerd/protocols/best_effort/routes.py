@@ -1,4 +1,4 @@
-"""Where publications go in best_effort: to every side and client that has said so."""
+"""The routes of publications in best_effort: to every neighbour and client that subscribed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from brokerd.protocols.parts.selection import RunSelection, match_run
 
 @dataclass(slots=True)
 class Route:
-    """A subscription, where it came from, and which sides have not all got it yet."""
+    """A subscription with its origin, and the neighbours without a confirmation yet."""
 
     subscription: SubscriptionId
     predicate: Predicate
@@ -34,17 +34,17 @@ class Route:
 
 
 class _Targets(NamedTuple):
-    """Where a matching publication goes."""
+    """The neighbours and the clients' subscriptions that a publication is sent to."""
 
     brokers: tuple[BrokerNumber, ...]
     clients: dict[ClientId, tuple[int, ...]]
 
 
 class Routes:
-    """All subscriptions, each with the side that it came from.
+    """All subscriptions, with the neighbour or client of their origin.
 
     Args:
-        reaches: whether a neighbour has a session, or a client is connected.
+        reaches: returns whether a neighbour has a session, or a client is connected.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Routes:
         )
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message of a neighbour."""
+        """Return the handlers of neighbours' messages by type."""
         return {
             SubscriptionsOffered: self._on_offered,
             SubscriptionsReached: self._on_reached,
@@ -87,7 +87,7 @@ class Routes:
         }
 
     def offer_all(self, peer: BrokerNumber) -> None:
-        """Tell a neighbour, first of all, what to send here."""
+        """Send a neighbour all subscriptions from other sides, first of all in a session."""
         offered = [
             (route.subscription, route.predicate)
             for route in self._routes.values()
@@ -98,7 +98,7 @@ class Routes:
     def add_local(
         self, client: ClientId, number: int, subscription: SubscriptionId, predicate: Predicate
     ) -> Route:
-        """Take up a subscription of a client here, and tell it how far that is."""
+        """Add a subscription of a client here, and report its state to the client."""
         route = Route(subscription, predicate, client, number, self._others(client))
         self._add([route], origin=client)
         if route.awaited:
@@ -107,7 +107,7 @@ class Routes:
         return route
 
     def tell(self, route: Route) -> None:
-        """Tell a client how far its subscription is."""
+        """Report the state of a subscription to its client."""
         state = Subscribed(route.number, "pending" if route.awaited else "started")
         self._machine.send(route.origin, state)
 
@@ -169,7 +169,7 @@ class Routes:
                 self._machine.send(neighbour, offer)
 
     def forget(self, subscriptions: list[SubscriptionId], origin: Peer) -> None:
-        """Subscriptions of one side are over: tell the others."""
+        """Remove subscriptions of one side, and withdraw them from the other neighbours."""
         if not subscriptions:
             return
         for subscription in subscriptions:
@@ -181,7 +181,7 @@ class Routes:
                 self._machine.send(neighbour, SubscriptionsWithdrawn(tuple(subscriptions)))
 
     def _tell_reached(self, subscriptions: list[SubscriptionId]) -> None:
-        """Say of those that all sides have got where that was asked."""
+        """Confirm subscriptions to the side of their origin, if all other sides have confirmed."""
         reached: dict[BrokerNumber, list[SubscriptionId]] = {}
         for subscription in subscriptions:
             route = self._routes[subscription]
@@ -201,7 +201,7 @@ class Routes:
         self.forward(message.run, peer)
 
     def forward(self, run: PublicationRun, origin: Peer) -> None:
-        """Send each publication once to every side and client that wants it."""
+        """Send publications once to every neighbour and client with a matching subscription."""
         targets = match_run(self._memo, run, origin)
         self._counters["publications_received"] += len(run)
         places_by_broker: dict[BrokerNumber, list[int]] = {}

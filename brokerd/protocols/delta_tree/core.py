@@ -1,12 +1,12 @@
-"""One broker's share of the δ-fault-tolerant protocol, put together from its parts.
+"""The core of the δ-fault-tolerant protocol at a broker, assembled from parts.
 
-Exactly-once, per-source order and no gap hold for these reasons; PROTOCOL.md has the whole
-argument. (1) Whatever two publications of one source a broker sends to a hop, it sends in
-order, and when the hop of a destination changes it sends everything unconfirmed again, in
-order, before anything newer; so first copies arrive in order everywhere, and a number per
-source tells duplicates. (2) A publication leaves a queue only when every home broker it was
-matched for has confirmed it. (3) A subscription starts when all brokers route by it, and each
-stream begins after the last publication that may have met one that did not.
+Exactly-once, per-source order and no gap hold for three reasons; PROTOCOL.md has the whole
+argument. (1) A broker sends any two publications of a source to a hop in order. When the hop of
+a destination changes, the broker sends all unconfirmed publications again, in order, before newer
+publications. So first copies arrive in order everywhere, and a number per source detects
+duplicates. (2) A publication leaves a queue only when every home broker in the audience has
+confirmed. (3) A subscription starts when all brokers route by the subscription, and a stream begins
+after the last publication that may have met a broker without the subscription.
 
 Paper: [DFT11].
 """
@@ -69,31 +69,31 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
 
 DEPARTED = "has left the tree"
-"""Why a session is closed."""
+"""The reason in a CloseSession."""
 
 
 class Relays(Protocol):
-    """What is between driver and core while sessions are relayed.
+    """The layer between driver and core while sessions are relayed.
 
     Attributes:
-        is_busy: there is such a session, or what may become one.
-        watch: told of each step of the core, where anybody wants to know.
+        is_busy: a relayed session exists, or is being opened.
+        watch: receives every step of the core, if set.
     """
 
     is_busy: bool
     watch: Callable[[Event, list[Effect]], None] | None
 
     def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """As DeliveryProtocol.handle."""
+        """See DeliveryProtocol.handle."""
 
 
 class DeltaTree(EventMachine):
     """A broker that delivers exactly once, in order, around up to δ failures.
 
     Attributes:
-        sessions: whom it reaches, and how.
-        relays: sees to sessions that third brokers relay, where there may be any.
-        deadlines: all that it waits for, and what is around it.
+        sessions: the reachable brokers and their sessions.
+        relays: handles sessions that third brokers relay; None without such sessions.
+        deadlines: of the core and of the layers around it.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class DeltaTree(EventMachine):
         return effects
 
     def step(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """As `handle`, whatever is relayed."""
+        """Handle an event as `handle` does, without the relays."""
         straight = self._publications.straight
         if straight is not None:
             kind = type(event.message) if type(event) is MessageReceived else None
@@ -204,16 +204,16 @@ class DeltaTree(EventMachine):
 
     @property
     def neighbourhood(self) -> Neighbourhood:
-        """What it knows of the tree at present."""
+        """The present neighbourhood in the tree."""
         return self._state.neighbourhood
 
     @property
     def incarnation(self) -> int:
-        """Of this broker."""
+        """The incarnation of this broker."""
         return self._state.incarnation
 
     def next_deadline(self) -> Instant | None:
-        """See DeliveryProtocol; that of relays too, where there may be any."""
+        """See DeliveryProtocol; includes the deadlines of relays."""
         changes = 0
         for deadlines in self.deadlines:
             changes += deadlines.changes
@@ -225,7 +225,7 @@ class DeltaTree(EventMachine):
 
     @property
     def is_due(self) -> bool:
-        """Whether anything of its own is, relays left out."""
+        """True if a deadline of the core is due, not of the relays."""
         earliest = self._state.deadlines.earliest()
         return earliest is not None and earliest <= self.now_ns
 
@@ -283,7 +283,7 @@ class DeltaTree(EventMachine):
         )
 
     def before_return(self) -> None:
-        """Confirmations of one event leave together, behind everything else."""
+        """Send the confirmations of one event together, behind all other messages."""
         self._clients.settle()
         if self._state.recovering:
             self._recovery.end_if_complete()
@@ -343,10 +343,10 @@ class DeltaTree(EventMachine):
             self._sessions_changed()
 
     def _on_grown(self, event: TopologyGrown) -> None:
-        """A leaf joins: until it is here it counts as any broker that cannot be reached.
+        """Add a leaf to the neighbourhood; until its session the leaf counts as unreachable.
 
-        Paper: [DFT11] §II lines 272-276. Deviates: whoever runs the brokers tells all of the
-        leaf's neighbourhood, instead of the parent.
+        Paper: [DFT11] §II lines 272-276. Deviates: the operator notifies all of the leaf's
+        neighbourhood, instead of the parent.
         """
         state = self._state
         state.change_neighbourhood(state.neighbourhood.grown(event.broker, event.parent))
@@ -356,10 +356,10 @@ class DeltaTree(EventMachine):
         self._sessions_changed()
 
     def _on_shrunk(self, event: TopologyShrunk) -> None:
-        """A leaf has left: every part forgets it, and what others still say of it is let pass.
+        """Remove a departed leaf from every part, and tolerate later messages about it.
 
-        What tells duplicates does not forget its sources: copies of what it had sent may still
-        be on their way.
+        Duplicate detection keeps the leaf's sources: copies of its publications may still be on
+        their way.
         """
         state = self._state
         state.change_neighbourhood(state.neighbourhood.shrunk(event.broker))
@@ -420,11 +420,11 @@ class DeltaTree(EventMachine):
         self._sessions_changed()
 
     def _sessions_changed(self) -> None:
-        """Bring everything in line with the sessions there are; the order counts.
+        """Adjust all parts to the present sessions; the order matters.
 
-        SyncEnd comes after all subscriptions, or a recovering peer would think itself complete
-        without those pending here; publications come last, so that they meet brokers that know
-        what they are for.
+        SyncEnd follows all subscriptions, or a recovering peer would count as complete without the
+        subscriptions pending here. Publications come last, so that they arrive at brokers with the
+        subscriptions that they match.
         """
         newly_active = self._sessions.refresh()
         self._partitions.follow_sessions()

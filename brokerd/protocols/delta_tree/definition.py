@@ -1,4 +1,4 @@
-"""delta_tree, as everybody else sees it.
+"""Definition of delta_tree.
 
 Paper: [DFT11].
 """

@@ -1,4 +1,4 @@
-"""What brokers of a δ tree say to each other. One FIFO per session carries all of it.
+"""Messages between brokers of a δ tree. One FIFO per session carries all of them.
 
 Paper: [DFT11] §V-VIII.
 """
@@ -14,15 +14,15 @@ from brokerd.model.record import record
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tag:
-    """A part of the tree whose sources a subscription does not (yet) hear.
+    """A partition tag: a part of the tree without (so far) a subscription.
 
-    Covers the last broker of `path`, and with `beyond` whatever lies behind it, seen from the
-    subscription's home. Two tags of the same detector for the same broker are equal, whichever
-    partition made them.
+    The tag covers the last broker of `path`, and with `beyond` all brokers behind it, seen from the
+    subscription's home. Two tags of the same detector for the same broker are equal, for any
+    partition.
 
     Attributes:
-        path: home … the broker that could not be reached.
-        detector: who could not; on the path.
+        path: home … the unreachable broker.
+        detector: the broker that detected the partition; on the path.
         incarnation, number: of the partition.
     """
 
@@ -34,18 +34,18 @@ class Tag:
 
     @property
     def node(self) -> BrokerNumber:
-        """The broker that could not be reached."""
+        """The unreachable broker."""
         return self.path[-1]
 
     @property
     def partition(self) -> PartitionId:
-        """The partition that the tag stands for."""
+        """The partition of the tag."""
         nodes = self.path[self.path.index(self.detector) + 1 :]
         return PartitionId(self.detector, self.incarnation, self.number, nodes)
 
     @property
     def place(self) -> tuple[BrokerNumber, tuple[BrokerNumber, ...], bool]:
-        """What tells tags of one subscription apart."""
+        """The key that distinguishes tags of a subscription."""
         return self.detector, self.path[-1:], self.beyond
 
     def __eq__(self, other: object) -> bool:
@@ -54,12 +54,12 @@ class Tag:
 
 @record
 class Tombstones:
-    """Tombstones: subscriptions of one home broker that are over for ever.
+    """Tombstones: subscriptions of a home broker that have ended permanently.
 
     Attributes:
-        before: all of the home's incarnations before this one are.
-        ranges: (incarnation, first, incarnation, last): what was issued from one to the other is,
-            whole incarnations between them included; increasing, none touches another.
+        before: all subscriptions of earlier incarnations of the home have ended.
+        ranges: (incarnation, first, incarnation, last): all subscriptions in the range have ended,
+            including whole incarnations in between; increasing, without adjacent ranges.
     """
 
     home: BrokerNumber
@@ -69,9 +69,9 @@ class Tombstones:
 
 @record
 class Summary:
-    """First message of every session: what the sender routes by, and whether it recovers.
+    """First message of every session: the sender's subscriptions, and whether it recovers.
 
-    `tombstones`: every subscription that it knows to be over, home by home.
+    `tombstones`: every ended subscription in the sender's record, home by home.
     """
 
     accepted: tuple[SubscriptionId, ...]
@@ -81,14 +81,14 @@ class Summary:
 
 @record
 class Unsubscription:
-    """More subscriptions are over than the sender has told on this session so far."""
+    """Ended subscriptions beyond the sender's earlier messages on this session."""
 
     tombstones: tuple[Tombstones, ...]
 
 
 @record
 class SyncEnd:
-    """Everything the sender had to bring the receiver up to date has been sent."""
+    """The end of the messages that bring the receiver up to date."""
 
     recovering: bool
 
@@ -104,7 +104,7 @@ class RecoveryFlag:
 class SubscriptionCopy:
     """A subscription on its way away from home. `path`: home … receiver, all brokers between.
 
-    `recovery` is set when it was sent because the receiver had lost it (tracing only).
+    `recovery` is set if the receiver had lost the subscription (tracing only).
     """
 
     subscription: SubscriptionId
@@ -115,7 +115,7 @@ class SubscriptionCopy:
 
 @record
 class UpstreamCopy:
-    """A subscription for a broker nearer to its home that may not know it; accepted at once."""
+    """A subscription for a broker nearer to home that may lack it; accepted at once."""
 
     subscription: SubscriptionId
     predicate: Predicate
@@ -125,10 +125,11 @@ class UpstreamCopy:
 
 @record
 class SubscriptionConfirmation:
-    """Every broker behind the sender has the subscription, but for the tagged parts.
+    """The confirmation that all brokers behind the sender have the subscription.
 
-    `cut` is where the stream of each source begins: publications up to it are not part of it.
-    `source_paths`: home … source broker, for each broker with a source in the cut.
+    `tags`: the exceptions. `cut`: the beginning of each source's stream: publications up to the cut
+    are not part of the stream. `source_paths`: home … source broker, for every broker with a source
+    in the cut.
     """
 
     subscription: SubscriptionId
@@ -139,12 +140,12 @@ class SubscriptionConfirmation:
 
 @record
 class RecoveryNotifier:
-    """For a subscription's home: of `removed` only `added` is still unaware of it.
+    """For a subscription's home: of `removed` only `added` still lacks the subscription.
 
-    Travels, is kept, sent again and confirmed like a publication of `source`, number `sequence`;
-    all brokers it passes apply it. `path`: emitter … home, the whole way.
+    A notifier travels, is queued, sent again and confirmed like a publication of `source`, number
+    `sequence`; all brokers on the way apply the notifier. `path`: emitter … home, complete.
 
-    Paper: [DFT11] §VIII-A lines 859-900 (p_rec). Deviates: one per subscription.
+    Paper: [DFT11] §VIII-A lines 859-900 (p_rec). Deviates: a notifier per subscription.
     """
 
     source: SourceId
@@ -158,7 +159,7 @@ class RecoveryNotifier:
 
 
 class PartitionNumbers(NamedTuple):
-    """Partitions of one detector, all numbers from `first` to `last`; 0, 0 for none."""
+    """Partitions of a detector, all numbers from `first` to `last`; 0, 0 for none."""
 
     detector: BrokerNumber
     incarnation: int
@@ -168,9 +169,9 @@ class PartitionNumbers(NamedTuple):
 
 @record
 class PartitionNew:
-    """There are partitions. `paths`: detector … receiver, for each detector.
+    """New partitions. `paths`: detector … receiver, for every detector.
 
-    Goes over all sessions, as far as 2δ links from the detector.
+    Sent over all sessions, as far as 2δ links from the detector.
 
     Paper: [DFT11] §IV lines 362-370.
     """
@@ -181,9 +182,9 @@ class PartitionNew:
 
 @record
 class PartitionGone:
-    """Partitions are over, and so is every one of an earlier incarnation of their detectors.
+    """The end of partitions, and of all partitions of earlier incarnations of their detectors.
 
-    Wins over PartitionNew, in whatever order the two come. `paths`: detector … receiver.
+    Prevails over PartitionNew, in any order of arrival. `paths`: detector … receiver.
 
     Paper: [DFT11] §VIII-A lines 896-900.
     """
@@ -193,7 +194,7 @@ class PartitionGone:
 
 
 class Stamp(NamedTuple):
-    """The place of a publication in the queue of one broker, counted within its incarnation."""
+    """The place of a publication in the queue of a broker, counted within its incarnation."""
 
     incarnation: int
     number: int
@@ -201,16 +202,17 @@ class Stamp(NamedTuple):
 
 @record
 class SequenceVector:
-    """Which brokers have queued the publications of a run on their way, and in which place.
+    """The brokers that have queued the publications of a run on their way, with the places in their
+    queues.
 
-    Stamps follow sequences: whoever queued publication `sequence` as number n queued
+    Stamps follow sequence numbers: a broker that queued publication `sequence` as number n queued
     publication `sequence` + 3 as number n + 3. So one vector serves a whole run, and every part
-    of it.
+    of the run.
 
     Attributes:
-        sequence: the publication whose stamps these are; none of the run's is lower.
-        stamps: of the brokers before the receiver on the path, nearest first; None for one that
-            this copy went past.
+        sequence: the publication of the stamps; no number in the run is lower.
+        stamps: of the brokers before the receiver on the path, nearest first; None for a bypassed
+            broker.
 
     Paper: [DFT11] §VII lines 688-816.
     """
@@ -219,21 +221,21 @@ class SequenceVector:
     stamps: tuple[Stamp | None, ...]
 
     def at(self, sequence: int) -> "SequenceVector":
-        """The same with the stamps of another publication, which is no lower."""
+        """Return the vector with the stamps of a later publication."""
         later = sequence - self.sequence
         stamps = [stamp and Stamp(stamp.incarnation, stamp.number + later) for stamp in self.stamps]
         return SequenceVector(sequence, tuple(stamps))
 
 
 class PublicationTag(NamedTuple):
-    """Publications come from a source on a partition, or, with `beyond`, behind it."""
+    """A tag of publications with a source on a partition, or, with `beyond`, behind it."""
 
     partition: PartitionId
     beyond: bool
 
     @property
     def place(self) -> tuple[BrokerNumber, BrokerNumber]:
-        """Who could not reach whom."""
+        """The detector and the broker that it could not reach."""
         return self.partition.detector, self.partition.nodes[-1]
 
 
@@ -241,8 +243,8 @@ class PublicationTag(NamedTuple):
 class PublicationCopy:
     """Publications on their way. `path`: source broker … receiver, on the primary tree.
 
-    `vector` is there if and only if the deployment detects duplicates by vectors or holds back
-    what would not propagate legitimately. `tags` is empty but where home brokers go by it
+    `vector` is present exactly if the deployment detects duplicates by vectors or holds
+    publications without a legitimate path. `tags` is empty unless home brokers evaluate tags
     (`tag_eval` "pt").
     """
 
@@ -254,24 +256,24 @@ class PublicationCopy:
 
 @record
 class PublicationConfirmation:
-    """Per (source, first, last): all of that source received on this session in it is done."""
+    """Confirmations of (source, first, last): all publications in the range on this session."""
 
     ranges: tuple[tuple[SourceId, int, int], ...]
 
 
 @record
 class Relay:
-    """About a session between `asker` and `target` that a third broker relays.
+    """A message about a session between `asker` and `target` that a third broker relays.
 
-    On a direct session it says whose the messages behind it are; all others change nothing of
-    that. `incarnation` is the sender's own end's, where one is made known.
+    On a direct session the message names the session of the messages behind it; other messages do
+    not change that. `incarnation` is that of the sender's end, if announced.
 
     Attributes:
-        step: "ask": the asker wants such a session, until it says otherwise. "accept": it is up
-            at the target. "close": it is over, or asked for no longer. "carry": what follows on
-            this session is its, up to the next "carry" or "own". "own": what follows is of the
-            direct session itself.
-        number: the asker's, rising.
+        step: "ask": the asker requests such a session, until revoked. "accept": the session is
+            established at the target. "close": the session has ended, or is no longer requested.
+            "carry": later messages on this session belong to the relayed session, up to the next
+            "carry" or "own". "own": later messages belong to the direct session.
+        number: of the asker, increasing.
     """
 
     step: Literal["ask", "accept", "close", "carry", "own"]
@@ -282,5 +284,5 @@ class Relay:
 
     @property
     def name(self) -> tuple[BrokerNumber, BrokerNumber, int]:
-        """What tells relayed sessions apart."""
+        """The key that distinguishes relayed sessions."""
         return self.asker, self.target, self.number

@@ -1,4 +1,4 @@
-"""Parameters of delta_tree, its switches, and the profiles that choose them.
+"""Parameters of delta_tree, with switches and the profiles that set switches.
 
 Paper: [DFT11] §IV-VII.
 """
@@ -18,7 +18,7 @@ SWITCHES: dict[str, tuple[str, ...]] = {
     "dedupe": ("source", "vector", "both"),
     "legitimacy": ("observe", "hold"),
 }
-"""What a profile of delta_tree chooses between."""
+"""The switches that a profile of delta_tree sets, with their choices."""
 
 PROFILES: dict[str, dict[str, str]] = {
     "robust": {
@@ -36,14 +36,16 @@ PROFILES: dict[str, dict[str, str]] = {
         "legitimacy": "hold",
     },
 }
-"""The profiles of delta_tree: what each of its switches is unless it is set on its own."""
+"""The profiles of delta_tree: the default of every switch."""
 
 NEEDED_SWITCHES = (
     ("accept", "late", "cut", "full"),
     ("dedupe", "vector", "legitimacy", "hold"),
 )
-"""With the first switch so, the second has to be so: without, publications are lost or come
-twice within delta failures. Simulations show it (PROTOCOL.md §7, §8); brokers do not run it.
+"""Choices of a first switch that require the choice of a second switch.
+
+Otherwise publications are lost or duplicated within delta failures. Simulations show it
+(PROTOCOL.md §7, §8); brokers refuse the combination.
 """
 
 VECTOR_WARNING = (
@@ -58,50 +60,53 @@ class DeltaTreeParameters:
     """Parameters of delta_tree.
 
     Attributes:
-        delta: failures to tolerate at once; the neighbourhood radius is delta + 1. Raising it
+        delta: failures to tolerate at once; the neighbourhood radius is delta + 1. A higher delta
             costs sessions (the ball grows with fan-out ** (delta + 1)).
-        retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
+        retry_first_ns, retry_limit_ns: wait before an unreachable broker is dialled again; doubles
             up to the limit.
-        queue_limit: publications a broker holds before it says so in its event log. Nothing is
-            dropped or refused: what a publisher may have unacknowledged bounds the queue.
-        persist_routing: whether a subscription is on disk at every broker that has confirmed
-            it. Without, a broker that restarts knows its own clients' subscriptions only, and
-            the promise holds for crashes only while its neighbours are reachable.
-        client_window: publications a client may have unacknowledged before deliveries wait.
-        client_subscriptions: how many subscriptions a client may have; more are refused.
-        client_linger_ns: how long a vanished subscriber's subscriptions stay (its deliveries
-            are held, unconfirmed, meanwhile).
-        audit_interval_ns: how often a broker asks again about the parts of the tree that its
-            subscriptions do not hear, in case the answer was lost in two crashes.
-        cold_start_after_ns: how long a component in which every broker is recovering waits for
-            one that is not before it goes on alone.
-        publication_log: whether a publication is on disk at its publisher's broker before it is
-            acknowledged, and acknowledged then. Without, it is acknowledged once everybody has
-            it, and until then the publisher itself has to keep it. With it, at most
-            `queue_limit` publications of one source are acknowledged and not yet done.
-        profile: "robust", or "paper" for [DFT11] as it is written but for its errors; fills in
-            the switches below that are left "".
-        accept: whether a broker routes by a subscription on arrival ("early"), or when all
-            behind it have confirmed ("late").
+        queue_limit: publications in a broker's queue at which the broker writes to the event log.
+            Nothing is dropped or refused: the publishers' windows bound the queue.
+        persist_routing: whether a subscription is on disk at every broker that has confirmed the
+            subscription. Without, a broker that restarts has only subscriptions of the broker's own
+            clients, and the promise holds for crashes only while the neighbours are reachable.
+        client_window: number of unacknowledged publications of a client at which deliveries wait.
+        client_subscriptions: greatest number of subscriptions of a client; further ones are
+            refused.
+        client_linger_ns: duration for which subscriptions of a disconnected subscriber are kept
+            (and deliveries held, unconfirmed).
+        audit_interval_ns: interval between a broker's requests about tagged parts of the tree, in
+            case the answer was lost in two crashes.
+        cold_start_after_ns: wait of a component of recovering brokers for a broker that is not
+            recovering, before the component continues alone.
+        publication_log: whether a publication is on disk at the publisher's broker before the
+            acknowledgement, and acknowledged then. Without, a publication is acknowledged once the
+            audience has confirmed, and until then the publisher itself has to keep the publication.
+            With the log, at most `queue_limit` publications of a source are acknowledged and not
+            yet confirmed.
+        profile: "robust", or "paper" for [DFT11] as written except for errors; sets the
+            switches below that are left "".
+        accept: whether a broker routes by a subscription on arrival ("early"), or after the
+            confirmations of all brokers behind ("late").
         tag_eval: whether a home broker looks for the source of a publication behind a partition
-            on the publication's path ("path"), or in what brokers near the partition stamped
-            on it from their partition tables ("pt").
-        cut: whose word on where a source is goes into a start cut: that of its own broker
+            on the publication's path ("path"), or in the publication's tags, which brokers near the
+            partition add from the partition table ("pt").
+        cut: whether a start cut contains the sequence numbers of a source's own broker only
             ("src"), or of every broker on the way too ("full", needed with "late").
-        dedupe: how a broker tells a first copy from another one. "source": by the publisher's
-            own numbers; right whatever restarts. "vector": by the stamps of the 2δ + 1 brokers
-            before it; goes wrong when one of them restarts between two copies. "both": decides
-            by source, and counts where the vectors would have decided otherwise.
-        legitimacy: what happens to a publication that would have gone past more than δ of 2δ + 1
-            consecutive brokers. "observe": it goes on, and is counted where it carries a vector.
-            "hold": it waits, and everything for the same hop behind it, until there is a way.
-        switch: what happens to unconfirmed publications when the next hop of their destination
-            changes while the old one is alive. "resend": all go to the new hop, at once.
-            "drain": they stay where they are, and newer ones wait until those are confirmed;
+        dedupe: the detection of duplicates. "source": by the publisher's own numbers; correct
+            after any restart. "vector": by the stamps of the 2δ + 1 brokers before; wrong if a
+            broker among them restarts between two copies. "both": decides by source, and counts
+            disagreements of the vectors.
+        legitimacy: the handling of a publication that would bypass more than δ of 2δ + 1
+            consecutive brokers. "observe": the publication is forwarded, and counted if a vector is
+            present. "hold": the publication waits, and everything for the same hop behind, until a
+            path exists.
+        switch: the handling of unconfirmed publications when the next hop of a destination
+            changes while the old hop is alive. "resend": all go to the new hop, at once.
+            "drain": all stay at the old hop, and newer publications wait for the confirmations;
             fewer duplicates, a longer pause.
-        assist: "on": two live brokers whose link is down have a session that a third one relays,
-            so that up to delta failures of links stall nothing. "off": what lies between them
-            waits for the link.
+        assist: "on": two live brokers with a broken link have a session that a third broker relays,
+            so that up to delta failures of links stall nothing. "off": publications between the two
+            wait for the link.
 
     Paper: [DFT11] §IV-VII.
     """
@@ -140,16 +145,16 @@ class DeltaTreeParameters:
             raise ValueError(f"assist = {self.assist!r}; one of off, on")
 
     def in_profile(self, profile: str) -> Self:
-        """The same, with everything that a profile chooses chosen by this one."""
+        """Return the parameters with all switches of another profile."""
         return replace(
             self, profile=profile, accept="", tag_eval="", cut="", dedupe="", legitimacy=""
         )
 
     def check(self, where: str) -> None:
-        """Make sure that the switches together bear what one of them is for.
+        """Check that the switches fit together.
 
         Raises:
-            ConfigError: they do not; says which one has to be what, in `where`.
+            ConfigError: a switch needs another value; names it in `where`.
         """
         for switch, value, other, needed in NEEDED_SWITCHES:
             now = getattr(self, other)
@@ -160,20 +165,20 @@ class DeltaTreeParameters:
                 )
 
     def warnings(self) -> tuple[str, ...]:
-        """What duplicate detection by vectors does not promise."""
+        """Return the weaker promises of duplicate detection by vectors."""
         return (VECTOR_WARNING,) if self.dedupe == "vector" else ()
 
     @property
     def carries_vectors(self) -> bool:
-        """Whether publications carry a sequence vector."""
+        """True if publications carry a sequence vector."""
         return self.dedupe != "source" or self.legitimacy == "hold"
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
-        """The parameters in `values`, with the defaults for what is not there.
+        """Return the parameters in `values`, with defaults for missing keys.
 
         Raises:
-            ConfigError: an unknown key or a value of the wrong type; says which, in `where`.
+            ConfigError: an unknown key or a value of the wrong type; names the key in `where`.
         """
         parameters: Self = read_section(cls, dict(values), where)
         return parameters

@@ -1,1 +1,1 @@
-"""Durable subscriptions: what was missed while away comes when its subscriber is back."""
+"""Durable subscriptions: events missed by a disconnected client arrive after its return."""

@@ -1,11 +1,11 @@
-"""Subscriptions that have come from another broker, until nobody else has or holds anything.
+"""Subscriptions that have moved here, until no other broker has or holds anything for them.
 
-First every pubend is to hold what the subscription lacks; then all other brokers are to let go of
-it, whichever of them has it; and when this broker has released no more than the subscription has,
-whatever it said before, nothing needs to be held. All of that is asked for until it is answered,
+First every pubend holds the events that the subscription lacks. Then all other brokers release the
+subscription. Once this broker has released no more than the subscription has acknowledged,
+whatever it announced before, nothing needs to be held. All requests are repeated until answered,
 also after a restart.
 
-Paper: [DS03] §1 (item 5, reconnect anywhere; how is not told there).
+Paper: [DS03] §1 (item 5, reconnect anywhere; the paper gives no method).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,23 +21,23 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 
 ARRIVING: Final = "arriving"
-"""Per subscription of which others have not let go yet, or something is held: its generation."""
+"""Per subscription that other brokers may have, or with holds: the generation."""
 
 ARRIVALS: Final = "arrivals"
 
 Whose = tuple[ClientId, int]
-"""A subscription, wherever it is."""
+"""A subscription, at any broker."""
 
 
 @dataclass(slots=True, eq=False)
 class Holder:
-    """What one broker's pubends hold for one subscription.
+    """The hold of a broker's pubends for a subscription.
 
     Attributes:
-        asked_ns: when it was asked first without an answer since.
-        until_ns: so long it is surely held.
-        last: what was there when it was held first; who has that needs nothing held.
-        is_over: it was told that it need hold nothing.
+        asked_ns: the time of the first request without an answer since.
+        until_ns: the time until which the hold surely lasts.
+        last: the last events at the first hold; a subscription beyond them needs no hold.
+        is_over: True after the request to hold nothing.
     """
 
     asked_ns: Instant | None = None
@@ -46,7 +46,7 @@ class Holder:
     is_over: bool = False
 
     def take(self, last: Sequence[tuple[StreamId, int]], lease_ns: Instant) -> None:
-        """It is held, for a lease from when that was asked for first."""
+        """Record a hold, with a lease from the time of the first request."""
         if self.last is None:
             self.last = dict(last)
         if self.asked_ns is not None:
@@ -55,13 +55,13 @@ class Holder:
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """One subscription that has come.
+    """A subscription that has moved here.
 
     Attributes:
-        local: None once it has ended here.
-        holders: the brokers whose pubends hold something for it, or may.
-        untold: those that have not said that they have let go of it.
-        stay: its number among all that have come since this broker began.
+        local: None once the subscription has ended here.
+        holders: the brokers with pubends that hold, or may hold, something.
+        untold: the brokers that have not confirmed the release of the subscription.
+        stay: the number of this arrival since this broker has started.
     """
 
     generation: int
@@ -73,14 +73,14 @@ class Arrival:
 
 
 class Arrivals:
-    """All of one broker.
+    """All arrivals at a broker.
 
     Args:
-        all_streams: of all pubends; whoever has pubends may have had subscribers.
-        tell: has something passed on to another broker.
-        find: a subscription that is here.
-        let_go: ends one that is elsewhere now, of that generation; then does something.
-        cut: ends the session of a client that is elsewhere now, of that generation.
+        all_streams: of all pubends; every broker with pubends may have had subscribers.
+        tell: forwards a message to another broker.
+        find: returns a subscription of this broker.
+        let_go: ends a subscription that is elsewhere in that generation, and then calls back.
+        cut: closes the session of a client that is elsewhere in that generation.
     """
 
     def __init__(
@@ -113,45 +113,46 @@ class Arrivals:
         self._stays = 0
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of arrivals."""
         return len(self._arrivals)
 
     def takers(self) -> dict[type, Callable[[Any], None]]:
-        """Who takes what other brokers say."""
+        """Return the handlers of other brokers' messages."""
         return {Held: self.on_held, Moved: self.on_moved, LetGo: self.on_let_go}
 
-    # ------------------------------------------------------------ what happens here
+    # ------------------------------------------------------------ events here
 
     def row(self, local: DurableSubscription) -> Change:
-        """What stands on disk until others have let go of it, and nothing is held for it.
+        """Return the row that stays on disk until nothing is left or held elsewhere.
 
-        The stay begins when it is there.
+        The attachment begins once the row is durable.
         """
         whose = local.client, local.number
         self._unbegun[whose] = None
         return Change(ARRIVING, _row_key(whose), local.generation)
 
     def begin(self, local: DurableSubscription, *, lacks: bool) -> None:
-        """A subscription is here, with its row on disk, and may be elsewhere.
+        """Begin an arrival with a durable row; other brokers may have the subscription.
 
         Args:
-            lacks: this broker may have released what the subscription has not acknowledged.
+            lacks: True if this broker may have released events without the subscription's
+                acknowledgement.
         """
         self._begin((local.client, local.number), local.generation, local, lacks=lacks)
 
     def start(self, incarnation: int) -> None:
-        """This broker begins; what was asked before that is asked anew, if it still matters."""
+        """Start an incarnation; requests of earlier incarnations are repeated if still needed."""
         self._incarnation = incarnation
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Ask anew for all that an earlier incarnation had asked for."""
+        """Repeat all requests of an earlier incarnation."""
         for key, generation in recovered.get(ARRIVING, {}).items():
             client, _, number = key.rpartition("/")
             whose = client, int(number)
             self._begin(whose, generation, self._find(whose), lacks=True)
 
     def ended(self, local: DurableSubscription) -> None:
-        """A subscription has ended here: nothing is held for it any more."""
+        """End a subscription here, with all holds for it."""
         whose = local.client, local.number
         arrival = self._arrivals.get(whose)
         if arrival is not None and arrival.local is local:
@@ -159,7 +160,7 @@ class Arrivals:
             self._go_on(whose, arrival)
 
     def progressed(self) -> None:
-        """Subscriptions have acknowledged more, and that is on disk."""
+        """Reduce holds after acknowledgements have become durable."""
         for whose, arrival in list(self._arrivals.items()):
             for broker, holder in list(arrival.holders.items()):
                 if not holder.is_over and self._is_over(arrival, holder):
@@ -168,11 +169,11 @@ class Arrivals:
             self._settle(whose, arrival)
 
     def due(self, whose: Whose) -> None:
-        """Ask again for what was not answered, and have held what still has to be."""
+        """Repeat unanswered requests, and renew holds."""
         self._go_on(whose, self._arrivals[whose])
 
     def drop(self, broker: BrokerNumber) -> None:
-        """A broker is gone for good: it has nothing, and holds nothing."""
+        """Remove a decommissioned broker, which has nothing and holds nothing."""
         del self._streams[broker]
         for whose, arrival in list(self._arrivals.items()):
             arrival.holders.pop(broker, None)
@@ -180,15 +181,15 @@ class Arrivals:
             self._go_on(whose, arrival)
 
     def unheld(self, without: BrokerNumber) -> int:
-        """Of how many that have come something may be lost, whatever one of the brokers holds."""
+        """Return the number of arrivals that may lose something without a broker's holds."""
         return sum(not self._is_held(arrival, without) for arrival in self._arrivals.values())
 
-    # ------------------------------------------------------------ what others say
+    # ------------------------------------------------------------ other brokers' messages
 
     def on_held(self, message: Held) -> None:
-        """A broker's pubends hold what was asked for, or nothing any more."""
+        """Take the answer to a request for a hold."""
         if message.asked_in != self._incarnation:
-            return  # what an earlier incarnation had held, it may have let go of since
+            return  # a hold of an earlier incarnation may have ended since
         whose, arrival = self._answered(message)
         if arrival is None or message.stay != arrival.stay:
             return
@@ -205,26 +206,29 @@ class Arrivals:
         self._settle(whose, arrival)
 
     def on_let_go(self, message: LetGo) -> None:
-        """A broker has let go of a subscription, or never had it."""
+        """Record that a broker has released a subscription, or never had it."""
         whose, arrival = self._answered(message)
         if arrival is not None:
             arrival.untold.pop(message.at, None)
             self._settle(whose, arrival)
 
     def on_hold(self, message: Hold) -> None:
-        """A subscription is elsewhere: who is here for it is cut off, but not forgotten yet."""
+        """Close the session of a client that is at another broker; keep its state for now."""
         local = self._find((message.client, message.number))
         if local is not None and local.generation < message.generation:
             self._cut(message.client, message.generation)
 
     def on_moved(self, message: Moved) -> None:
-        """Let go of a subscription, if it was not here later; who was earlier is told so."""
+        """Release a subscription with an earlier attachment.
+
+        If the attachment here is later, correct the sender.
+        """
         whose = message.client, message.number
         local, arrival = self._find(whose), self._arrivals.get(whose)
         if local is not None and local.generation > message.generation:
             if arrival is None:
                 self._tell(Moved(message.at, self._broker, *whose, local.generation))
-            return  # that broker is told so when it may let go
+            return  # that broker is notified when it may release
         if arrival is not None:
             if (message.generation, message.at) < (arrival.generation, self._broker):
                 return
@@ -244,7 +248,7 @@ class Arrivals:
         self, whose: Whose, generation: int, local: DurableSubscription | None, *, lacks: bool
     ) -> None:
         self._unbegun.pop(whose, None)
-        lacks = lacks or whose in self._arrivals  # what is held for an earlier stay
+        lacks = lacks or whose in self._arrivals  # holds for an earlier attachment
         holders = {each: Holder() for each in self._streams} if lacks else {}
         untold = dict.fromkeys(each for each in self._streams if each != self._broker)
         arrival = self._arrivals[whose] = Arrival(generation, local, holders, untold, self._stays)
@@ -260,7 +264,7 @@ class Arrivals:
         return whose, arrival
 
     def _go_on(self, whose: Whose, arrival: Arrival) -> None:
-        """Ask for what is to be asked for now; and again, until it is answered."""
+        """Send all requests that are due, and repeat them until answered."""
         is_held = self._is_held(arrival)
         for broker, holder in list(arrival.holders.items()):
             if self._is_over(arrival, holder) or self._is_stale(holder):
@@ -284,12 +288,12 @@ class Arrivals:
         self._tell(Hold(broker, self._broker, *whose, arrival.generation, behind, *question))
 
     def _announce(self, whose: Whose, arrival: Arrival) -> None:
-        """Nothing that the subscription lacks can go: others may let go of it."""
+        """Ask other brokers to release a subscription; all that it lacks is held."""
         for broker in arrival.untold:
             self._tell(Moved(broker, self._broker, *whose, arrival.generation))
 
     def _settle(self, whose: Whose, arrival: Arrival) -> None:
-        """Over, where nothing is left; else when to go on."""
+        """Remove a completed arrival, or set the time of the next request."""
         if self._arrivals.get(whose) is not arrival:
             return
         lease_ns = self._parameters.hold_lease_ns
@@ -310,18 +314,18 @@ class Arrivals:
             self._deadlines.set((ARRIVALS, whose), self._machine.now_ns + arrival.wait_ns)
 
     def _is_over(self, arrival: Arrival, asked: Holder) -> bool:
-        """Whether this broker releases no more than the subscription has, from now on."""
+        """Return True if this broker releases no more than the subscription has, from now on."""
         local, last = arrival.local, asked.last
         if local is None or last is None:
             return local is None
         return all(local.lane(stream).committed >= tick for stream, tick in last.items())
 
     def _is_stale(self, asked: Holder) -> bool:
-        """Whether what is held is to be held for longer."""
+        """Return True if a hold has to be renewed."""
         return asked.until_ns - self._machine.now_ns < self._parameters.hold_lease_ns * 4 // 5
 
     def _is_held(self, arrival: Arrival, without: BrokerNumber | None = None) -> bool:
-        """Whether all that the subscription lacks is held, for now; but for one broker's."""
+        """Return True if everything that a subscription lacks is held, but for a broker's holds."""
         return all(
             asked.until_ns > self._machine.now_ns or self._is_over(arrival, asked)
             for broker, asked in arrival.holders.items()

@@ -1,4 +1,4 @@
-"""What one subscription has missed of one stream, in batches, the oldest first.
+"""Batches of missed ticks of a subscription in a stream, the oldest first.
 
 Paper: [DS03] §4.2 (batch read).
 """
@@ -13,13 +13,13 @@ from brokerd.protocols.interface import LogEffect
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is known of the ticks behind `after`, up to `upto`, and of none beyond.
+    """The ticks after `after`, through `upto`, that are for a subscription.
 
     Attributes:
-        unknown_through: up to here the log has been chopped, and nothing is known; `after` where
-            it has not.
-        ticks: those behind that which are for the subscription, lowest first; all others up to
-            `upto` are not.
+        unknown_through: the truncated part of the log, in which nothing is determined, ends here;
+            `after` without one.
+        ticks: the later ticks for the subscription, lowest first; all others through `upto` are
+            not.
     """
 
     after: int
@@ -29,18 +29,18 @@ class Batch:
 
 
 class BatchReader:
-    """Reads for one subscription, one batch at a time.
+    """A reader for a subscription, one batch at a time.
 
-    Going back from the newest record, the oldest are found last; a small batch is a small part of
-    a long way. So where it ends is marked along the way, and the next batch begins at the lowest
-    mark that has a whole batch below it: a backlog is walked three times at most, not once per
+    Reading goes back from the newest record, and finds the oldest last; a small batch is a small
+    part of a long walk. So batch ends are marked during the walk, and the next batch begins at the
+    lowest mark that has a whole batch below: a backlog is walked three times at most, not once per
     batch.
 
     Args:
-        most: how many ticks a batch has at most.
+        most: the most ticks in a batch.
 
     Attributes:
-        visited: how many records were looked at.
+        visited: the number of records visited.
     """
 
     def __init__(self, log: FilterLog, subscription: int, most: int) -> None:
@@ -56,10 +56,11 @@ class BatchReader:
         self._found: deque[int] = deque()
 
     def begin(self, after: int, through: int, position: int) -> None:
-        """Begin to read what is for the subscription behind `after`, up to `through`.
+        """Begin to read the subscription's ticks after `after`, through `through`.
 
         Args:
-            position: everything up to here was written; at least the last tick that was.
+            position: the tick through which everything was written; at least the last written
+                tick.
         """
         log = self._log
         self._after, self._limit = after, max(after, log.chopped_tick)
@@ -73,9 +74,10 @@ class BatchReader:
             self._upto = min(self._upto, tick)
 
     def step(self) -> tuple[Batch | None, list[LogEffect]]:
-        """Go on as far as records are in memory.
+        """Continue as far as records are in memory.
 
-        Returns the batch once it is whole; until then what has to be read before the next step.
+        Returns:
+            The batch once complete; until then the reads to do before the next step.
         """
         log = self._log
         while log.has(self._index):

@@ -1,4 +1,4 @@
-"""Subscriptions that have missed something: what, from the log of matches; then the events.
+"""The catch-up of subscriptions: missed ticks from the log of matches, then the events.
 
 Paper: [DS03] §4.1 (catch-up stream, switch-over).
 """
@@ -29,11 +29,11 @@ class CatchingUp:
     """All catch-up streams of a broker.
 
     Args:
-        memo: who wants what.
-        most: how many events one may have unacknowledged before more are fetched for it.
-        window: how many all of them together may have asked for.
-        fetch: have these ticks of a stream found; `take` is told.
-        watch: whether they come nearer to the others.
+        memo: matches events to subscriptions.
+        most: the most unacknowledged events of a stream before fetching stops.
+        window: the most requested events of all streams together.
+        fetch: requests ticks of a stream, and later calls `take`.
+        watch: detects streams that do not catch up.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class CatchingUp:
         self._is_going_on = False
 
     def begin(self, hosted: HostedStream, lane: Lane, had: int) -> None:
-        """A client goes on behind what it has: live, where that is all there is."""
+        """Begin a client after its position: live if nothing is later."""
         lane.floor = had
         if had >= hosted.position:
             lane.mode = Mode.LIVE
             return
         reader = BatchReader(hosted.log, lane.subscription.identity, self._most)
-        # Of what a client has acknowledged, and has no more, nobody keeps for whom it was; and
-        # nobody here ever knew that of what came while it was elsewhere.
+        # Matches of acknowledged events are not retained, even if the client has lost them; and
+        # events during its absence at another broker were never matched here.
         unknown_through = max(had, lane.acknowledged, lane.matched_after)
         lane.mode = Mode.CATCHING_UP
         lane.catchup = Catchup(reader, had, unknown_through, had)
@@ -71,7 +71,7 @@ class CatchingUp:
         self.advance(hosted, lane)
 
     def go_on(self, hosted: HostedStream) -> None:
-        """More of the log of matches is in memory."""
+        """Continue after a page of the log of matches was read."""
         waiting, hosted.reading = hosted.reading, {}
         for lane in waiting:
             self.advance(hosted, lane)
@@ -84,7 +84,7 @@ class CatchingUp:
         ranges: Sequence[Range],
         run: PublicationRun | None,
     ) -> None:
-        """What was fetched has come, for whoever lacks it."""
+        """Take fetched events for all subscriptions that lack them."""
         for lane in lanes:
             catchup = lane.catchup
             if catchup is not None and catchup.open:
@@ -96,7 +96,7 @@ class CatchingUp:
         self._admit()
 
     def defer(self, hosted: HostedStream, lanes: Iterable[Lane], ranges: Sequence[Range]) -> None:
-        """What is in these ranges does not come now: it is asked for when what came is given."""
+        """Postpone ranges: they are requested again after the present batch."""
         for lane in lanes:
             catchup = lane.catchup
             if catchup is not None and catchup.defer(ranges) and not catchup.open:
@@ -106,9 +106,9 @@ class CatchingUp:
         self._admit()
 
     def leave(self, lanes: Sequence[Lane]) -> None:
-        """Their clients are gone: what was out comes again when they are back.
+        """Stop the lanes of disconnected clients; unacknowledged events are repeated later.
 
-        All that leave do so before others come to their turn: none of them is to be given more.
+        All leave before others are admitted: no leaving lane may receive more.
         """
         for lane in lanes:
             lane.leave()
@@ -117,14 +117,14 @@ class CatchingUp:
         self._admit()
 
     def _admit(self) -> None:
-        """Let those go on who wait for their turn to ask."""
+        """Continue lanes that wait for a place in the window."""
         while not self._is_going_on and (waiting := self._window.next()) is not None:
             self._is_going_on = True
             self.advance(*waiting)
             self._is_going_on = False
 
     def advance(self, hosted: HostedStream, lane: Lane) -> None:
-        """Give a client what there is for it, and see to what is not; live from where all are."""
+        """Deliver available events, and request the next batch; live after the position of all."""
         catchup = lane.catchup
         while catchup is not None and catchup is lane.catchup and not catchup.open:
             if catchup.has_batch:
@@ -176,7 +176,7 @@ class CatchingUp:
             self._windows.say(lane, last, gap)
 
     def _wanted(self, run: PublicationRun, lane: Lane) -> PublicationRun | None:
-        """What of it is for a subscription: all of what was written down as such."""
+        """Return the events of a run that match a subscription."""
         results = match_run(self._memo, run, run.source.broker)
         is_for = [lane.subscription in those for those in results]
         positions = [n for n, place in enumerate(run.attribute_index) if is_for[place]]

@@ -1,4 +1,4 @@
-"""The stream of one subscription that has missed something, until it is as far as all others.
+"""The catch-up stream of a subscription, until it reaches all others.
 
 Paper: [DS03] §4.1 (catch-up stream and switch-over).
 """
@@ -16,10 +16,10 @@ from brokerd.protocols.gryphon.retained import part_of
 
 
 class LostRange(NamedTuple):
-    """Ticks of which a subscription gets nothing any more, from the first to the last for it.
+    """Ticks that a subscription does not receive any more, from its first to its last.
 
     Attributes:
-        origins: of these sources, up to these numbers, something may be missing.
+        origins: per source, the number through which something may be missing.
     """
 
     first: int
@@ -28,11 +28,11 @@ class LostRange(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """What of a stream nobody keeps any more.
+    """The lost part of a stream.
 
     Attributes:
-        through: all that was published up to this tick, but for what comes all the same.
-        origins: how far of which sources that is.
+        through: everything through this tick, except for events that arrive all the same.
+        origins: the corresponding numbers of sources.
     """
 
     through: int
@@ -44,18 +44,18 @@ NOTHING_LOST: Final = Lost(0, ())
 
 @dataclass(slots=True, eq=False)
 class Catchup:
-    """What of a stream one subscription still gets out of turn.
+    """The catch-up of a subscription in a stream.
 
     Attributes:
-        reader: of what is for it.
-        given: everything up to here was given to its client.
-        unknown_through: up to here nobody wrote down what is for it; all of it is fetched, and
+        reader: reads the subscription's ticks.
+        given: the tick through which everything was delivered.
+        unknown_through: the tick through which no matches were logged; all events are fetched and
             matched again.
-        upto: of the batch under way, everything up to here will be known; `given` without one.
-        open: what was asked for of it, and has not come.
-        is_reading: the next batch is being read.
-        is_busy: what comes now has been asked for just now, by whoever goes on then.
-        lost: what its pubend has said that it does not keep; it is not asked for again.
+        upto: the last tick of the batch under way; `given` without a batch.
+        open: requested ranges that have not arrived.
+        is_reading: True while the next batch is read.
+        is_busy: True while the caller fetches and continues itself.
+        lost: the loss that the pubend has announced; lost ticks are not requested again.
     """
 
     reader: BatchReader
@@ -71,11 +71,11 @@ class Catchup:
 
     @property
     def has_batch(self) -> bool:
-        """Whether a batch is under way."""
+        """True while a batch is under way."""
         return self.upto > self.given
 
     def next_batch(self, batch: Batch) -> list[Range]:
-        """Take what is to come next; returns the ticks of which the events are needed."""
+        """Begin a batch, and return the ticks of the required events."""
         self.is_reading = False
         self.upto = batch.upto
         ranges = ranges_of(batch.ticks)
@@ -89,7 +89,7 @@ class Catchup:
         return needed
 
     def take(self, lost: Lost, ranges: Sequence[Range], run: PublicationRun | None) -> None:
-        """What is in these ranges has come; what was up to `lost` in them is lost."""
+        """Take arrived ranges; ticks through `lost` in them are lost."""
         if lost.origins and lost.through > self.lost.through:
             self.lost = lost
         for low, high in ranges:
@@ -98,7 +98,7 @@ class Catchup:
                 self.open.remove(start, end)
 
     def defer(self, ranges: Sequence[Range]) -> bool:
-        """What is in these ranges comes later; whether this batch, which ends before, had any."""
+        """Cut the batch before postponed ranges; return True if it had any."""
         theirs = [each for low, high in ranges for each in self.open.within(low, high)]
         if not theirs:
             return False
@@ -112,21 +112,20 @@ class Catchup:
         part = part_of(run, start, end) if run is not None else None
         if part is not None:
             self._found.append(((part.first, part.last), part))
-            end = part.first  # nothing is lost behind what is kept
+            end = part.first  # nothing is lost after a retained event
         self._take_lost(lost, start, end)
 
     def _take_lost(self, lost: Lost, start: int, end: int) -> int:
-        """What of [start, end) is lost does not come; returns where the rest of it begins."""
+        """Record the lost part of [start, end), and return the beginning of the rest."""
         behind = max(start, min(lost.through + 1, end))
         if start < behind and lost.origins:
             self._found.append(((start, behind - 1), None))
         return behind
 
     def finish(self) -> Iterator[LostRange | PublicationRun]:
-        """The batch is whole: what comes in it, in order.
+        """Yield the events and lost ranges of a complete batch, in order.
 
-        Ranges that are lost with nothing between them that is kept are one, also those of several
-        batches.
+        Lost ranges with no retained event between them are joined, also across batches.
         """
         assert not self.open, f"{list(self.open)} has not come"
         found, self._found = sorted(self._found, key=lambda item: item[0]), []
@@ -145,11 +144,11 @@ class Catchup:
             yield from self._end(runs)
 
     def rest(self) -> list[LostRange]:
-        """What is lost and was not said yet, where nothing more comes."""
+        """Return the lost range that was not reported yet, at the end of the catch-up."""
         return [*self._end([])]
 
     def _end(self, runs: Sequence[PublicationRun]) -> Iterator[LostRange]:
-        """What is lost goes no further; these runs come behind it."""
+        """Yield the lost range that ends before some runs."""
         if self._begun is None:
             return
         behind = {
@@ -162,12 +161,12 @@ class Catchup:
             for source, last in self.lost.origins
         )
         if origins := tuple(each for each in through if each[1]):
-            yield LostRange(*self._begun, origins)  # else nobody had published anything yet
+            yield LostRange(*self._begun, origins)  # else there was no publication yet
         self._begun = None
 
 
 def ranges_of(ticks: Sequence[int]) -> list[Range]:
-    """These ticks, lowest first, as ranges."""
+    """Return ticks, lowest first, as ranges."""
     found: list[Range] = []
     for tick in ticks:
         if found and found[-1][1] == tick:

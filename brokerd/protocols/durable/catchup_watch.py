@@ -1,4 +1,4 @@
-"""Whether who catches up comes nearer to those who are live; if not, it is said aloud.
+"""The detection of catch-up streams that do not approach the live position.
 
 Paper: [DS03] §4.1 (flow control: catching up has to end).
 """
@@ -17,11 +17,11 @@ CATCHUP_WATCH: Final = "catch-up watch"
 
 
 class CatchupWatch:
-    """All catch-up streams of a broker, and how far each was behind when it was last looked at.
+    """All catch-up streams of a broker, with their distances at the last look.
 
     Args:
-        interval_ns: how long one may take to come nearer.
-        counters: where `catchups_diverging` counts how often one had not.
+        interval_ns: the time in which a stream must approach.
+        counters: `catchups_diverging` counts streams that have not.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class CatchupWatch:
         self._behind: dict[Lane, tuple[HostedStream, int]] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of catch-up streams."""
         return len(self._behind)
 
     def begin(self, hosted: HostedStream, lane: Lane, had: int) -> None:
-        """A client catches up from here."""
+        """Add a lane that catches up from a position."""
         self._behind[lane] = hosted, hosted.position - had
         self._look_later()
 
     def leave(self, lane: Lane) -> None:
-        """It does not any more."""
+        """Remove a lane."""
         self._behind.pop(lane, None)
 
     def due(self) -> None:
-        """Look at all of them."""
+        """Look at all catch-up streams, and record those that diverge."""
         for lane, (hosted, before) in self._behind.items():
             assert lane.catchup is not None, f"{lane.subscription} does not catch up"
             behind = hosted.position - lane.catchup.given

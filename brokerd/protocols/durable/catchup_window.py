@@ -1,10 +1,10 @@
-"""How much all catch-up streams of one pubend may have asked for together, and who waits to ask.
+"""The window of requests of all catch-up streams to a pubend, and streams that wait for a place.
 
-What one of them asks for ends with an answer, whatever its client does; so all come to their turn.
-While a pubend cannot be reached there is no answer: nobody waits for what another one is asked.
+Every request ends with an answer, whatever its client does; so all streams have their turn. While
+a pubend is unreachable there is no answer: no stream waits for another pubend's answers.
 
-Paper: [DS03] §4.1 (flow control). Deviates: who waits longest is next, not who is farthest behind,
-because the others would wait for that one all the time.
+Paper: [DS03] §4.1 (flow control). Deviates: the stream that waits longest is next, not the one
+that is farthest behind, because the others would always wait for that stream.
 """
 
 from brokerd.model.identity import StreamId
@@ -13,10 +13,10 @@ from brokerd.protocols.durable.lanes import Lane
 
 
 class CatchupWindow:
-    """See above.
+    """A window of requested events, per pubend.
 
     Args:
-        limit: so many events may be asked for; what is asked for last may exceed it.
+        limit: the most requested events; the last request may exceed it.
     """
 
     def __init__(self, limit: int) -> None:
@@ -26,30 +26,30 @@ class CatchupWindow:
         self._events: dict[StreamId, int] = {}
 
     def admit(self, lane: Lane, hosted: HostedStream) -> bool:
-        """Whether a catch-up stream may ask for more; if not, it waits for its turn."""
+        """Return True if a catch-up stream may request more; else queue it."""
         if self._has_room(lane):
             return True
         self._waiting[lane] = hosted
         return False
 
     def ask(self, lane: Lane, events: int) -> None:
-        """A catch-up stream asks for so many events."""
+        """Record a request for a number of events."""
         self._asked[lane] = events
         self._events[lane.stream] = self._events.get(lane.stream, 0) + events
 
     def answered(self, lane: Lane) -> None:
-        """All that it asked for has come, or nobody waits for it any more."""
+        """Record that a request was answered or dropped."""
         asked = self._asked.pop(lane, 0)
         if asked:
             self._events[lane.stream] -= asked
 
     def leave(self, lane: Lane) -> None:
-        """It has ended."""
+        """Remove an ended stream."""
         self.answered(lane)
         self._waiting.pop(lane, None)
 
     def next(self) -> tuple[HostedStream, Lane] | None:
-        """Who may ask now of those who wait, and waits no more."""
+        """Return the waiting stream that may continue, and remove it from the queue."""
         lane = next((each for each in self._waiting if self._has_room(each)), None)
         return (self._waiting.pop(lane), lane) if lane is not None else None
 

@@ -1,4 +1,4 @@
-"""The commit cycle: what is matched is on disk before it is said how far that has come.
+"""The commit cycle: matches are durable before their position is announced.
 
 Paper: [DS03] §4.1 (latestDelivered and released survive a crash), §5.1 (updates every 250 ms).
 """
@@ -16,16 +16,16 @@ Snapshot = TypeVar("Snapshot")
 
 
 class CommitCycle(Generic[Snapshot]):
-    """One commit at a time, at most so often; each covers what was there when it began.
+    """Commits at a bounded rate, one at a time; a commit covers the state at its beginning.
 
-    First the logs, then the rows that say how far these have come, and only when both are on disk
-    whatever anybody else may see of it.
+    First the logs are durable, then the rows with their positions, and only then may other brokers
+    observe the positions.
 
     Args:
-        take: what is to be committed, as it is now; None where nothing has changed.
-        rows: what to write down of it.
-        log: a log of those that must be durable first.
-        then: it is committed.
+        take: returns the state to commit; None without changes.
+        rows: returns the rows of a state.
+        log: a log of the group that must be durable first.
+        then: called after a commit.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class CommitCycle(Generic[Snapshot]):
         self._is_running = False
 
     def soon(self) -> None:
-        """Something has changed."""
+        """Schedule a commit after a change."""
         if not self._is_running and (COMMIT, None) not in self._deadlines:
             self._deadlines.set((COMMIT, None), self._disk.machine.now_ns + self._interval_ns)
 
     def due(self) -> None:
-        """Commit what there is."""
+        """Commit the present state."""
         if self._is_running:
             return
         taken = self._take()

@@ -1,7 +1,7 @@
-"""Subscriptions whose token is kept here, for clients that keep nothing.
+"""Subscriptions with a resume token at the broker, for clients without storage.
 
-What is committed is a row of its own, and nothing else moves it: neither what is acknowledged,
-which only makes room for more, nor the commit cycle.
+A committed token is a row of its own, and nothing else moves it: neither acknowledgements, which
+only make room for more events, nor the commit cycle.
 
 Paper: [DS03] §1, §5.2 (JMS: the SHB maintains CT(s)).
 """
@@ -35,7 +35,7 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 
 ANY: Final = (1 << 62) - 1
-"""Above any tick: what an earlier incarnation, or another broker, has given nobody knows."""
+"""Above any tick: deliveries of earlier incarnations, or of other brokers, are undetermined."""
 
 MOST_UNCOMMITTED: Final = 1 << 20
 
@@ -45,14 +45,15 @@ class ConsumingClient(MovingClient):
     """See MovingClient.
 
     Attributes:
-        uncommitted: of the request in hand, how much it leaves uncommitted; 0: it keeps its token.
+        uncommitted: the most uncommitted events in the present request; 0: the client keeps its
+            token.
     """
 
     uncommitted: int = 0
 
 
 class ConsumingClients(MovingClients):
-    """See ClientService: what a client asks to have committed is on disk before it is told so."""
+    """See ClientService: a requested commit is durable before the client is notified."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class ConsumingClients(MovingClients):
             for identity in self._hosted:
                 local.lane(identity).given = ANY
 
-    # ------------------------------------------------------------ who asks for it
+    # ------------------------------------------------------------ requests for tokens
 
     def _new_client(self, name: ClientId) -> OwnClient:
         return ConsumingClient(name)
@@ -97,7 +98,7 @@ class ConsumingClients(MovingClients):
             client.uncommitted = 0
 
     def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
-        """See ClientService; who keeps a token does so from the beginning of the subscription."""
+        """See ClientService; the place of the token is fixed when a subscription begins."""
         client = _consuming(self._connected_client(name, "Subscribe"))
         found = client.subscriptions.get(message.number)
         if found is not None:
@@ -114,7 +115,7 @@ class ConsumingClients(MovingClients):
         return super()._rows_first(client, local)
 
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
-        """See DurableClients; who may leave more uncommitted than before may after a crash."""
+        """See DurableClients; a higher limit of uncommitted events is durable first."""
         (local,) = self._ours((subscription,))
         more, session = _consuming(client).uncommitted, client.session
         if more:
@@ -134,7 +135,7 @@ class ConsumingClients(MovingClients):
         self._disk.commit((subscription_row(local),), claim)
 
     def _place(self, client: OwnClient, lane: Lane) -> None:
-        """See DurableClients; the token that it brings is kept from now on, and nowhere else."""
+        """See DurableClients; the client's token is stored from now on, here only."""
         super()._place(client, lane)
         moving = _consuming(client)
         had = moving.brought.get(lane.subscription.number, {}).get(lane.stream)
@@ -143,7 +144,7 @@ class ConsumingClients(MovingClients):
             lane.given = ANY
 
     def _adopt(self, local: DurableSubscription) -> None:
-        """What a client says that it has, it has asked to have committed, maybe elsewhere."""
+        """Commit the positions that a client presents, which it has committed, maybe elsewhere."""
         ahead = {
             lane: last
             for stream, last in local.presented.items()
@@ -162,7 +163,7 @@ class ConsumingClients(MovingClients):
         self._disk.commit(rows, adopted)
 
     def _attach(self, local: DurableSubscription) -> None:
-        """See DurableClients: it goes on behind its token, or what its client says it has."""
+        """See DurableClients: continues after the token, or after the client's position."""
         if not local.uncommitted:
             super()._attach(local)
             return
@@ -203,15 +204,15 @@ class ConsumingClients(MovingClients):
         self._commit_early(local)
 
     def _commit_early(self, local: DurableSubscription) -> None:
-        """Commit what a client has asked for, once it has the subscription again."""
+        """Commit a client's request once the subscription is attached again."""
         if local.is_attached and (request := self._early.pop(local, None)) is not None:
             self._commit_tokens(request)
 
     def _commit_tokens(self, request: TokenRequest) -> None:
-        """Commit, and ask the pubend about what is ahead of this broker.
+        """Commit a token, and ask the pubend about positions ahead of this broker.
 
-        That has crashed then, and forgotten what it gave. Until the pubend can be asked, its client
-        is believed, as with a token: others must not wait for that.
+        A broker behind a token has crashed and lacks its last deliveries. Until the pubend can be
+        asked, the token is accepted, as at a reconnect: others must not wait for that.
         """
         local = request.subscription
         ahead = {
@@ -224,7 +225,7 @@ class ConsumingClients(MovingClients):
         if ahead:
             self._tokens.prove(local)
         if not local.is_attached:
-            return  # nobody has published that
+            return  # refused: a tick that was never published
         for lane, last in request.positions.items():
             lane.acknowledged = max(lane.acknowledged, last)
         self._token_commits.ask(request)
@@ -240,15 +241,15 @@ class ConsumingClients(MovingClients):
         self._commits.soon()
 
     def uncommitted(self) -> Mapping[StreamId, None]:
-        """See DurableClients; what tokens have moved is let go of with the next commit."""
+        """See DurableClients; moved tokens release events with the next commit."""
         return {**super().uncommitted(), **self._moved}
 
     def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
-        """See DurableClients; what tokens have moved is worked out anew with the next commit."""
+        """See DurableClients; without streams with moved tokens."""
         return (each for each in super().kept_released() if each[0] not in self._moved)
 
     def _take(self) -> Snapshot | None:
-        """See DurableClients: who has committed may let go of what the pubend keeps."""
+        """See DurableClients: commits may release events that the pubend retains."""
         return super()._take() or (Snapshot({}, {}, {}) if self._moved else None)
 
     def _on_committed(self, taken: Snapshot) -> None:

@@ -1,4 +1,4 @@
-"""A broker of durable: gryphon's core, whose clients may be away.
+"""The core of durable: gryphon's core, for clients that disconnect and return.
 
 Paper: [DS03]; [GD02] is the core.
 """
@@ -141,31 +141,31 @@ class Durable(Gryphon):
         return found
 
     def hosted(self) -> Iterator[HostedStream]:
-        """All streams, as this broker's subscribers have them."""
+        """Return all streams, as this broker's subscribers have them."""
         return self._durable.hosted()
 
     def subscriptions(self) -> Iterator[DurableSubscription]:
-        """All subscriptions that are here, whether their clients are or not."""
+        """Return all subscriptions of this broker, with connected or disconnected clients."""
         return self._durable.all_subscriptions()
 
     def lanes(self, client: ClientId, stream: StreamId) -> Iterator[Lane]:
-        """How far a client of this broker has come in a stream, per subscription."""
+        """Return a client's lanes in a stream, per subscription."""
         return self._durable.lanes(client, stream)
 
     def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
-        """How far this broker's subscriptions have released streams, as kept and worked out anew.
+        """Yield the cached and the recomputed released tick of streams.
 
-        Of streams of which it is kept, and not worked out anew with the next commit.
+        Streams without a cached value, or with a new value at the next commit, are left out.
         """
         return self._durable.kept_released()
 
     def pubend_streams(self) -> list[Stream]:
-        """The streams of this broker's own pubends."""
+        """Return the streams of this broker's own pubends."""
         pubends = range(self._parameters.pubends)
         return [self._stream(self._pubends.stream(pubend)) for pubend in pubends]
 
     def expired_tick(self) -> int:
-        """What is up to this tick its pubends need not keep, for its age."""
+        """Return the tick through which events are too old to be retained."""
         return self._retention.expired()
 
     def _stream(self, identity: StreamId) -> Stream:
@@ -178,10 +178,11 @@ class Durable(Gryphon):
         self._release.settle(stream)
 
     def _hold_undelivered(self, stream: Stream) -> None:
-        """With what a restart would not know this broker is not done.
+        """Leave events unacknowledged that a restart would lack.
 
-        Whoever begins here after that is matched from there on, and it has to come again. Of its
-        own pubends a broker keeps everything until it is released.
+        Subscriptions that begin after a restart are matched from the delivered tick on, for which
+        the events have to arrive again. The events of own pubends are retained until they are
+        released.
 
         Paper: [DS03] §4.1 (latestDelivered).
         """
@@ -194,12 +195,12 @@ class Durable(Gryphon):
         self._release.settle(stream)
 
     def _own_released(self, stream: StreamId) -> int:
-        """How far this broker's subscriptions have released a stream, and those that have moved."""
+        """Return the released tick of this broker's subscriptions and holds."""
         own, held = self._durable.released(stream), self.bound_by_holds(stream)
         return own if held is None else min(own, held)
 
     def released_tick(self, stream: StreamId) -> int:
-        """How far a stream is released here and below."""
+        """Return the released tick of a stream here and below."""
         return self._release.through(stream)
 
     def holds(self, stream: StreamId) -> dict[tuple[ClientId, int, BrokerNumber, int], int]:
@@ -207,9 +208,9 @@ class Durable(Gryphon):
         return self._holds.of(stream)
 
     def bound_by_holds(self, stream: StreamId) -> int | None:
-        """Nothing behind this tick of a stream goes, for somebody who has moved; None: no matter.
+        """Return the tick after which moved subscriptions hold a stream; None without a hold.
 
-        Of a stream of another broker's pubend nothing is held here.
+        Streams of other brokers' pubends have no holds here.
         """
         return self._holds.bound(stream)
 
@@ -232,13 +233,13 @@ class Durable(Gryphon):
         return found
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol: nobody waits for who is gone, nor counts on it."""
+        """See DeliveryProtocol: decommissioned brokers are not awaited."""
         found = super().status()
         wanted = tuple(each for each in found.wanted if each not in self._decommissioning)
         ready = tuple(each for each in found.ready if each not in self._decommissioning)
         return replace(found, wanted=wanted, ready=ready)
 
-    # ------------------------------------------------------------ who is gone for good
+    # ------------------------------------------------------------ decommissioned brokers
 
     def farewell(self, broker: BrokerNumber) -> Farewell:
         """See DecommissioningProtocol."""
@@ -269,7 +270,7 @@ class Durable(Gryphon):
         return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
 
     def _go_on_without(self, broker: BrokerNumber) -> None:
-        """Nothing is sent to a broker any more, taken from it, or kept for it."""
+        """Stop sending to a decommissioned broker, receiving from it, and retaining for it."""
         cell = self._routes.cell_of(broker)
         self._release.drop(cell)
         for stream in self._relay:
@@ -324,7 +325,7 @@ class Durable(Gryphon):
         super()._begin(event)
         self._decommissioning.recover(event.recovered)
 
-    # ------------------------------------------------------------ what neighbours say
+    # ------------------------------------------------------------ neighbours' messages
 
     def _on_session_established(self, event: SessionEstablished) -> None:
         peer = event.peer
@@ -343,9 +344,9 @@ class Durable(Gryphon):
         self._fetching.answer_more(peer)
 
     def _expect_of(self, peer: BrokerNumber) -> None:
-        """Have a broker below ask at once for what it missed, as it does when it was down.
+        """Have a broker below request missed events at once, as after a failure of that broker.
 
-        It may be done with more than is known here, and may have forgotten that in a restart.
+        It may have acknowledged more than has arrived here, and may have lost that in a restart.
 
         Paper: [DS03] §5.3 ("the constream nacks the events it missed").
         """
@@ -392,7 +393,7 @@ class Durable(Gryphon):
 
 
 def make_core(context: CoreContext) -> Durable:
-    """A broker's core."""
+    """Return the core of a broker."""
     parameters: DurableParameters = context.parameters
     routes = Routes(context.broker, context.topology, parameters.pubends)
     authority = DecommissionAuthority.of(context)

@@ -1,4 +1,4 @@
-"""durable, as everybody else sees it."""
+"""The definition of durable for the registry of protocols."""
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
@@ -78,4 +78,4 @@ DURABLE = ProtocolDefinition(
     unpack_positions=unpack_positions,
     checks="brokerd.protocols.durable.checks",
 )
-"""Gryphon's core, with subscriptions that outlast their clients' absence."""
+"""Gryphon's core, with subscriptions that outlast the absence of their clients."""

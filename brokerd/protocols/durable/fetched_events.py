@@ -1,4 +1,4 @@
-"""Events that were fetched lately, for those who come back a little later than the first.
+"""A cache of recently fetched events, for subscribers that return shortly after the first.
 
 Paper: [DS03] §3 (intermediate brokers cache), §5 (many reconnect at once).
 """
@@ -12,14 +12,14 @@ from brokerd.protocols.gryphon.intervals import IntervalSet
 from brokerd.protocols.gryphon.retained import sequences_within
 
 RUNS: Final = 64
-"""So many runs are kept at most, because each is looked at for each question."""
+"""The most cached runs, because every run is searched for every request."""
 
 
 class FetchedEvents:
-    """Runs as they came; those that came first go first.
+    """A first-in, first-out cache of runs.
 
     Args:
-        limit_bytes: how many bytes of payload are kept at most.
+        limit_bytes: the most bytes of payload.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -28,24 +28,24 @@ class FetchedEvents:
         self.payload_bytes = 0
 
     def add(self, run: PublicationRun) -> None:
-        """Keep a run of any stream."""
+        """Cache a run of any stream."""
         self._runs.append(run)
         self.payload_bytes += run.payload_bytes()
         while self.payload_bytes > self._limit_bytes or len(self._runs) > RUNS:
             self.payload_bytes -= self._runs.popleft().payload_bytes()
 
     def drop_through(self, identity: StreamId, tick: int) -> None:
-        """Nobody will ask for events of a stream up to a tick any more."""
+        """Drop events of a stream through a tick, which no broker will request any more."""
         if any(run.source == identity and run.last <= tick for run in self._runs):
             kept = [run for run in self._runs if run.source != identity or run.last > tick]
             self._runs = deque(kept)
             self.payload_bytes = sum(run.payload_bytes() for run in kept)
 
     def take(self, identity: StreamId, left: IntervalSet) -> list[PublicationRun]:
-        """The events in some ranges, which are taken out of them.
+        """Return cached events in some ranges, and remove their ticks from the ranges.
 
         Returns:
-            Parts that have no event twice, in no order.
+            Parts without common events, in no order.
         """
         found = []
         for run in self._runs if left else ():

@@ -1,8 +1,8 @@
-"""Events that subscribers have missed, fetched from where they are kept: at their pubend.
+"""The fetching of missed events from their pubend.
 
-Asked for once, whoever lacks them; a broker on the way answers with the events that it still has,
-and passes on the rest. That there is nothing, only the pubend says: what others call silent may be
-what those below them did not want.
+An event is requested once for all subscribers that lack it; a broker on the route answers with
+events that it still has, and forwards the rest. Only the pubend answers that there is no event:
+silence at other brokers may be filtered for those below.
 
 Paper: [DS03] §3 (intermediate brokers cache and consolidate nacks), §4.1.
 """
@@ -41,26 +41,27 @@ from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 FETCHES: Final = "fetches"
 
 ANSWER_WINDOWS: Final = 2
-"""A pubend answers a question with so many windows of events at most; one does not wait for room
-while the other is taken.
+"""The most windows of events in a pubend's answer.
+
+A second window keeps the link busy while the first one is taken.
 """
 
 Found = Callable[[StreamId, Lost, Sequence[Range], PublicationRun | None], None]
 
 
 class Fetching:
-    """Who has asked this broker for what is over, and whom it has asked.
+    """The fetch requests at a broker, and its own requests upstream.
 
     Args:
-        broker: this one, which asks for its own clients.
-        streams: what is known of a stream here.
-        links: whom to ask.
-        flow: how much neighbours may be answered.
-        on_found: takes what this broker has asked for.
-        on_beyond: told of what of that is behind the end of its stream.
-        on_deferred: told of what of that is to be asked for again, when what came is taken.
-        lost_origins: of a stream of a pubend of this broker, what of which sources is lost.
-        is_gone: whether a broker is gone for good.
+        broker: this broker, which requests for its own clients.
+        streams: returns the state of a stream here.
+        links: the next brokers upstream.
+        flow: bounds the answers to neighbours.
+        on_found: takes events that this broker has requested.
+        on_beyond: takes requested ranges after the end of their stream.
+        on_deferred: takes requested ranges to request again later.
+        lost_origins: returns the lost numbers per source, of a stream of this broker's pubends.
+        is_gone: returns True for a decommissioned broker.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Fetching:
         self._lately = FetchedEvents(parameters.fetched_limit_bytes)
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message of a neighbour."""
+        """Return the handlers of neighbours' messages."""
         return {
             Fetch: self._on_fetch,
             Fetched: self._on_fetched,
@@ -111,11 +112,11 @@ class Fetching:
         }
 
     def fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
-        """Have these ranges found; all have been known here, or to who says that it has them."""
+        """Request ranges, which were announced here, or which a client claims to have."""
         self._want(self._broker, identity, ranges)
 
     def drop(self, broker: BrokerNumber) -> None:
-        """A broker is gone for good: it waits for nothing, and who waits for it is answered."""
+        """Remove a decommissioned broker, and answer requests that wait for its streams."""
         for identity, stream in list(self._wanted.items()):
             stream.forget(broker)
             if identity.broker == broker:
@@ -125,13 +126,13 @@ class Fetching:
         self.due()
 
     def forget(self, identity: StreamId, through: int) -> None:
-        """Nobody here or below lacks anything of a stream up to a tick."""
+        """Drop cached events of a stream through a tick, which is acknowledged here and below."""
         self._lately.drop_through(identity, through)
 
     def met(self, peer: BrokerNumber, *, is_new: bool) -> None:
-        """A neighbour is there: what was asked for it may have been asked in vain.
+        """Repeat requests to a neighbour with a new session, which may have lost them.
 
-        What it has asked for before, it asks for again.
+        The neighbour repeats its own requests, too.
         """
         self._unanswered.pop(peer, None)
         for key in [each for each in self._left_bytes if each[0] == peer]:
@@ -144,7 +145,7 @@ class Fetching:
         self.due()
 
     def due(self) -> None:
-        """Ask again for what has not come for long."""
+        """Repeat requests that have not been answered for long."""
         now_ns = self._machine.now_ns
         for identity, stream in list(self._wanted.items()):
             stream.forget_asked(now_ns)
@@ -180,7 +181,7 @@ class Fetching:
         if not left:
             return
         if self._is_gone(identity.broker) and upstream == self._routes.cell_of(identity.broker):
-            # It was not given up before all had what was published there.
+            # It was not decommissioned before all had its publications.
             self._answer(peer, identity, NOTHING_LOST, list(left), None)
             return
         if identity not in self._wanted:
@@ -191,7 +192,7 @@ class Fetching:
         self._ask(self._wanted[identity], list(left))
 
     def _answer_in_part(self, peer: BrokerNumber, identity: StreamId, asked: IntervalSet) -> None:
-        """As much as is answered at once; the rest is to be asked for again."""
+        """Answer as much as one answer may contain, and defer the rest."""
         ranges = self._fitting(identity, asked, self._answer_bytes)
         for start, end in ranges:
             asked.remove(start, end)
@@ -202,7 +203,7 @@ class Fetching:
     def _answer_at_pubend(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
     ) -> None:
-        """All that is kept, and that nothing else is."""
+        """Answer with all retained events, and with silence for the rest."""
         stream = self._streams(identity)
         highest = stream.knowledge.highest
         if beyond := clipped(ranges, highest + 1, ranges[-1][1]):
@@ -251,7 +252,7 @@ class Fetching:
         self.answer_more(peer)
 
     def answer_more(self, peer: BrokerNumber) -> None:
-        """Answer a neighbour as far as its window has room; the rest stays asked."""
+        """Answer a neighbour as far as its window has room; the rest stays requested."""
         unanswered = self._unanswered.get(peer, {})
         for identity in list(unanswered):
             while unanswered[identity]:
@@ -277,7 +278,7 @@ class Fetching:
         return sum(weight_bytes(run) for run in found if run is not None)
 
     def _fitting(self, identity: StreamId, asked: IntervalSet, room_bytes: int) -> list[Range]:
-        """The lowest of some ranges, with as many of the events known here as there is room for."""
+        """Return the lowest part of some ranges that has room for its events here."""
         events = self._streams(identity).knowledge.events
         found: list[Range] = []
         for start, end in asked:
@@ -341,7 +342,12 @@ class Fetching:
     def _who_asked(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
     ) -> list[tuple[BrokerNumber, list[Range]]]:
-        """Who waits for what of these ranges, and does so no more: here is the answer."""
+        """Return the open requests for some ranges by broker, and close them.
+
+        Raises:
+            RemoteProtocolError: the peer is not upstream of the stream, or the ranges are
+                malformed; the fault of the peer.
+        """
         if self._routes.upstream(peer, identity) != self._routes.cell_of(peer):
             raise RemoteProtocolError(peer, f"{identity} does not come from there")
         _check(peer, ranges)
@@ -390,10 +396,10 @@ def _behind_all(stream: Stream) -> int:
 
 
 def _check(peer: BrokerNumber, ranges: Sequence[Range]) -> None:
-    """Ranges must be some, in order, and none of them empty.
+    """Check that ranges are present, in order, and not empty.
 
     Raises:
-        RemoteProtocolError: they are not.
+        RemoteProtocolError: the ranges are malformed; the fault of the peer.
     """
     flat = [tick for each in ranges for tick in each]
     if not ranges or flat != sorted(flat) or any(start >= end for start, end in ranges):

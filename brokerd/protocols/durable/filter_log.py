@@ -1,8 +1,8 @@
-"""The persistent filtering subsystem: which ticks of one stream are for which subscriptions.
+"""The persistent filtering subsystem: the ticks of a stream that each subscription is owed.
 
-One record for each tick that is for anybody, none for others. Each names, per subscription, the
-record before that has it; so what a subscription has missed is found by going back, without a
-look at what was for others, and events are neither stored nor matched again.
+The log has a record per tick with a match, and none for other ticks. A record names, per
+subscription, the previous record with that subscription; so missed ticks are found by going back,
+without reading other subscriptions' records, and events are neither stored nor matched again.
 
 Paper: [DS03] §4.2 (the PFS; here one of its log streams).
 """
@@ -27,16 +27,16 @@ from brokerd.protocols.interface import (
 )
 
 PAGE_RECORDS: Final = 64
-"""So many records are read at once, whoever asks for one of them."""
+"""The number of records in a read."""
 
 CACHED_PAGES: Final = 64
 
 
 class FilterLog:
-    """One stream's records, the newest of which are in memory too.
+    """The records of a stream, the newest of which are also in memory.
 
-    Methods return what is to be done about the log. Nothing written is durable before a later
-    Append with a token is.
+    Methods return the effects on the log. No record is durable before a later Append with a token
+    is.
 
     Args:
         name: of the log.
@@ -44,9 +44,9 @@ class FilterLog:
 
     Attributes:
         name: of the log.
-        last_tick: the newest record's; 0 when there never was one.
-        chopped_tick: what is for whom is not known up to this tick.
-        is_read: all that an earlier incarnation has left is known.
+        last_tick: the tick of the newest record; 0 if there never was a record.
+        chopped_tick: matches through this tick are not available.
+        is_read: True once the log of earlier incarnations is read.
     """
 
     def __init__(self, name: str, cached_pages: int = 0) -> None:
@@ -64,12 +64,12 @@ class FilterLog:
         self._asked: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """Return the number of records."""
         return self._next - self._first
 
     @property
     def next(self) -> int:
-        """The index that the next record gets."""
+        """The index of the next record."""
         return self._next
 
     # ------------------------------------------------------------ recovery
@@ -77,15 +77,15 @@ class FilterLog:
     def recover(
         self, ends: LogEnds, keep_through: int, chopped_tick: int, least_next: int = 1
     ) -> list[LogEffect]:
-        """Read what is there, and drop what is behind a tick: that is matched and written again.
+        """Read the log, and truncate records after a tick: their events are matched again.
 
         Args:
-            keep_through: how far subscriptions had come when that was last written down.
-            chopped_tick: records up to here may be gone.
-            least_next: `next` as it was then.
+            keep_through: the delivered tick of the last commit.
+            chopped_tick: records through this tick may be missing.
+            least_next: `next` at the last commit.
 
         Raises:
-            StorageCorrupt: not all of that is there.
+            StorageCorrupt: records are missing.
 
         Paper: [DS03] §4.1 ("resumes delivery to … the PFS from latestDelivered onwards").
         """
@@ -100,10 +100,10 @@ class FilterLog:
         return [] if self.is_read else [Read(self.name, ends.first, ends.next)]
 
     def on_records(self, event: RecordsRead) -> list[LogEffect]:
-        """Take a page that was asked for.
+        """Take a page that was requested.
 
         Raises:
-            StorageCorrupt: what is in the log was not written by this.
+            StorageCorrupt: the log has other content than this class writes.
         """
         records = [_unpacked(self.name, *each) for each in enumerate(event.records, event.first)]
         if self.is_read:
@@ -127,17 +127,17 @@ class FilterLog:
         return [Append(self.name, tuple(packed), None)] if packed else []
 
     def records(self, ticks: Sequence[int], whose: Sequence[Sequence[int]]) -> list[LogRecord]:
-        """Each of these ticks is for these subscriptions, and no others behind the last one are.
+        """Return records of ticks for subscriptions; other ticks up to the last have no match.
 
-        A tick that is there already is not written again: a stream that begins again after a
-        restart gives the same.
+        A tick that is present is not written again: a stream that restarts repeats the same
+        matches.
 
         Args:
             ticks: in order.
-            whose: per tick; at least one.
+            whose: the subscriptions per tick; at least one.
 
         Returns:
-            What is to be appended to the log, in this order, before anything else is.
+            The records to append to the log, in this order, before any others.
         """
         known = bisect_right(ticks, self.last_tick)
         ticks, whose = ticks[known:], whose[known:]
@@ -163,11 +163,11 @@ class FilterLog:
         self._cache(index, record)
 
     def forget(self, subscription: int) -> None:
-        """A subscription has ended; nobody will ask for it."""
+        """Forget an ended subscription; it will not be read any more."""
         self._newest.pop(subscription, None)
 
     def chop(self, through: int) -> list[LogEffect]:
-        """What is for whom up to a tick is not needed any more."""
+        """Truncate the records through a tick."""
         gone = bisect_right(self._ticks, through)
         if not gone:
             return []
@@ -184,15 +184,15 @@ class FilterLog:
     # ------------------------------------------------------------ reading
 
     def newest(self, subscription: int) -> int:
-        """The index of the newest record that has a subscription; NO_RECORD if none has."""
+        """Return the index of the newest record with a subscription; NO_RECORD without one."""
         return self._newest.get(subscription, NO_RECORD)
 
     def has(self, index: int) -> bool:
-        """Whether there is such a record; what is chopped is not."""
+        """Return True if there is a record with this index, not truncated."""
         return self._first <= index < self._next
 
     def record(self, index: int) -> MatchRecord | None:
-        """A record that there is; None where it has to be read first."""
+        """Return an existing record; None if it has to be read first."""
         page = index // PAGE_RECORDS
         found = self._pages.get(page, {}).get(index)
         if found is None:
@@ -203,7 +203,7 @@ class FilterLog:
         return found
 
     def read(self, index: int) -> list[LogEffect]:
-        """Have the records around one read, unless that is under way already."""
+        """Return the read of the records around an index, unless under way already."""
         assert self.has(index), f"record {index} of [{self._first}, {self._next})"
         page = index // PAGE_RECORDS
         if page in self._asked:
@@ -223,7 +223,7 @@ class FilterLog:
         return []
 
     def _cache_packed(self, first: int, packed: Sequence[bytes]) -> None:
-        """Keep the newest records, but for those that would have to go at once."""
+        """Cache the newest records, except those that would be evicted at once."""
         end = first + len(packed)
         least = ((end - 1) // PAGE_RECORDS - self._cached_pages + 1) * PAGE_RECORDS
         start = max(first, least)
@@ -238,7 +238,7 @@ class FilterLog:
         self._page(index // PAGE_RECORDS)[index] = record
 
     def _page(self, page: int) -> dict[int, MatchRecord | bytes]:
-        """What is in memory of some records, the oldest of which go."""
+        """Return the cached records of a page; evict the oldest page if there is no room."""
         if page not in self._pages:
             if len(self._pages) >= self._cached_pages:
                 self._pages.popitem(last=False)

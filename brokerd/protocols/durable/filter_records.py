@@ -1,7 +1,7 @@
-"""A record of the persistent filtering subsystem: one tick, and the subscriptions it is for.
+"""A record of the filtering subsystem: a tick, and the subscriptions that are owed it.
 
-A record of n subscriptions takes 8 + 16·n bytes: the tick, and per subscription its number and
-the index of the record before that has it.
+A record of n subscriptions takes 8 + 16·n bytes: the tick, and per subscription its number and the
+index of the previous record with that subscription.
 
 Paper: [DS03] §4.2, footnote 2.
 """
@@ -12,14 +12,14 @@ from itertools import chain
 from typing import Final
 
 NO_RECORD: Final = (1 << 64) - 1
-"""In place of an index: no record before has the subscription."""
+"""In place of an index: no previous record has the subscription."""
 
 _WORD: Final = 8
 _PACK_ONE: Final = struct.Struct(">3Q").pack
 
 
 class MatchRecord:
-    """A tick that is for these subscriptions."""
+    """A tick and the subscriptions that are owed it."""
 
     __slots__ = ("_previous", "_subscriptions", "tick")
 
@@ -30,20 +30,20 @@ class MatchRecord:
 
     @property
     def subscriptions(self) -> tuple[int, ...]:
-        """Whom the tick is for; at least one."""
+        """The subscriptions; at least one."""
         return self._subscriptions
 
     def before(self, subscription: int) -> int:
-        """The index of the record before that has this subscription; NO_RECORD if none has.
+        """Return the index of the previous record with a subscription, or NO_RECORD.
 
         Raises:
-            ValueError: this record does not have it.
+            ValueError: this record does not have the subscription.
         """
         return self._previous[self._subscriptions.index(subscription)]
 
     @staticmethod
     def unpack(content: bytes) -> "MatchRecord":
-        """Back from the log.
+        """Return a record from the log.
 
         Raises:
             ValueError: no record gives these bytes.
@@ -61,11 +61,11 @@ def pack_matches(
     first: int,
     newest: MutableMapping[int, int],
 ) -> list[bytes]:
-    """Records as they stand in the log: one per tick, of the subscriptions that it is for.
+    """Return records for the log, one per tick, with its subscriptions.
 
     Args:
-        first: the index of the first of them.
-        newest: the index of the newest record of each subscription, which these are then.
+        first: the index of the first record.
+        newest: the index of the newest record of each subscription, which is updated.
     """
     if {*map(len, whose)} != {1}:
         return [
@@ -84,11 +84,11 @@ def pack_matches(
 def pack_match(
     tick: int, subscriptions: Sequence[int], index: int, newest: MutableMapping[int, int]
 ) -> bytes:
-    """A record as it stands in the log.
+    """Return a record for the log.
 
     Args:
         index: of the record.
-        newest: the index of the newest record of each subscription, which this one is then.
+        newest: the index of the newest record of each subscription, which is updated.
     """
     words = [tick]
     for each in subscriptions:

@@ -1,6 +1,6 @@
-"""What a broker says to one that is no neighbour: passed on along the tree until it is there.
+"""Messages to brokers that are not neighbours, forwarded along the tree.
 
-Nothing is kept on the way. Who wants an answer asks again.
+No broker on the route stores a message. Senders repeat unanswered requests.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,10 +15,10 @@ from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 
 class Forwarding:
-    """Takes what is for this broker, and passes on the rest.
+    """The handling of messages for this broker, and the forwarding of others.
 
     Args:
-        takers: who takes what is for this broker, by kind.
+        takers: the handlers of messages for this broker, by kind.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class Forwarding:
         self._takers = takers
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message of a neighbour."""
+        """Return the handlers of neighbours' messages."""
         return dict.fromkeys(self._takers, self._on_message)
 
     def tell(self, letter: Letter) -> None:
-        """Have it go where it is to; lost, where there is no way now."""
+        """Route a message to its destination; without a route it is lost."""
         if letter.to == self._broker:
             self._takers[type(letter)](letter)
             return
@@ -64,7 +64,7 @@ class Forwarding:
 
 
 def _place(broker: BrokerNumber) -> StreamId:
-    """The way to a broker is that of what is published there, back."""
+    """Return a stream of a broker: its route upstream is the route to the broker."""
     return StreamId(broker, 0, 0)
 
 

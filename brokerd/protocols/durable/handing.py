@@ -1,4 +1,4 @@
-"""What of a run is for which client, as few parts of it as can be.
+"""The division of a run among clients, in as few parts as possible.
 
 Paper: [DS03] §4.1 (the consolidated stream delivers to all that are live).
 """
@@ -13,18 +13,18 @@ from brokerd.protocols.durable.lanes import Lane
 from brokerd.protocols.parts.selection import RunSelection
 
 MANY: Final = 8
-"""So many clients each get a small part of a run, mostly."""
+"""The number of clients from which most receive a small part of a run."""
 
 
 def parts_by_client(
     run: PublicationRun, wanted: Sequence[Sequence[Lane]]
 ) -> Iterator[tuple[PublicationRun, Sequence[Lane]]]:
-    """Parts of a run, and whose they are: lanes of one client, who all want all of it.
+    """Yield parts of a run with lanes of a client that are all owed the part.
 
-    The parts of each client come in order.
+    The parts of a client are in order.
 
     Args:
-        wanted: by whom, for each place in the run's attribute table.
+        wanted: the lanes for each place in the run's attribute table.
     """
     by_client: dict[ClientId, dict[int, list[Lane]]] = {}
     for place, lanes in enumerate(wanted):
@@ -43,7 +43,7 @@ def parts_by_client(
 def _stretches(
     run: PublicationRun, places: Mapping[int, Sequence[Lane]]
 ) -> Iterator[tuple[PublicationRun, Sequence[Lane]]]:
-    """What of a run stands at some places, cut wherever other lanes want it."""
+    """Yield the parts of a run at some places, divided wherever the lanes change."""
 
     def wanting(position: int) -> list[int]:
         return [lane.subscription.identity for lane in places[run.attribute_index[position]]]

@@ -1,10 +1,10 @@
-"""What this broker's pubends keep for subscriptions that have moved, until these release it.
+"""The holds of this broker's pubends for subscriptions that have moved.
 
-A broker to which a subscription comes may have released, before, what the subscription lacks; and
-of what was released nothing can be taken back. So it has the pubends hold that, by name, before
-the broker that the subscription has left lets go of it.
+The new broker of a subscription may have released, before, events that the subscription lacks; and
+a release cannot be undone. So the new broker has the pubends hold those events, by name, before
+the old broker releases the subscription.
 
-Paper: [DS03] §1 (item 5, reconnect anywhere; how is not told there).
+Paper: [DS03] §1 (item 5, reconnect anywhere; the paper gives no method).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 
 HOLDS: Final = "holds"
-"""Per subscription and the broker that it has moved to, from where on what streams are kept."""
+"""Per subscription and its new broker, the streams that are held, and from which ticks."""
 
 LEASE: Final = "lease"
 
@@ -28,7 +28,7 @@ _Key = tuple[ClientId, int, BrokerNumber]
 
 @dataclass(slots=True, eq=False)
 class _Named:
-    """A hold: nothing behind these ticks is released."""
+    """A hold: nothing after these ticks is released."""
 
     generation: int
     behind: dict[StreamId, int]
@@ -36,13 +36,13 @@ class _Named:
 
 
 class Holds:
-    """The holds at one broker.
+    """The holds at a broker.
 
     Args:
-        lease_ns: so long after it was asked for last a hold is over.
-        streams: what is known of a stream here.
-        tell: answers.
-        on_less: less of a stream is held.
+        lease_ns: the time after the last request at which a hold expires.
+        streams: returns the state of a stream here.
+        tell: sends answers.
+        on_less: called with a stream of which less is held.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Holds:
         self._holds: dict[_Key, _Named] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of holds."""
         return len(self._holds)
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on with those of an earlier incarnation; nobody knows how old they are."""
+        """Restore the holds of an earlier incarnation, with new leases as their age is unknown."""
         for key, (generation, behind) in recovered.get(HOLDS, {}).items():
             owner, _, at = key.rpartition("/")
             client, _, number = owner.rpartition("/")
@@ -78,7 +78,7 @@ class Holds:
             self._extend(found)
 
     def of(self, stream: StreamId) -> dict[tuple[ClientId, int, BrokerNumber, int], int]:
-        """Behind which tick a stream is held, by whose hold that is, and of which generation."""
+        """Return the held ticks of a stream, by subscription, broker and generation."""
         return {
             (*key, named.generation): named.behind[stream]
             for key, named in self._holds.items()
@@ -86,12 +86,12 @@ class Holds:
         }
 
     def bound(self, stream: StreamId) -> int | None:
-        """Nothing behind this tick of a stream may be released; None: no hold is on it."""
+        """Return the tick after which nothing of a stream may be released; None without a hold."""
         ticks = [each.behind[stream] for each in self._holds.values() if stream in each.behind]
         return min(ticks, default=None)
 
     def on_hold(self, message: Hold) -> None:
-        """Hold something, or less than before, or nothing any more; answer when that is safe."""
+        """Set, reduce or remove a hold, and answer once that is durable."""
         key = message.client, message.number, message.at
         known = self._holds.get(key)
         if known is not None and known.generation > message.generation:
@@ -119,18 +119,18 @@ class Holds:
         self._disk.commit((_row(key, named),), held)
 
     def drop(self, at: BrokerNumber) -> None:
-        """A broker is gone for good, with the subscriptions that have moved to it."""
+        """Remove the holds for a decommissioned broker."""
         for key in [key for key in self._holds if key[2] == at]:
             self._drop(key, lambda: None)
 
     def due(self, key: _Key) -> None:
-        """Nobody has asked for a hold for long: it is over."""
+        """Expire a hold without a recent request."""
         client, number, at = key
         self._machine.record("hold_expired", client=client, subscription=number, at=at)
         self._drop(key, lambda: None)
 
     def _drop(self, key: _Key, then: Callable[[], None]) -> None:
-        """Hold nothing any more; `then` once a restart does not bring it back."""
+        """Remove a hold; call `then` once a restart does not restore it."""
         self._deadlines.cancel((LEASE, key))
         named = self._holds.pop(key, None)
         if named is None:
@@ -157,7 +157,7 @@ class Holds:
 
 
 def _is_behind(behind: Mapping[StreamId, int], before: Mapping[StreamId, int]) -> bool:
-    """Whether no more is held than before."""
+    """Return True if no more is held than before."""
     return all(stream in before and before[stream] <= tick for stream, tick in behind.items())
 
 

@@ -1,4 +1,4 @@
-"""One stream at a broker of durable subscribers, and how far it is on this broker's disk.
+"""A stream at a broker of durable subscribers, and its position on the broker's disk.
 
 Paper: [DS03] §4.1 (latestDelivered, released).
 """
@@ -16,21 +16,21 @@ from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.gryphon.subend import Delivered
 
 DELIVERED: Final = "delivered"
-"""Per stream, the tick up to which all matches are on disk, and were given to who is here."""
+"""Per stream, the tick through which matches are durable and were given to live clients."""
 
 
 WRITTEN: Final = "written"
-"""Per stream, the index behind the last record of its matches, as of then."""
+"""Per stream, the index after the last record of its matches, at that tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one commit covers.
+    """The content of a commit.
 
     Attributes:
-        delivered: per stream, up to where matches are on disk, or will be first.
-        written: and behind which record of them that is.
-        acknowledged: per lane, up to where its client has all.
+        delivered: per stream, the tick through which matches are durable, or will be first.
+        written: the index after the record of that tick.
+        acknowledged: per lane, the tick through which the client has acknowledged.
     """
 
     delivered: Mapping[StreamId, int]
@@ -39,13 +39,14 @@ class Snapshot:
 
 
 class HostedStream:
-    """One stream here.
+    """A stream at this broker.
 
     Attributes:
-        log: its matches.
-        delivered: all up to here is on disk, and that it is, or is on its way there.
-        delivered_on_disk: that is on disk; a restart goes on from there.
-        seen: the position as of the last time that anything was done about it.
+        log: the matches.
+        delivered: the tick through which matches are durable, and the row of it is durable or
+            under way.
+        delivered_on_disk: the same in a durable row; a restart continues from there.
+        seen: the position at the last processing.
         reading: lanes that wait for the log.
     """
 
@@ -60,7 +61,7 @@ class HostedStream:
 
     @property
     def stream(self) -> Stream:
-        """What is known of it."""
+        """The state of the stream."""
         found = self._stream
         if found is None:
             found = self._stream = self._streams(self.identity)
@@ -68,25 +69,25 @@ class HostedStream:
 
     @property
     def position(self) -> int:
-        """Everything up to here was given to all who are live, and its matches were written."""
+        """The tick through which everything was given to live clients, with written matches."""
         return self.stream.subend.position
 
     @property
     def is_ahead(self) -> bool:
-        """Whether there is anything to commit."""
+        """True if there is something to commit."""
         return self.position > self.delivered or bool(self._open)
 
     def released(self, subscriptions: Iterable[DurableSubscription]) -> int:
-        """Everybody has acknowledged what is up to here, and that is on disk."""
+        """Return the tick through which all subscriptions have durably acknowledged."""
         committed = [each.lane(self.identity).committed for each in subscriptions]
         return min([self.delivered_on_disk, *committed])
 
     def opened(self, last: int, entry: Delivered) -> None:
-        """Matches up to a tick are not on disk yet."""
+        """Record that matches through a tick are not durable yet."""
         self._open.append((last, entry))
 
     def commit(self, delivered: int) -> list[Delivered]:
-        """All up to here is on disk; returns what is done by that."""
+        """Record that everything through a tick is durable, and return the completed entries."""
         self.delivered = max(self.delivered, delivered)
         self.delivered_on_disk = max(self.delivered_on_disk, delivered)
         done = []

@@ -1,4 +1,4 @@
-"""The broker of durable subscribers: everybody's matches are written down, whoever is here.
+"""The broker of durable subscribers: matches are logged for connected and disconnected clients.
 
 Paper: [DS03] §4.1 (consolidated stream), §3 (released).
 """
@@ -59,14 +59,14 @@ from brokerd.protocols.parts.selection import match_run
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What durable subscriptions need of the broker that they are at.
+    """The parts of a broker that durable subscriptions use.
 
     Attributes:
-        all_streams: of all pubends that there are.
-        streams: what is known of a stream here.
-        fetch: have these ticks of a stream found; `on_found` is told.
-        on_delivered: more of a stream may be delivered here, and released by all subscriptions.
-        tell: have something passed on to another broker.
+        all_streams: of all pubends.
+        streams: returns the state of a stream here.
+        fetch: requests ticks of a stream; `on_found` takes the answer.
+        on_delivered: called when more of a stream may be delivered here, and released by all.
+        tell: forwards a message to another broker.
     """
 
     all_streams: Sequence[StreamId]
@@ -140,20 +140,20 @@ class DurableClients(Clients):
     # ------------------------------------------------------------ start
 
     def hosted(self) -> Iterator[HostedStream]:
-        """All streams."""
+        """Return all streams."""
         return iter(self._hosted.values())
 
     def all_subscriptions(self) -> Iterator[DurableSubscription]:
-        """Those of all clients, here or away."""
+        """Return the subscriptions of all clients, connected or not."""
         return iter(self._all.values())
 
     def lanes(self, client: ClientId, stream: StreamId) -> Iterator[Lane]:
-        """How far the subscriptions of a client have come in a stream."""
+        """Return the lanes of a client's subscriptions in a stream."""
         locals_ = self._clients[client].subscriptions.values()
         return (local.lane(stream) for local in self._ours(locals_))
 
     def uncommitted(self) -> Mapping[StreamId, None]:
-        """The streams of which more is delivered, or acknowledged, than is committed."""
+        """Return the streams with uncommitted deliveries or acknowledgements."""
         changed = {lane.stream: None for lane in self._changed}
         for identity, hosted in self._hosted.items():
             lanes = (each.lane(identity) for each in self._all.values())
@@ -162,16 +162,16 @@ class DurableClients(Clients):
         return changed
 
     def delivered_on_disk(self, stream: StreamId) -> int:
-        """Up to where a restart goes on behind what was delivered of a stream."""
+        """Return the durable delivered tick of a stream, from which a restart continues."""
         return self._hosted[stream].delivered_on_disk
 
     @property
     def is_read(self) -> bool:
-        """Whether all that an earlier incarnation has matched is known."""
+        """True once all logs of matches of earlier incarnations are read."""
         return all(hosted.log.is_read for hosted in self._hosted.values())
 
     def recover_logs(self, event: Started) -> None:
-        """Read what an earlier incarnation has matched, and drop what it had not committed."""
+        """Read the matches of an earlier incarnation, and truncate uncommitted ones."""
         delivered = ticks_of(event.recovered, DELIVERED)
         acknowledged = ticks_of(event.recovered, ACKNOWLEDGED)
         written = ticks_of(event.recovered, WRITTEN)
@@ -194,7 +194,7 @@ class DurableClients(Clients):
         self._catching_up.go_on(hosted)
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """See OwnSubscriptions; streams go on from where their matches are on disk."""
+        """See OwnSubscriptions; streams continue from their durable matches."""
         streams = {key_of(each): each for each in self._hosted}
         for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
             local = read_subscription(key, row, streams)
@@ -225,14 +225,14 @@ class DurableClients(Clients):
     # ------------------------------------------------------------ the one stream for all
 
     def deliver(self, stream: StreamId, run: PublicationRun) -> Delivered | None:
-        """Write down whom events are for, and give them to all who are live; None: for nobody."""
+        """Log the matches of events, and deliver to live clients; None without a match."""
         hosted = self._hosted[stream]
         results = match_run(self.memo, run, run.source.broker)
         wanted = [[local.lane(stream) for local in self._ours(those)] for those in results]
         if not any(wanted):
             return None
         self._write(hosted, run, wanted)
-        # Behind that: who falls behind now reads up to the end of the run.
+        # After that: a lane that falls behind now reads up to the end of the run.
         for part, lanes in parts_by_client(run, wanted):
             self._give_live(hosted, part, lanes)
         entry = Delivered(stream, run.first)
@@ -242,10 +242,10 @@ class DurableClients(Clients):
     def _write(
         self, hosted: HostedStream, run: PublicationRun, wanted: Sequence[Sequence[Lane]]
     ) -> None:
-        """Write down whom events are for; what is acknowledged already is for nobody.
+        """Log the matches of events, except for acknowledged ones.
 
         Args:
-            wanted: for each place in the run's attribute table.
+            wanted: the lanes for each place in the run's attribute table.
         """
         everybody = [tuple(lane.subscription.identity for lane in lanes) for lanes in wanted]
         ticks: Sequence[int] = run.sequences
@@ -264,7 +264,7 @@ class DurableClients(Clients):
             self._machine.emit(Append(hosted.log.name, tuple(records), None))
 
     def _give_live(self, hosted: HostedStream, part: PublicationRun, lanes: Sequence[Lane]) -> None:
-        """Give events to those of a client's lanes that are live, as far as they have room."""
+        """Deliver events to the live lanes of a client, as far as the lanes have room."""
         groups: dict[tuple[int, int], list[Lane]] = {}
         behind: list[tuple[Lane, int]] = []
         for lane in lanes:
@@ -289,7 +289,7 @@ class DurableClients(Clients):
     # ------------------------------------------------------------ silence
 
     def look_at(self, stream: Stream) -> None:
-        """More of a stream may be known: whoever is behind hears of it in time."""
+        """Schedule a commit and silence after progress of a stream."""
         hosted = self._hosted[stream.identity]
         if hosted.position > hosted.seen:
             hosted.seen = hosted.position
@@ -300,11 +300,11 @@ class DurableClients(Clients):
     # ------------------------------------------------------------ the commit cycle
 
     def commit(self) -> None:
-        """Write down what there is."""
+        """Commit the present state."""
         self._commits.due()
 
     def released(self, stream: StreamId) -> int:
-        """Up to where all durable subscriptions here have acknowledged a stream, on disk."""
+        """Return the tick through which all subscriptions here have durably acknowledged."""
         found = self._released.get(stream)
         if found is None:
             found = self._released[stream] = self._work_out_released(stream)
@@ -314,7 +314,7 @@ class DurableClients(Clients):
         return self._hosted[stream].released((*self._all.values(), *self._ending.values()))
 
     def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
-        """Of streams of which `released` is kept: that, and the same worked out anew."""
+        """Yield the cached and the recomputed released tick of streams with a cached value."""
         for stream, kept in self._released.items():
             yield stream, kept, self._work_out_released(stream)
 
@@ -345,7 +345,7 @@ class DurableClients(Clients):
         return [*delivered, *written, *acknowledged]
 
     def _on_committed(self, taken: Snapshot) -> None:
-        """Only now may anybody hear of it: what is behind could be lost, and asked for again."""
+        """Announce committed positions; later ones could be lost, and requested again."""
         streams: dict[StreamId, None] = dict.fromkeys(taken.delivered)
         for lane, tick in taken.acknowledged.items():
             if not lane.subscription.is_over:  # else it was not written down
@@ -360,7 +360,7 @@ class DurableClients(Clients):
             self._let_go(hosted)
 
     def _let_go(self, hosted: HostedStream) -> None:
-        """Everybody here may have acknowledged more of a stream."""
+        """Release a stream as far as all subscriptions here have acknowledged."""
         for effect in hosted.log.chop(self.released(hosted.identity)):
             self._machine.emit(effect)
         self._around.on_delivered(hosted.stream)
@@ -380,14 +380,14 @@ class DurableClients(Clients):
         ranges: Sequence[tuple[int, int]],
         run: PublicationRun | None,
     ) -> None:
-        """What subscriptions that catch up have missed has come."""
+        """Take fetched events for subscriptions that catch up."""
         lanes = [each.lane(identity) for each in self._all.values()]
         self._catching_up.take(self._hosted[identity], lanes, lost, ranges, run)
 
     def on_beyond(
         self, identity: StreamId, highest: int, ranges: Sequence[tuple[int, int]]
     ) -> None:
-        """Some clients have said that they have what nobody has published."""
+        """Refuse clients with tokens of ticks that were never published."""
         refused = self._tokens.beyond(self._all.values(), identity, highest, ranges)
         presented = [local.presented for local in refused]
         self._leave_lanes(refused)
@@ -395,7 +395,7 @@ class DurableClients(Clients):
             local.presented = theirs
 
     def on_deferred(self, identity: StreamId, ranges: Sequence[tuple[int, int]]) -> None:
-        """What subscriptions that catch up have missed comes when they ask for it again."""
+        """Postpone ranges that subscriptions in catch-up have requested."""
         lanes = [each.lane(identity) for each in self._all.values()]
         self._catching_up.defer(self._hosted[identity], lanes, ranges)
         for lane in lanes:
@@ -405,9 +405,10 @@ class DurableClients(Clients):
     # ------------------------------------------------------------ subscriptions
 
     def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
-        """Begin a subscription behind all that was delivered; it is told of once it is on disk.
+        """Begin a subscription after everything delivered; the client is notified once durable.
 
-        A number that a crash took may be given again: records that have it are of ticks before.
+        A number that a crash took may be given again: the records with that number have earlier
+        ticks.
 
         Paper: [DS03] §4.1 (a new subscriber's starting point).
         """
@@ -422,7 +423,7 @@ class DurableClients(Clients):
             self._place(client, lane)
             if lane.committed:
                 changes.append(Change(ACKNOWLEDGED, lane_key(lane), lane.committed))
-            if hosted.position and not others:  # what is before is for nobody
+            if hosted.position and not others:  # earlier events match no subscription
                 hosted.delivered = begun[hosted] = hosted.position
                 changes.append(Change(DELIVERED, key_of(identity), hosted.position))
         self._begin(local)
@@ -439,10 +440,10 @@ class DurableClients(Clients):
         self._disk.commit(changes, kept)
 
     def _place(self, client: OwnClient, lane: Lane) -> None:
-        """A subscription begins, where nothing else is said, behind what was delivered here."""
+        """Place a new lane; by default, after everything delivered here."""
 
     def _rows_first(self, client: OwnClient, local: DurableSubscription) -> Sequence[Change]:
-        """What is on disk before a client is told of its new subscription."""
+        """Return the rows that are durable before the client is notified of a new subscription."""
         return (subscription_row(local),)
 
     def _begin(self, local: DurableSubscription) -> None:
@@ -463,9 +464,9 @@ class DurableClients(Clients):
             self._attach(durable)
 
     def _attach(self, local: DurableSubscription) -> None:
-        """The client has asked for a subscription: it goes on from where it says that it is.
+        """Attach a requested subscription at the position that the client presents.
 
-        Who does not say that is told, so that it can.
+        A client without a position receives the stored position.
         """
         if not self._tokens.accept(local):
             return
@@ -490,7 +491,7 @@ class DurableClients(Clients):
         *,
         drain: bool = False,
     ) -> None:
-        """See ClientService: what a subscription holds back is let go when its end is on disk."""
+        """See ClientService: releases the subscription's events once its end is durable."""
         ended = list(self._ours(over))
         self._leave_lanes(ended)
 

@@ -1,4 +1,4 @@
-"""How far one subscription has come in one stream, and what is out to its client.
+"""The lane of a subscription in a stream: its position, and deliveries under way.
 
 Paper: [DS03] §3 (catchup(s, p)), §4.1 (released(s, p)).
 """
@@ -14,29 +14,29 @@ from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
 
 
 class Mode(Enum):
-    """Who feeds a subscription's client; exactly one of them does."""
+    """The stream that feeds a subscription's client; exactly one at a time."""
 
     AWAY = auto()
-    """Nobody: it has not asked for the subscription on its present session, or has none."""
+    """None: the client has no session, or has not requested the subscription on it."""
     CATCHING_UP = auto()
-    """A stream of its own."""
+    """A catch-up stream."""
     LIVE = auto()
-    """The one stream for all who are as far as this broker is."""
+    """The consolidated stream of all live subscriptions."""
 
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """One subscription in one stream.
+    """A subscription in a stream.
 
     Attributes:
-        acknowledged: its client has acknowledged everything up to here, or never wanted it.
-        committed: so much of that is on disk.
-        given: nothing behind this was ever given to its client.
-        matched_after: what is for it was written down from here on only.
-        floor: what is up to here is not given to its client, who has it.
-        out: what was given to it on its present session and is not acknowledged, in order.
-        out_events: how many events these are.
-        catchup: while it catches up.
+        acknowledged: the tick through which the client has acknowledged, or is owed nothing.
+        committed: the durable part of that.
+        given: nothing later was ever given to the client.
+        matched_after: matches were logged after this tick only.
+        floor: ticks through this one are not given to the client, which has them.
+        out: unacknowledged deliveries on the present session, in order.
+        out_events: the number of their events.
+        catchup: the catch-up under way.
     """
 
     subscription: "DurableSubscription"
@@ -52,15 +52,15 @@ class Lane:
     given: int = 0
 
     def leave(self) -> None:
-        """Its client is gone: what was out comes again when it is back."""
+        """Stop the lane of a disconnected client; unacknowledged events are repeated later."""
         self.mode, self.catchup = Mode.AWAY, None
         self.out.clear()
         self.out_events = 0
 
     def settle(self) -> bool:
-        """Whether more is acknowledged: everything up to the first that is not.
+        """Acknowledge everything before the first open delivery; return True if that is more.
 
-        Of a subscription that is consumed, only what is committed counts as that.
+        For a subscription with a token at the broker, only commits count.
         """
         before = self.acknowledged
         while self.out and not self.out[0].open:
@@ -76,15 +76,15 @@ class DurableSubscription(OwnSubscription):
     """A subscription that stays while its client is away.
 
     Attributes:
-        identity: its number in the log of matches.
-        accepted: it is on disk, and its client may be told so.
-        is_attached: its client has asked for it on its present session.
-        presented: how far it had come in each stream, as its client has said last.
+        identity: the number in the log of matches.
+        accepted: True once durable, so that the client may be notified.
+        is_attached: True if the client has requested the subscription on its present session.
+        presented: the positions that the client has reported last, per stream.
         lanes: by stream.
-        generation: of its client's stay at this broker.
-        unwritten: that is on its way to disk, where an earlier one was before.
-        uncommitted: how many events its application may be given before it commits, where this
-            broker keeps how far that is; 0 where the client does.
+        generation: of the client's attachment to this broker.
+        unwritten: True while the row of a later generation is under way.
+        uncommitted: the most events that the application may receive before a commit, if this
+            broker stores the token; 0 if the client does.
     """
 
     identity: int = 0
@@ -97,11 +97,11 @@ class DurableSubscription(OwnSubscription):
     lanes: dict[StreamId, Lane] = field(default_factory=dict)
 
     def positions(self) -> tuple[tuple[StreamId, int], ...]:
-        """How far its client has acknowledged all that is for it, in each stream."""
+        """Return the acknowledged position in each stream."""
         return tuple((each, lane.acknowledged) for each, lane in self.lanes.items())
 
     def lane(self, stream: StreamId) -> Lane:
-        """Its lane in a stream; of one that begins now, it has acknowledged nothing."""
+        """Return the lane in a stream; a new lane has acknowledged nothing."""
         found = self.lanes.get(stream)
         if found is None:
             found = self.lanes[stream] = Lane(self, stream, 0, 0)
@@ -111,12 +111,12 @@ class DurableSubscription(OwnSubscription):
 
 
 class Handed(Delivered):
-    """What was given to a client for one subscription.
+    """A delivery to a client for a subscription.
 
     Attributes:
-        lane: whose.
-        last: with it, everything for it up to here was.
-        events: how many.
+        lane: the lane of the subscription.
+        last: the tick through which deliveries are complete with this one.
+        events: the number of events.
     """
 
     __slots__ = ("events", "lane", "last")

@@ -1,4 +1,4 @@
-"""What brokers of durable say to each other, beside what gryphon's core says.
+"""The messages between brokers of durable, in addition to those of gryphon's core.
 
 Paper: [DS03] §3 (release protocol), §4.1 (nacks of catch-up streams).
 """
@@ -14,22 +14,22 @@ from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.parts.decommissioning import Signed
 
 Origins = tuple[tuple[SourceId, int], ...]
-"""Of each of these sources, what is up to this number."""
+"""Per source, all publications through a number."""
 
 LOST: Final = "early release"
-"""Why a subscriber does not get what it has missed."""
+"""The reason of a gap in missed events."""
 
 
 @record
 class Released:
-    """Up: all subscriptions at the sender and below have acknowledged these streams up to here."""
+    """Up: the ticks through which all subscriptions at the sender and below have acknowledged."""
 
     through: tuple[tuple[StreamId, int], ...]
 
 
 @record
 class Fetch:
-    """Up: what was in these ranges, whoever is done with them? None is empty, all are in order."""
+    """Up: a request for events in ranges, acknowledged or not; ranges are in order, not empty."""
 
     stream: StreamId
     ranges: tuple[Range, ...]
@@ -37,12 +37,12 @@ class Fetch:
 
 @record
 class Fetched:
-    """Down: these are all events in the ranges that are kept.
+    """Down: all retained events in the ranges.
 
     Attributes:
-        lost: what was there up to this tick is not kept any more.
-        run: of them; its sequences are ticks.
-        origins: what was published up to `lost`.
+        lost: events through this tick are not retained any more.
+        run: the events; its sequences are ticks.
+        origins: the publications through `lost`.
     """
 
     lost: int
@@ -53,7 +53,7 @@ class Fetched:
 
 @record
 class NothingFetched:
-    """Down: in these ranges no events are kept, and up to `lost` nobody knows whether any were."""
+    """Down: no events are retained in these ranges; through `lost`, there may have been some."""
 
     stream: StreamId
     lost: int
@@ -63,7 +63,7 @@ class NothingFetched:
 
 @record
 class Beyond:
-    """Down: nobody was told of any tick in these ranges, for the stream ends at `highest`."""
+    """Down: the stream ends at `highest`, and no tick in these ranges was ever announced."""
 
     stream: StreamId
     highest: int
@@ -72,7 +72,7 @@ class Beyond:
 
 @record
 class Deferred:
-    """Down: what is in these ranges was not looked for; before it came as much as may at once."""
+    """Down: these ranges were not searched, because the answer so far is as large as allowed."""
 
     stream: StreamId
     ranges: tuple[Range, ...]
@@ -80,16 +80,16 @@ class Deferred:
 
 @record
 class Hold:
-    """Towards a broker: a subscription is at another one now, which needs what you keep for it.
+    """Towards a broker: a moved subscription requires events of the receiver's pubends.
 
     Attributes:
-        to, at: the two.
-        generation: of the client's stay there.
-        behind: streams of `to`; nothing behind these ticks may go. Empty: whatever there is may.
-        asked_in: the incarnation of `at` that asks; an answer to an earlier one says nothing of
-            what is held now.
-        stay: for which of the stays that have come to `at` since it began; a client that has lost
-            its memory comes twice in one generation.
+        to, at: the receiver, and the present broker of the subscription.
+        generation: of the client's attachment there.
+        behind: streams of `to`; nothing after these ticks may be released. Empty: everything may.
+        asked_in: the requesting incarnation of `at`; an answer to an earlier incarnation proves no
+            present hold.
+        stay: the number of the arrival at `at` since its start; a client that has lost its memory
+            arrives twice in one generation.
     """
 
     to: BrokerNumber
@@ -104,11 +104,11 @@ class Hold:
 
 @record
 class Held:
-    """The answer, once that is on disk.
+    """The answer to a Hold, once durable.
 
     Attributes:
-        last: per stream that is held, the last event that there is.
-        asked_in, stay: of the question.
+        last: per held stream, the last event.
+        asked_in, stay: of the request.
     """
 
     to: BrokerNumber
@@ -123,7 +123,10 @@ class Held:
 
 @record
 class Moved:
-    """Towards a broker: let go of a subscription; all that it needs is held for where it is."""
+    """Towards a broker: a request to release a subscription.
+
+    All events that the subscription lacks are held for its present broker.
+    """
 
     to: BrokerNumber
     at: BrokerNumber
@@ -134,7 +137,7 @@ class Moved:
 
 @record
 class LetGo:
-    """The answer: it is not here any more, and a restart does not bring it back."""
+    """The answer: the subscription is released, and a restart does not restore it."""
 
     to: BrokerNumber
     at: BrokerNumber
@@ -145,26 +148,26 @@ class LetGo:
 
 @record
 class Decommissioned:
-    """Brokers that the operator has decommissioned, each with the authority's signature.
+    """Brokers that the operator has decommissioned, with the authority's signatures.
 
-    Each broker passes it on to its neighbours; a broker that is among them ends.
+    Brokers forward the message to their neighbours; a broker that is named ends.
     """
 
     decommissions: tuple[Signed, ...]
 
 
 Letter = Hold | Held | Moved | LetGo
-"""What is passed on from neighbour to neighbour until it is where it is to."""
+"""A message that neighbours forward to its destination."""
 
 
 def clipped(ranges: Sequence[Range], start: int, end: int) -> tuple[Range, ...]:
-    """What of these ranges lies in [start, end)."""
+    """Return the parts of ranges in [start, end)."""
     cut = [(max(start, low), min(end, high)) for low, high in ranges]
     return tuple((low, high) for low, high in cut if low < high)
 
 
 def _halves(message: Fetched) -> Sequence[Fetched | NothingFetched]:
-    """Two answers, of which each is whole for its own ranges."""
+    """Return two answers, complete for their own ranges."""
     run, ranges = message.run, message.ranges
     half = len(run) // 2
     if not half:
@@ -178,7 +181,7 @@ def _halves(message: Fetched) -> Sequence[Fetched | NothingFetched]:
 
 
 def _one_apart(message: Fetched) -> Sequence[Fetched | NothingFetched]:
-    """A lone event, and the silence around it, of which there may be more than of the event."""
+    """Return a lone event, and the silence around it, which may be larger than the event."""
     tick, ranges = message.run.first, message.ranges
     around = (*clipped(ranges, 0, tick), *clipped(ranges, tick + 1, ranges[-1][1]))
     if not around:
@@ -202,4 +205,4 @@ KINDS: Final = (
     MessageKind(90, Moved),
     MessageKind(91, LetGo),
 )
-"""With the numbers they have on the wire; 80 to 95 are durable's."""
+"""With their numbers on the wire; 80 to 95 are durable's."""

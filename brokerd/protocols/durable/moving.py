@@ -1,11 +1,11 @@
-"""Subscriptions whose clients come from another broker, and go to one.
+"""Migrations: subscriptions with clients that arrive from another broker, or move to one.
 
-Who says how far a subscription has come that is not here has come from elsewhere. It goes on from
-there: what is known at this broker is matched for it from now on, and what came before is fetched
-in batches and matched once more. Who is known here and is of a later stay has been elsewhere
-meanwhile.
+A client that presents a position of a subscription that is not here has come from elsewhere. The
+subscription continues from there: later events are matched here from now on, and earlier ones are
+fetched in batches and matched again. A subscription here with an earlier generation than its
+client's has been elsewhere meanwhile.
 
-Paper: [DS03] §1 (item 5, reconnect anywhere; how is not told there).
+Paper: [DS03] §1 (item 5, reconnect anywhere; the paper gives no method).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +26,12 @@ from brokerd.protocols.parts.clients.service import LINGER
 
 @dataclass(slots=True, eq=False)
 class MovingClient(OwnClient):
-    """A client that may have been elsewhere.
+    """A client that may have been at another broker.
 
     Attributes:
-        generation: of its stay here; goes up whenever it goes to another broker.
-        brought: how far it says that subscriptions have come, by number. Even one that is here may
-            have to be let go of before its client asks for it.
+        generation: of the attachment to this broker; increases with every move to another broker.
+        brought: the positions that the client reports, by subscription number. Even a subscription
+            of this broker may have to be released before the client requests it.
     """
 
     generation: int = 0
@@ -39,7 +39,7 @@ class MovingClient(OwnClient):
 
 
 class MovingClients(DurableClients):
-    """See ClientService: subscriptions go on wherever their clients go."""
+    """See ClientService: subscriptions continue at any broker of their clients."""
 
     def __init__(self, surroundings: Surroundings, *arguments: Any, **others: Any) -> None:
         super().__init__(surroundings, *arguments, **others)
@@ -68,7 +68,7 @@ class MovingClients(DurableClients):
         super().recover(recovered)
         self.arrivals.recover(recovered)
 
-    # ------------------------------------------------------------ who comes
+    # ------------------------------------------------------------ arriving clients
 
     def _new_client(self, name: ClientId) -> OwnClient:
         return MovingClient(name)
@@ -84,7 +84,10 @@ class MovingClients(DurableClients):
         _moving(client).brought = {}
 
     def _place(self, client: OwnClient, lane: Lane) -> None:
-        """See DurableClients: where it says; matched here from where this broker is now."""
+        """See DurableClients: at the reported position.
+
+        Matches begin at this broker's position.
+        """
         brought = _moving(client).brought.get(lane.subscription.number, {})
         had, position = brought.get(lane.stream), lane.acknowledged
         if had is not None:
@@ -112,10 +115,10 @@ class MovingClients(DurableClients):
             self.arrivals.ended(durable)
 
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
-        """See DurableClients; nothing is lacked here that others could have released.
+        """See DurableClients; nothing is lacking here that others could have released.
 
-        A later stay is on disk before its client is told of it: a crash that took it would have
-        forgotten that the subscription is elsewhere too, and its end would not end it there.
+        A later generation is durable before the client is notified: after a crash the broker would
+        otherwise not recall that the subscription was elsewhere, and would not end it there.
         """
         moving = _moving(client)
         moving.brought.pop(subscription.number, None)
@@ -128,13 +131,13 @@ class MovingClients(DurableClients):
         super()._claim(client, subscription)
 
     def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
-        """See DurableClients; a later stay than the one that is on disk now is waited for."""
+        """See DurableClients; waits for the row of a later generation."""
         (durable,) = self._ours((local,))
         if not durable.unwritten:
             super()._begin_one(client, local)
 
     def _on_stay(self, client: OwnClient, local: DurableSubscription, generation: int) -> None:
-        """A later stay is on disk; others have to let go of it also if it has ended meanwhile."""
+        """Begin an arrival once its generation is durable, even if the subscription has ended."""
         if local.generation != generation:
             return
         local.unwritten = False
@@ -144,7 +147,7 @@ class MovingClients(DurableClients):
         else:
             self._begin_one(client, local)
 
-    # ------------------------------------------------------------ who is gone
+    # ------------------------------------------------------------ departed clients
 
     def _find(self, whose: Whose) -> DurableSubscription | None:
         client, number = whose

@@ -1,4 +1,4 @@
-"""What a topology may set of durable."""
+"""The parameters of durable in a topology."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,32 +16,31 @@ _LINGER_NS: Final = 30 * 24 * 3600 * SECOND_NS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableParameters(GryphonParameters):
-    """How brokers behave; all brokers of a topology have the same.
+    """The behaviour of brokers; all brokers of a topology have the same.
 
     Attributes:
-        filters: off; what somebody who is away wants is matched at its own broker.
+        filters: off; a disconnected subscriber's events are matched at its own broker.
         client_linger_ns: how long a subscriber may be away before its subscriptions end.
-        commit_interval_ns: how often what was delivered and acknowledged is written down, at most.
-        silence_interval_ns: how long a subscriber hears nothing of a stream that goes on, at most.
-        max_retain_ns: what is older than this may be lost to who is away, or catches up, although
-            it was not acknowledged; 0: nothing ever is.
-        release_grace_ns: how long after its start a pubend loses nothing for that reason, at
-            least; it is `max_retain_ns` where that is longer.
-        catchup_batch: how many events a subscription that catches up may have unacknowledged
-            before more are fetched for it, and how many are fetched at once.
-        catchup_window: how many events of a pubend all subscriptions that catch up at a broker may
-            have asked for together.
-        catchup_watch_ns: how long a subscription that catches up may take to come nearer to the
-            others, before that is said.
-        token_lanes: of what subscribers ask to have committed, how many transactions may be under
-            way at once; each has the subscriptions of one remainder of their number.
-        token_batch: how many subscribers share one at most; 0: all who wait.
-        hold_lease_ns: how long a pubend keeps the events that a moved subscription lacks while
-            its new broker does not renew the hold. By default `client_linger_ns`, and one second
-            at least. A shorter lease may lose events to gaps.
-        live_limit: how many events a subscription may have unacknowledged before it is left to
-            catch up.
-        fetched_limit_bytes: how much of what was fetched is kept for others who lack it.
+        commit_interval_ns: the least time between commits of deliveries and acknowledgements.
+        silence_interval_ns: the longest time without a message about a stream that progresses.
+        max_retain_ns: older events may be lost to subscribers that are away, or catch up, without
+            their acknowledgement; 0: none ever are.
+        release_grace_ns: the least time after its start in which a pubend loses nothing for that
+            reason; it is `max_retain_ns` where that is longer.
+        catchup_batch: the most unacknowledged events of a subscription in catch-up before fetching
+            stops, and the size of a fetch.
+        catchup_window: the most events of a pubend that all subscriptions in catch-up at a broker
+            may have requested together.
+        catchup_watch_ns: the time in which a subscription in catch-up must approach the others,
+            before a record is made.
+        token_lanes: the most concurrent transactions of token commits; each has the subscriptions
+            of one remainder of their number.
+        token_batch: the most subscribers in a transaction; 0: all that wait.
+        hold_lease_ns: how long a pubend keeps the events that a moved subscription lacks while its
+            new broker does not renew the hold. By default `client_linger_ns`, and one second at
+            least. A shorter lease may lose events to gaps.
+        live_limit: the most unacknowledged events of a subscription before it is left to catch up.
+        fetched_limit_bytes: the size of the cache of fetched events.
     """
 
     filters: bool = False

@@ -1,4 +1,4 @@
-"""What of one stream is over and wanted, by whom, and what of that was asked for lately.
+"""The requested ranges of a stream, by broker, and recent requests upstream.
 
 Paper: [DS03] §3, §4.1 (nacks are consolidated).
 """
@@ -9,9 +9,9 @@ from brokerd.protocols.interface import Instant
 
 
 class Questions(Stream):
-    """See Stream; here an answer is passed on and not kept, so the same may be asked for anew.
+    """See Stream; answers are forwarded and not stored, so the same may be requested again.
 
-    That counts from when it was asked for last.
+    The wait counts from the last request.
     """
 
     __slots__ = ()

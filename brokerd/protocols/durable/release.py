@@ -1,8 +1,8 @@
-"""Release: a pubend keeps what any durable subscription, here or away, has not acknowledged.
+"""Release: a pubend retains events until all durable subscriptions have acknowledged them.
 
-Of each stream the lowest tick is passed on that everybody below has acknowledged; a broker below
-of which nothing was heard yet holds all back. How far everybody was delivered to is the core's own
-ack, and nothing beyond that is let go.
+For each stream the lowest tick is forwarded that all below have acknowledged; a silent broker
+below holds everything back. The delivered tick is the core's own ack, and nothing later is
+released.
 
 Paper: [DS03] §3 (release protocol: T_r; T_d is the ack of [GD02]).
 """
@@ -24,11 +24,11 @@ RELEASE: Final = "release"
 
 
 class Release:
-    """How far streams are released here and below.
+    """The released ticks of streams here and below.
 
     Args:
-        own: how far this broker's own subscriptions have released a stream.
-        on_released: everybody has released more of a stream of a pubend of this broker.
+        own: returns the tick that this broker's own subscriptions have released.
+        on_released: called when more of a stream of this broker's pubends is released.
     """
 
     def __init__(
@@ -55,27 +55,27 @@ class Release:
         self._news: dict[StreamId, None] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message of a neighbour."""
+        """Return the handlers of neighbours' messages."""
         return {Released: self._on_message}
 
     def restore(self, stream: Stream, through: int) -> None:
-        """So far a stream of this broker was released when that was last written down."""
+        """Restore the released tick of a stream of this broker."""
         self._through[stream.identity] = through
 
     def through(self, identity: StreamId) -> int:
-        """How far a stream is released here and below."""
+        """Return the released tick of a stream here and below."""
         return self._through.get(identity, 0)
 
     def below(self, cell: Cell, stream: Stream) -> int:
-        """How far all in a cell and below it have released a stream; 0 where they did not say."""
+        """Return the released tick of a cell and all below; 0 without a report."""
         return self._below.get((cell, stream.identity), 0)
 
     def drop(self, cell: Cell) -> None:
-        """A cell below is gone for good: what it has not released nobody keeps for it."""
+        """Remove a decommissioned cell below; nothing is retained for it."""
         self._below = {key: tick for key, tick in self._below.items() if key[0] != cell}
 
     def settle(self, stream: Stream) -> None:
-        """This broker's subscriptions may have released more."""
+        """Announce progress of this broker's subscriptions."""
         identity = stream.identity
         through = self._lowest(stream)
         if through <= self.through(identity):
@@ -89,12 +89,12 @@ class Release:
                 self._deadlines.set((RELEASE, None), self._machine.now_ns + self._interval_ns)
 
     def _lowest(self, stream: Stream) -> int:
-        """Less than what was said before where a subscription has come that has less."""
+        """Return the lowest tick; it decreases when a subscription with less arrives."""
         below = [self.below(cell, stream) for cell in stream.children]
         return min([self._own(stream.identity), *below])
 
     def due(self) -> None:
-        """Tell those above."""
+        """Send news upstream."""
         news, self._news = self._news, {}
         by_peer: dict[BrokerNumber, list[StreamId]] = {}
         for identity in news:
@@ -104,14 +104,14 @@ class Release:
             self._tell(peer, identities)
 
     def met(self, peer: BrokerNumber) -> None:
-        """A neighbour has come that may not know what it was told."""
+        """Send all ticks to a neighbour with a new session, which may lack them."""
         cell = self._routes.cell_of(peer)
         self._tell(peer, [each for each in self._through if self._streams(each).upstream == cell])
 
     def _tell(self, peer: BrokerNumber, identities: list[StreamId]) -> None:
         if not identities:
             return
-        for each in identities:  # what comes behind what is said now is news again
+        for each in identities:  # later ticks are news again
             self._through[each] = self._lowest(self._streams(each))
         self._machine.send(
             peer, Released(tuple((each, self._through[each]) for each in identities))

@@ -1,11 +1,11 @@
-"""Early release: a pubend lets go of what is old, although somebody who is away lacks it.
+"""Early release: a pubend releases old events, although disconnected subscribers lack them.
 
-A tick may become lost when all have released it, or when it is older than `max_retain` and all
-brokers that have subscribers are done with it. So who is live never lacks anything; who catches
-up is told of what is lost.
+A tick may be lost when all have released it, or when it is older than `max_retain` and all brokers
+with subscribers have acknowledged it. So live subscribers lack nothing; subscribers in catch-up
+receive gaps.
 
 Paper: [DS03] §3 (early release, maxRetain). Deviates: nothing is lost for its age soon after a
-start, when those who were live have not had the time to come back.
+start, when live subscribers have not had the time to return.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +26,11 @@ RETAINED: Final = "retained"
 
 
 class Retention:
-    """What the pubends of one broker still have to keep.
+    """The retention of a broker's pubends.
 
     Args:
-        streams: those of its pubends.
-        settle: less of a stream may have to be kept.
+        streams: returns the streams of the pubends.
+        settle: called with a stream of which less may have to be retained.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Retention:
         self._lost: dict[StreamId, tuple[int, Origins]] = {}
 
     def begin(self) -> None:
-        """Go on where an earlier incarnation has come to."""
+        """Continue from the state of an earlier incarnation."""
         # How old the events of an earlier incarnation are, no clock says for sure.
         self._from_ns = self._machine.now_ns + max(self._grace_ns, self._max_retain_ns)
         for stream in self._streams():
@@ -64,19 +64,19 @@ class Retention:
         self.published()
 
     def released(self, stream: Stream, through: int) -> None:
-        """Everybody has released a stream up to here."""
+        """Record the released tick of a stream."""
         self._released[stream.identity] = through
         self._hold(stream)
 
     def published(self) -> None:
-        """There may be events that get old."""
+        """Schedule the expiry of new events."""
         if self._max_retain_ns and (RETAINED, None) not in self._deadlines:
             due_ns = self._next_ns()
             if due_ns is not None:
                 self._deadlines.set((RETAINED, None), due_ns)
 
     def due(self) -> None:
-        """More may be so old that it need not be kept."""
+        """Release events that have become too old."""
         for stream in self._streams():
             self._hold(stream)
         self.published()
@@ -86,14 +86,14 @@ class Retention:
         self._settle(stream)
 
     def expired(self) -> int:
-        """What is up to this tick is older than it has to be kept."""
+        """Return the tick through which events are older than the retention."""
         if not self._max_retain_ns or self._machine.now_ns < self._from_ns:
             return 0
         oldest = self._pubends.tick(self._machine.now_ns) - ticks_in(self._max_retain_ns)
         return max(0, oldest - 1)
 
     def _next_ns(self) -> Instant | None:
-        """When the next event gets old; later, where that would be too often."""
+        """Return the expiry of the next event, or later to bound the rate."""
         now_ns = self._machine.now_ns
         firsts = [stream.knowledge.events.after(stream.held or 0) for stream in self._streams()]
         waiting = [tick for tick in firsts if tick is not None]
@@ -104,10 +104,10 @@ class Retention:
         pause_ns = min(max(self._max_retain_ns // 16, MILLISECOND_NS), SECOND_NS)
         return max(old_ns, self._from_ns, now_ns + pause_ns)
 
-    # ------------------------------------------------------------ what is lost
+    # ------------------------------------------------------------ losses
 
     def lost_origins(self, stream: Stream) -> Origins:
-        """What of which sources is lost of a stream: what is on disk no more, and was."""
+        """Return the lost numbers per source: of publications that were on disk and are no more."""
         final = stream.knowledge.final
         known = self._lost.get(stream.identity)
         if known is None or known[0] != final:

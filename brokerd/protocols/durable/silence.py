@@ -1,4 +1,4 @@
-"""Silence: who hears nothing of a stream that goes on is told how far it has come.
+"""Silence: subscribers without events of a stream receive its position.
 
 Paper: [DS03] §4.1 (silence messages).
 """
@@ -19,11 +19,11 @@ SILENCE: Final = "silence"
 
 
 class Silences:
-    """What live subscribers are told of streams in which nothing is for them.
+    """The silence messages to live subscribers.
 
     Args:
-        hosted: the streams; as they become.
-        subscriptions: all here; as they become.
+        hosted: the streams, a live view.
+        subscriptions: all subscriptions here, a live view.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Silences:
         self._windows = windows
 
     def soon(self) -> None:
-        """Somebody may hear nothing from now on."""
+        """Schedule silence messages."""
         if (SILENCE, None) not in self._deadlines:
             self._deadlines.set((SILENCE, None), self._machine.now_ns + self._interval_ns)
 
     def say(self) -> None:
-        """Tell clients how far streams have come without anything for them.
+        """Send the positions of streams to clients without events.
 
-        Below what a client says that it has, nothing is said: it was not given what is there.
+        Nothing is sent below a position that a client claims: events below were not given to it.
         """
         is_behind = False
         for local in self._subscriptions.values():

@@ -1,4 +1,4 @@
-"""A durable subscription as it stands on its broker's disk."""
+"""The rows of a durable subscription on its broker's disk."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,21 +11,21 @@ from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 
 ACKNOWLEDGED: Final = "acknowledged"
-"""Per subscription and stream, the tick up to which its client has acknowledged everything."""
+"""Per subscription and stream, the tick through which the client has acknowledged."""
 
 
 def lane_key(lane: Lane) -> str:
-    """A subscription in one stream, in the keys of rows."""
+    """Return a lane as a row key."""
     return f"{lane.subscription.identity}/{key_of(lane.stream)}"
 
 
 def ticks_of(recovered: Mapping[str, Mapping[str, int]], table: str) -> Mapping[str, int]:
-    """A table of ticks, as an earlier incarnation has left it."""
+    """Return a table of ticks of an earlier incarnation."""
     return recovered.get(table, {})
 
 
 def subscription_row(local: DurableSubscription) -> Change:
-    """The row of a subscription, but for how far its client has come."""
+    """Return the row of a subscription, without its positions."""
     unmatched = [
         [key_of(lane.stream), lane.matched_after]
         for lane in local.lanes.values()
@@ -37,7 +37,7 @@ def subscription_row(local: DurableSubscription) -> Change:
 
 
 def read_subscription(key: str, row: Any, streams: Mapping[str, StreamId]) -> DurableSubscription:
-    """Back from its row.
+    """Return a subscription from its row.
 
     Args:
         streams: by their keys.

@@ -1,8 +1,8 @@
-"""Tokens that clients ask their broker to write down: all who wait share a transaction.
+"""Token commits: waiting clients of a broker share a transaction.
 
 Paper: [DS03] §5.2 (each of four threads batches all waiting requests into one transaction).
-Deviates: there is one writer, since SQLite has one; lanes say how many transactions may wait for
-it at once.
+Deviates: there is one writer, since SQLite has one; lanes bound the transactions that wait for it
+at once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from brokerd.protocols.parts.durability import Durability
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """What a client has asked to have committed.
+    """A client's request for a commit.
 
     Attributes:
-        session: of the client; who has another one by then is not answered.
+        session: of the client; a client with another session by then is not answered.
         number: of the request.
-        positions: per lane, up to where its application is done.
+        positions: per lane, the position of the application.
     """
 
     subscription: DurableSubscription
@@ -32,13 +32,13 @@ class TokenRequest:
 
 
 class TokenCommits:
-    """What waits for the disk, by subscription: who asks again before is answered once.
+    """The waiting requests, by subscription; of several requests, only the last is answered.
 
     Args:
-        lanes: how many transactions may be under way.
-        most: how many subscriptions share one; 0: all that wait.
-        then: these are on disk.
-        counters: where `tokens_committed` and `token_transactions` count.
+        lanes: the most transactions under way.
+        most: the most subscriptions in a transaction; 0: all that wait.
+        then: called with durable requests.
+        counters: `tokens_committed` and `token_transactions` count here.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class TokenCommits:
         self._running = [False] * lanes
 
     def ask(self, request: TokenRequest) -> None:
-        """Commit this, with all else that waits."""
+        """Commit a request, with all others that wait."""
         shard = request.subscription.identity % len(self._waiting)
         self._waiting[shard][request.subscription] = request
         self._go_on(shard)
@@ -81,9 +81,9 @@ class TokenCommits:
 
 
 def _rows(taken: Sequence[TokenRequest]) -> Sequence[Change]:
-    """What is not on disk yet; who has had its answer lost asks for nothing new.
+    """Return rows of positions that are not durable yet; repeated requests need none.
 
-    Never less than what any commit before says.
+    No row is lower than that of an earlier commit.
     """
     return [
         Change(ACKNOWLEDGED, lane_key(lane), lane.acknowledged)

@@ -1,8 +1,8 @@
-"""What clients say that they have, held against what there can be.
+"""The validation of resume tokens that clients present.
 
-A token may be ahead of its broker, which may have crashed since it gave that. It is never ahead of
-its pubend, so that is asked; who says that it has what nobody has published is refused, for else
-it would not be given that when it is.
+A token may be ahead of its broker, which may have crashed after the delivery. A token is never
+ahead of its pubend, so the pubend is asked; a token of a tick that was never published is refused,
+because its client would not receive that tick later.
 
 Paper: [DS03] §2 (checkpoint tokens).
 """
@@ -19,10 +19,10 @@ from brokerd.protocols.parts.event_machine import EventMachine
 
 
 class PresentedTokens:
-    """The tokens that clients of one broker have come with.
+    """The tokens that clients of a broker have presented.
 
     Args:
-        fetch: have a pubend asked what is in these ranges.
+        fetch: asks a pubend for ranges.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class PresentedTokens:
         self._fetch = fetch
 
     def accept(self, local: DurableSubscription) -> bool:
-        """Whether a token is one that some pubends could have given; refused where not."""
+        """Return True if a token is of existing pubends and ticks; else refuse it."""
         for stream, last in local.presented.items():
             if stream not in self._hosted:
                 self._refuse(local, f"its token is of {tuple(stream)}, a pubend that is not there")
@@ -44,7 +44,7 @@ class PresentedTokens:
         return True
 
     def prove(self, local: DurableSubscription) -> None:
-        """Ask about what of a token is ahead of this broker."""
+        """Ask the pubend about token positions ahead of this broker."""
         for lane in [*local.lanes.values()]:
             if local.is_attached and lane.floor > self._hosted[lane.stream].position:
                 self._fetch(lane.stream, [(lane.floor, lane.floor + 1)])
@@ -56,7 +56,7 @@ class PresentedTokens:
         highest: int,
         ranges: Sequence[Range],
     ) -> list[DurableSubscription]:
-        """Nobody has these ticks; returns those who said so, and are refused."""
+        """Refuse and return the subscriptions with tokens of ticks that were never published."""
         refused = []
         for local in subscriptions:
             floor = local.lane(stream).floor

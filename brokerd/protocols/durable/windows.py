@@ -1,4 +1,4 @@
-"""What is out to clients; what is not acknowledged when a client goes is not kept for it."""
+"""Deliveries under way to clients; unacknowledged ones are dropped at a disconnect."""
 
 from collections.abc import Sequence
 
@@ -12,18 +12,18 @@ from brokerd.protocols.parts.clients.windows import DeliveryWindows
 
 
 class DurableWindows(DeliveryWindows[Delivered, OwnSubscription]):
-    """See DeliveryWindows: who comes back gets it from where events are kept."""
+    """See DeliveryWindows: a client that returns receives dropped events from their source."""
 
     def close(self, client: ClientId) -> None:
         """See DeliveryWindows."""
         self._outlets.pop(client, None)
 
     def give(self, run: PublicationRun, lanes: Sequence[Lane]) -> None:
-        """Queue events for subscriptions of one client."""
+        """Queue events for subscriptions of a client."""
         self._queue(run, lanes, None)
 
     def say(self, lane: Lane, last: int, instead: Gap | Silence) -> None:
-        """Queue what is said of events up to `last`."""
+        """Queue a gap or silence that stands for events through `last`."""
         run = PublicationRun(lane.stream, range(last, last + 1), (b"",), b"\0", 0, ())
         self._queue(run, [lane], instead)
 

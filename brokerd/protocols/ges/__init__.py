@@ -1,1 +1,1 @@
-"""[GES]: a hierarchy of units, known in outline by every broker in it."""
+"""[GES]: a hierarchy of units, of which every broker has an outline."""

@@ -1,8 +1,9 @@
-"""What becomes of brokers and units that do not come back: those who miss them speak for them.
+"""The detection of brokers and units that have failed for ever, and statements in their place.
 
-Who has seen no way to a broker or unit for long says in its place that its connections are gone
-and that nobody there wants anything. All who miss it say the same under the same version, so that
-it goes around once; a broker that lives and hears that says how things are, under a later one.
+A broker that has had no path to a broker or unit for long states in its place that its connections
+are down and that its profile is empty. All brokers that miss the unit state this under the same
+version, so that the statement is flooded once; a live broker that receives the statement about
+itself refutes it under a later version.
 
 Paper: [GES] §4 (a broker or unit may fail for ever).
 """
@@ -18,16 +19,16 @@ from brokerd.protocols.ges.units import Place, Unit
 from brokerd.protocols.ges.view import GraphView
 
 LOOKS = 2
-"""So often somebody is missed, in all the time that is waited, before the look that decides."""
+"""Looks at which a unit is missing, over the whole wait, before the look that decides."""
 MOST_LOOKS = 32
-"""The same of one that has said again and again that it lives."""
+"""The same for a broker that has refuted statements in its place again and again."""
 
 
 class Ageing:
-    """Whom one broker misses.
+    """The missing brokers and units of a broker.
 
     Attributes:
-        spoken_for: how often it has spoken for a broker or unit.
+        spoken_for: the number of statements made in the place of missing brokers and units.
     """
 
     def __init__(
@@ -51,12 +52,16 @@ class Ageing:
         self._patience: dict[BrokerNumber, int] = {}
 
     def begin_anew(self) -> None:
-        """Nobody is missing who is not missed from here."""
+        """Forget all missing brokers and units."""
         self._missed.clear()
         self._unknown.clear()
 
     def look(self) -> bool:
-        """Speak for those who were missing at each of the last looks; True: look again."""
+        """State the failure of all units that were missing at the last looks.
+
+        Returns:
+            True to look again.
+        """
         named = dict.fromkeys((*self._view.connected(), *self._profiles.places()))
         missing = [unit for unit in named if not self._is_there(unit)]
         self._missed = {unit: self._missed.get(unit, 0) + 1 for unit in missing}
@@ -69,13 +74,14 @@ class Ageing:
         return bool(self._missed) | self._look_for_unknown()
 
     def unknown(self) -> Sequence[BrokerNumber]:
-        """Brokers of own units of whom outsiders know more than anybody here."""
+        """Return brokers of own units with later statements outside than inside."""
         return *self._graph.only_outside(), *self._propagation.only_outside()
 
     def _look_for_unknown(self) -> bool:
-        """Those of own units of whom only outsiders know: all who knew them here have restarted.
+        """Count brokers of own units with statements outside only, as all inside have restarted.
 
-        One that lives, in a part of the unit that is apart, says so, and is left alone for longer.
+        A live broker in a partitioned part of the unit refutes the statement; the wait for that
+        broker then doubles.
         """
         self._unknown = {origin: self._unknown.get(origin, 0) + 1 for origin in self.unknown()}
         for origin in sorted(self._unknown):

@@ -1,16 +1,16 @@
-"""Whether a broker is in a part of its cluster that has come off, and what its clients are told.
+"""The detection of a part of a cluster that is partitioned, and the redirection of its clients.
 
-A cluster comes apart when its own links do not connect it any more. Of its parts one has the
-member with the lowest address; with `partition_policy = "induce_roam"` all others take no new
-clients after a while and tell those they have to go elsewhere, until they see that member again;
-with `"readdress"` each of them becomes a unit of its own (`readdressing`).
-Who is in the cluster the topology says, so that no two brokers differ in it. A member that is down
-looks just like one that is cut off: nobody can tell from inside. So a part refuses clients for
-`purge_ns` only. Members still unreachable then count as failed for ever, and the lowest of the
-remaining members decides: a member that never returns denies no client service.
+A cluster is partitioned when its own links do not connect it any more. One part has the member
+with the lowest address; with `partition_policy = "induce_roam"` all other parts take no new
+clients after a while and redirect their own, until that member is reachable again; with
+`"readdress"` every other part becomes a unit of its own (`readdressing`). The topology defines the
+members of the cluster, so that all brokers agree on them. From inside, a member that is down looks
+like a member that is cut off. So a part refuses clients for `purge_ns` only. Members still
+unreachable then count as failed for ever, and the lowest of the remaining members decides: a
+member that never returns denies no client service.
 
 Paper: [GES] §4 (units may vanish). The policy is of our design (A3.9), where the last full view
-says who is in the cluster.
+defines the members of the cluster.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -29,7 +29,7 @@ APART: Final = "apart"
 """Purpose of the deadline at which the rest of the cluster has been out of reach for long."""
 
 MOST_DOUBLINGS: Final = 6
-"""So often the wait of a broker that goes to and fro is doubled."""
+"""The most doublings of the wait of a broker that leaves and returns repeatedly."""
 
 REFUSAL: Final = "this broker is cut off from the rest of its cluster; try another one, or later"
 
@@ -38,14 +38,14 @@ class Fragment:
     """The part of its cluster that one broker is in.
 
     Args:
-        reaches: whether a neighbour has a session.
-        clients: the clients here.
-        refuse: take no new ones, for this reason; "" for taking them again.
-        leave: the brokers of this part, by address, are a unit of their own from now on.
+        reaches: returns True if a neighbour has a session.
+        clients: returns the clients of this broker.
+        refuse: refuses new clients for a reason; "" accepts them again.
+        leave: makes the brokers of this part, by address, a unit of their own.
 
     Attributes:
-        is_closed: it takes no new clients.
-        members: of the cluster, as the topology says, by address.
+        is_closed: True while this part takes no new clients.
+        members: the members of the cluster by address, from the topology.
         counters: for statistics.
     """
 
@@ -87,7 +87,7 @@ class Fragment:
         self._looked_at = -1
 
     def use(self, hierarchy: Hierarchy, near: Collection[BrokerNumber]) -> None:
-        """Who is in the cluster by now, and who is linked to this broker."""
+        """Take the members of the cluster from a topology, and the neighbours of this broker."""
         cluster = self._home[:-1]
         addresses = hierarchy.addresses
         present = [each for each in hierarchy.present if addresses[each][: len(cluster)] == cluster]
@@ -96,7 +96,7 @@ class Fragment:
         self._looked_at = -1
 
     def look(self) -> None:
-        """The graph may have changed, or the members have."""
+        """Compare this part with the cluster after a change of the graph or of the members."""
         if self._policy == STAY or self._looked_at == self._view.changes:
             return
         self._looked_at = self._view.changes
@@ -117,11 +117,11 @@ class Fragment:
             self._deadlines.set(self._deadline, self._machine.now_ns + self._patience_ns())
 
     def _patience_ns(self) -> int:
-        """Return how long the lowest member is waited for.
+        """Return the wait for the lowest member.
 
-        Others of a part that is to go elsewhere wait for its lowest member to go first. A broker
-        that returned, and left again before it reached the lowest member, waits twice as long each
-        time: its sessions may take longer to open than `purge_ns`.
+        In a part that is to be readdressed, the others wait for the lowest member of the part to
+        go first. A broker that returned, and left again before reaching the lowest member, waits
+        twice as long every time: sessions may take longer to open than `purge_ns`.
         """
         is_first = self._policy != READDRESS or self._home == min(self._part())
         wait_ns = self._wait_ns << min(self._returns, MOST_DOUBLINGS)
@@ -150,20 +150,21 @@ class Fragment:
 
     @property
     def may_follow(self) -> bool:
-        """Whether this broker is apart, and goes where another one of its part has gone."""
+        """True while this broker is partitioned and may follow another broker of the part."""
         return self._deadline in self._deadlines and self._machine.now_ns >= self._stays_until_ns
 
     def came_back(self) -> None:
-        """The cluster may be whole again, though the lowest member has not been heard of yet."""
+        """Note a return to the cluster before the lowest member has become reachable."""
         self._returns += 1
         wait_ns = self._wait_ns << min(self._returns, MOST_DOUBLINGS)
         self._stays_until_ns = self._machine.now_ns + wait_ns // 2
         self._looked_at = -1
 
     def send_out(self) -> None:
-        """Tell clients that have not been told: to brokers beyond the cluster, or across the gap.
+        """Redirect clients: to brokers beyond the cluster, or across the partition.
 
-        Those beyond that have a session come first; nobody knows how those across are doing.
+        Brokers beyond the cluster that have a session are first; the state of those across is
+        unknown.
         """
         if not self.is_closed:
             return
@@ -178,7 +179,7 @@ class Fragment:
                 self.counters["clients_sent_out"] += 1
 
     def _part(self) -> dict[Address, None]:
-        """The members that this broker reaches over links of the cluster, itself too."""
+        """Return the members that this broker reaches over links of the cluster, with itself."""
         found = {self._place.address: None}
         waiting = [self._place.address]
         while waiting:

@@ -1,7 +1,7 @@
-"""[GES], best effort: connections and profiles are known in outline everywhere, and routed by.
+"""The best-effort core of [GES]: routing by outlines of connections and profiles.
 
-A publication goes to gatekeepers and keepers, who say in which units somebody wants it, and from
-there to those units only. What a link or broker swallows on the way is gone.
+A publication travels to gatekeepers and keepers, which decide which units are interested, and from
+there to those units only. Publications that a failed link or broker held are lost.
 
 Paper: [GES] §2, §3.
 """
@@ -48,35 +48,35 @@ from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.forwarding_core import ForwardingCore, ForwardingParameters
 
 PURGE = "purge"
-"""Purpose of the deadline at which a neighbour is not waited for any more."""
+"""Purpose of the deadline after which a neighbour is not awaited any more."""
 
 LOOK = "look"
-"""Purpose of the deadline at which it is looked who is missing."""
+"""Purpose of the deadline at which missing brokers and units are counted."""
 
 
 class UnitParameters(ForwardingParameters, HintParameters, Protocol):
-    """What parameters say of brokers of a hierarchy, whatever they carry."""
+    """The parameters of brokers of a hierarchy, whatever they carry."""
 
     @property
     def purge_ns(self) -> int:
-        """After so long without a session a neighbour is not waited for any more."""
+        """The time without a session after which a neighbour is not awaited any more."""
 
     @property
     def reroute_limit(self) -> int:
-        """How often what is carried may leave its way."""
+        """The number of times that a publication may leave its route."""
 
 
 class UnitBroker(ForwardingCore):
-    """A broker of a hierarchy: what it knows of connections and profiles, and who is missing.
+    """A broker of a hierarchy: connectivity graph, profiles, and missing units.
 
     Args:
-        neighbours: those it has links to, with their addresses.
-        hierarchy: who is in its cluster; it looks no further.
+        neighbours: the brokers at the other ends of the links, with their addresses.
+        hierarchy: used for the members of the cluster only.
 
     Attributes:
-        place: where it is.
-        view: the connections that it knows of.
-        profiles: who wants what, as far as it knows.
+        place: the place of this broker in the hierarchy.
+        view: the connectivity graph.
+        profiles: the profiles of all brokers, as far as received.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class UnitBroker(ForwardingCore):
         self.dispatch_events({**self._event_handlers, OverlayChanged: self._on_overlay_changed})
 
     def serve(self, clients: ClientService[Any, Any], handlers: dict[type, MessageHandler]) -> None:
-        """See ForwardingCore; some of these clients may have to go to other brokers."""
+        """See ForwardingCore; may redirect clients to other brokers."""
         super().serve(clients, handlers)
         clients.on_change = self._on_clients_changed
 
@@ -142,11 +142,11 @@ class UnitBroker(ForwardingCore):
         self._clients.refusal = why
 
     def _leave_cluster(self, part: Collection[Address]) -> None:
-        """The brokers of this part of the cluster are a unit of their own from now on."""
+        """Make the brokers of this part of the cluster a unit of their own."""
         raise AssertionError(f"{self._broker} is to leave with {part}")
 
     def _is_near(self, peer: BrokerNumber) -> bool:
-        """Whether a neighbour is in the cluster of this broker."""
+        """Return True if a neighbour is in the cluster of this broker."""
         address = self._near.get(peer)
         return address is not None and self.place.seen_as(address) == address
 
@@ -159,7 +159,7 @@ class UnitBroker(ForwardingCore):
         return peer in self._linked and self.reaches(peer)
 
     def unit_handlers(self) -> dict[type, MessageHandler]:
-        """Who takes what brokers say of connections and profiles."""
+        """Return the handlers of messages about connections and profiles."""
         return {
             GraphStated: self._on_graph_stated,
             ProfileStated: self._on_profile_stated,
@@ -173,7 +173,7 @@ class UnitBroker(ForwardingCore):
         return replace(super().status(), discrepancies=self.discrepancies())
 
     def discrepancies(self) -> tuple[str, ...]:
-        """Return what this broker's view has that its topology and its own statements have not."""
+        """Return contradictions of this broker's view to the topology and to own statements."""
         found = []
         wanting = [each for each in self._left if self.profiles.wants(each)]
         if wanting:
@@ -187,15 +187,15 @@ class UnitBroker(ForwardingCore):
         return tuple(found)
 
     def outbid_counters(self) -> Mapping[str, int]:
-        """Return how often others have stated something in this broker's name."""
+        """Return the numbers of statements of other brokers in this broker's name."""
         return {**self._graph.counters, **self._propagation.counters}
 
     def link_factor(self, peer: BrokerNumber) -> int:
-        """By what this broker says that the cost of its connection to a neighbour is multiplied."""
+        """Return the factor that this broker states for the cost of a connection."""
         return self._graph.factor(peer)
 
     def start_routing(self, incarnation: int) -> None:
-        """See ForwardingCore: nobody is connected, and nobody here wants anything."""
+        """See ForwardingCore; starts without a connection and with an empty profile."""
         self._graph.start(incarnation)
         self._propagation.start(incarnation)
         self._looked_at = self.view.changes
@@ -204,7 +204,7 @@ class UnitBroker(ForwardingCore):
         self._fragment.look()
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
-        """See ForwardingCore: it is told of connections and profiles."""
+        """See ForwardingCore; sends connections and profiles to the neighbour."""
         self._linked[peer] = None
         self._deadlines.cancel((PURGE, peer))
         self._graph.on_up(peer)
@@ -213,7 +213,7 @@ class UnitBroker(ForwardingCore):
         self._look_later()
 
     def neighbour_went(self, peer: BrokerNumber) -> None:
-        """See ForwardingCore: ways around it are taken from now on."""
+        """See ForwardingCore; routes around the neighbour from now on."""
         self._linked.pop(peer, None)
         self._graph.on_down(peer)
         self._hints.went(peer)
@@ -233,17 +233,18 @@ class UnitBroker(ForwardingCore):
             return
         assert purpose == LOOK, f"{purpose!r} of broker {peer}"
         self._looked_at = self.view.changes
-        # Who has no session at all is the one that is missing.
+        # A broker without any session is itself the missing broker.
         if self._sessions and self._ageing.look():
             self._look_again()
 
     def _on_overlay_changed(self, event: OverlayChanged) -> None:
-        """Brokers have come, and are dialled where they are linked to this one; others have left.
+        """Add brokers that have joined, dial new neighbours, and remove brokers that have left.
 
-        Nobody waits for one that has yet to start; it is told all when it comes. Of those that have
-        left all say at once that they have no connection and want nothing.
+        A new neighbour that has not started is not awaited; a new session sends it everything. For
+        brokers that have left, every broker states at once that they have no connection and an
+        empty profile.
 
-        Paper: [GES] §1, §4 (brokers come and go); who leaves is a broker that failed for ever.
+        Paper: [GES] §1, §4 (brokers come and go); a broker that leaves has failed for ever.
         """
         hierarchy = hierarchy_from(event.overlay)
         near = sorted(linked(hierarchy.links, self._broker))
@@ -273,7 +274,7 @@ class UnitBroker(ForwardingCore):
 
     def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
         self._graph.on_stated(peer, message)
-        # What was on its way when it left may come to who has heard nothing of it before.
+        # Statements in transit when a broker left may reach brokers that had none of it before.
         for broker in dict.fromkeys(each.by for each in message.statements):
             if broker in self._left:
                 self._graph.speak_for_broker(broker)
@@ -293,7 +294,7 @@ class UnitBroker(ForwardingCore):
         self._look_later()
 
     def _look_later(self) -> None:
-        """Somebody may be missing after a change of the graph, or known to outsiders only."""
+        """Schedule a look after a change of the graph; units may be missing."""
         self._fragment.look()
         if (LOOK, self._broker) in self._deadlines:
             return
@@ -308,7 +309,7 @@ class UnitBroker(ForwardingCore):
 
 
 class Ges(UnitBroker):
-    """A broker that passes on to units in which somebody wants it, and keeps nothing."""
+    """A broker that forwards publications to interested units, and stores none."""
 
     def __init__(
         self,
@@ -361,11 +362,11 @@ class Ges(UnitBroker):
         return [peer for peer in self._near if self.is_linked(peer)]
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
-        """See UnitBroker; it has to know first where this broker is."""
+        """See UnitBroker; first sends the address of this broker."""
         self._readdressing.established(peer)
 
     def hears(self, peer: BrokerNumber) -> bool:
-        """Whether what a neighbour says is taken: it knows where this broker is."""
+        """Return True if a neighbour has this broker's address; else its messages are dropped."""
         return self._readdressing.hears(peer)
 
     def _neighbour_knows(self, peer: BrokerNumber) -> None:
@@ -374,7 +375,7 @@ class Ges(UnitBroker):
         self._slow.look()
 
     def _neighbour_moves(self, peer: BrokerNumber, address: Address) -> None:
-        """The connection to where a neighbour was is over, and there is one to where it is."""
+        """Replace the connection to a neighbour's old address by one to the new address."""
         self._graph.on_down(peer)
         self._near[peer] = address
         self._graph.on_up(peer)
@@ -385,7 +386,7 @@ class Ges(UnitBroker):
         self._readdressing.leave(part)
 
     def _rejoin(self, address: Address) -> None:
-        """Begin anew at another address, with the clients that are here."""
+        """Restart at another address, with the current clients."""
         self.renew_sessions(READDRESSED)
         self.place.address = address
         self._graph.begin_anew()
@@ -432,7 +433,7 @@ class Ges(UnitBroker):
 
 
 def make_core(context: CoreContext) -> Ges:
-    """A broker's core."""
+    """Return the core of one broker."""
     hierarchy = hierarchy_of(context.topology)
     neighbours = sorted(linked(hierarchy.links, context.broker))
     return Ges(

@@ -1,4 +1,4 @@
-"""ges, as everybody else sees it."""
+"""The definition of ges for the registry of protocols."""
 
 from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition

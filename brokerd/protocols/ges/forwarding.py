@@ -1,4 +1,4 @@
-"""Publications from clients to routes, along them, and to clients.
+"""The forwarding of publications from clients to routes, along routes, and to clients.
 
 Paper: [GES] §3 (event routing).
 """
@@ -18,15 +18,15 @@ from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.selection import RunSelection
 
 HOPS_PER_LEVEL = 32
-"""More links than a publication can have crossed: it went in a circle."""
+"""Links per level; a publication that has crossed more has travelled in a circle."""
 
 
 class PublicationForwarding:
-    """One broker's part in it.
+    """The forwarding of publications by one broker.
 
     Args:
-        reaches: whether a client is connected.
-        sent: is told of each neighbour that publications were sent to.
+        reaches: returns True if a client is connected.
+        sent: called with every neighbour that publications were sent to.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class PublicationForwarding:
         )
 
     def publish(self, run: PublicationRun, client: ClientId) -> None:
-        """Send what a client here publishes on its way."""
+        """Route publications of a client of this broker."""
         self._go(run, self._router.first_targets(), 0, client)
 
     def on_routed(self, peer: BrokerNumber, message: RoutedPublications) -> None:
-        """A neighbour sends publications on."""
+        """Route publications that a neighbour has forwarded."""
         self._check(peer, message)
         self._go(message.run, message.targets, message.hops, peer)
 
@@ -96,7 +96,7 @@ class PublicationForwarding:
             self._sent(peer)
 
     def _deliver(self, run: PublicationRun, interest: Interest) -> None:
-        """What overtook on another way is not followed by what it overtook, nor by itself."""
+        """Deliver publications, except those overtaken by a later publication of their source."""
         latest = self._delivered.get(run.source, 0)
         fresh = [place for place, number in enumerate(run.sequences) if number > latest]
         self.counters["duplicates_received"] += len(run) - len(fresh)
@@ -112,7 +112,7 @@ class PublicationForwarding:
 
 
 class _Undecided:
-    """Nobody's interest, and whether somebody asked for it."""
+    """An empty interest that records if a router has requested it."""
 
     def __init__(self) -> None:
         self.asked = False

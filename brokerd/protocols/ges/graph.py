@@ -1,4 +1,4 @@
-"""A broker's part in telling everybody of connections.
+"""The dissemination of statements about connections by one broker.
 
 Paper: [GES] §3 (dissemination of connections).
 """
@@ -17,15 +17,15 @@ from brokerd.protocols.parts.leaps import is_leap
 
 UP = 1
 DEAREST = 8
-"""By what the cost of a connection is multiplied, at least and at most."""
+"""The largest factor of a connection's cost; `UP` is the smallest."""
 
 
 class Graph:
-    """What a broker says of its connections, and passes on of others.
+    """The statements of a broker about its connections, and those forwarded for others.
 
     Args:
         neighbours: with their addresses.
-        reaches: whether a neighbour has a session.
+        reaches: returns True if a neighbour has a session.
     """
 
     def __init__(
@@ -47,40 +47,45 @@ class Graph:
         self._only_outside: dict[tuple[Link, BrokerNumber], Statement] = {}
 
     def start(self, incarnation: int) -> None:
-        """This broker begins, without a connection; what it said before is over."""
+        """Start without a connection; statements of earlier incarnations are replaced."""
         self._view.start(incarnation)
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """The same at another address, where nothing of others is known."""
+        """Restart at another address, without any statement of other brokers."""
         self._only_outside.clear()
         self._view.forget()
         for peer, address in self._neighbours.items():
             self._view.state(peer, address, DOWN)
 
     def on_up(self, peer: BrokerNumber) -> None:
-        """There is a session: the neighbour is told all, and all others are told of it."""
+        """State a connection to all neighbours, and send all statements to the new neighbour."""
         made = self._view.state(peer, self._neighbours[peer], self.factor(peer))
         self._tell(peer, self._view.known())
         self._tell_others((made,), peer)
 
     def on_down(self, peer: BrokerNumber) -> None:
-        """The session is over, and with it what it carried."""
+        """State that the connection to a neighbour is down."""
         made = self._view.state(peer, self._neighbours[peer], DOWN)
         self._tell_others((made,), peer)
 
     def factor(self, peer: BrokerNumber) -> int:
-        """By what this broker says that the cost of a connection is multiplied, if there is one."""
+        """Return the factor that this broker states for the cost of a connection that is up."""
         return self._factors.get(peer, UP)
 
     def charge(self, peer: BrokerNumber, factor: int) -> None:
-        """The connection to a neighbour, which has a session, costs something else from now on."""
+        """State another factor for the cost of the connection to a neighbour with a session."""
         self._factors[peer] = factor
         made = self._view.state(peer, self._neighbours[peer], factor)
         self._tell_others((made,), None)
 
     def on_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
-        """A neighbour says what it knows of connections."""
+        """Take statements from a neighbour, forward new ones, and correct those about this broker.
+
+        Raises:
+            RemoteProtocolError: a statement is malformed, about no link of the topology, or of a
+                version that leaps; the fault of the neighbour.
+        """
         for statement in message.statements:
             self._check(peer, statement)
         for statement in message.statements:
@@ -102,15 +107,15 @@ class Graph:
         self._tell(peer, [each for each in later if each is not None])
 
     def speak_for(self, unit: Unit) -> None:
-        """Say for a broker or unit that it has no connection any more."""
+        """State in the place of a broker or unit that it has no connection any more."""
         self._tell_others(self._view.state_for(unit), None)
 
     def speak_for_broker(self, broker: BrokerNumber) -> None:
-        """The same of one broker, wherever it is."""
+        """State the same in the place of one broker, at any address."""
         self._tell_others(self._view.state_for_broker(broker), None)
 
     def only_outside(self) -> Iterable[BrokerNumber]:
-        """Brokers of an own unit that outsiders know to be connected, and nobody here does."""
+        """Return brokers of an own unit that are connected by statements from outside only."""
         self._only_outside = {
             about: said
             for about, said in self._only_outside.items()
@@ -119,12 +124,15 @@ class Graph:
         return tuple({said.by: None for said in self._only_outside.values() if said.factor})
 
     def speak_for_unknown(self, broker: BrokerNumber) -> None:
-        """Say for such a broker that it has no connection; one that lives says otherwise."""
+        """State in the place of a broker of `only_outside` that it has no connection.
+
+        A live broker refutes the statement.
+        """
         found = [each for each in self._only_outside.values() if each.by == broker and each.factor]
         self._tell_others([self._view.state_for_unknown(each) for each in found], None)
 
     def _outbid(self, forged: Statement) -> None:
-        """State a connection as it is, under a version later than a forged one."""
+        """State a connection correctly, under a version later than a forged one."""
         self.counters["statements_outbid"] += 1
         self._view.outbid(forged.version)
         peer = _other_end(forged)
@@ -134,7 +142,7 @@ class Graph:
             self._tell_others([self._view.deny(forged)], None)
 
     def use(self, hierarchy: Hierarchy) -> None:
-        """Take the links of a topology: connections elsewhere are refused."""
+        """Take the links of a topology; statements about other connections are refused."""
         links = (*hierarchy.links, *hierarchy.links_of_left)
         self._links = dict.fromkeys((min(link), max(link)) for link in links)
 
@@ -146,7 +154,7 @@ class Graph:
                 self._only_outside[about] = max(noted, each, key=lambda said: said.version)
 
     def _state_anew(self, refuted: Statement) -> Statement:
-        """How a connection really is of which others have spoken in this broker's place."""
+        """Return the correct statement in place of others' statement about this broker."""
         peer = _other_end(refuted)
         factor = self.factor(peer) if self._reaches(peer) else DOWN
         return self._view.state(peer, self._neighbours[peer], factor)
@@ -186,5 +194,5 @@ class Graph:
 
 
 def _other_end(statement: Statement) -> BrokerNumber:
-    """Whom the broker that says it is connected with."""
+    """Return the broker at the other end of the connection from the statement's author."""
     return statement.high if statement.by == statement.low else statement.low

@@ -1,9 +1,10 @@
-"""Which clients of a broker had better go to another one of its cluster, and when they are told.
+"""Redirects of clients to other brokers of their cluster, by numbers of clients.
 
-Brokers of a cluster that have links tell each other how many clients they have, when that has
-changed by a step, and at most once per look. Who has more than the limit, and enough more than a
-neighbour, tells those that came last to go there. What is told is so far behind what is: nobody
-is sent to a broker that may have as many, and each client on its way counts where it goes.
+Linked brokers of a cluster exchange the number of their clients when it has changed by a step, and
+at most once per look. A broker with more clients than the limit, and enough more than a neighbour,
+redirects the last arrived clients to that neighbour. A received number lags behind the true
+number: no client is sent to a broker that may have as many, and a redirected client counts at its
+destination.
 
 Paper: [GES] §1, §6 (induced roaming; the paper's prototype does not have it).
 """
@@ -21,31 +22,31 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
 HINT: Final = "hint"
-"""Purpose of the deadline at which a broker looks whether it has too many clients."""
+"""Purpose of the deadline at which a broker checks for too many clients."""
 
 LOOKS_TO_GO: Final = 4
-"""So many looks a client that was told to go counts as gone; behind that it has chosen to stay."""
+"""Looks for which a redirected client counts as departed; after that, as staying by choice."""
 LOOKS_TO_STAY: Final = 32
-"""So many looks it is not told again."""
+"""Looks for which a client is not redirected again."""
 STEPS: Final = 8
-"""Numbers are told when they have changed by the limit over this, or by one."""
+"""Numbers are sent after changes by the limit divided by this, or by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a client was told, and when: to go to this broker."""
+    """The redirect of a client: its time, and the broker to go to."""
 
     at_ns: Instant
     to: BrokerNumber
 
 
 class RoamingHints:
-    """One broker's part in it.
+    """The redirects of a broker.
 
     Args:
-        is_near: whether a broker is in the cluster of this one.
-        around: the neighbours there that have a session.
-        clients: the clients here, in the order in which they came.
+        is_near: returns True if a broker is in the cluster of this broker.
+        around: returns the neighbours in the cluster that have a session.
+        clients: returns the clients of this broker, in order of arrival.
     """
 
     def __init__(
@@ -73,28 +74,33 @@ class RoamingHints:
         self._told: dict[ClientId, _Told] = {}
 
     def changed(self) -> None:
-        """A client has come or gone, or a neighbour has."""
+        """Schedule a look after the number of clients here or at a neighbour has changed."""
         if self._limit and self._deadline not in self._deadlines:
             self._deadlines.set(self._deadline, self._machine.now_ns + self._check_ns)
 
     def came(self, peer: BrokerNumber) -> None:
-        """A neighbour has a session."""
+        """Send the number of clients to a neighbour with a new session."""
         if self._limit and self._is_near(peer):
             self._tell(peer)
 
     def went(self, peer: BrokerNumber) -> None:
-        """Its session is over: nobody is sent there."""
+        """Forget the number of a neighbour without a session; no client is sent there."""
         self._heard.pop(peer, None)
 
     def on_counted(self, peer: BrokerNumber, message: ClientsCounted) -> None:
-        """A neighbour has about so many clients."""
+        """Record the approximate number of clients of a neighbour.
+
+        Raises:
+            RemoteProtocolError: the neighbour is of another cluster, or the number is negative;
+                the fault of the neighbour.
+        """
         if not self._is_near(peer) or message.clients < 0:
             raise RemoteProtocolError(peer, f"{message} of another cluster, or of less than nobody")
         self._heard[peer] = message.clients
         self.changed()
 
     def look(self) -> None:
-        """Say how many clients there are, if that has changed, and whether some had better go."""
+        """Send the number of clients if it has changed by a step, and redirect clients."""
         here = self._clients()
         if abs(len(here) - self._said) >= self._step:
             self._said = len(here)
@@ -107,9 +113,10 @@ class RoamingHints:
             self.changed()
 
     def _redirect(self, here: Sequence[ClientId]) -> None:
-        """Tell those that came last, each to go where the fewest are that it is not made worse by.
+        """Redirect the last arrived clients, to the broker with the fewest clients.
 
-        A neighbour that has said so many may have almost a step more by now.
+        No broker is made worse than this broker. A neighbour may by now have almost a step more
+        clients than reported.
         """
         going = self._going()
         staying = [name for name in here if name not in going]
@@ -131,7 +138,7 @@ class RoamingHints:
                 left -= 1
 
     def _going(self) -> dict[ClientId, _Told]:
-        """Those that were told to go a short while ago."""
+        """Return clients that were redirected a short while ago."""
         since_ns = self._machine.now_ns - LOOKS_TO_GO * self._check_ns
         return {name: told for name, told in self._told.items() if told.at_ns > since_ns}
 

@@ -1,8 +1,9 @@
-"""How loaded links are, as far as a broker sees it, and what they cost for that.
+"""The load of a broker's links, measured by round trips, and the resulting costs.
 
-A core sees no queue of its sessions, but it sees time. A session keeps its order: a probe waits
-behind all that was queued before it, at both ends and between them, and its answer behind what
-goes the other way. So a round trip is as long as a link is loaded, or the broker at its other end.
+A core sees no queue of a session, but measures time. A session is ordered: a probe waits behind
+all messages queued before the probe, at both ends and between the ends, and the answer waits
+behind the opposite traffic. So a round trip is as long as a link, or the broker at the other end,
+is loaded.
 
 Paper: [GES] §3 (link costs are updated for overload every few seconds).
 """
@@ -20,24 +21,24 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
 LOAD: Final = "load"
-"""Purpose of the deadline at which it is checked how loaded links are."""
+"""Purpose of the deadline at which the load of links is checked."""
 
 CHECKS_TO_RISE: Final = 2
 CHECKS_TO_FALL: Final = 3
 MOST_CHECKS_TO_FALL: Final = 48
-"""A link whose cost rises again within so many checks of its fall is one that its cost empties."""
+"""A cost that rises within this many checks of a fall shows a link emptied by a high cost."""
 
 
 class LoadParameters(Protocol):
-    """What parameters say of it."""
+    """The parameters of load measurement."""
 
     @property
     def slow_link_ns(self) -> int:
-        """A round trip that takes longer makes its link dearer; 0: none does."""
+        """A longer round trip raises the cost of its link; 0: never."""
 
     @property
     def cost_check_ns(self) -> int:
-        """How often it is checked."""
+        """The time between two checks."""
 
     @property
     def slow_broker_ns(self) -> int:
@@ -49,13 +50,14 @@ class _Link:
     """The link to a neighbour.
 
     Attributes:
-        is_probed: since the last check, or a probe of before has no answer.
-        asked_ns: when the probe left that has no answer; None for none.
-        took_ns: what a round trip took whose answer came since the last check.
+        is_probed: True after a probe since the last check, or while an earlier probe has no
+            answer.
+        asked_ns: the time of the unanswered probe; None without one.
+        took_ns: the round trip of the answer that arrived since the last check.
         higher, lower: the factors that the last checks called for, as long as all of them were
-            above, or below, what is stated.
-        checks_to_fall: so many checks in a row call for a lower factor before it is stated.
-        fell_ns: when it last fell.
+            above, or below, the stated factor.
+        checks_to_fall: checks in a row that call for a lower factor before it is stated.
+        fell_ns: the time of the last fall.
     """
 
     is_probed: bool = False
@@ -68,15 +70,15 @@ class _Link:
 
 
 class LinkLoad:
-    """One broker's part in it: what it says of its own links.
+    """The load of a broker's links, and the factors that the broker states for these links.
 
-    Links over which it sends nothing are not probed, but for those that are dear or may get so.
-    Where slow brokers end, all are while one is dear: who finds one link dear has to know whether
-    the others are cheap.
+    Links without traffic are not probed, except expensive links, or links that may become
+    expensive. Where slow brokers end, all links are probed while a link is expensive: a broker
+    must find out if other links are cheap.
 
     Args:
-        neighbours: those that have sessions.
-        reaches: whether a neighbour has one.
+        neighbours: returns the neighbours that have sessions.
+        reaches: returns True if a neighbour has a session.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class LinkLoad:
         self._links: dict[BrokerNumber, _Link] = {}
 
     def sent(self, peer: BrokerNumber) -> None:
-        """Publications were sent to a neighbour; a probe follows the first ones behind a check."""
+        """Note publications to a neighbour, and send a probe after the first since a check."""
         if not self._slow_ns:
             return
         link = self._links.get(peer)
@@ -112,19 +114,22 @@ class LinkLoad:
             self._probe(peer, link)
 
     def came(self, peer: BrokerNumber) -> None:
-        """A neighbour has a new session: what the link cost it costs until checks say otherwise."""
+        """Probe the link of a new session if the cost is raised.
+
+        The cost stays until checks change it.
+        """
         if self._graph.factor(peer) > UP:
             self._probe(peer, self._links[peer])
 
     def went(self, peer: BrokerNumber) -> None:
-        """A session is over, with what was under way."""
+        """Forget the measurements of a closed session."""
         link = self._links.get(peer)
         if link is not None:
             link.is_probed, link.asked_ns, link.took_ns = False, None, None
             link.higher, link.lower = [], []
 
     def check(self) -> None:
-        """See how loaded links were since the last check, and say what has changed for good."""
+        """Judge the links by their load since the last check, and state lasting changes."""
         compares = self._compares and any(self._graph.factor(peer) > UP for peer in self._links)
         if compares:
             for peer in self._neighbours():
@@ -138,11 +143,15 @@ class LinkLoad:
                     self._probe(peer, link)
 
     def on_probe(self, peer: BrokerNumber, _message: LoadProbe) -> None:
-        """A neighbour wants to know how long an answer takes."""
+        """Answer a probe of a neighbour."""
         self._machine.send(peer, LoadAnswered())
 
     def on_answered(self, peer: BrokerNumber, _message: LoadAnswered) -> None:
-        """A neighbour answers a probe."""
+        """Record the round trip of a probe.
+
+        Raises:
+            RemoteProtocolError: there was no probe; the fault of the neighbour.
+        """
         link = self._links.get(peer)
         if link is None or link.asked_ns is None:
             raise RemoteProtocolError(peer, "an answer to no probe")
@@ -170,9 +179,9 @@ class LinkLoad:
             self._fall(peer, link)
 
     def _called_for(self, link: _Link, stated: int) -> int | None:
-        """The factor that the last round trip calls for; None where there is no telling.
+        """Return the factor that the last round trip calls for; None if undecided.
 
-        A probe without an answer has taken too long already, or it says nothing yet.
+        A probe without an answer has either taken too long already, or proves nothing yet.
         """
         if link.asked_ns is None:
             return None if link.took_ns is None else self._factor_of(link.took_ns)
@@ -186,10 +195,10 @@ class LinkLoad:
         return factor
 
     def _rise(self, peer: BrokerNumber, link: _Link) -> None:
-        """To what both checks called for, at least.
+        """Raise the cost to the smaller of the factors that the checks called for.
 
-        A link that is loaded whenever it costs little would have its cost rise and fall for ever:
-        each time it rises soon after a fall, the next fall takes twice as many checks.
+        The cost of a link that is loaded whenever it is cheap would rise and fall for ever: after
+        every rise soon after a fall, the next fall takes twice as many checks.
         """
         soon_ns = MOST_CHECKS_TO_FALL * self._check_ns
         if link.fell_ns is not None and self._machine.now_ns - link.fell_ns <= soon_ns:

@@ -1,4 +1,4 @@
-"""What brokers of a hierarchy say to each other."""
+"""The messages between brokers of a hierarchy."""
 
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.model.predicate import Predicate
@@ -15,7 +15,7 @@ Entry = tuple[SubscriptionId, Predicate]
 
 @record
 class GraphStated:
-    """Connections, as their ends say and as the receiver sees them.
+    """Connections, as stated by their ends and as seen by the receiver.
 
     Paper: [GES] §3 (dissemination of connections).
     """
@@ -25,13 +25,13 @@ class GraphStated:
 
 @record
 class ProfileStated:
-    """All that the clients of one broker want.
+    """The whole profile of a broker.
 
     Attributes:
         origin: the broker.
-        place: it, or the unit that it is in, as far as the receiver is told.
-        version: the origin's, of whatever it last was.
-        predicates: all of them.
+        place: the broker, or the unit around the broker in the receiver's outline.
+        version: the latest version of the profile.
+        predicates: all predicates.
     """
 
     origin: BrokerNumber
@@ -42,9 +42,9 @@ class ProfileStated:
 
 @record
 class ProfileChanged:
-    """How a profile of the version before becomes that of this one.
+    """The change of a profile from the previous version to this version.
 
-    Paper: [GES] §3 (profile changes, each with an id).
+    Paper: [GES] §3 (profile changes, with an id per change).
     """
 
     origin: BrokerNumber
@@ -56,7 +56,7 @@ class ProfileChanged:
 
 @record
 class ProfileReached:
-    """Every broker on the sender's side has a profile in this version."""
+    """A confirmation that every broker on the sender's side has a profile in this version."""
 
     origin: BrokerNumber
     version: Version
@@ -64,7 +64,7 @@ class ProfileReached:
 
 @record
 class LoadProbe:
-    """The sender wants to know how long an answer takes.
+    """A request for an answer, to measure the round trip.
 
     Paper: [GES] §3 (link costs are updated for overload).
     """
@@ -72,14 +72,14 @@ class LoadProbe:
 
 @record
 class LoadAnswered:
-    """The answer, at once."""
+    """The immediate answer to a probe."""
 
 
 @record
 class ClientsCounted:
-    """So many clients are at the sender, or were when it last said so, give or take a few.
+    """The number of clients at the sender, accurate to a step.
 
-    Paper: [GES] §1 (induced roaming). Deviates: it does not say how brokers know of each other.
+    Paper: [GES] §1 (induced roaming). Deviates: the paper defines no exchange between brokers.
     """
 
     clients: int
@@ -87,9 +87,9 @@ class ClientsCounted:
 
 @record
 class AddressStated:
-    """The sender has another address than the topology gives it; nothing was said before.
+    """The first message of a sender with another address than the topology gives to it.
 
-    Paper: [GES] §4. Deviates: it does not say what becomes of a unit that is apart.
+    Paper: [GES] §4. Deviates: the paper leaves open the state of a partitioned unit.
     """
 
     address: Address
@@ -97,18 +97,18 @@ class AddressStated:
 
 @record
 class AddressTaken:
-    """The receiver's address is known, and this is the sender's; all that follows is by both."""
+    """A confirmation of the receiver's address, with the sender's; later messages use both."""
 
     address: Address
 
 
 @record
 class RoutedPublications:
-    """Publications on their way; nobody answers.
+    """Publications on their route, without acknowledgement.
 
     Attributes:
-        targets: where they go from the receiver.
-        hops: over how many links they have come.
+        targets: the destinations from the receiver.
+        hops: the number of links crossed.
     """
 
     run: PublicationRun
@@ -117,5 +117,5 @@ class RoutedPublications:
 
 
 def route_of(message: RoutedPublications) -> object:
-    """What must be equal for two of them to be joined."""
+    """Return the fields in which two messages must be equal to be joined."""
     return message.targets, message.hops

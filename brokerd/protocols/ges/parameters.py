@@ -14,19 +14,19 @@ READDRESS: Final = "readdress"
 
 
 class HintParameters(Protocol):
-    """What parameters say of it."""
+    """The parameters of redirects of clients."""
 
     @property
     def roam_clients_above(self) -> int:
-        """With more clients than this a broker tells some to go elsewhere; 0: it never does."""
+        """A broker with more clients redirects some of them; 0: never."""
 
     @property
     def roam_check_ns(self) -> int:
-        """How often it looks, while anything changes."""
+        """The time between two looks, while anything changes."""
 
     @property
     def partition_policy(self) -> str:
-        """What becomes of a part of a cluster that has come off, and of its clients."""
+        """The policy for a partitioned part of a cluster and its clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +36,24 @@ class GesParameters:
     Attributes:
         retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
             up to the limit.
-        purge_ns: after so long without a session a neighbour is not waited for any more, and who
-            cannot be reached in any way is taken for gone for ever.
-        reroute_limit: how often a publication may leave the way that was decided on for it.
-        slow_link_ns: what a round trip over a link may take, queues included, before the link costs
-            more: twice as much up to twice as long, then four and eight times; 0: whatever it
-            takes, nothing is measured.
-        cost_check_ns: how often it is checked; two checks in a row raise what a link costs, three
+        purge_ns: after this time without a session a neighbour is not awaited any more, and an
+            unreachable broker counts as failed for ever.
+        reroute_limit: how often a publication may leave its chosen route.
+        slow_link_ns: the round trip over a link, queues included, above which the link costs more:
+            twice as much up to twice as long, then four and eight times; 0: nothing is measured.
+        cost_check_ns: the time between checks; two checks in a row raise the cost of a link, three
             lower it.
-        slow_broker_ns: a broker whose links all its neighbours find as dear as can be, for so long,
-            ends; at least six checks, for it takes up to four to see that one has recovered, and
-            more where it does so again and again; 0: none does.
-        roam_clients_above: with more clients than this a broker tells those that came last to go
-            to neighbours in its cluster that have fewer; 0: it never does.
-        roam_check_ns: how often it looks whether it should, while anything changes.
-        partition_policy: what becomes of a part of a cluster that does not reach the member with
-            the lowest address, for `purge_ns`: nothing with "stay"; with "induce_roam" its clients
-            are told to go elsewhere, and new ones are refused; with "readdress" it is a unit of its
-            own until it reaches others of the cluster again.
-        client_subscriptions: how many subscriptions a client may have; more are refused.
+        slow_broker_ns: a broker ends after all its neighbours have stated the highest cost for
+            their links to it for this long; at least six checks, for it takes up to four to see
+            that a broker has recovered, and more after repeated recoveries; 0: none does.
+        roam_clients_above: a broker with more clients redirects those that arrived last to
+            neighbours in its cluster that have fewer; 0: never.
+        roam_check_ns: the time between two looks for redirects, while anything changes.
+        partition_policy: the treatment of a part of a cluster that does not reach the member with
+            the lowest address for `purge_ns`: "stay" does nothing; "induce_roam" redirects its
+            clients and refuses new ones; "readdress" makes it a unit of its own until it reaches
+            others of the cluster again.
+        client_subscriptions: the most subscriptions of a client; more are refused.
         client_linger_ns: how long a vanished subscriber's subscriptions stay.
     """
 
@@ -76,7 +75,7 @@ class GesParameters:
         """Read the parameters of a topology file.
 
         Raises:
-            ConfigError: an unknown key or a value of the wrong type; says which, in `where`.
+            ConfigError: an unknown key or a value of the wrong type; names the key, in `where`.
         """
         parameters: Self = read_section(cls, dict(values), where)
         return parameters
@@ -121,10 +120,10 @@ class GesParameters:
 
 
 def check_hints(parameters: HintParameters, where: str, policies: Sequence[str]) -> None:
-    """Make sure that a broker may tell clients to go elsewhere by these, or that it does not.
+    """Check that the parameters of redirects are valid.
 
     Args:
-        policies: for parts that have come off.
+        policies: the policies for partitioned parts that this protocol has.
 
     Raises:
         ConfigError: a number is too small, or there is no such policy.
@@ -140,7 +139,7 @@ def check_hints(parameters: HintParameters, where: str, policies: Sequence[str])
 
 
 def warned_of_hints(parameters: HintParameters) -> tuple[str, ...]:
-    """What a topology's author had better know of brokers that tell clients to go elsewhere."""
+    """Return warnings for a topology's author about a partition policy."""
     if parameters.partition_policy == STAY:
         return ()
     also = {

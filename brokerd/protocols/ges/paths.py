@@ -1,7 +1,7 @@
-"""Shortest paths in one broker's graph, on which levels never decrease.
+"""Shortest paths in a broker's graph, on which levels never decrease.
 
-A path leaves a cluster, or another unit, once and never comes back into it, so that what is inside
-a unit is reached inside it.
+A path leaves a cluster, or another unit, once and never returns. So destinations inside a unit are
+reached inside the unit.
 
 Paper: [GES] §3 (link cost matrix, best hop at every node).
 """
@@ -17,15 +17,15 @@ Path = tuple[Unit, ...]
 
 
 def link_cost(level: int, link_level: int) -> int:
-    """What it costs to leave a unit of a level over a link of a level; grows with both.
+    """Return the cost of leaving a unit of a level over a link of a level; grows with both.
 
-    Paper: [GES] §3, of whose matrix only that much is left.
+    Paper: [GES] §3; no more of the paper's matrix is left.
     """
     return (1 + level) * int(5**link_level)
 
 
 class Paths:
-    """The best ways from one broker, over its graph as it is now."""
+    """The best paths from a broker, over the current graph."""
 
     def __init__(self, place: Place, view: GraphView) -> None:
         self._place = place
@@ -35,11 +35,11 @@ class Paths:
         self._inside: dict[Unit, dict[Unit, tuple[int, Path]]] = {}
 
     def best(self, to: Unit) -> tuple[int, Path] | None:
-        """Cost and way to a broker or unit in the graph; None when there is none."""
+        """Return cost and path to a broker or unit in the graph; None without a path."""
         return self._from_here(()).get(to)
 
     def leaving(self, unit: Unit, to: Unit) -> tuple[int, Path] | None:
-        """The same, over what is inside a unit until its last link."""
+        """Return the same, over brokers and units inside a unit until the last link."""
         found = self._from_here(unit)
         ways = [
             (cost + self._cost(last, to, factor), (*way, to))
@@ -63,7 +63,10 @@ class Paths:
         return self._inside[within]
 
     def _shortest(self, may: Callable[[Unit], bool]) -> dict[Unit, tuple[int, Path]]:
-        """Dijkstra's; equal costs: fewer hops, then the lowest addresses."""
+        """Return the shortest paths (Dijkstra).
+
+        Among equal costs: fewer hops, then the lowest addresses.
+        """
         start = self._place.address
         waiting: list[tuple[int, int, Path]] = [(0, 0, (start,))]
         found: dict[Unit, tuple[int, Path]] = {}

@@ -1,4 +1,4 @@
-"""The hierarchy that brokers are in."""
+"""The hierarchy in a topology or overlay."""
 
 from typing import Any, Final
 
@@ -9,11 +9,11 @@ KIND: Final = "hierarchy"
 
 
 def hierarchy_of(topology: Topology) -> Hierarchy:
-    """The hierarchy of a topology that has one."""
+    """Return the hierarchy of a topology that has one."""
     return hierarchy_from(topology.overlay(KIND))
 
 
 def hierarchy_from(overlay: Any) -> Hierarchy:
-    """An overlay that is one."""
+    """Return an overlay that is a hierarchy."""
     assert isinstance(overlay, Hierarchy), f"{overlay} is no hierarchy"
     return overlay

@@ -1,10 +1,10 @@
-"""What clients want, per broker or unit that they are in, as far as one broker knows.
+"""The profiles of all brokers, as far as a broker has received profiles.
 
-Every broker has the profiles of all, each under the largest unit around its origin that this
-broker is not in itself. Only keepers and gatekeepers decide by them; they are where routes ask.
+A broker stores every profile under the largest unit around the origin that does not contain this
+broker. Only keepers and gatekeepers decide by profiles; routes lead to keepers and gatekeepers.
 
 Paper: [GES] §3 (profile graph, destinations). Deviates: profiles are kept by every broker, not
-only by the gatekeepers that need them, so that none has to fetch a snapshot before it decides.
+only by the gatekeepers that need them, so that none has to fetch a snapshot before deciding.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,18 +23,18 @@ from brokerd.protocols.parts.selection import match_run
 
 
 class Interest(NamedTuple):
-    """Who wants a publication.
+    """The units and clients that match a publication.
 
     Attributes:
-        places: brokers and units with such clients.
-        clients: those of this broker, each with the numbers of its subscriptions that match.
+        places: brokers and units with matching clients.
+        clients: matching clients of this broker, with the numbers of matching subscriptions.
     """
 
     places: tuple[Unit, ...]
     clients: Mapping[ClientId, tuple[int, ...]]
 
     def inside(self, unit: Unit) -> Sequence[Unit]:
-        """Those units in a unit, one level below, in which somebody wants it."""
+        """Return the interested units in a unit, one level below."""
         length = len(unit)
         inner = {place[: length + 1]: None for place in self.places if is_inside(place, unit)}
         return [found for found in inner if len(found) > length]
@@ -42,7 +42,7 @@ class Interest(NamedTuple):
 
 @dataclass(slots=True)
 class Profile:
-    """What the clients of one broker want."""
+    """The predicates of the clients of one broker."""
 
     place: Unit
     version: Version
@@ -50,7 +50,7 @@ class Profile:
 
 
 class Profiles:
-    """Those of all brokers, by origin."""
+    """The profiles of all brokers, by origin."""
 
     def __init__(self, decode_attributes: DecodeAttributes) -> None:
         self._by_origin: dict[BrokerNumber, Profile] = {}
@@ -62,30 +62,30 @@ class Profiles:
         )
 
     def version(self, origin: BrokerNumber) -> Version | None:
-        """The version that is known of a broker's profile."""
+        """Return the version of a broker's profile, or None without a profile."""
         known = self._by_origin.get(origin)
         return known.version if known is not None else None
 
     def statement(self, origin: BrokerNumber) -> ProfileStated:
-        """A known profile, whole."""
+        """Return the statement of a whole profile."""
         known = self._by_origin[origin]
         entries = tuple(known.predicates.items())
         return ProfileStated(origin, known.place, known.version, entries)
 
     def known(self) -> Mapping[BrokerNumber, Profile]:
-        """All of them, by origin."""
+        """Return all profiles, by origin."""
         return self._by_origin
 
     def origins(self) -> Iterable[BrokerNumber]:
-        """Whose are known, first known first."""
+        """Return the origins of all profiles, first received first."""
         return tuple(self._by_origin)
 
     def places(self) -> Iterable[Unit]:
-        """Where somebody wants anything."""
+        """Return the places of all profiles that are not empty."""
         return [known.place for known in self._by_origin.values() if known.predicates]
 
     def origins_in(self, unit: Unit) -> Sequence[BrokerNumber]:
-        """The brokers in a unit whose clients want anything, as far as is known."""
+        """Return the brokers in a unit with a profile that is not empty."""
         return [
             origin
             for origin, known in self._by_origin.items()
@@ -98,12 +98,12 @@ class Profiles:
         return len(known.predicates) if known is not None else 0
 
     def wants(self, origin: BrokerNumber) -> bool:
-        """Whether clients of a broker want anything, as far as is known."""
+        """Return True if the profile of a broker is not empty."""
         known = self._by_origin.get(origin)
         return known is not None and bool(known.predicates)
 
     def replace(self, stated: ProfileStated) -> None:
-        """Take a profile in place of what is known of its origin."""
+        """Replace the profile of an origin."""
         known = self._by_origin.get(stated.origin)
         if known is not None:
             self._remove(known, tuple(known.predicates))
@@ -117,14 +117,14 @@ class Profiles:
         added: Iterable[Entry],
         removed: Iterable[SubscriptionId],
     ) -> None:
-        """Take a known profile to a version."""
+        """Apply a change to a profile, and set its version."""
         known = self._by_origin[origin]
         known.version = version
         self._remove(known, [each for each in removed if each in known.predicates])
         self._add(known, added)
 
     def begin_anew(self, broker: BrokerNumber, place: Unit) -> None:
-        """A broker's own profile is at another place now, and nothing of others is known."""
+        """Move this broker's own profile to another place, and remove all others."""
         for origin in self.origins():
             if origin != broker:
                 known = self._by_origin.pop(origin)
@@ -135,14 +135,14 @@ class Profiles:
         self._memo.forget()
 
     def set_local(self, subscription: SubscriptionId, client: ClientId, number: int) -> None:
-        """Say whose subscription of this broker's profile is whose."""
+        """Record the client and number of a subscription of this broker's profile."""
         self._local[subscription] = client, number
 
     def match(self, run: PublicationRun, peer: Peer) -> list[Interest]:
-        """Who wants the publications with each attribute blob of a run, in its table's order.
+        """Return the interest in the publications of every attribute blob of a run, in table order.
 
         Raises:
-            RemoteProtocolError: a blob is malformed, which is the fault of the peer it came from.
+            RemoteProtocolError: a blob is malformed; the fault of the sending peer.
         """
         return match_run(self._memo, run, peer)
 

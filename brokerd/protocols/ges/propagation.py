@@ -1,9 +1,10 @@
-"""Profiles and their changes on their way to every broker, and word of it back.
+"""The propagation of profiles and their changes to every broker, and the confirmations.
 
-A change goes on over every connection but the one it came by, once: whoever has its version
-already says so and is silent. Who passes it on waits until all it told have said that their sides
-have it, and then says the same to where it came from; so the origin knows when all know. Whoever
-sends a profile out of a unit puts the unit in the place of the origin inside it.
+A change crosses every connection except the connection of arrival, once: a broker that has the
+version confirms at once and stays silent. A broker that forwards a change waits until all
+receivers have confirmed for their sides, and then confirms to the sender; so the origin learns
+when all have the change. A broker that sends a profile out of a unit replaces the origin inside by
+the unit.
 
 Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded, and confirmed.
 """
@@ -29,17 +30,18 @@ from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.leaps import is_leap
 
 ENTRIES_LIMIT: Final = 1 << 18
-"""Subscriptions in one broker's profile: as many as clients that a broker accepts can have."""
+"""The most subscriptions in one broker's profile: as many as its accepted clients can have."""
 
 
 @dataclass(slots=True)
 class _Awaited:
-    """A version of a profile that others were told of.
+    """A version of a profile that was sent to neighbours and awaits confirmations.
 
     Attributes:
-        told_by: who is to hear that all have it; None: this broker's own clients wait.
-        awaited: who has not said that its side has it.
-        since_ns: when they were told.
+        told_by: the neighbour that receives the confirmation; None: this broker's own clients
+            wait.
+        awaited: neighbours that have not confirmed for their side.
+        since_ns: the time of sending.
     """
 
     version: Version
@@ -49,15 +51,15 @@ class _Awaited:
 
 
 class Propagation:
-    """One broker's part in it.
+    """The propagation of profiles by one broker.
 
     Args:
         neighbours: with their addresses.
-        reaches: whether a neighbour has a session.
+        reaches: returns True if a neighbour has a session.
 
     Attributes:
-        reached: is called once no neighbour is waited for with a version of this broker's own
-            profile, with the time since it was stated.
+        reached: called once no neighbour is awaited for a version of this broker's own profile,
+            with the time since its statement.
         counters: for statistics.
     """
 
@@ -84,15 +86,15 @@ class Propagation:
         self._only_outside: dict[BrokerNumber, Version] = {}
 
     def start(self, incarnation: int) -> None:
-        """This broker begins, with a profile that asks for nothing."""
+        """Start with an empty profile."""
         own = ProfileStated(self._broker, self._place.address, (incarnation, FIRST), ())
         self._profiles.replace(own)
 
     def begin_anew(self) -> None:
-        """At another address: all that is known of others is over, and the own profile is news.
+        """Restart at another address: forget all other profiles, and state the own profile again.
 
-        What of it clients wait for has been said in an earlier version, which whoever has this one
-        has, too.
+        Subscriptions that clients await were stated in an earlier version, which every broker with
+        this version has, too.
         """
         version = self.next_version()
         self._profiles.begin_anew(self._broker, self._place.address)
@@ -103,29 +105,29 @@ class Propagation:
         self._pass_on(self._profiles.statement(self._broker), None)
 
     def offer_all(self, peer: BrokerNumber) -> None:
-        """Tell a neighbour, whose session is new, what is known."""
+        """Send all profiles to a neighbour with a new session."""
         self._given_up.pop(peer, None)
         for origin in self._profiles.origins():
             self._send(peer, self._profiles.statement(origin))
 
     def give_up(self, peer: BrokerNumber) -> None:
-        """Wait no more for a neighbour that has been away for long."""
+        """Stop waiting for a neighbour that has been unreachable for long."""
         self._given_up[peer] = None
         for origin in tuple(self._awaited):
             self._answered(origin, peer, lambda version: True)
 
     def use(self, hierarchy: Hierarchy) -> None:
-        """Take the brokers of a topology: profiles of others are refused."""
+        """Take the brokers of a topology; profiles of others are refused."""
         self._brokers = range(len(hierarchy.addresses))
 
     def next_version(self) -> Version:
-        """The version that this broker's profile has after its next change."""
+        """Return the version of this broker's profile after its next change."""
         known = self._profiles.version(self._broker)
         assert known is not None, "no profile of its own before it was started"
         return known[0], after(known[1])
 
     def change_own(self, added: Iterable[Entry], removed: Iterable[SubscriptionId]) -> None:
-        """Change this broker's profile, and tell all."""
+        """Change this broker's profile, and send the change to all neighbours."""
         version = self.next_version()
         changed = ProfileChanged(
             self._broker, self._place.address, version, tuple(added), tuple(removed)
@@ -134,17 +136,17 @@ class Propagation:
         self._pass_on(changed, None)
 
     def is_everywhere(self, version: Version) -> bool:
-        """Whether all others have this version of this broker's profile."""
+        """Return True if all other brokers have this version of this broker's profile."""
         waiting = self._awaited.get(self._broker, ())
         return all(each.version > version for each in waiting)
 
     def speak_for(self, unit: Unit) -> None:
-        """Say for a broker or unit that nobody there wants anything any more."""
+        """State in the place of a broker or unit that its profiles are empty."""
         for origin in self._profiles.origins_in(unit):
             self.speak_for_broker(origin)
 
     def speak_for_broker(self, origin: BrokerNumber) -> None:
-        """The same of one broker, wherever it is; nothing where nobody there wants anything."""
+        """State an empty profile in the place of a broker, unless it is empty already."""
         if not self._profiles.wants(origin):
             return
         known = self._profiles.statement(origin)
@@ -153,7 +155,7 @@ class Propagation:
         self._pass_on(gone, None)
 
     def only_outside(self) -> Iterable[BrokerNumber]:
-        """Brokers of an own unit of whose profiles others outside know later versions."""
+        """Return brokers of an own unit with later versions of profiles outside than inside."""
         self._only_outside = {
             origin: version
             for origin, version in self._only_outside.items()
@@ -162,7 +164,10 @@ class Propagation:
         return tuple(self._only_outside)
 
     def speak_for_unknown(self, origin: BrokerNumber) -> None:
-        """Say for such a broker that nobody there wants anything; who lives says otherwise."""
+        """State an empty profile in the place of a broker of `only_outside`.
+
+        A live broker refutes the statement.
+        """
         if origin not in self._only_outside:
             return
         version = in_its_place(self._only_outside.pop(origin))
@@ -171,7 +176,11 @@ class Propagation:
         self._pass_on(gone, None)
 
     def on_stated(self, peer: BrokerNumber, message: ProfileStated) -> None:
-        """A neighbour says all that is known of a profile."""
+        """Take the statement of a whole profile from a neighbour, or correct it.
+
+        Raises:
+            RemoteProtocolError: the statement is impossible; the fault of the neighbour.
+        """
         self._check(peer, message)
         message = self._precise(message)
         if self._is_forged(message):
@@ -186,7 +195,12 @@ class Propagation:
             self._answer_known(peer, message)
 
     def on_changed(self, peer: BrokerNumber, message: ProfileChanged) -> None:
-        """A neighbour says how a profile has changed."""
+        """Take the change of a profile from a neighbour, or correct it.
+
+        Raises:
+            RemoteProtocolError: the change is impossible, or follows no version here; the fault of
+                the neighbour.
+        """
         self._check(peer, message)
         if self._is_forged(message):
             self._outbid(message.version)
@@ -197,7 +211,7 @@ class Propagation:
         incarnation, number = message.version
         known = self._profiles.version(message.origin)
         if known is not None and not is_its_own(known):
-            return  # who says so is told what others said in its place, and then says it all
+            return  # the origin receives the statements in its place, and restates all
         if known is None or known[0] != incarnation or after(known[1]) != number:
             raise RemoteProtocolError(
                 peer, f"version {message.version} of {message.origin}'s profile after {known}"
@@ -206,7 +220,7 @@ class Propagation:
         self._pass_on(message, peer)
 
     def on_reached(self, peer: BrokerNumber, message: ProfileReached) -> None:
-        """All on a neighbour's side have a profile in a version, and so in all before it."""
+        """Record that all on a neighbour's side have a version of a profile, and all before."""
         self._answered(message.origin, peer, lambda version: version <= message.version)
 
     def _check(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
@@ -241,16 +255,19 @@ class Propagation:
         return is_its_own(message.version) or message.version[0] > own[0]
 
     def _outbid(self, forged: Version) -> None:
-        """State the own profile under a version later than a forged one, which it replaces.
+        """State the own profile under a version later than a forged version.
 
-        Link-state protocols do the same with statements of their own that they have not made.
+        Link-state protocols do the same with forged statements in their own name.
         """
         self._profiles.change(self._broker, (forged[0], after(forged[1])), (), ())
         self.counters["profiles_outbid"] += 1
         self._pass_on(self._profiles.statement(self._broker), None)
 
     def _is_news(self, message: ProfileStated | ProfileChanged) -> bool:
-        """Whether it says more than is known; what is inside is told inside, and more precisely."""
+        """Return True for a newer version.
+
+        Profiles from inside a unit are exchanged inside only.
+        """
         if message.origin == self._broker or self._place.is_in(message.place):
             return False
         known = self._profiles.version(message.origin)
@@ -258,9 +275,9 @@ class Propagation:
         return known is None or message.version > known or is_leap(message.version, known)
 
     def _precise(self, message: ProfileStated) -> ProfileStated:
-        """What others outside say in the place of a broker in an own unit, as it is known inside.
+        """Return an outside statement in a broker's place, with the broker's place inside the unit.
 
-        Inside it goes on to that broker, which may live.
+        Inside, the statement is forwarded to that broker, which may live.
         """
         if is_its_own(message.version) or not self._place.is_in(message.place):
             return message
@@ -269,7 +286,7 @@ class Propagation:
         return replace(message, place=self._profiles.statement(message.origin).place)
 
     def _is_refuted(self, message: ProfileStated) -> bool:
-        """Whether it was said in a broker's place and there is word of its own that is later."""
+        """Return True for a statement in a broker's place that the own, later profile refutes."""
         known = self._profiles.version(message.origin)
         if known is None or is_its_own(message.version):
             return False
@@ -278,7 +295,7 @@ class Propagation:
         return is_its_own(known) and known > message.version
 
     def _refute(self, peer: BrokerNumber, refuted: ProfileStated) -> None:
-        """Say all of a profile of which others have said in its broker's place that it is empty."""
+        """State the whole profile of a broker that others have stated to be empty in its place."""
         known = self._profiles.statement(refuted.origin)
         if known.version > refuted.version:
             self._send(peer, known)
@@ -288,13 +305,13 @@ class Propagation:
         self._pass_on(replace(known, version=later), None)
 
     def _answer_known(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
-        """It says nothing new here; of an own unit it may be what is not known inside."""
+        """Confirm a version that is not new, and note later versions from outside an own unit."""
         if self._place.is_in(message.place) and is_its_own(message.version):
             noted = self._only_outside.get(message.origin, message.version)
             self._only_outside[message.origin] = max(noted, message.version)
         for each in self._awaited.get(message.origin, ()):
             if each.version >= message.version and each.told_by == peer:
-                return  # it says it again; the answer is given when there is one
+                return  # repeated; the confirmation follows later
         known = self._profiles.version(message.origin)
         if known is not None and known > message.version and not is_its_own(known):
             self._send(peer, self._profiles.statement(message.origin))
@@ -321,7 +338,7 @@ class Propagation:
         self._machine.send(peer, told)
 
     def _told(self, place: Unit, peer: BrokerNumber) -> Unit:
-        """A place as a neighbour is told it."""
+        """Return a place as a neighbour sees it."""
         level = self._place.link_level(self._place.address, self._neighbours[peer])
         left = self._place.own(level)
         return left if level and is_inside(place, left) else place
@@ -329,7 +346,7 @@ class Propagation:
     def _answered(
         self, origin: BrokerNumber, peer: BrokerNumber | None, applies: Callable[[Version], bool]
     ) -> None:
-        """A neighbour has versions of a profile; say so of those that nobody is awaited for."""
+        """Take the confirmation of a neighbour, and confirm versions that await none any more."""
         waiting = self._awaited.get(origin, [])
         for each in waiting:
             if peer is not None and applies(each.version):

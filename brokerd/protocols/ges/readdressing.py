@@ -1,15 +1,15 @@
-"""A part of a cluster that has come off is a unit of its own until it is back.
+"""The change of address of a partitioned part of a cluster, until connected again.
 
-With `partition_policy = "readdress"` a broker that has not reached the member of its cluster with
-the lowest address for long takes another address: of a unit beside its own that no topology gives
-to anybody, and that follows from who is in its part, so that nobody has to be asked for it.
-Whoever of its part hears of that does the same. It begins there as if it had just been started, but
-with its clients; and goes back as it came once it has a session with a member of its cluster that
-is elsewhere.
+With `partition_policy = "readdress"` a broker that has not reached the member of the cluster with
+the lowest address for long takes another address: of a unit next to the own unit that no topology
+assigns. That unit follows from the members of the part, so that no broker has to be asked for the
+unit. Brokers of the part that receive the address do the same. A broker restarts there with the
+present clients only, and returns in the same manner once there is a session with a member of the
+cluster that is elsewhere.
 
-A neighbour knows the address of a broker from the topology, and learns another one from the first
-message of a session. Until it has said that it knows, what it says of connections and profiles is
-what is seen from the wrong address, and let go.
+A neighbour has the address of a broker from the topology, and receives another address in the
+first message of a session. Until the neighbour confirms that address, messages of the neighbour on
+connections and profiles are seen from the wrong address, and dropped.
 
 Paper: [GES] §4 (units may vanish). The policy is of our design (A3.9).
 """
@@ -27,18 +27,18 @@ from brokerd.protocols.ges.view import GraphView
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 READDRESSED: Final = "has another address"
-"""Why sessions are closed."""
+"""The reason for which sessions are closed."""
 
 
 class Readdressing:
-    """One broker's part in it.
+    """The addresses of a broker and of the neighbours.
 
     Args:
-        near: its neighbours, with the addresses that they have now, which are those of the topology
-            at the beginning of each session.
-        rejoin: begins anew at another address.
-        moves: a neighbour with a session has another address than it was thought to have.
-        came: a neighbour that knows this broker's address has a session.
+        near: the neighbours with their present addresses, which are the topology's at the
+            beginning of a session.
+        rejoin: restarts at another address.
+        moves: called with the new address of a neighbour that has a session.
+        came: called with a neighbour that has a session and this broker's address.
 
     Attributes:
         counters: for statistics.
@@ -70,7 +70,7 @@ class Readdressing:
         self._held: dict[BrokerNumber, None] = {}
 
     def use(self, hierarchy: Hierarchy) -> None:
-        """Who has which address by now, as the topology says."""
+        """Take the addresses of all brokers from a topology."""
         self._homes = dict(enumerate(hierarchy.addresses))
         # Ranks stay as they are when brokers join and leave: two parts that left at different
         # times must not choose one unit.
@@ -82,15 +82,15 @@ class Readdressing:
         self._ranked = (*others, *sorted(firsts.values()), *newcomers)
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes what brokers say of their addresses."""
+        """Return the handlers of messages about addresses."""
         return {AddressStated: self._on_stated, AddressTaken: self._on_taken}
 
     def hears(self, peer: BrokerNumber) -> bool:
-        """Whether a neighbour with a session knows this broker's address."""
+        """Return True if a neighbour with a session has this broker's address."""
         return peer not in self._held
 
     def heard(self, handler: MessageHandler) -> MessageHandler:
-        """The same of those neighbours only that know this broker's address."""
+        """Return a handler that ignores neighbours without this broker's address."""
 
         def taken(peer: Any, message: Any) -> None:
             if self.hears(peer):
@@ -101,7 +101,7 @@ class Readdressing:
     # ------------------------------------------------------------ sessions
 
     def established(self, peer: BrokerNumber) -> None:
-        """There is a session; a broker that is not where the topology has it says so first."""
+        """Open a session; first send the address if it differs from the topology's."""
         self._near[peer] = self._homes[peer]
         if self._is_home:
             self._came(peer)
@@ -110,16 +110,16 @@ class Readdressing:
             self._machine.send(peer, AddressStated(self._place.address))
 
     def lost(self, peer: BrokerNumber) -> None:
-        """It is over."""
+        """Forget a closed session."""
         self._held.pop(peer, None)
 
     # ------------------------------------------------------------ addresses
 
     def leave(self, part: Collection[Address]) -> None:
-        """Go to the unit that is this part's, beside the smallest one that it has ways out of.
+        """Take an address in the unit of this part, next to the smallest unit with a link outwards.
 
-        Nowhere where it has none, or where there is no room for so many parts. Each broker may be
-        the lowest of one, but for the lowest of each cluster: it stays.
+        Stay if the part has no such link, or if there is no room for so many parts. Every broker
+        may be the lowest of a part, except for the lowest of a cluster, which stays.
         """
         levels = [
             self._place.link_level(member, other)

@@ -1,8 +1,8 @@
-"""Where a publication goes from here: what is decided, and by whom it is to be decided.
+"""The routing decisions of a broker, and the brokers that take decisions further on.
 
-A publication is on its way to units in which somebody is interested, and to gatekeepers who know in
-which of their siblings somebody is. Who decides on a way writes it into the packet, as units of its
-own graph; those on the way only choose how to cross the unit that they are in. So no packet goes in
+A publication is on its route to interested units, and to gatekeepers that decide which of their
+siblings are interested. A broker that decides on a route writes it into the packet, as units of
+its own graph; brokers on the route only choose how to cross their unit. So no packet travels in
 circles, though no two units see the same graph.
 
 Paper: [GES] §3 (event routing). Deviates: routes are written into packets, because decisions of
@@ -24,16 +24,16 @@ SYSTEM: Unit = ()
 
 @record
 class Target:
-    """Where a packet is to go, or who is to decide on it.
+    """A destination of a packet, or a gatekeeper that decides on further destinations.
 
     Attributes:
-        level: 0: it is for all in `unit` who are interested, but `skip`; otherwise a gatekeeper of
-            this level in `unit`, which is of this level, is to say which of its siblings get it.
+        level: 0: all interested brokers in `unit`, but `skip`; otherwise a gatekeeper of this
+            level in `unit`, which is of this level, decides which siblings receive the packet.
         unit: see there.
-        skip: a unit in it that has it already; SYSTEM for none.
-        frames: the ways that were decided on and not gone yet, the innermost last; each begins
-            with where the packet is.
-        reroutes: how often a way was given up.
+        skip: a unit inside that has the packet already; SYSTEM for none.
+        frames: the remaining parts of chosen paths, the innermost last, from the place of the
+            packet.
+        reroutes: the number of abandoned paths.
     """
 
     level: int
@@ -45,12 +45,12 @@ class Target:
 
 @dataclass(slots=True)
 class Routed:
-    """What becomes of a packet at one broker.
+    """The result of routing a packet at a broker.
 
     Attributes:
-        deliver: it is for clients of this broker.
-        hops: the neighbours it goes to, one packet each, with what it is to do there.
-        lost: what there is no way for.
+        deliver: True for clients of this broker.
+        hops: the next neighbours, with the targets to follow there; a packet per neighbour.
+        lost: targets without a path.
     """
 
     deliver: bool = False
@@ -59,10 +59,10 @@ class Routed:
 
 
 class Router:
-    """One broker's decisions.
+    """The routing decisions of a broker.
 
     Args:
-        reroute_limit: a packet whose way was given up so often before is lost.
+        reroute_limit: a packet with more abandoned paths is lost.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Router:
         self._reroute_limit = reroute_limit
 
     def first_targets(self) -> Sequence[Target]:
-        """Of a publication of a client here: who else is here, the own cluster, what is beyond."""
+        """Return the targets of a local publication: this broker, the cluster, and units beyond."""
         own = self._place.address
         here = Target(0, own, SYSTEM, (), 0)
         cluster = Target(0, self._place.own(1), own, (), 0)
@@ -88,10 +88,10 @@ class Router:
         return [here, cluster, *beyond]
 
     def keepers(self, level: int) -> Sequence[Unit]:
-        """Who in the own unit of a level knows which units in it are interested.
+        """Return the keepers of the own unit of a level.
 
-        Paper: [GES] §3, of whose rule little is left: the gatekeepers of the lowest level that
-        leave the unit, or, where none does, the unit's controller.
+        Paper: [GES] §3, with a reduced rule: the gatekeepers of the lowest level that leave the
+        unit, or, where none does, the unit's controller.
         """
         for above in range(level, self._place.top + 1):
             own = self._place.own(level)
@@ -101,7 +101,7 @@ class Router:
         return [self.controller(level)]
 
     def controller(self, level: int) -> Unit:
-        """The broker with the lowest address in the own unit of a level, or the unit it is in.
+        """Return the broker with the lowest address in the own unit of a level, or its unit.
 
         Paper: [GES] §2 (unit controllers).
         """
@@ -111,10 +111,11 @@ class Router:
     def route(
         self, targets: Iterable[Target], interested: Callable[[Unit], Iterable[Unit]]
     ) -> Routed:
-        """Decide on what can be decided here, and send the rest on.
+        """Decide on targets that can be decided here, and route the rest onwards.
 
         Args:
-            interested: of a unit, those units in it, one level below, with interested clients.
+            interested: returns, for a unit, the inner units of the level below with interested
+                clients.
         """
         found = Routed()
         waiting = deque(targets)
@@ -178,11 +179,12 @@ class Router:
         return decided
 
     def _go(self, target: Target, candidates: Sequence[Unit], found: Routed, arrived: Unit) -> None:
-        """Towards the nearest of several, those in the smallest unit around here first.
+        """Route to the nearest of several units, first those in the smallest unit around here.
 
         Args:
-            arrived: where the last way has ended. Who leaves that unit again has found it apart
-                inside, and gives that way up: two such units would send it to each other for ever.
+            arrived: the end of the last path. A route that leaves that unit again has found the
+                unit partitioned inside and counts as abandoned: two units of that kind would
+                exchange the packet for ever.
         """
         ways = [
             (self._place.level(unit), *way)
@@ -209,7 +211,7 @@ class Router:
         return False
 
     def _advanced(self, target: Target) -> Target:
-        """The target without what of its ways is behind it."""
+        """Return the target without the finished parts of its paths."""
         if not target.frames:
             return target
         frames = list(target.frames)
@@ -224,7 +226,7 @@ class Router:
         return replace(target, frames=tuple(frames))
 
     def _follow(self, target: Target, found: Routed) -> bool:
-        """Go on along the innermost way; False: that is not possible any more."""
+        """Continue along the innermost path; return False if that has become impossible."""
         current, onward = target.frames[-1][:2]
         if not self._place.is_in(current):
             return False
@@ -240,7 +242,7 @@ class Router:
         return True
 
     def _link_to(self, unit: Unit) -> BrokerNumber | None:
-        """The neighbour in a unit over the connection that costs least."""
+        """Return the neighbour in a unit over the connection with the lowest cost."""
         own = self._place.address
         edge = (own, unit) if own < unit else (unit, own)
         behind: Mapping[tuple[int, int], int] = self._view.edges.get(edge, {})

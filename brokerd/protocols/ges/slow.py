@@ -1,10 +1,10 @@
-"""Whether this broker is slow, by what its neighbours say of their links to it; then it ends.
+"""The end of a slow broker, detected by the costs that its neighbours state for their links.
 
-Each end of a connection says how dear it finds it, and what it says is told on. A link that is
-slow has two ends which say so. A broker that is slow has all its neighbours say so, also those
-that find other links cheap. Its own word says nothing: who is slow finds all links slow.
+Both ends of a connection state its cost, and statements are flooded. Both ends of a slow link
+state a high cost. All neighbours of a slow broker do, including those that find other links cheap.
+The broker's own statements prove nothing: a slow broker finds all links slow.
 
-Paper: [GES] §1, §6 (brokers that are slow are purged); our design (A2.10) says by which queue.
+Paper: [GES] §1, §6 (brokers that are slow are purged); our design (A2.10) defines the queue.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,22 +21,22 @@ SLOW: Final = "slow"
 """Purpose of the deadline at which this broker has been slow for long."""
 
 WITNESSES: Final = 2
-"""So many neighbours, at least, find it slow and some other link cheap."""
+"""The least number of neighbours that find it slow and some other link cheap."""
 
 
 class SlowParameters(Protocol):
-    """What parameters say of it."""
+    """The parameters of slow brokers."""
 
     @property
     def slow_broker_ns(self) -> int:
-        """A broker that all its neighbours find slow for so long ends; 0: none does."""
+        """The time after which a broker ends that all its neighbours find slow; 0: never."""
 
 
 class SlowBroker:
-    """One broker's own part in it.
+    """The detection that this broker is slow.
 
     Args:
-        neighbours: those that have sessions.
+        neighbours: returns the neighbours that have sessions.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SlowBroker:
         self._neighbours = neighbours
 
     def look(self) -> None:
-        """What somebody says of connections may have changed, or who has a session."""
+        """Check the statements of neighbours after a change of statements or sessions."""
         if not self._slow_ns:
             return
         deadline = SLOW, self._broker
@@ -66,7 +66,7 @@ class SlowBroker:
             self._deadlines.set(deadline, self._machine.now_ns + self._slow_ns)
 
     def waited(self) -> None:
-        """It has been slow for long: others do better without it."""
+        """Shut down, as this broker has been slow for long."""
         seconds = self._slow_ns / 1e9
         reason = f"all neighbours have found this broker slow for {seconds:g} s (slow_broker_ns)"
         self._machine.emit(Shutdown(reason))
@@ -78,7 +78,7 @@ class SlowBroker:
         return sum(map(self._finds_another_cheap, near)) >= WITNESSES
 
     def _said_by(self, peer: BrokerNumber) -> int:
-        """By what a neighbour says that the cost of its link to this broker is multiplied."""
+        """Return the factor that a neighbour states for the cost of its link to this broker."""
         statement = self._view.said_by(peer, self._broker)
         return DOWN if statement is None else statement.factor
 

@@ -1,4 +1,4 @@
-"""What clients of this broker want, and how far everybody knows it."""
+"""The subscriptions of this broker's clients, and how far their profile versions have spread."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.event_machine import EventMachine
 
 REPETITIONS: Final = 3
-"""So often a subscription waits for a later version at most."""
+"""The most later versions that a subscription waits for."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Subscription:
     """A client's subscription, and the version of this broker's profile that it starts with.
 
     Attributes:
-        repetitions: how often that version was replaced by a later one.
+        repetitions: the number of later versions that have replaced that version.
     """
 
     subscription: SubscriptionId
@@ -36,16 +36,16 @@ class Subscription:
 
 
 class LocalSubscriptions:
-    """Those of all clients here.
+    """The subscriptions of all clients of this broker.
 
-    A neighbour that passed a version on and then lost its sessions is waited for until `purge_ns`
-    is over, and those behind it may lack the version although they have other ways. So a version
-    that took `purge_ns` or longer proves nothing, and a later one is stated in its place, up to
+    A neighbour that forwarded a version and then lost all sessions is awaited until `purge_ns` is
+    over, and brokers behind may lack the version although they have other paths. So a version that
+    took `purge_ns` or longer proves nothing, and a later version is stated instead, up to
     `REPETITIONS` times: where every answer takes so long, no subscription would start otherwise.
 
     Args:
-        purge_ns: after so long without a session a neighbour is not waited for.
-        reaches: whether a client is connected.
+        purge_ns: the time without a session after which a neighbour is not awaited any more.
+        reaches: returns True if a client is connected.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Units by address: a broker is the unit of level 0 whose address is its own.
+"""Units by address: a broker is the unit of level 0 with the address of the broker.
 
 Paper: [GES] §2 (contexts).
 """
@@ -6,14 +6,14 @@ Paper: [GES] §2 (contexts).
 from brokerd.overlay.hierarchy import Address
 
 Unit = Address
-"""What the addresses of all brokers in it begin with; the system's is ()."""
+"""The common beginning of the addresses of all brokers in it; () for the system."""
 
 
 class Place:
-    """Where a broker is, and what other brokers and units are from there.
+    """The place of a broker, and other brokers and units as seen from there.
 
     Attributes:
-        address: its own.
+        address: the broker's own.
         top: the level of the units below the system.
     """
 
@@ -22,19 +22,19 @@ class Place:
         self.top = len(address) - 1
 
     def level(self, unit: Unit) -> int:
-        """0 for a broker, 1 for a cluster, and so on."""
+        """Return the level: 0 for a broker, 1 for a cluster, and so on."""
         return len(self.address) - len(unit)
 
     def own(self, level: int) -> Unit:
-        """The unit of a level that this broker is in."""
+        """Return the unit of a level that this broker is in."""
         return self.address[: len(self.address) - level]
 
     def is_in(self, unit: Unit) -> bool:
-        """Whether this broker is in a unit, or is the unit."""
+        """Return True if this broker is in a unit, or is the unit."""
         return is_inside(self.address, unit)
 
     def seen_as(self, address: Address) -> Unit:
-        """What this broker knows of another: the largest unit around it that it is not in itself.
+        """Return the largest unit around another broker that does not contain this broker.
 
         Paper: [GES] §3 (abbreviated system views).
         """
@@ -43,7 +43,7 @@ class Place:
         return address[: shared(self.address, address) + 1]
 
     def link_level(self, a: Unit, b: Unit) -> int:
-        """The level at which two units that do not lie in each other are apart.
+        """Return the level at which two units that do not lie in each other differ.
 
         Paper: [GES] §2.
         """
@@ -51,12 +51,12 @@ class Place:
 
 
 def is_inside(inner: Unit, outer: Unit) -> bool:
-    """Whether a unit is in another one, or the same."""
+    """Return True if a unit is in another one, or the same."""
     return inner[: len(outer)] == outer
 
 
 def shared(a: Unit, b: Unit) -> int:
-    """How many parts two addresses begin with together."""
+    """Return the number of parts in the common beginning of two addresses."""
     length = 0
     for one, other in zip(a, b, strict=False):
         if one != other:

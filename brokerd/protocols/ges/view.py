@@ -1,9 +1,9 @@
-"""What a broker knows of the connections in the system: those around it, and outlines beyond.
+"""The connectivity graph of a broker: connections around the broker, and outlines beyond.
 
-Both ends of a connection state, each with versions of its own, whether they have it and at what
-cost; it is there while both say so. A statement is flooded hop by hop. Whoever sends one out of a
-unit puts the unit in the place of an end inside it, so that a broker sees its own cluster, and of
-what is farther away one unit of each size that it is not in itself.
+Both ends of a connection state, with separate versions, if the connection is up and at which cost;
+a connection is up while both ends state so. A statement is flooded hop by hop. A broker that sends
+a statement out of a unit replaces an end inside by the unit. So a broker sees its own cluster, and
+farther away units of every size that do not contain the broker.
 
 Paper: [GES] §3 (connectivity graph, link counts, dissemination).
 """
@@ -26,14 +26,14 @@ Edge = tuple[Unit, Unit]
 
 @record
 class Statement:
-    """What one end of a connection says of it.
+    """A statement of one end about a connection.
 
     Attributes:
         low, high: the connected brokers, the smaller number first.
-        by: the one of the two that says it.
+        by: the author of the two.
         version: a later one replaces it.
-        low_end, high_end: the two, or the units that they are in, as far as the receiver is told.
-        factor: by which the cost is multiplied; DOWN when there is no connection.
+        low_end, high_end: the two, or their units in the receiver's outline.
+        factor: multiplies the cost; DOWN without a connection.
     """
 
     low: BrokerNumber
@@ -46,11 +46,11 @@ class Statement:
 
 
 class GraphView:
-    """One broker's graph.
+    """The connectivity graph of a broker.
 
     Attributes:
-        changes: goes up whenever an edge or its cost changes.
-        edges: between brokers and units, each with the factors of the connections behind it.
+        changes: increases with every change of an edge or of a cost.
+        edges: between brokers and units, with the factors of the connections behind.
     """
 
     def __init__(self, broker: BrokerNumber, place: Place, incarnation: int = 0) -> None:
@@ -64,18 +64,18 @@ class GraphView:
         self._edge_of: dict[Link, Edge] = {}
 
     def start(self, incarnation: int) -> None:
-        """What this broker states from now on replaces what it stated in incarnations before."""
+        """Start an incarnation, with statements that replace those of earlier incarnations."""
         self._incarnation = incarnation
 
     def forget(self) -> None:
-        """Begin anew, as seen from another place; what this broker states goes on."""
+        """Forget the graph, for another place; the versions of this broker continue."""
         self.changes += 1
         self.edges.clear()
         self._latest.clear()
         self._edge_of.clear()
 
     def state(self, peer: BrokerNumber, address: Address, factor: int) -> Statement:
-        """A statement of this broker about its own connection, taken into its graph."""
+        """Return a statement of this broker about an own connection, and add it to the graph."""
         self._counter = after(self._counter)
         version = self._incarnation, self._counter
         own, other = (self._broker, self._place.address), (peer, address)
@@ -88,11 +88,14 @@ class GraphView:
         return made
 
     def learn(self, statement: Statement) -> bool:
-        """Take a statement that another broker passed on; False: it is known, or not for here.
+        """Take a statement that another broker forwarded.
 
-        One about a unit that this broker is in has been around the outside and come back: inside
-        it is told more precisely. What it is said to have stated itself it stated before it
-        restarted, or others have in its place.
+        A statement about a unit around this broker has returned from outside: inside, statements
+        are more precise. A statement in this broker's own name is of an earlier incarnation, or
+        made by others in this broker's place.
+
+        Returns:
+            False for a statement that is not new, or not for this place.
         """
         if statement.by == self._broker:
             return False
@@ -109,9 +112,9 @@ class GraphView:
         return True
 
     def precise(self, statement: Statement) -> Statement:
-        """What others outside say in the place of a broker in an own unit, as it is known inside.
+        """Return an outside statement in a broker's place, with the ends inside the unit.
 
-        Inside it goes on to that broker, which may live.
+        Inside, the statement is forwarded to that broker, which may live.
         """
         known = self.latest(statement)
         outside = any(self._place.is_in(end) for end in (statement.low_end, statement.high_end))
@@ -120,22 +123,22 @@ class GraphView:
         return replace(statement, low_end=known.low_end, high_end=known.high_end)
 
     def latest(self, statement: Statement) -> Statement | None:
-        """What is known of the same connection from the same end."""
+        """Return the latest statement about the same connection from the same end."""
         return self._latest.get((statement.low, statement.high), {}).get(statement.by)
 
     def said_by(self, speaker: BrokerNumber, other: BrokerNumber) -> Statement | None:
-        """What one end of a connection has said of it last."""
+        """Return the latest statement of one end of a connection."""
         return self._latest.get((min(speaker, other), max(speaker, other)), {}).get(speaker)
 
     def spoken_for_since(self, statement: Statement) -> Statement | None:
-        """What others have said later in the place of whoever says this, if anything."""
+        """Return the later statement of others in the place of this one's author, or None."""
         known = self.latest(statement)
         if known is None or is_its_own(known.version) or known.version <= statement.version:
             return None
         return known
 
     def is_refuted(self, statement: Statement) -> bool:
-        """Whether it was made in this broker's place, which lives."""
+        """Return True for a statement in the place of this broker, which lives."""
         if statement.by != self._broker:
             return False
         own = self.latest(statement)
@@ -143,9 +146,10 @@ class GraphView:
         return own is not None and own.version[0] == incarnation and own.version < statement.version
 
     def is_forged(self, statement: Statement) -> bool:
-        """Return True for a statement in this broker's name that it has not made.
+        """Return True for a statement in this broker's name that was forged.
 
-        Those that others make in its place have its incarnation, and a number that it leaves out.
+        A statement that others make in this broker's place has the broker's incarnation, and a
+        number that the broker skips.
         """
         if statement.by != self._broker:
             return False
@@ -156,12 +160,12 @@ class GraphView:
         return statement.version > own and not is_in_place
 
     def outbid(self, forged: Version) -> None:
-        """Let the statements of this broker from now on be later than a forged one."""
+        """Make later statements of this broker later than a forged version."""
         latest = max(forged, (self._incarnation, self._counter))
         self._incarnation, self._counter = latest
 
     def deny(self, forged: Statement) -> Statement:
-        """Return this broker's statement that it has no such connection."""
+        """Return this broker's statement that there is no such connection."""
         self._counter = after(self._counter)
         version = self._incarnation, self._counter
         made = replace(forged, version=version, factor=DOWN)
@@ -169,21 +173,21 @@ class GraphView:
         return made
 
     def connected(self) -> Iterable[Unit]:
-        """Brokers and units that say they have connections."""
+        """Return brokers and units that state connections."""
         return [_speaker(each) for each in self.known() if each.factor]
 
     def state_for(self, unit: Unit) -> Sequence[Statement]:
-        """That a broker or unit has no connection any more, taken into the graph."""
+        """Return statements that a broker or unit has no connection, and add them to the graph."""
         return self._state_in_place(lambda each: is_inside(_speaker(each), unit))
 
     def state_for_broker(self, broker: BrokerNumber) -> Sequence[Statement]:
-        """The same of one broker that others may see as a unit."""
+        """Return the same for one broker that others may see as a unit."""
         return self._state_in_place(lambda each: each.by == broker)
 
     def state_for_unknown(self, statement: Statement) -> Statement:
-        """The same of a broker of an own unit of which others outside have told this.
+        """Return the same for a broker of an own unit that an outside statement names.
 
-        Where in the unit it is nobody here knows: this broker stands in its place.
+        The place of the broker in the unit is unknown: this broker's place stands for it.
         """
         low_end, high_end = statement.low_end, statement.high_end
         if statement.by == statement.low:
@@ -197,7 +201,7 @@ class GraphView:
         return made
 
     def is_only_outside(self, statement: Statement) -> bool:
-        """Whether a broker of an own unit says it, of whom less is known inside."""
+        """Return True for a statement of a broker of an own unit that is later than inside."""
         speaker, known = _speaker(statement), self.latest(statement)
         is_inside_own = speaker != self._place.address and self._place.is_in(speaker)
         is_others = statement.by != self._broker and is_its_own(statement.version)
@@ -214,10 +218,10 @@ class GraphView:
     def for_peer(
         self, statement: Statement, peer: BrokerNumber, address: Address
     ) -> Statement | None:
-        """The statement as a neighbour is told it; None: it is nothing to it.
+        """Return the statement as a neighbour sees it; None if irrelevant there.
 
-        The other end of a connection is told where it is itself: in a unit that it is in nobody
-        would believe what is said of that unit.
+        The other end of a connection receives its own address: inside a unit, brokers ignore
+        statements about that unit.
 
         Paper: [GES] §3 (a connection of a level is disseminated in the unit of the next one).
         """
@@ -234,11 +238,11 @@ class GraphView:
         return replace(statement, low_end=low, high_end=high) if low != high else None
 
     def known(self) -> Iterable[Statement]:
-        """All that a new neighbour may have to hear."""
+        """Return all statements that a new neighbour may need."""
         return [each for said in self._latest.values() for each in said.values()]
 
     def near(self, unit: Unit) -> Mapping[Unit, int]:
-        """What a broker or unit is linked to, each with the factor of the best connection."""
+        """Return the neighbours of a broker or unit, with the factors of the best connections."""
         return {
             (b if a == unit else a): min(behind.values())
             for (a, b), behind in self.edges.items()
@@ -246,12 +250,12 @@ class GraphView:
         }
 
     def units(self) -> Sequence[Unit]:
-        """This broker, and all that it has in its graph, in ascending order."""
+        """Return this broker, and all units in its graph, in ascending order."""
         ends = {end: None for edge in self.edges for end in edge}
         return sorted({**ends, self._place.address: None})
 
     def gatekeepers(self, level: int) -> Sequence[Unit]:
-        """Brokers, or units that have such, with a link of a level out of the own unit.
+        """Return brokers, or units with brokers, that have a link of a level out of the own unit.
 
         Paper: [GES] §3 (link sets).
         """
@@ -264,7 +268,7 @@ class GraphView:
         return sorted(found)
 
     def siblings(self, level: int) -> Sequence[Unit]:
-        """The other units of a level in the own unit of the next."""
+        """Return the other units of a level in the own unit of the next."""
         return [
             unit
             for unit in self.units()
@@ -295,5 +299,5 @@ class GraphView:
 
 
 def _speaker(statement: Statement) -> Unit:
-    """The end that says it."""
+    """Return the end that made the statement."""
     return statement.low_end if statement.by == statement.low else statement.high_end

@@ -1,1 +1,1 @@
-"""[GES], its reliable half: storages that remember, and brokers that may fail for ever."""
+"""[GES], the reliable half: storages with logs, and other brokers that may fail for ever."""

@@ -1,4 +1,4 @@
-"""Messages to one broker, by its address, over whatever ways there are.
+"""Messages to a single broker by address, over any available routes.
 
 Paper: [GES] §3 (event routing), §4 (storages are reached over the same broker network).
 """
@@ -15,15 +15,15 @@ from brokerd.protocols.ges_reliable.messages import onward
 from brokerd.protocols.parts.event_machine import EventMachine
 
 HOPS_PER_LEVEL = 32
-"""More links than a message can have crossed: it went in a circle."""
+"""Links per level; a message that has crossed more has travelled in a circle."""
 
 
 class Carriage:
-    """One broker's part in it; nothing is sent again, and nobody is told what is lost.
+    """The forwarding of addressed messages by a broker, without repetition or report of losses.
 
     Args:
-        addresses: of all brokers, and of those that have left.
-        take: given what is for this broker.
+        addresses: of all brokers, including brokers that have left.
+        take: receives the messages for this broker.
     """
 
     def __init__(
@@ -46,28 +46,33 @@ class Carriage:
         self._own: list[Any] = []
 
     def change(self, addresses: Sequence[Address]) -> None:
-        """Brokers have come: these are the addresses now."""
+        """Replace the addresses after brokers have joined."""
         self._addresses = addresses
 
     def to(self, broker: BrokerNumber) -> Target:
-        """Where a message to a broker goes."""
+        """Return the target of messages to a broker."""
         assert broker < len(self._addresses), f"nobody has told of broker {broker}"
         return Target(0, self._addresses[broker], SYSTEM, (), 0)
 
     def send(self, message: Any) -> None:
-        """Send a message on its way; what is for this broker itself waits for `take_own`."""
+        """Route a message; a message for this broker waits for `take_own`."""
         if message.target.unit != self._place.address:
             self._pass_on(message)
             return
         self._own.append(message)
 
     def take_own(self) -> None:
-        """Take what this broker has told itself, now that nobody is in the middle of anything."""
+        """Process messages from this broker to itself, while no other processing is under way."""
         while self._own:
             self._take(self._broker, self._own.pop(0))
 
     def on_carried(self, peer: Peer, message: Any) -> None:
-        """A neighbour sends a message on."""
+        """Process or forward a message that a neighbour has forwarded.
+
+        Raises:
+            RemoteProtocolError: the target is impossible, or the message has crossed too many
+                links; the fault of the neighbour.
+        """
         target: Target = message.target
         empty = not all(target.frames) or not all(
             len(unit) for way in target.frames for unit in way

@@ -1,7 +1,7 @@
-"""What a home tells storages of its clients' subscriptions: one change at a time to each.
+"""Changes of subscriptions on their way to storages: a single change at a time per storage.
 
-The next one follows the answer, so that a storage never takes an older one for news, whatever ways
-they go.
+The next change follows the answer, so that a storage never takes an older change for a newer one,
+whatever the routes.
 
 Paper: [GES] §4 (profile changes and their epochs).
 """
@@ -19,16 +19,16 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
 CHANGE: Final = "change"
-"""Purpose of the deadline at which a storage is told again."""
+"""Purpose of the deadline at which a change is sent to a storage again."""
 
 
 Then = Callable[[Begun], None]
-"""Given what has become of a wish."""
+"""Receives the answer to a request."""
 
 
 @dataclass(slots=True)
 class Line:
-    """One storage, as it is told."""
+    """The requests to a storage."""
 
     next: list[tuple[Wish, Then]] = field(default_factory=list)
     asked: list[tuple[Wish, Then]] = field(default_factory=list)
@@ -38,11 +38,11 @@ class Line:
 
 
 class Changes:
-    """All that one home tells, or one storage of its unit.
+    """All requests of an access broker, or of a storage for its unit.
 
     Args:
-        purpose: of the deadline at which a storage is told again.
-        stores: a storage tells.
+        purpose: of the deadline at which a change is sent again.
+        stores: True for requests of a storage.
     """
 
     def __init__(
@@ -66,28 +66,32 @@ class Changes:
         self._lines: dict[BrokerNumber, Line] = {}
 
     def start(self, incarnation: int) -> None:
-        """This broker begins, and no storage has heard of it."""
+        """Start an incarnation; no storage has received anything of it."""
         self._incarnation = incarnation
 
     def tell(self, storage: BrokerNumber, wish: Wish, then: Then) -> None:
-        """Tell a storage; `then` when no restart of it changes that."""
+        """Send a request to a storage, and call `then` with the durable answer."""
         line = self._lines.setdefault(storage, Line())
         line.next.append((wish, then))
         self._tell(storage, line)
 
     def waiting(self) -> int:
-        """How many storages have not answered."""
+        """Return the number of storages that have not answered."""
         return sum(line.message is not None for line in self._lines.values())
 
     def due(self, storage: BrokerNumber) -> None:
-        """A storage has not answered for a while."""
+        """Send an unanswered change again."""
         line = self._lines[storage]
         if line.message is not None:
             limit_ns = self._parameters.retry_limit_ns
             self._send(storage, line, line.message, min(2 * line.waited_ns, limit_ns))
 
     def on_changed(self, peer: Peer, message: Changed) -> None:
-        """A storage has what it was told on disk."""
+        """Take a storage's answer to a change, which is durable there.
+
+        Raises:
+            RemoteProtocolError: the answer is to other requests; the fault of the peer.
+        """
         line = self._lines.get(message.storage)
         asked = line.message if line is not None else None
         if line is None or asked is None:

@@ -1,6 +1,7 @@
-"""The clients of one broker, which keeps nothing of them: a storage does.
+"""The clients of a broker without state on disk: their state is at a storage.
 
-Who comes back, be it here or at another broker, is found at its storage, from where it has come to.
+A client that returns, to this broker or to another, is found at its storage, at the point that the
+client has reached.
 
 Paper: [GES] §1 (any broker serves any client), §4 (reconnecting clients).
 """
@@ -44,8 +45,8 @@ class RoamingClient(OwnClient):
     """A client.
 
     Attributes:
-        generation: of its stay here; goes up whenever it goes to another broker.
-        brought: how far it says that its subscriptions have come.
+        generation: of the attachment to this broker; increases with every move to another broker.
+        brought: the positions that the client reports for its subscriptions.
     """
 
     generation: int = 0
@@ -56,8 +57,8 @@ class RoamingClients(OwnSubscriptions[Handed]):
     """See ClientService.
 
     Args:
-        storages: all of them; the one that stores for this broker's unit first.
-        roots: by storage, the root whose epochs it has.
+        storages: all storages; first the storage of this broker's unit.
+        roots: by storage, the root of its epochs.
     """
 
     takes_sources = True
@@ -82,7 +83,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         self.crossings = self._heirs.crossings
 
     def use(self, following: Following, puts: Puts) -> None:
-        """Have these fetch for clients, and store."""
+        """Take the parts that fetch for clients, and that store."""
         self._following = following
         self._heirs.use(following)
         self._puts = puts
@@ -110,9 +111,10 @@ class RoamingClients(OwnSubscriptions[Handed]):
             self._claim_anywhere(client, local)
 
     def _stored_at(self, brought: Mapping[StreamId, int]) -> tuple[BrokerNumber, int] | None:
-        """Which storage stores for a subscription, or did, and how far its client has come.
+        """Return a storage that stores or has stored for a subscription, with the position.
 
-        Any of them will do: it says where the subscription has gone on, or who has what is before.
+        Any of these storages suffices: the answer names the successor storage, or the previous
+        storage.
         """
         here = {stream.broker: had for stream, had in brought.items()}
         for storage in here:
@@ -122,11 +124,12 @@ class RoamingClients(OwnSubscriptions[Handed]):
         return None
 
     def _claim_anywhere(self, client: OwnClient, local: Followed) -> None:
-        """Ask all storages whether they know it; else it begins at this unit's.
+        """Request a subscription at all storages; begin at this unit's storage if all lack it.
 
-        Its client may have been elsewhere before and not been told, or have lost its memory. None
-        of them takes news of an earlier stay afterwards. Of two that know it, one is the heir. One
-        that has come since is asked if it is an heir.
+        The client may have been elsewhere before without an answer, or may have lost its memory.
+        After that, no storage takes requests of an earlier attachment. Of two storages with the
+        subscription, one is the successor. A storage that has joined since is asked if it is a
+        successor.
         """
         asked: dict[BrokerNumber, None] = {}
         answers: dict[BrokerNumber, Begun] = {}
@@ -187,7 +190,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
             elif answer.after is not None and answer.before not in (None, storage):
                 self._ask_before(client, local, answer, answer.before)
             elif (is_behind and answer.before is None) or is_unknown:
-                # It went on here, and what is before that has whoever it was at.
+                # It has moved here, and the previous storage has everything before.
                 local.storage = None
                 self._claim_anywhere(client, local)
             else:
@@ -198,7 +201,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
     def _ask_before(
         self, client: OwnClient, local: Followed, begun: Begun, before: BrokerNumber
     ) -> None:
-        """It is about to go on at a storage, unless who had it before says that it has done so."""
+        """Ask the previous storage before a subscription continues at its successor."""
         storage, had = local.storage, self._heirs.had_at(before, local.brought)
         local.earlier.append(before)
 
@@ -220,7 +223,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         self._changes.tell(before, wish, answered)
 
     def _on_begun(self, client: OwnClient, local: Followed, begun: Begun) -> None:
-        """It is stored for, or its heir is asked."""
+        """Begin a subscription at its storage, or ask the successor storage."""
         if local.is_over:
             self._heirs.end(local, begun)
             return
@@ -245,7 +248,10 @@ class RoamingClients(OwnSubscriptions[Handed]):
     def change(
         self, storages: Sequence[BrokerNumber], roots: Mapping[BrokerNumber, BrokerNumber]
     ) -> None:
-        """Another storage may store for this broker's unit from now on; see the class."""
+        """Take new storages and roots.
+
+        Another storage may serve this broker's unit from now on.
+        """
         self._storages = storages
         self._heirs.change(storages[0], roots)
         for client in self._clients.values():
@@ -259,7 +265,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         return tuple(local.begins_after.items())
 
     def hand_out(self, run: PublicationRun, entry: Handed) -> None:
-        """See OwnSubscriptions: only what was not given on before."""
+        """See OwnSubscriptions; delivers only publications that were not forwarded before."""
         wanted = match_run(self.memo, run, run.source.broker)
         for those, part in RunSelection(run).stretches(wanted):
             by_client: dict[tuple[ClientId, int, int, Sequences], list[OwnSubscription]] = {}
@@ -278,7 +284,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
                     self.windows.deliver(name, lacked, tuple(locals_), (entry,))
 
     def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
-        """See ClientService: one that is not known here may be known to any storage."""
+        """See ClientService; any storage may have a subscription that this broker has not."""
         client = self._connected_client(name, "Unsubscribe")
         number, session = message.number, client.session
         if number < 1:
@@ -294,7 +300,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         self._end_everywhere(_roaming(client), number, answer)
 
     def on_detach(self, name: ClientId, message: Detach) -> None:
-        """See ClientService: whatever storages know of it is over."""
+        """See ClientService; ends the client's subscriptions at all storages."""
         client = self._connected_client(name, "Detach")
         client.leaving, session = True, client.session
 
@@ -309,7 +315,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         self._end_everywhere(_roaming(client), 0, leave)
 
     def _end_everywhere(self, client: RoamingClient, number: int, then: Callable[[], None]) -> None:
-        """End a subscription, or with 0 all of a client, that any storage may know."""
+        """End a subscription, or with 0 all of a client, at all storages."""
         ended = after_all(len(self._storages), then)
         for storage in self._storages:
             wish = Wish(Key(client.name, number), client.generation, None)
@@ -323,7 +329,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         *,
         drain: bool = False,
     ) -> None:
-        """See OwnSubscriptions; the storage has it on its disk."""
+        """See OwnSubscriptions; the end is durable at the storage."""
         for local in map(_followed, over):
             self._following.stop(local)
         super()._end(client, over, lambda: None, drain=drain)
@@ -340,7 +346,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
                 self._heirs.end(local, Begun(local.key, 0, local.heir))
 
     def _rows_over(self, key: str) -> Sequence[Any]:
-        """See OwnSubscriptions: nothing is on this broker's disk."""
+        """See OwnSubscriptions; this broker stores nothing on disk."""
         return ()
 
     def _on_done(self, entry: Handed) -> None:
@@ -360,7 +366,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
             self._puts.come(client.source, message.next_sequence - 1)
 
     def _on_gone(self, client: OwnClient) -> None:
-        """See ClientService: its storage has all that is needed when it comes back."""
+        """See ClientService; the storage has everything that the client's return requires."""
         for local in map(_followed, client.subscriptions.values()):
             local.is_over = True
             self._following.stop(local)
@@ -383,17 +389,17 @@ class RoamingClients(OwnSubscriptions[Handed]):
         self.tell_done(client, self._puts.done(run.source))
 
     def tell_stored(self, source: SourceId) -> None:
-        """Tell a publisher that is here how far what it has published is stored."""
+        """Report the stored publications to a publisher at this broker."""
         for client in self._clients.values():
             if client.source == source:
                 self.tell_done(client, self._puts.done(source))
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """See OwnSubscriptions: nothing is kept here."""
+        """See OwnSubscriptions; nothing is stored here."""
 
 
 def beyond(run: PublicationRun, had_of: Mapping[SourceId, int]) -> PublicationRun | None:
-    """Of a run of a stream, what is not up to these numbers of its sources."""
+    """Return the publications of a stream's run above these numbers of their sources."""
     if not had_of:
         return run
     origins = ((each.source, number) for each in run.origins for number in each.sequences)

@@ -1,7 +1,8 @@
-"""[GES], reliable: publications are stored before they are done, and storages never forget.
+"""The reliable core of [GES]: publications are acknowledged once a storage has them on disk.
 
-A broker is home of its clients and passes on what others say; some are storages, too. Everything
-but storages may fail for ever: clients go on at other brokers, from what their storages have.
+A broker serves its clients and forwards messages of others; some brokers are storages, too. Every
+broker but storages may fail for ever: clients continue at other brokers, from the state of their
+storages.
 
 Paper: [GES] §1, §4.
 """
@@ -46,7 +47,7 @@ class GesReliable(UnitBroker):
     """A broker of a hierarchy with storages.
 
     Attributes:
-        storage: what it stores; None where it is no storage.
+        storage: the storage of this broker; None if the broker is no storage.
     """
 
     def __init__(
@@ -177,11 +178,11 @@ class GesReliable(UnitBroker):
         )
 
     def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
-        """Whether all up to an epoch has come that a storage has for clients here."""
+        """Return True if everything through an epoch of a storage has arrived for clients here."""
         return self._following.has_come(storage, epoch)
 
     def waits_for_roots(self) -> int:
-        """How often a root had not come far enough for a subscription to leave it."""
+        """Return the number of waits for a root that was behind before a tree handover."""
         return self._homed.crossings.waited
 
     def _queued(self) -> int:
@@ -199,9 +200,9 @@ class GesReliable(UnitBroker):
         super()._on_started(event)
 
     def _on_overlay_changed(self, event: OverlayChanged) -> None:
-        """Storages have come, or take nothing new any more; this broker may be one of them.
+        """Take storages that were added or retired; this broker may be an added one.
 
-        Others may have come, or left.
+        Other brokers may have joined, or left.
 
         Paper: [GES] §4 (a finer storage is added).
         """
@@ -221,11 +222,11 @@ class GesReliable(UnitBroker):
         self.storage.on_records(event)
 
     def before_return(self) -> None:
-        """See EventMachine: a storage answers its own clients when all others are done."""
+        """See EventMachine; a storage answers its own clients after all other processing."""
         self._carriage.take_own()
 
     def _take(self, peer: Peer, message: Any) -> None:
-        """What is for this broker."""
+        """Process a message for this broker."""
         stores = getattr(message, "stores", False)
         handler = (self._among_storages if stores else self._handlers).get(type(message))
         if handler is not None:
@@ -254,6 +255,6 @@ class GesReliable(UnitBroker):
 
 
 def make_core(context: CoreContext) -> GesReliable:
-    """A broker's core."""
+    """Return the core of a broker."""
     hierarchy = hierarchy_of(context.topology)
     return GesReliable(context.broker, hierarchy, context.parameters, context.decode_attributes)

@@ -1,12 +1,12 @@
-"""A subscription goes on at a storage of another tree, where epochs are others.
+"""Tree handovers: moves of subscriptions to a storage of another tree, with other epochs.
 
-Any two roots have the same of each publisher, in the same order and without a gap. So what one has
-up to an epoch is, for the other, what is up to a number of each publisher. The first storage gives
-all up to an epoch at which its root has whatever the other root had when the subscription had begun
-there; and the heir gives what is behind, but for what its root had not had by then and the first
-one had.
+Any two roots have the same publications of a publisher, in the same order and without a gap. So
+everything through an epoch of a root corresponds, for another root, to a sequence number of every
+publisher. The first storage sends everything through an epoch at which its root has whatever the
+other root had when the subscription had begun there. The successor storage sends everything after
+that, except for publications that its root had not had by then and the first root had.
 
-Paper: [GES] §4 (roaming clients). Deviates: it does not say how one goes from storage to storage.
+Paper: [GES] §4 (roaming clients). Deviates: the paper defines no move from storage to storage.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,18 +21,18 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
 CROSSING: Final = "crossing"
-"""Purpose of the deadline at which a root is asked again how far it has come."""
+"""Purpose of the deadline at which a root is asked again for its epoch."""
 
 
 @dataclass(slots=True, eq=False)
 class Crossing:
-    """One subscription on its way.
+    """The tree handover of a subscription.
 
     Attributes:
-        first_root, next_root: of the storage that it is at, and of its heir.
-        after: it goes on at its heir behind this epoch.
-        there: what of each source is up to there.
-        then: once its client is done with what is before.
+        first_root, next_root: of the present storage, and of the successor storage.
+        after: the epoch after which the subscription continues at the successor.
+        there: per source, the last number through that epoch.
+        then: called once the client has acknowledged everything before.
     """
 
     local: Followed
@@ -44,13 +44,13 @@ class Crossing:
 
 
 class Crossings:
-    """All of one home.
+    """The tree handovers at an access broker.
 
     Args:
-        wait_ns: how long a root that has not come far enough is not asked again.
+        wait_ns: the wait before a root that is behind is asked again.
 
     Attributes:
-        waited: how often that was so.
+        waited: the number of these waits.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Crossings:
         self.waited = 0
 
     def use(self, following: Following) -> None:
-        """Have this fetch for clients."""
+        """Take the part that fetches for clients."""
         self._following = following
 
     def cross(
@@ -74,16 +74,16 @@ class Crossings:
         next_root: BrokerNumber,
         then: Callable[[], None],
     ) -> None:
-        """Have a subscription begin at its heir; its storage has been told whom.
+        """Begin a subscription at its successor; its storage has been notified of the successor.
 
-        Whoever does that once more, here or elsewhere, says the later of two epochs. Nothing of
-        the heir is given before both storages have on disk what is said last.
+        A repeated handover, here or elsewhere, uses the later of two epochs. Nothing from the
+        successor is delivered before the last requests are durable at both storages.
         """
         crossing = Crossing(local, first_root, next_root, then)
         self._tell_heir(crossing, lambda begun: self._look(next_root, crossing, self._on_next))
 
     def due(self, root: BrokerNumber) -> None:
-        """A root had not come far enough a while ago."""
+        """Ask a root again that was behind a while ago."""
         for crossing in self._waiting.pop(root, []):
             if not crossing.local.is_over:
                 self._look(root, crossing, self._on_first)
@@ -103,13 +103,16 @@ class Crossings:
         self._changes.tell(root, wish, _unless_over(local, lambda begun: then(crossing, begun)))
 
     def _on_next(self, crossing: Crossing, looked: Begun) -> None:
-        """All that comes to the heir's root from now on the heir gives."""
+        """Record the epoch of the successor's root; the successor sends everything after it."""
         assert looked.after is not None, f"a root is nowhere: {looked}"
         crossing.after, crossing.there = looked.after, dict(looked.had_of)
         self._look(crossing.first_root, crossing, self._on_first)
 
     def _on_first(self, crossing: Crossing, looked: Begun) -> None:
-        """What the heir's root has is here too, in part from where it was before; or not yet."""
+        """Cut the subscription once the first root has everything that the successor's root has.
+
+        Publications from an earlier tree count as present.
+        """
         local, root, until = crossing.local, crossing.first_root, looked.after
         assert until is not None, f"a root is nowhere: {looked}"
         here = dict(looked.had_of)
@@ -129,7 +132,7 @@ class Crossings:
             self._cut(crossing, until, here)
 
     def _cut(self, crossing: Crossing, until: int, here: Mapping[SourceId, int]) -> None:
-        """What is up to an epoch comes from here, and what is behind of the heir."""
+        """Set the last epoch from the first storage; everything after it is the successor's."""
         local, there = crossing.local, crossing.there
         is_held, local.until = local.until is not None, until
         if is_held:
@@ -152,7 +155,7 @@ class Crossings:
 
 
 def _unless_over(local: Followed, then: Callable[[Begun], None]) -> Callable[[Begun], None]:
-    """What does `then`, unless a subscription is over or its client has gone elsewhere since."""
+    """Return a callback that calls `then` while a subscription is neither closed nor elsewhere."""
 
     def answered(begun: Begun) -> None:
         if not local.is_over and begun.after is not None:

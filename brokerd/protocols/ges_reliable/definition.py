@@ -1,4 +1,4 @@
-"""ges_reliable, as everybody else sees it."""
+"""The definition of ges_reliable for the registry of protocols."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 
 def _check_topology(topology: Topology, where: str) -> None:
-    """See ProtocolDefinition: storages keep subscriptions for ever, whatever a file says."""
+    """See ProtocolDefinition: storages keep subscriptions for ever, whatever a file contains."""
     for section in (ALL_PROTOCOLS, "ges_reliable"):
         linger_ns = topology.settings_of(section).get("client_linger_ns")
         if linger_ns is not None:
@@ -34,7 +34,7 @@ def _check_topology(topology: Topology, where: str) -> None:
 
 
 def _excess(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
-    """Storages must come back; all others need not."""
+    """Return the excess of a loss: storages must return, all other brokers need not."""
     stores = [broker for broker, _ in hierarchy_of(topology).storages if broker in lost.brokers]
     if stores:
         names = ", ".join(topology.brokers[each] for each in stores)
@@ -43,7 +43,7 @@ def _excess(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
 
 
 def _keeps_loss(topology: Topology, broker: BrokerNumber) -> str:
-    """See ProtocolDefinition: only storages keep anything for others."""
+    """See ProtocolDefinition: only storages keep state for others."""
     if any(broker == storage for storage, _ in hierarchy_of(topology).all_storages):
         return (
             "it is a storage: it lost which subscriptions it stores for and from which epoch on, "

@@ -1,8 +1,8 @@
-"""What a storage has on disk: publications in one order, each with its epoch, and frontiers.
+"""The log of a storage: publications in a single order, with epochs, and frontiers.
 
-An epoch is a place in a root's log. It is told to nobody before what has it is on disk, so that no
-crash gives it to another publication. Storages that take what they store from others keep the
-epochs that it has there, and have read others' logs further than to the last one of their own.
+An epoch is a place in a root's log. An epoch is sent only after its publication is durable, so
+that no crash gives the epoch to another publication. A storage that takes publications from others
+keeps their epochs, and may have read the other log further than to its own last epoch.
 
 Paper: [GES] §4 (epochs; stable storage).
 """
@@ -24,22 +24,22 @@ from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
 RELEASED: Final = "released"
-"""One row: the epoch up to which publications may be missing in the log."""
+"""A single row: the epoch through which publications may be missing in the log."""
 FRONTIERS: Final = "frontiers"
-"""Per source, how far it has come among those."""
+"""Per source, the frontier among those."""
 
 _HEAD: Final = struct.Struct(">QI")
 # first epoch, the root that has it from a home
 _ONE_BY_ONE: Final = 1 << 31
-"""Beside that root's number: all epochs follow, since they leave out some."""
+"""Added to that root's number: all epochs follow, since some are left out."""
 
 
 class Event(NamedTuple):
     """Publications on disk.
 
     Attributes:
-        run: their numbers are epochs.
-        root: the storage that was sent them by a home.
+        run: numbered by epochs.
+        root: the storage that received the publications from an access broker.
     """
 
     run: PublicationRun
@@ -56,19 +56,19 @@ class _Logged(NamedTuple):
 
 
 class EpochLog:
-    """The log of one storage.
+    """The log of a storage.
 
     Args:
-        held_limit: publications of one source that are kept while some before them are missing.
-        on_durable: there are more that may be told.
-        is_root: it gives epochs.
+        held_limit: publications of a source that are stored while an earlier one is missing.
+        on_durable: called with newly durable publications.
+        is_root: True for a storage that assigns epochs.
 
     Attributes:
-        is_read: all that an earlier incarnation has left is known.
-        assigned: the last epoch that was given or taken over, be it on disk or not.
-        durable: all up to this one that is to be stored is on disk.
-        released: publications up to here are not needed.
-        retained_bytes: of the payloads behind that.
+        is_read: True once the log of earlier incarnations is read.
+        assigned: the last epoch that was assigned or taken over, durable or not.
+        durable: everything to be stored through this epoch is on disk.
+        released: publications through this epoch are not needed.
+        retained_bytes: of the payloads after that.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class EpochLog:
     # ------------------------------------------------------------ start
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
-        """Take over what an earlier incarnation had on disk; the log is read in pages."""
+        """Restore the state of an earlier incarnation; the log is read in pages."""
         for epoch in recovered.get(RELEASED, {}).values():
             self.assigned = self.durable = self.released = epoch
         for key, sequence in recovered.get(FRONTIERS, {}).items():
@@ -109,7 +109,11 @@ class EpochLog:
         self._read_on(ends.first)
 
     def on_records(self, event: RecordsRead) -> None:
-        """Take a page of the log, and ask for the next one."""
+        """Take a page of the log, and read the next page.
+
+        Raises:
+            StorageCorrupt: epochs do not follow each other; the fault of the disk.
+        """
         for index, record in enumerate(event.records, event.first):
             root, numbers, run = _unpack(record)
             first, last = numbers[0], numbers[-1]
@@ -137,27 +141,30 @@ class EpochLog:
     # ------------------------------------------------------------ storing
 
     def store(self, run: PublicationRun, root: BrokerNumber) -> None:
-        """Give epochs to what is next of its source; the rest is known, or waits for its turn."""
+        """Assign epochs to the next publications of a source.
+
+        Later publications wait for earlier ones, and stored publications are dropped.
+        """
         frontier = self._frontiers.setdefault(run.source, Frontier())
         for part, origin in frontier.take(run, self._held_limit, root):
             first = self.assigned + 1
             self._append(range(first, first + len(part)), part, origin)
 
     def keep(self, run: PublicationRun, root: BrokerNumber) -> None:
-        """Store what another storage has, each with the epoch that it has there."""
+        """Store publications of another storage with the epochs assigned there."""
         assert run.first > self.assigned, f"{run.sequences}, behind {self.assigned}"
         for part in run.by_origin():
             assert part.place is not None, f"{part.source} is of no storage"
             self._append(part.place.positions, replace(part, place=None), root)
 
     def reach(self, epoch: int) -> None:
-        """The other storage has nothing more for this one up to an epoch."""
+        """Record that the other storage has nothing more for this storage through an epoch."""
         self.assigned = max(self.assigned, epoch)
         if not self._in_flight:
             self.durable = self.assigned
 
     def has(self, source: SourceId, first: int, last: int) -> bool:
-        """Whether each of these publications was taken, or waits for its turn."""
+        """Return True if all of these publications were taken, or wait for earlier ones."""
         return self._frontiers.setdefault(source, Frontier()).has(first, last)
 
     def _append(
@@ -181,20 +188,23 @@ class EpochLog:
         self._disk.append(LOG, (_front(epochs, root) + bytes(head), *payload), stored)
 
     def stored(self, source: SourceId) -> int:
-        """All of a source's publications up to this number are on disk."""
+        """Return the number through which a source's publications are on disk."""
         return self._stored.get(source, 0)
 
     def reached(self) -> tuple[tuple[SourceId, int], ...]:
-        """Of each source, all up to this number has an epoch here; a root's alone are complete."""
+        """Return, per source, the number through which all publications have an epoch.
+
+        The numbers are complete at a root only.
+        """
         found = ((source, each.reached) for source, each in self._frontiers.items())
         return tuple(sorted(each for each in found if each[1]))
 
     def waiting(self) -> int:
-        """Publications that wait for some before them."""
+        """Return the number of publications that wait for earlier ones."""
         return sum(frontier.waiting() for frontier in self._frontiers.values())
 
     def sync(self, then: Callable[[], None]) -> None:
-        """Do `then` once no epoch given so far can be given again."""
+        """Call `then` once no epoch assigned so far can be assigned again."""
         self._disk.sync(LOG, then)
 
     def _retain(self, event: Event) -> None:
@@ -204,7 +214,7 @@ class EpochLog:
             self.retained_bytes += event.run.payload_bytes()
 
     def _placed(self, epochs: range | tuple[int, ...], run: PublicationRun) -> PublicationRun:
-        """A publisher's run as one of this log, with epochs for numbers."""
+        """Return a publisher's run as a run of this log, with epochs for numbers."""
         return PublicationRun(
             self.stream,
             epochs,
@@ -218,7 +228,7 @@ class EpochLog:
     # ------------------------------------------------------------ reading and release
 
     def after(self, epoch: int) -> Iterator[Event]:
-        """What is on disk behind an epoch, in order."""
+        """Yield the publications on disk after an epoch, in order."""
         place = bisect_right(self._events, epoch, key=lambda event: event.run.last)
         for index in range(place, len(self._events)):
             event = self._events[index]
@@ -227,11 +237,11 @@ class EpochLog:
             yield Event(run, event.root)
 
     def retained(self) -> int:
-        """How many publications somebody may need."""
+        """Return the number of publications that may still be needed."""
         return sum(len(event.run) for event in self._events)
 
     def release(self, through: int) -> None:
-        """Let go of what nobody needs any more.
+        """Release publications that are not needed any more.
 
         Paper: [GES] §4 (a stored event goes when its reference count is 0).
         """
@@ -242,7 +252,7 @@ class EpochLog:
         self._chop()
 
     def _chop(self) -> None:
-        """Chop the log, as soon as it is on disk what will not be in it any more."""
+        """Truncate the log, as soon as the facts in the truncated records are durable elsewhere."""
         if self._is_chopping:
             return
         rows: dict[tuple[str, str], int] = {}
@@ -265,7 +275,7 @@ class EpochLog:
 
 
 def _front(epochs: range | tuple[int, ...], root: BrokerNumber) -> bytes:
-    """What a record begins with."""
+    """Return the beginning of a record."""
     if isinstance(epochs, range):
         return _HEAD.pack(epochs[0], root)
     count = len(epochs)
@@ -273,7 +283,7 @@ def _front(epochs: range | tuple[int, ...], root: BrokerNumber) -> bytes:
 
 
 def _unpack(record: Buffer) -> tuple[BrokerNumber, range | tuple[int, ...], PublicationRun]:
-    """The root, the epochs and the publications of a record."""
+    """Return the root, the epochs and the publications of a record."""
     first, root = _HEAD.unpack_from(record)
     if not root & _ONE_BY_ONE:
         run = unpack_run(record, _HEAD.size)

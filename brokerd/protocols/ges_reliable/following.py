@@ -1,8 +1,9 @@
-"""Storages that a home follows: it fetches, epoch after epoch, what they have for its clients.
+"""The storages that an access broker follows: epochs are fetched in order for its clients.
 
-What comes is taken if it continues what has come; else it is fetched again. A subscription that
-begins behind less than what has come has all of it fetched once more, and whoever had it is not
-given it again. What clients are done with is told with the next fetch.
+An answer is taken if it continues the previous one; else the range is fetched again. A
+subscription that begins before the present epoch has everything since fetched again, and
+subscriptions that had it before do not receive it again. The next fetch carries the
+acknowledgements of clients.
 
 Paper: [GES] §4 (epochs; positive and negative acknowledgements; receipts).
 """
@@ -22,28 +23,29 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
 FETCH: Final = "fetch"
-"""Purpose of the deadline at which a storage is asked again."""
+"""Purpose of the deadline at which a fetch is sent again."""
 RECEIPT: Final = "receipt"
-"""Purpose of the deadline at which it is told what clients are done with."""
+"""Purpose of the deadline at which acknowledgements of clients are sent to a storage."""
 
 
 @dataclass(slots=True, eq=False)
 class Followed(OwnSubscription):
-    """A subscription of a client here.
+    """A subscription of a client of this broker.
 
     Attributes:
-        storage: which one stores for it; None while that is not known.
-        generation: of its client's stay here.
-        handed: what is up to this epoch was given on for it.
-        told: the storage knows that its client is done with what is up to this one.
-        brought: how far its client says that it has come, by storage.
-        heir: the storage that it is about to go on at.
-        until: what is behind this epoch comes from there.
-        onward: where it goes on there, with other epochs, and what has come before that.
-        had_of: what has come of other trees, up to these numbers.
-        settles: who had it before has not answered that it knows.
-        earlier: other storages that may know of it.
-        ended: once it is over, what is done when no storage knows of it any more.
+        storage: the storage of the subscription; None while unknown.
+        generation: of the client's attachment to this broker.
+        handed: the epoch through which publications were forwarded to the client.
+        told: the epoch through which the storage has the client's acknowledgement.
+        brought: the positions that the client reports, by storage.
+        heir: the successor storage.
+        until: the epoch after which everything is from the successor.
+        onward: the start at the successor, with other epochs, and the publications received
+            before.
+        had_of: the last numbers received from other trees.
+        settles: True until the previous storage has confirmed the handover.
+        earlier: other storages that may have the subscription.
+        ended: called after the end, when no storage has the subscription any more.
     """
 
     storage: BrokerNumber | None = None
@@ -61,13 +63,13 @@ class Followed(OwnSubscription):
 
     @property
     def key(self) -> Key:
-        """As storages know it."""
+        """The key of the subscription at storages."""
         return Key(self.client, self.number)
 
 
 @dataclass(slots=True, eq=False)
 class Handed:
-    """Publications that clients were given; `open` parts of them are not acknowledged yet."""
+    """Publications that were delivered to clients; `open` parts are not acknowledged yet."""
 
     following: "FollowedStorage"
     first: int
@@ -77,17 +79,17 @@ class Handed:
 
 @dataclass(slots=True, eq=False)
 class FollowedStorage:
-    """One storage.
+    """A followed storage.
 
     Attributes:
-        locals: the subscriptions here that it stores for.
-        after: what is up to this epoch has come.
-        handed: what clients are not done with.
+        locals: the subscriptions here that the storage stores for.
+        after: the epoch through which everything has arrived.
+        handed: publications that clients have not acknowledged.
         number: of the last fetch.
-        valid: of the first one whose answer has all that is for those who have begun.
-        is_fetching: the last one is not answered.
-        telling: the epoch that it says all these are done with.
-        leaving: subscriptions here that go on elsewhere, and what is done then.
+        valid: the first fetch with an answer that is complete for all subscriptions.
+        is_fetching: True while the last fetch is not answered.
+        telling: the epoch that the last fetch acknowledges, and for which subscriptions.
+        leaving: subscriptions that continue elsewhere, and the calls to make then.
     """
 
     storage: BrokerNumber
@@ -104,19 +106,20 @@ class FollowedStorage:
 
     @property
     def done(self) -> int:
-        """All here are done with what is up to this epoch, of what has come or comes again."""
+        """The epoch of arrived publications through which all clients here have acknowledged."""
         return min(self.after, *(each.first - 1 for each in self.handed), self.after)
 
     def outstanding(self) -> int:
-        """Publications that clients are not done with."""
+        """Return the number of publications that clients have not acknowledged."""
         return sum(each.count for each in self.handed)
 
 
 class Following:
-    """All storages that one home follows.
+    """All storages that an access broker follows.
 
     Args:
-        hand_out: gives a run to all whom a storage stores it for; counts in what it is given.
+        hand_out: delivers a run to all subscriptions of a storage, and counts deliveries in the
+            second argument.
     """
 
     def __init__(
@@ -138,15 +141,15 @@ class Following:
         self._storages: dict[BrokerNumber, FollowedStorage] = {}
 
     def start(self, incarnation: int) -> None:
-        """This broker begins, and follows nobody."""
+        """Start an incarnation without any followed storage."""
         self._incarnation = incarnation
 
     def begin(self, local: Followed, after: int, *, told: int | None = None) -> None:
-        """A subscription begins behind an epoch.
+        """Begin a subscription after an epoch.
 
         Args:
-            told: its storage knows that its client is done with what is up to this one; None: with
-                all that is before.
+            told: the epoch through which the storage has the client's acknowledgement; None:
+                through `after`.
         """
         assert local.storage is not None, f"{local} is stored nowhere"
         following = self._storages.get(local.storage)
@@ -161,7 +164,7 @@ class Following:
         self._ask(following)
 
     def leave(self, local: Followed, then: Callable[[], None]) -> None:
-        """A subscription goes on elsewhere: `then` once its client is done with what is before."""
+        """Call `then` once the client has acknowledged everything before `until`."""
         assert local.storage is not None, f"{local} is stored nowhere"
         following = self._storages[local.storage]
         following.leaving[local] = then
@@ -174,7 +177,7 @@ class Following:
                 following.leaving.pop(local)()
 
     def stop(self, local: Followed) -> None:
-        """A subscription is over here."""
+        """Stop fetching for a subscription."""
         if local.storage is None:
             return
         following = self._storages.get(local.storage)
@@ -190,7 +193,7 @@ class Following:
             self._deadlines.cancel((RECEIPT, local.storage))
 
     def done(self, handed: Handed) -> None:
-        """Clients are done with what they were given."""
+        """Take the acknowledgement of delivered publications."""
         following = handed.following
         following.handed.remove(handed)
         self._let_leave(following)
@@ -203,27 +206,27 @@ class Following:
             self._deadlines.set((RECEIPT, following.storage), max(due_ns, self._machine.now_ns))
 
     def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
-        """Whether all up to an epoch has come of a storage that is followed."""
+        """Return True if everything through an epoch of a followed storage has arrived."""
         following = self._storages.get(storage)
         return following is None or not following.locals or epoch <= following.after
 
     def undone(self) -> int:
-        """Publications that have come with which clients are not done."""
+        """Return the number of arrived publications that clients have not acknowledged."""
         return sum(each.outstanding() for each in self._storages.values())
 
     def untold(self) -> int:
-        """How many storages do not know all that clients here are done with."""
+        """Return the number of storages that lack acknowledgements of clients here."""
         return sum(bool(self._untold(each)) for each in self._storages.values())
 
     def due(self, storage: BrokerNumber) -> None:
-        """A storage has not answered for a while."""
+        """Repeat a fetch that has not been answered."""
         following = self._storages[storage]
         if following.is_fetching:
             waited_ns = min(2 * following.waited_ns, self._parameters.retry_limit_ns)
             self._ask(following, waited_ns)
 
     def receipt_due(self, storage: BrokerNumber) -> None:
-        """A storage is to be told what clients are done with."""
+        """Send acknowledgements of clients to a storage."""
         following = self._storages[storage]
         if following.locals and self._untold(following):
             self._ask(following)
@@ -231,7 +234,7 @@ class Following:
     # ------------------------------------------------------------ fetching
 
     def _fetch(self, following: FollowedStorage) -> None:
-        """Ask for what follows, where clients are not too far behind."""
+        """Fetch the next epochs, unless clients are too far behind."""
         if following.locals and following.outstanding() < self._parameters.home_window:
             self._ask(following)
 
@@ -281,7 +284,7 @@ class Following:
         return following
 
     def on_events(self, peer: Peer, message: Events) -> None:
-        """Part of an answer; what has come before, or lies behind a hole, is let go."""
+        """Take a part of an answer; drop publications that are known, or behind a gap."""
         following = self._is_current(message)
         if following is None or message.after > following.after:
             return
@@ -298,7 +301,7 @@ class Following:
             self._let_leave(following)
 
     def on_fetched(self, peer: Peer, message: Fetched) -> None:
-        """A fetch is answered; what is missing of it is asked for again."""
+        """Take the end of an answer, and fetch missing publications again."""
         following = self._is_current(message)
         if following is None:
             return
@@ -326,5 +329,5 @@ class Following:
 
 
 def stream_of(storage: BrokerNumber) -> StreamId:
-    """The stream of a storage's epochs."""
+    """Return the stream of a storage's epochs."""
     return StreamId(storage, 0, 0)

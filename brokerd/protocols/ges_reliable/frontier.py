@@ -1,10 +1,10 @@
-"""How far a publisher has come without a gap, and what has come too early.
+"""The frontier of a publisher, and publications that have arrived out of order.
 
-A publisher that goes to another broker sends again what it was not told to be stored, and what it
-publishes next may come first. Whoever took the highest number for how far it has come would take
-what is still missing for a duplicate.
+A publisher that moves to another broker repeats all publications without an acknowledgement, and
+new publications may arrive first. A storage that took the highest number for the frontier would
+take the missing publications for duplicates.
 
-Paper: [GES] §4. Deviates: it has no such rule, and would lose what is overtaken.
+Paper: [GES] §4. Deviates: the paper has no such rule, and would lose overtaken publications.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from brokerd.model.publication import PublicationRun
 
 
 class Part(NamedTuple):
-    """Publications of one source, and the root that was sent them by a home."""
+    """Publications of a source, and the root that received the run from an access broker."""
 
     run: PublicationRun
     root: BrokerNumber
@@ -23,18 +23,18 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class Frontier:
-    """Of one source, whose publications are numbered from 1.
+    """The frontier of a source with publications numbered from 1.
 
     Attributes:
-        reached: all up to this number have been taken.
-        early: what has come while something before it is missing, by first number.
+        reached: the number through which all have been taken.
+        early: runs that arrived out of order, by first number.
     """
 
     reached: int = 0
     early: dict[int, Part] = field(default_factory=dict)
 
     def has(self, first: int, last: int) -> bool:
-        """Whether each of these numbers was taken, or waits for its turn."""
+        """Return True if all of these numbers were taken, or wait for earlier ones."""
         missing = max(first, self.reached + 1)
         for number in sorted(self.early):
             run = self.early[number].run
@@ -43,11 +43,11 @@ class Frontier:
         return missing > last
 
     def waiting(self) -> int:
-        """How many publications wait for their turn."""
+        """Return the number of publications that wait for earlier ones."""
         return sum(len(part.run) for part in self.early.values())
 
     def take(self, run: PublicationRun, limit: int, root: BrokerNumber = 0) -> list[Part]:
-        """What is next now, in order; what is not is kept, if that is no more than `limit`."""
+        """Return the publications that are next, in order; store at most `limit` out of order."""
         if run.first > self.reached + 1:
             longest = self.early.get(run.first)
             if longest is None or longest.run.last < run.last:

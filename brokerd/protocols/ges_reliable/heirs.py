@@ -1,4 +1,4 @@
-"""A subscription goes on at another storage: that of the unit its client has come to.
+"""Handovers of subscriptions to a successor storage: the storage of the client's present unit.
 
 Paper: [GES] §4 (a finer storage takes over the clients of its unit; roaming clients).
 """
@@ -18,15 +18,16 @@ from brokerd.protocols.parts.event_machine import EventMachine
 
 
 class Heirs:
-    """Hands subscriptions of one home over, from where they are stored for to their heirs.
+    """The handovers of an access broker's subscriptions to successor storages.
 
-    One begins at its heir first, and ends where it was when its client is done with what is before;
-    so wherever its client comes next, one of the two has the rest. It has one heir at a time: none
-    that goes on elsewhere itself before the first one knows that this is over.
+    A subscription begins at its successor first, and ends at the old storage when its client has
+    acknowledged everything before; so wherever the client reconnects, one of the two storages has
+    the rest. A subscription has a single successor at a time, which has none itself before the
+    first storage has confirmed the end.
 
     Args:
         servicing: the storage of this broker's unit.
-        roots: by storage, the root whose epochs it has.
+        roots: by storage, the root of its epochs.
     """
 
     def __init__(
@@ -45,12 +46,12 @@ class Heirs:
         self.crossings = Crossings(changes, machine, deadlines, parameters.timeout_ns)
 
     def use(self, following: Following) -> None:
-        """Have this fetch for clients."""
+        """Take the part that fetches for clients."""
         self._following = following
         self.crossings.use(following)
 
     def change(self, servicing: BrokerNumber, roots: Mapping[BrokerNumber, BrokerNumber]) -> None:
-        """Another storage may be that of this broker's unit from now on; see the class."""
+        """Take another servicing storage and other roots; see the class."""
         self._servicing, self._roots = servicing, roots
         waiting, self._unknown = self._unknown, []
         for local, until in waiting:
@@ -58,9 +59,9 @@ class Heirs:
                 self.hand_over(local, local.heir, until)
 
     def had_at(self, storage: BrokerNumber, brought: Mapping[BrokerNumber, int]) -> int | None:
-        """How far a client has come by the epochs of a storage; None if it does not say.
+        """Return a client's position in the epochs of a storage; None without a report.
 
-        What came of its heirs in the same tree came behind all that is before.
+        A position of a successor in the same tree is after everything before.
         """
         root = self._roots.get(storage)
         return max(
@@ -71,18 +72,18 @@ class Heirs:
     def hand_over(
         self, local: Followed, heir: BrokerNumber | None = None, until: int | None = None
     ) -> None:
-        """Have a subscription go on at the storage of this broker's unit.
+        """Hand a subscription over to the storage of this broker's unit.
 
         Args:
-            heir: where it was to go before it came here; it goes there first.
-            until: if that is in another tree, behind which epoch, as far as that was settled.
+            heir: an earlier successor, which takes over first.
+            until: with a successor in another tree, the settled last epoch, if any.
         """
         first = local.storage
         assert first is not None, f"{local} is stored nowhere"
         if heir is not None:
             local.heir, local.until = heir, until
             if heir not in self._roots:
-                self._unknown.append((local, until))  # this home is about to be told
+                self._unknown.append((local, until))  # this broker receives it shortly
             elif self._are_one_tree(first, heir):
                 self._begin_at_heir(local)
             elif until is not None:
@@ -101,7 +102,7 @@ class Heirs:
         return self._roots.get(one, one) == self._roots.get(other, other)
 
     def _on_heir(self, local: Followed, begun: Begun) -> None:
-        """Where it is stored for they know of its heir."""
+        """Continue a handover after the present storage has recorded the successor."""
         if local.is_over or begun.after is None:
             return
         assert local.storage is not None, f"{local} is stored nowhere"
@@ -131,7 +132,7 @@ class Heirs:
         self.crossings.cross(local, *roots, lambda: self._go_on(local))
 
     def _take_up(self, local: Followed) -> None:
-        """Its heir has begun in another tree, and where it ends here is settled."""
+        """Resume a handover to another tree after its last epoch was settled."""
         assert local.heir is not None, f"{local} stays"
 
         def begun(answer: Begun) -> None:
@@ -144,7 +145,7 @@ class Heirs:
         self._changes.tell(local.heir, wish, begun)
 
     def _go_on(self, local: Followed) -> None:
-        """Its client is done with what is before: all that follows comes of the heir."""
+        """Switch to the successor storage after the client has acknowledged everything before."""
         before, heir, after = local.storage, local.heir, local.until
         assert before is not None, f"{local} is stored nowhere"
         assert heir is not None, f"{local} stays"
@@ -169,20 +170,20 @@ class Heirs:
         self._changes.tell(before, wish, settled)
 
     def settle(self, local: Followed) -> None:
-        """Tell where a subscription is that whoever had it before knows that it is over there."""
+        """Notify a subscription's storage that the previous storage has confirmed the end."""
         assert local.storage is not None, f"{local} is stored nowhere"
         about = local.key, local.generation, local.predicate
         wish = Wish(*about, claims=True, before=local.storage)
         self._changes.tell(local.storage, wish, lambda begun: None)
 
     def end(self, local: Followed, begun: Begun) -> None:
-        """Of one that is over, tell its storage, and its heir; who has handed it over says whom.
+        """End a subscription at its storage and its successor; follow successors until found.
 
-        Whoever has not confirmed that it went on is waited for, too: who came with the next stay
-        of its client before that would have nobody say that it is over there.
+        A storage that has not confirmed the handover is awaited, too: with the client's next
+        attachment in between, no broker would end the subscription there otherwise.
 
         Args:
-            begun: what is known of where it is.
+            begun: the last answer about the subscription.
         """
         ended, local.ended = local.ended, None
         if ended is None or local.storage is None:
@@ -206,7 +207,7 @@ class Heirs:
 
 
 def after_all(count: int, then: Callable[[], None]) -> Callable[..., None]:
-    """What does `then` when it was called so often, with whatever."""
+    """Return a callback that calls `then` when called this often, with any arguments."""
     left = [count]
 
     def one(*_: Any) -> None:

@@ -1,8 +1,8 @@
-"""What a storage takes from other storages: a finer one from its parent, a root from other roots.
+"""Publications that a storage takes from other storages: from its parent, or from other roots.
 
-It fetches as homes do. What it has on its own disk is said with the next fetch, and may go where it
-came from. After a restart it begins where the other one's log begins: what comes again is known by
-its epoch, or by how far its publisher has come.
+A storage fetches as access brokers do. The next fetch confirms the durable publications, which the
+other storage may then release. After a restart a storage begins at the beginning of the other log:
+repeated publications are recognized by epoch, or by the frontier of their publisher.
 
 Paper: [GES] §4 (acknowledgements between system storages; receipts of finer storages).
 """
@@ -28,7 +28,7 @@ INTAKE: Final = "intake"
 
 @dataclass(slots=True)
 class Taken:
-    """Epochs of another root from `epoch` on, and which numbers of which source they are."""
+    """Epochs of another root from `epoch` on, with their source and numbers."""
 
     epoch: int
     source: SourceId
@@ -38,11 +38,11 @@ class Taken:
 
 @dataclass(slots=True)
 class Feed:
-    """Another storage, as this one takes from it.
+    """Another storage as a feed of this storage.
 
     Attributes:
-        after: what is up to this epoch of it has come.
-        open: what has come of another root and is not on disk, in its order.
+        after: the epoch through which everything has arrived.
+        open: publications of another root that are not on disk, in its order.
         number: of the last fetch.
     """
 
@@ -54,10 +54,10 @@ class Feed:
 
 
 class Intake:
-    """All of one storage.
+    """All feeds of a storage.
 
     Args:
-        check: raises RemoteProtocolError for a run that nobody can read.
+        check: raises RemoteProtocolError for a malformed run.
     """
 
     def __init__(
@@ -84,23 +84,27 @@ class Intake:
         self._feeds = {storage: Feed(storage) for storage in others}
 
     def start(self, incarnation: int) -> None:
-        """This storage begins, and has not read its log."""
+        """Start an incarnation; the log is not read yet."""
         self._incarnation = incarnation
 
     def begin(self) -> None:
-        """The log is read."""
+        """Begin to fetch, after the log is read."""
         for feed in self._feeds.values():
             if feed.storage == self._place.parent:
                 feed.after = self._log.assigned
             self._ask(feed)
 
     def due(self, storage: BrokerNumber) -> None:
-        """Another storage has not answered for a while."""
+        """Repeat a fetch that has not been answered."""
         feed = self._feeds[storage]
         self._ask(feed, min(2 * feed.waited_ns, self._parameters.retry_limit_ns))
 
     def on_events(self, peer: Peer, message: Events) -> None:
-        """Part of an answer; what has come before, or lies behind a hole, is let go."""
+        """Take a part of an answer; drop publications that are known, or behind a gap.
+
+        Raises:
+            RemoteProtocolError: the run is malformed; the fault of the peer.
+        """
         feed = self._feed_of(message)
         if feed is None or message.after > feed.after:
             return
@@ -115,9 +119,9 @@ class Intake:
         feed.after = rest.last
 
     def _store(self, feed: Feed, run: PublicationRun) -> None:
-        """Take what another root has from its homes; what is too early waits for its turn.
+        """Take another root's publications from access brokers; out-of-order ones wait.
 
-        Of a publisher that was elsewhere meanwhile that root has not all, in one run.
+        A run of that root has gaps if a publisher was elsewhere meanwhile.
         """
         for whole in run.by_origin():
             for part in _without_holes(whole):
@@ -127,7 +131,7 @@ class Intake:
                 self._log.store(replace(part, place=None), feed.storage)
 
     def on_fetched(self, peer: Peer, message: Fetched) -> None:
-        """A fetch is answered; what is missing of it is asked for again."""
+        """Take the end of an answer, and fetch missing publications again."""
         feed = self._feed_of(message)
         if feed is None:
             return
@@ -145,7 +149,7 @@ class Intake:
         return feed if is_current else None
 
     def _on_disk(self, feed: Feed) -> int:
-        """What is up to this epoch of another storage is on this one's disk."""
+        """Return the epoch of another storage through which everything is on this disk."""
         if feed.storage == self._place.parent:
             return self._log.durable
         while feed.open and self._log.stored(feed.open[0].source) >= feed.open[0].last:
@@ -153,7 +157,10 @@ class Intake:
         return feed.open[0].epoch - 1 if feed.open else feed.after
 
     def _has_room(self, feed: Feed) -> bool:
-        """Whether what was too early was kept; else it is asked for again, after a while."""
+        """Return True if out-of-order publications were stored.
+
+        Otherwise the publications are fetched again after a while.
+        """
         if not feed.open:
             return True
         oldest = feed.open[0]
@@ -174,7 +181,7 @@ class Intake:
 
 
 def _without_holes(run: PublicationRun) -> Iterator[PublicationRun]:
-    """The same in runs of numbers that follow each other."""
+    """Yield the same publications in runs of consecutive numbers."""
     start = 0
     for first, last in stretches(run.sequences):
         yield run.select(range(start, start + last - first + 1))

@@ -1,4 +1,4 @@
-"""The log that a storage keeps, by name."""
+"""The name of the log of a storage."""
 
 from typing import Final
 

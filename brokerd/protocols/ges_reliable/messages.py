@@ -1,7 +1,7 @@
-"""What homes and storages say to each other, over whatever ways there are.
+"""The messages between access brokers and storages, over any routes.
 
-Each message goes to one broker by its address, and those on the way only pass it on. Any may be
-lost, come twice, or be overtaken; whoever asks asks again until there is an answer.
+A message is addressed to a single broker, and brokers on the route only forward the message. Any
+message may be lost, duplicated or overtaken; a request is repeated until an answer arrives.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Sequences = tuple[tuple[SourceId, int], ...]
 
 
 class Key(NamedTuple):
-    """A subscription, wherever its client is."""
+    """A subscription, at any access broker."""
 
     client: ClientId
     number: int
@@ -28,20 +28,22 @@ class Key(NamedTuple):
 
 @record
 class Wish:
-    """What a home's client has asked for of a subscription.
+    """A request about a subscription of a client.
 
     Attributes:
         key: number 0: all of a client.
-        generation: of the client's stay; goes up whenever it goes to another broker.
-        predicate: None: it is over.
-        had: the last epoch that its client has had; None if it does not say.
-        claims: it is begun only if it is known; else it is known that its client is here now.
-        heir: the storage that it goes on at: soon, or with no predicate from now on.
-        until: with an heir in another tree, the last epoch that is given here.
-        before: it is about to go on here, and that storage has what is before; or this one itself:
-            none has it any more.
-        had_of: what comes from there, behind all that is behind `had` anyhow.
-        looks: of no subscription: how far has the storage come, which is a root?
+        generation: of the client's attachment; increases with every move to another broker.
+        predicate: None: the subscription is closed.
+        had: the last epoch that the client has received; None without a report.
+        claims: begin only a subscription that the storage has; else record the client's present
+            broker.
+        heir: the successor storage: soon, or without a predicate from now on.
+        until: with a successor in another tree, the last epoch that this storage sends.
+        before: the storage with everything before, while this storage is a successor; this storage
+            itself: none has it any more.
+        had_of: per source, the number through which publications are from the previous storage,
+            although their epochs here are after `had`.
+        looks: request the last epoch of a root, about no subscription.
     """
 
     key: Key
@@ -58,12 +60,13 @@ class Wish:
 
 @record
 class Change:
-    """Home → storage: what clients here ask for, and what is over.
+    """Access broker → storage: requests of clients here, and closed subscriptions.
 
     Attributes:
-        incarnation, number: of the home, and of this; the next one follows the answer only.
+        incarnation, number: of the access broker, and of this change; the next change follows the
+            answer only.
         wishes: in the order in which they were made.
-        stores: a finer storage says so of its unit, to its parent; keys are of no client.
+        stores: True from a finer storage for its unit, to its parent; keys are of no client.
 
     Paper: [GES] §4 (profile changes).
     """
@@ -78,16 +81,16 @@ class Change:
 
 
 class Begun(NamedTuple):
-    """What has become of a wish.
+    """The answer to a request.
 
     Attributes:
-        after: a subscription begins behind this epoch; None: it is over, or its client has gone
-            elsewhere since, or it goes on at its heir.
-        heir: the storage that it goes on at, or is about to.
-        until, before: as was wished.
-        had_of: what comes from `before`, or has; or how far a storage has come that was looked at,
-            `after` its last epoch.
-        is_gone: its client has been heard of at another broker since.
+        after: a subscription begins after this epoch; None: closed, or the client has moved
+            elsewhere since, or the successor has the subscription.
+        heir: the present or future successor storage.
+        until, before: as requested.
+        had_of: per source, the number through which publications are from `before`; or, for
+            `looks`, the frontiers of a storage, with `after` its last epoch.
+        is_gone: True if the client has been at another broker since.
     """
 
     key: Key
@@ -101,7 +104,7 @@ class Begun(NamedTuple):
 
 @record
 class Changed:
-    """Storage → home: a Change is on disk.
+    """Storage → access broker: a Change is on disk.
 
     Paper: [GES] §4 (notification of a profile change's epoch).
     """
@@ -117,7 +120,7 @@ class Changed:
 
 @record
 class Store:
-    """Home → storage: publications of a client here."""
+    """Access broker → storage: publications of a client here."""
 
     target: Target
     hops: int
@@ -127,7 +130,7 @@ class Store:
 
 @record
 class Stored:
-    """Storage → home: a source's publications are on disk up to a number.
+    """Storage → access broker: publications of a source are on disk through a number.
 
     Paper: [GES] §4 (the root stores what is published in its unit).
     """
@@ -141,14 +144,14 @@ class Stored:
 
 @record
 class Fetch:
-    """Home or storage → storage: what is there for this broker behind an epoch?
+    """Access broker or storage → storage: a request for publications after an epoch.
 
     Attributes:
-        follower: who asks.
+        follower: the requesting broker.
         incarnation, number: of the follower, and of this.
         most: publications in the answer.
-        done: receipts: all of these are done with what is up to `through`.
-        stores: a storage asks, which has what is up to `through` on its own disk.
+        done: receipts: subscriptions that have acknowledged everything through `through`.
+        stores: True from a storage that has everything through `through` on disk.
 
     Paper: [GES] §4 (receipts; negative acknowledgements).
     """
@@ -167,7 +170,7 @@ class Fetch:
 
 @record
 class Events:
-    """Storage → follower: all that is there for it behind an epoch, up to the end of the run.
+    """Storage → follower: all its publications after an epoch, through the end of the run.
 
     Attributes:
         after: the epoch.
@@ -185,10 +188,10 @@ class Events:
 
 @record
 class Fetched:
-    """Storage → follower: a Fetch is answered; nothing more is for it between two epochs.
+    """Storage → follower: the end of an answer; nothing more follows between two epochs.
 
     Attributes:
-        after: what was said last ends there; who has not got so far has missed some of it.
+        after: the end of the previous message; a follower that has less has missed a part.
         through: the later epoch.
     """
 
@@ -206,7 +209,7 @@ Carried = Change | Changed | Store | Stored | Fetch | Events | Fetched
 
 
 def onward(message: Any, target: Target) -> Any:
-    """The same message, as it is told to the next broker on its way."""
+    """Return the same message, for the next broker on the route."""
     return replace(message, target=target, hops=message.hops + 1)
 
 
@@ -215,7 +218,7 @@ def _beside_store(message: Store) -> object:
 
 
 def _halves(message: Events) -> Sequence[Events]:
-    """The second half is what follows the first one."""
+    """Return both halves of a message; the second half follows the first."""
     run = message.run
     half = len(run) // 2
     if not half:
@@ -233,4 +236,4 @@ KINDS: Final = (
     MessageKind(123, Events, None, _halves),
     MessageKind(124, Fetched),
 )
-"""With the numbers they have on the wire; 118 to 127 are ges_reliable's."""
+"""With their numbers on the wire; 118 to 127 are ges_reliable's."""

@@ -1,7 +1,7 @@
-"""Storages that take from this one: children what is wanted in their units, roots what came here.
+"""Storages that take from this storage: children for their units, and other roots.
 
-What is wanted in a child's unit is on this disk, so that an epoch which was told for it holds. How
-far each of them has what it takes on its own disk is not: it says so again.
+The predicates of a child's unit are on this disk, so that an epoch sent for a predicate holds. The
+progress of the other storages is not on disk: they report it again.
 
 Paper: [GES] §4 (profiles of units; pending lists of system storages; receipts of finer storages).
 """
@@ -21,13 +21,13 @@ from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import match_run
 
 UNITS: Final = "units"
-"""Per child and number of its: the epoch behind which it begins, and a predicate."""
+"""Per child and number: a predicate, and the epoch after which the predicate begins."""
 
 _Wanted = tuple[BrokerNumber, int]
 
 
 class Others:
-    """All that take from one storage."""
+    """All storages that take from a storage."""
 
     def __init__(
         self, broker: BrokerNumber, place: StoragePlace, decode_attributes: DecodeAttributes
@@ -42,34 +42,34 @@ class Others:
         )
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], released: int) -> None:
-        """Take over what is on disk; whoever takes from here had what was released."""
+        """Restore the state on disk; all storages had everything that was released."""
         for text, (began, row) in recovered.get(UNITS, {}).items():
             child, _, number = text.partition("/")
             self._add((int(child), int(number)), began, read_predicate(row))
         self._reached = dict.fromkeys(self._reached, released)
 
     def change(self, place: StoragePlace) -> None:
-        """Others may take from this one from now on; what they have they say first."""
+        """Take further storages; they report their progress first."""
         self._place = place
         for storage in (*place.siblings, *place.children):
             self._reached.setdefault(storage, 0)
 
     def __contains__(self, storage: BrokerNumber) -> bool:
-        """Whether a storage takes from this one."""
+        """Return True if a storage takes from this storage."""
         return storage in self._reached
 
     def is_child(self, storage: BrokerNumber) -> bool:
-        """Whether one does so as a finer storage."""
+        """Return True if a storage takes from this storage as a finer storage."""
         return storage in self._place.children
 
     def predicates(self) -> Iterator[Predicate]:
-        """What is wanted in units of children."""
+        """Yield the predicates of children's units."""
         return (predicate for _, predicate in self._wanted.values())
 
     # ------------------------------------------------------------ units of children
 
     def take(self, wish: Wish, child: BrokerNumber, head: int) -> tuple[Begun, list[Change]]:
-        """What is wanted in a child's unit, or is not any more; news begins at the head."""
+        """Add or remove a predicate of a child's unit; a new predicate begins at the head."""
         key = child, wish.key.number
         known = self._wanted.get(key)
         rows: list[Change] = []
@@ -85,7 +85,7 @@ class Others:
         return self.begun(wish, child), rows
 
     def begun(self, wish: Wish, child: BrokerNumber) -> Begun:
-        """The same answer once more."""
+        """Return the same answer again."""
         known = self._wanted.get((child, wish.key.number))
         return Begun(Key("", wish.key.number), known[0] if known is not None else None)
 
@@ -94,23 +94,26 @@ class Others:
         self._index.add(key, predicate)
         self._memo.forget()
 
-    # ------------------------------------------------------------ who wants what, and has it
+    # ------------------------------------------------------------ interest and progress
 
     def match(self, event: Event) -> list[tuple[BrokerNumber, ...]]:
-        """By attribute blob, who takes it from here; roots take what this one has from homes."""
+        """Return, by attribute blob, the interested storages.
+
+        Roots take all from access brokers.
+        """
         found = match_run(self._memo, event.run, self._broker)
         if event.root == self._broker and self._place.siblings:
             return [(*self._place.siblings, *each) for each in found]
         return found
 
     def reach(self, storage: BrokerNumber, epoch: int) -> bool:
-        """One has what is up to an epoch on its own disk; whether that is news."""
+        """Record the epoch through which a storage is durable; return True if it has increased."""
         is_news = epoch > self._reached[storage]
         self._reached[storage] = max(epoch, self._reached[storage])
         return is_news
 
     def lowest(self, durable: int) -> int:
-        """What is up to this epoch is on the disks of all of them."""
+        """Return the epoch through which all storages are durable."""
         waited = {child for child, _ in self._wanted}
         return min(
             (

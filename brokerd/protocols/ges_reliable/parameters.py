@@ -12,7 +12,7 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 _AT_LEAST_ONE = ("timeout_ns", "fetch_wait_ns", "fetch_publications", "home_window", "held_limit")
 
 _KEPT_NS = 100 * 365 * 24 * 3600 * SECOND_NS
-"""For ever, for whoever asks how long a client may be away."""
+"""For ever, as the time that a client may be disconnected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,28 +22,28 @@ class GesReliableParameters:
     Attributes:
         retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
             up to the limit.
-        purge_ns: after so long without a session a neighbour is not waited for any more, and who
-            cannot be reached in any way is taken for gone for ever.
-        reroute_limit: how often what is sent may leave the way that was decided on for it.
-        timeout_ns: how long a storage's answer is waited for before it is asked again; doubles up
-            to `retry_limit_ns`.
-        fetch_wait_ns: how long a storage may wait for something to answer a fetch with.
-        fetch_publications: at most, in one answer to a fetch.
-        home_window: publications with which clients of a broker may not be done before it
-            fetches no more.
-        receipt_interval_ns: how long a storage may not know what clients are done with.
-        held_limit: publications of one publisher that a storage keeps while one before them is
+        purge_ns: after this time without a session a neighbour is not awaited any more, and an
+            unreachable broker counts as failed for ever.
+        reroute_limit: how often a message may leave its chosen route.
+        timeout_ns: the wait for a storage's answer before a request is repeated; doubles up to
+            `retry_limit_ns`.
+        fetch_wait_ns: how long a storage may wait for publications before it answers a fetch.
+        fetch_publications: the most publications in an answer to a fetch.
+        home_window: publications that the clients of a broker may have unacknowledged before it
+            stops fetching.
+        receipt_interval_ns: how long a storage may lack acknowledgements of clients.
+        held_limit: publications of a publisher that a storage keeps while an earlier one is
             missing; more are sent again.
-        changes_root: a subscription goes on at the storages of another root when its client comes
-            to that one's unit; else it stays with those that it began at.
-        roam_clients_above: with more clients than this a broker tells those that came last to go
-            to neighbours in its cluster that have fewer; 0: it never does.
-        roam_check_ns: how often it looks whether it should, while anything changes.
-        partition_policy: what clients are told at a part of a cluster that does not reach the
-            member with the lowest address, for `purge_ns`: nothing with "stay"; with "induce_roam"
-            to go elsewhere, and new ones are refused.
+        changes_root: a subscription moves to the storages of another root with its client; else it
+            stays with those at which it began.
+        roam_clients_above: a broker with more clients redirects those that arrived last to
+            neighbours in its cluster that have fewer; 0: never.
+        roam_check_ns: the time between two looks for redirects, while anything changes.
+        partition_policy: the treatment of a part of a cluster that does not reach the member with
+            the lowest address for `purge_ns`: "stay" does nothing; "induce_roam" redirects its
+            clients and refuses new ones.
         client_window: publications a client may have unacknowledged before deliveries wait.
-        client_subscriptions: how many subscriptions a client may have; more are refused.
+        client_subscriptions: the most subscriptions of a client; more are refused.
         client_linger_ns: a topology that sets it is refused: storages keep subscriptions until
             they are ended.
     """

@@ -1,8 +1,8 @@
-"""Which brokers are storages, which of them stores for whom, and which take from which.
+"""The places of storages: the storage of every unit, and the storages that feed each other.
 
-Each unit below the system has a storage, a root. Finer ones store for units inside it: each takes
-what it stores from its parent, the finest coarser one around it, up to the root. Roots take from
-each other what is published in their units.
+Every unit below the system has a storage, a root. Finer storages are for units inside: a finer
+storage takes publications from its parent, the finest coarser storage around it, up to the root.
+Roots take the publications of the other units from each other.
 
 Paper: [GES] §4 (replication granularity; servicing storages; storage trees).
 """
@@ -18,12 +18,12 @@ from brokerd.protocols.ges.places import hierarchy_of
 
 @dataclass(frozen=True, slots=True)
 class StoragePlace:
-    """Where a storage stands among the others.
+    """The place of a storage among the others.
 
     Attributes:
-        parent: whom it takes all that it stores from; None for a root.
+        parent: the storage that it takes everything from; None for a root.
         siblings: the other roots, for a root.
-        children: who takes from it so.
+        children: the storages with this parent.
     """
 
     parent: BrokerNumber | None
@@ -32,7 +32,7 @@ class StoragePlace:
 
 
 def root_of(hierarchy: Hierarchy, broker: BrokerNumber) -> BrokerNumber:
-    """The root that stores what is published at a broker.
+    """Return the root that stores the publications of a broker's publishers.
 
     Paper: [GES] §4 (the system storage of the publisher's own unit).
     """
@@ -40,9 +40,9 @@ def root_of(hierarchy: Hierarchy, broker: BrokerNumber) -> BrokerNumber:
 
 
 def storages_for(hierarchy: Hierarchy, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-    """All storages; first the finest one whose unit a broker is in, which stores for its clients.
+    """Return all storages, first the finest around a broker, which stores for its clients.
 
-    Retired ones are among them: they have what they have stored.
+    Retired storages are included: they still have their logs.
 
     Paper: [GES] §4 (servicing storage).
     """
@@ -51,12 +51,12 @@ def storages_for(hierarchy: Hierarchy, broker: BrokerNumber) -> tuple[BrokerNumb
 
 
 def roots_of(hierarchy: Hierarchy) -> dict[BrokerNumber, BrokerNumber]:
-    """By storage, the root whose epochs it has: those with the same are a tree."""
+    """Return, by storage, the root of its epochs; storages with the same root are a tree."""
     return {each: root_of(hierarchy, each) for each, _ in hierarchy.all_storages}
 
 
 def place_of(hierarchy: Hierarchy, storage: BrokerNumber) -> StoragePlace:
-    """Where a storage stands among the others."""
+    """Return the place of a storage among the others."""
     parent = _parent(hierarchy, storage)
     siblings = [each for each, level in hierarchy.storages if level == hierarchy.top]
     return StoragePlace(
@@ -67,7 +67,7 @@ def place_of(hierarchy: Hierarchy, storage: BrokerNumber) -> StoragePlace:
 
 
 def _parent(hierarchy: Hierarchy, storage: BrokerNumber) -> BrokerNumber | None:
-    """The finest coarser one around it that there was when it came; it stays that."""
+    """Return the finest coarser storage around a storage, as of its addition."""
     before = hierarchy.before(storage)
     levels = dict(hierarchy.all_storages)
     coarser = [each for each in _around(before, storage) if levels[each] > levels[storage]]
@@ -75,7 +75,7 @@ def _parent(hierarchy: Hierarchy, storage: BrokerNumber) -> BrokerNumber | None:
 
 
 def _around(hierarchy: Hierarchy, broker: BrokerNumber) -> list[BrokerNumber]:
-    """The storages of units that a broker is in, the finest one first; but for retired ones."""
+    """Return the storages of units around a broker, the finest first, without retired ones."""
     address = hierarchy.addresses[broker]
     found = [
         (level, storage)
@@ -92,12 +92,12 @@ def _unit(hierarchy: Hierarchy, storage: BrokerNumber, level: int) -> Address:
 
 
 def check_storages(topology: Topology, where: str) -> None:
-    """Make sure that there is a storage, and that none was retired before those below it.
+    """Check that there is a storage, and that none was retired before the finer ones.
 
-    That each unit below the system has one is its file's.
+    The topology file checks that all units below the system have a storage.
 
     Raises:
-        ConfigError: there is none, or one takes what it stores from a retired one.
+        ConfigError: there is no storage, or a storage takes publications from a retired one.
     """
     hierarchy = hierarchy_of(topology)
     if not hierarchy.storages:

@@ -1,4 +1,4 @@
-"""What clients here have published and their storage has not said to be on disk.
+"""Publications of clients here that their storage has not acknowledged.
 
 Paper: [GES] §4 (publications go to the storage of the publisher's unit).
 """
@@ -17,16 +17,16 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
 PUT: Final = "put"
-"""Purpose of the deadline at which what is not stored is sent again."""
+"""Purpose of the deadline at which unacknowledged publications are sent again."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """What one source has published.
+    """The publications of a source.
 
     Attributes:
-        submitted: its last number.
-        runs: what is not known to be stored, in order.
+        submitted: the last number.
+        runs: publications without an acknowledgement, in order.
     """
 
     submitted: int
@@ -34,16 +34,16 @@ class Pending:
 
     @property
     def done(self) -> int:
-        """Up to where it is stored."""
+        """The number through which publications are stored."""
         return self.runs[0].first - 1 if self.runs else self.submitted
 
 
 class Puts:
-    """All of one home.
+    """All publish requests of an access broker.
 
     Args:
-        storage: where it stores.
-        on_stored: a source has come further.
+        storage: the storage of this broker's publishers.
+        on_stored: called with a source that has further stored publications.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class Puts:
         self._waited_ns = 0
 
     def come(self, source: SourceId, published: int) -> None:
-        """A publisher is here; what it has published before is done up to a number."""
+        """Add a publisher with earlier publications acknowledged through a number."""
         self._sources[source] = Pending(published)
 
     def gone(self, source: SourceId) -> None:
-        """A publisher is not here any more; it sends again what it was not told to be done."""
+        """Remove a publisher; the publisher itself repeats unacknowledged publications."""
         del self._sources[source]
 
     def put(self, run: PublicationRun) -> None:
-        """Store what has not been sent already of a run."""
+        """Send the new publications of a run to the storage."""
         pending = self._sources[run.source]
         rest = run.after(pending.submitted)
         if rest is None:
@@ -87,15 +87,15 @@ class Puts:
             self._wait(self._parameters.timeout_ns)
 
     def done(self, source: SourceId) -> int:
-        """Up to where what a source has published is stored."""
+        """Return the number through which a source's publications are stored."""
         return self._sources[source].done
 
     def pending(self) -> int:
-        """How many publications are not known to be stored."""
+        """Return the number of unacknowledged publications."""
         return sum(len(run) for each in self._sources.values() for run in each.runs)
 
     def due(self) -> None:
-        """The storage has said nothing for a while."""
+        """Send all unacknowledged publications again."""
         runs = [run for pending in self._sources.values() for run in pending.runs]
         if not runs:
             return
@@ -104,7 +104,7 @@ class Puts:
         self._wait(min(2 * self._waited_ns, self._parameters.retry_limit_ns))
 
     def on_stored(self, peer: Peer, message: Stored) -> None:
-        """The storage has more of a source on disk."""
+        """Take the storage's acknowledgement of a source."""
         pending = self._sources.get(message.source)
         if pending is None or not pending.runs or message.through < pending.runs[0].first:
             return

@@ -1,10 +1,11 @@
-"""The subscriptions that a storage stores for, wherever their clients are, and their receipts.
+"""The subscriptions of a storage, at any access brokers, and their receipts.
 
-They are on its disk; brokers keep nothing of them. Each begins behind an epoch, and its receipt
-says up to which epoch its client is done: what is behind the lowest of all receipts is kept.
+Subscriptions are on the storage's disk only. A subscription begins after an epoch, and its receipt
+is the epoch through which its client has acknowledged: publications after the lowest receipt are
+retained.
 
 Paper: [GES] §4 (profiles with epochs; receipts). Deviates: an event's reference count is not
-written down: it is the number of those whose receipts lie before it.
+written down: it is the number of subscriptions with receipts before the event.
 """
 
 from collections import deque
@@ -23,29 +24,32 @@ from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import match_run
 
 REGISTERED: Final = "registered"
-"""Per subscription: generation, home, the epoch it began behind, its predicate, and any heir, last
-epoch, storage before and what comes from there."""
+"""Per subscription: generation, access broker, first epoch, predicate, and more if set.
+
+More are: successor, last epoch, previous storage, and publications from there.
+"""
 GENERATIONS: Final = "generations"
-"""Per client, the latest stay that was heard of, with its home."""
+"""Per client, the latest attachment, with its access broker."""
 RECEIPTS: Final = "receipts"
-"""Per subscription, its receipt; a crash may lose the last ones."""
+"""Per subscription, the receipt; a crash may lose the last ones."""
 HEIRS: Final = "heirs"
-"""Per subscription that has gone on at another storage, which one that is."""
+"""Per subscription that has moved to another storage, that storage."""
 _NONE: Final = -1
-"""In a row, in place of a number that there is none of."""
+"""In a row, in place of a missing number."""
 
 
 @dataclass(slots=True, eq=False)
 class Registration:
-    """A subscription that is stored for.
+    """A subscription at its storage.
 
     Attributes:
-        generation, home: its client's last stay.
-        received: its receipt.
-        heir: the storage that it is about to go on at.
-        until: what is behind this epoch comes from there, which is in another tree.
-        before: the storage that may have what is before; this one itself if none has it any more.
-        had_of: what came or comes from there, in spite of its epoch.
+        generation, home: the client's last attachment.
+        received: the receipt.
+        heir: the future successor storage.
+        until: the epoch after which everything is from the successor, which is in another tree.
+        before: the storage that may have everything before; this storage itself if none has it any
+            more.
+        had_of: publications from there, in spite of their epochs.
     """
 
     key: Key
@@ -61,18 +65,19 @@ class Registration:
 
     @property
     def begun(self) -> Begun:
-        """What its home is told."""
+        """The answer to the access broker."""
         return Begun(self.key, self.received, self.heir, self.until, self.before, self.had_of)
 
 
 class Registrations:
-    """All of one storage.
+    """All subscriptions of a storage.
 
     Args:
-        is_root: it gives epochs, so no client has had a later one; a finer one may be behind.
+        is_root: True for a storage that assigns epochs, so no client has a later epoch; a finer
+            storage may be behind.
 
     Attributes:
-        ends: how many have ended.
+        ends: the number of ended subscriptions.
     """
 
     def __init__(self, decode_attributes: DecodeAttributes, *, is_root: bool = True) -> None:
@@ -88,24 +93,24 @@ class Registrations:
         self.ends = 0
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of subscriptions."""
         return len(self._known)
 
     def known(self) -> Mapping[Key, Registration]:
-        """All of them."""
+        """Return all subscriptions."""
         return self._known
 
     def kept(self) -> Iterator[Registration]:
-        """All of them, and those whose end a crash could take back."""
+        """Yield all subscriptions, and ended ones that a crash could restore."""
         yield from self._known.values()
         yield from (each for _, each in self._ending)
 
     def heirs(self) -> Mapping[Key, BrokerNumber]:
-        """Those that have gone on at other storages, and at which."""
+        """Return subscriptions that have moved to other storages, with those storages."""
         return self._heirs
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], released: int) -> None:
-        """Take over what is on disk; a receipt that was lost is no older than what is released."""
+        """Restore the state on disk; a lost receipt is no older than the released epoch."""
         for client, (generation, home) in recovered.get(GENERATIONS, {}).items():
             self._generations[client] = generation, home
         receipts = recovered.get(RECEIPTS, {})
@@ -133,10 +138,10 @@ class Registrations:
     # ------------------------------------------------------------ changes
 
     def take(self, wish: Wish, home: BrokerNumber, head: int) -> tuple[Begun, list[Change]]:
-        """What a client of a home asks for; what is not known begins at the head of the log.
+        """Take a request of a client; a new subscription begins at the head of the log.
 
-        One that has lost its memory goes on where its receipts end. Whoever was heard of at
-        another broker later is not listened to. One that has gone on at another storage goes on
+        The subscription of a client without memory continues at its receipt. A client that was at
+        another broker later is ignored. A subscription that has moved to another storage continues
         there, and not here.
 
         Paper: [GES] §4 (reconnecting clients: storage, epoch, profile).
@@ -176,9 +181,9 @@ class Registrations:
 
     @staticmethod
     def _take_over(known: Registration, wish: Wish) -> None:
-        """What is said of the storages that one comes from, or goes on at.
+        """Record the previous storage and the successor of a subscription.
 
-        One that is to go on has been left by where it was before.
+        A subscription with a successor has left its previous storage.
         """
         if wish.before is not None:
             known.before = wish.before
@@ -190,7 +195,7 @@ class Registrations:
             known.until = known.until if wish.until is None else wish.until
 
     def begun(self, wish: Wish, home: BrokerNumber) -> Begun:
-        """The same answer once more."""
+        """Return the same answer again."""
         known = self._known.get(wish.key)
         if self._is_earlier(wish.key.client, wish.generation, home):
             return Begun(wish.key, None, is_gone=True)
@@ -219,12 +224,12 @@ class Registrations:
         return rows
 
     def ended(self, ends: int) -> None:
-        """The first so many ends are on disk."""
+        """Record that the first ends, up to this number, are on disk."""
         while self._ending and self._ending[0][0] <= ends:
             self._ending.popleft()
 
     def receive(self, key: Key, generation: int, home: BrokerNumber, through: int) -> list[Change]:
-        """A client is done with what is up to an epoch.
+        """Record a client's receipt, and return the rows to write.
 
         Paper: [GES] §4 (receipts).
         """
@@ -236,14 +241,14 @@ class Registrations:
         known.received = through
         return [Change(RECEIPTS, _text(key), through)]
 
-    # ------------------------------------------------------------ who wants what
+    # ------------------------------------------------------------ interest
 
     def match(self, run: PublicationRun) -> list[tuple[BrokerNumber, ...]]:
-        """By attribute blob, the homes of clients that want it."""
+        """Return, by attribute blob, the access brokers of interested clients."""
         return match_run(self._memo, run, run.source.broker)
 
     def lowest(self, durable: int) -> int:
-        """The lowest receipt; without any, all that is durable is done."""
+        """Return the lowest receipt; without any, the last durable epoch."""
         return min((each.received for each in self.kept()), default=durable)
 
     def _homes(self, keys: tuple[Key, ...]) -> tuple[BrokerNumber, ...]:
@@ -261,14 +266,14 @@ class Registrations:
 
 
 def _of(key: Key, known: Mapping[Key, object]) -> list[Key]:
-    """A subscription, or all of a client, as far as they are known."""
+    """Return a subscription, or all of a client, as far as present."""
     if not key.number:
         return [each for each in known if each.client == key.client]
     return [key] if key in known else []
 
 
 def _row(known: Registration) -> list[Any]:
-    """A registration on disk; its receipt is elsewhere."""
+    """Return the row of a registration, without the receipt."""
     had_of = [[[*source], last] for source, last in known.had_of]
     numbers = known.heir, known.until, known.before
     more: list[Any] = [*(_NONE if value is None else value for value in numbers), had_of]

@@ -1,8 +1,9 @@
-"""A storage: stores what is for its unit, and tells whoever follows it what is for them.
+"""A storage: the log of a unit, and answers to the fetches of its followers.
 
-A root is given what is published in its unit; a finer storage takes what is wanted in its unit from
-its parent, and begins nothing new before that knows of it. Whoever has got no answer asks again.
-While its log is read after a restart a storage lets all requests go.
+A root receives the publications of its unit; a finer storage takes those of interest to its unit
+from its parent, and begins no new subscription before the parent has registered its predicate.
+Unanswered requests are repeated. While a storage reads its log after a restart, all requests are
+dropped.
 
 Paper: [GES] §4 (stable storage; storage trees; epochs; reconnecting clients).
 """
@@ -44,23 +45,23 @@ from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.selection import RunSelection
 
 WAITING: Final = "waiting"
-"""Purpose of the deadline at which a home's fetch is answered although there is nothing."""
+"""Purpose of the deadline at which a fetch is answered without publications."""
 OTHER_WAITING: Final = "other storage waiting"
-"""The same of a fetch of another storage."""
+"""The same for a fetch of another storage."""
 HOMES: Final = "homes"
-"""Per home, and per child, its incarnation and the number of its last Change."""
+"""Per access broker, and per child, the incarnation and the number of the last Change."""
 
 _Asker = tuple[BrokerNumber, bool]
-"""A home, or a storage."""
+"""An access broker, or a storage."""
 
 
 @dataclass(slots=True)
 class Follower:
-    """A broker that follows this storage, as a home or as a storage.
+    """A broker that follows this storage, as an access broker or as a storage.
 
     Attributes:
-        latest: incarnation and number of its last fetch.
-        waits: that one, while it is not answered.
+        latest: incarnation and number of the last fetch.
+        waits: that fetch, while not answered.
     """
 
     latest: tuple[int, int] = (0, 0)
@@ -68,7 +69,7 @@ class Follower:
 
 
 class Storage:
-    """What a broker does as a storage."""
+    """The role of a broker as a storage."""
 
     def __init__(
         self,
@@ -119,11 +120,11 @@ class Storage:
         self._waiting: dict[_Asker, Change] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which request."""
+        """Return the handlers of requests."""
         return {Store: self._on_store, Change: self._on_change, Fetch: self._on_fetch}
 
     def answer_handlers(self) -> dict[type, MessageHandler]:
-        """Who takes what other storages answer."""
+        """Return the handlers of other storages' answers."""
         found: dict[type, MessageHandler] = {
             Events: self.intake.on_events,
             Fetched: self.intake.on_fetched,
@@ -135,7 +136,7 @@ class Storage:
     def recover(
         self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds, incarnation: int = 0
     ) -> None:
-        """Take over what an earlier incarnation had on disk."""
+        """Restore the state of an earlier incarnation from disk."""
         self.intake.start(incarnation)
         self.log.recover(recovered, ends)
         self.registrations.recover(recovered, self.log.released)
@@ -156,20 +157,20 @@ class Storage:
             self.intake.begin()
 
     def change(self, place: StoragePlace) -> None:
-        """Other storages have come, or take nothing new any more."""
+        """Take storages that were added or retired."""
         self.others.change(place)
 
     def latest(self, home: BrokerNumber, *, stores: bool = False) -> tuple[int, int]:
-        """The last change of a home, or of a child, by its incarnation and number."""
+        """Return incarnation and number of the last change of an access broker, or of a child."""
         return self._homes.get((home, stores), (0, 0))
 
     def due(self, follower: BrokerNumber, *, stores: bool = False) -> None:
-        """A fetch has waited long enough."""
+        """Answer a fetch that has waited long enough."""
         if self._followers[follower, stores].waits is not None:
             self._answer((follower, stores))
 
     def other_due(self, purpose: str, storage: BrokerNumber) -> None:
-        """Another storage has waited for this one, or has not answered, for long enough."""
+        """Answer another storage's fetch, or repeat a request to another storage."""
         if purpose == OTHER_WAITING:
             self.due(storage, stores=True)
         elif purpose == INTAKE:
@@ -188,7 +189,7 @@ class Storage:
             raise RemoteProtocolError(peer, f"stores what is in {run.source} already")
         if self.profile is not None:
             raise RemoteProtocolError(peer, f"{run.source} is published at no root")
-        self.registrations.match(run)  # what nobody can read is not stored
+        self.registrations.match(run)  # malformed runs are not stored
         self._counters["publications_received"] += len(run)
         self.log.store(run, self._broker)
         source, home = run.source, message.home
@@ -260,26 +261,27 @@ class Storage:
             else:
                 self._disk.when_written(written)
 
-        # A crash could give a later epoch to another publication: none is written down, or told.
+        # A crash could give a later epoch to another publication: none is written, or sent.
         self.log.sync(write)
         self._let_go()
 
     def _let_go(self) -> None:
-        """Of what nobody needs, and of what nobody wants any more in this unit."""
+        """Release publications, and predicates of this unit, that are not needed any more."""
         self._release()
         if self.profile is not None:
             self._keep_profile(self.profile)
 
     def _look(self, wish: Wish) -> Begun | None:
-        """How far this root has come, for whoever asks that; it is told when it is on disk."""
+        """Return the position of this root for a `looks` request; it is sent once durable."""
         if not wish.looks:
             return None
         return Begun(wish.key, self.log.assigned, had_of=self.log.reached())
 
     def _may_begin(self, message: Change) -> bool:
-        """Whether the parent gives all that begins here; it is asked for what it does not.
+        """Return True if the parent sends everything that begins here; request the rest.
 
-        Paper: [GES] §4 (a profile change is known up to the root before its epoch is told).
+        Paper: [GES] §4 (all storages up to the root have a profile change before its epoch is
+        announced).
         """
         if self.profile is None:
             return True
@@ -293,20 +295,20 @@ class Storage:
         return all(self.profile.begins(predicate) is not None for predicate in wanted)
 
     def _head(self, wish: Wish) -> int:
-        """The epoch behind which what is new begins."""
+        """Return the epoch after which a new subscription begins."""
         begins = None
         if self.profile is not None and wish.predicate is not None:
             begins = self.profile.begins(wish.predicate)
         return max(self.log.assigned, begins or 0)
 
     def _on_begun(self) -> None:
-        """The parent gives more: what has waited for it may begin."""
+        """Begin the subscriptions that have waited for the parent."""
         for asker in [*self._waiting]:
             message = self._waiting.pop(asker)
             self._on_change(message.home, message)
 
     def _keep_profile(self, profile: UnitProfile) -> None:
-        """Have the parent give what is wanted, and nothing else."""
+        """Reduce the parent's predicates to those that are needed."""
         waiting = (wish.predicate for each in self._waiting.values() for wish in each.wishes)
         known = (each.predicate for each in self.registrations.kept())
         wanted = (*known, *self.others.predicates(), *waiting)
@@ -355,9 +357,9 @@ class Storage:
             self._release()
 
     def _find(self, fetch: Fetch) -> tuple[list[PublicationRun], int]:
-        """What is for a follower behind an epoch, and how far that is all.
+        """Return the publications for a follower after an epoch, and the epoch of completeness.
 
-        What is up to the last durable epoch and not in the log, nobody here has wanted.
+        Publications through the last durable epoch that the log lacks had no interest here.
         """
         found: list[PublicationRun] = []
         through, count = fetch.after, 0
@@ -377,7 +379,7 @@ class Storage:
         return found, max(through, self.log.durable)
 
     def _answer(self, asker: _Asker) -> None:
-        """Answer a fetch with what there is."""
+        """Answer a fetch with the present publications."""
         fetch = self._followers[asker].waits
         assert fetch is not None, f"{asker} has not fetched anything"
         self._followers[asker].waits = None
@@ -393,7 +395,7 @@ class Storage:
         self._carriage.send(Fetched(target, 0, *about, after, through, fetch.stores))
 
     def _release(self) -> None:
-        """Let go of what everybody is done with."""
+        """Release publications that all followers have acknowledged."""
         durable = self.log.durable
         through = min(self.registrations.lowest(durable), self.others.lowest(durable), durable)
         if through > self.log.released:

@@ -1,7 +1,7 @@
-"""What a finer storage asks of its parent: each predicate that is wanted in its unit, once.
+"""The requests of a finer storage to its parent: every predicate of its unit, once.
 
-The parent answers behind which epoch it begins, when that is registered up to the root: all that
-is stored there later comes down to whoever wants it.
+The parent answers with the epoch after which a predicate begins, when the predicate is registered
+up to the root: everything stored there later reaches the interested storages below.
 
 Paper: [GES] §4 (a unit's profile is that of all in it; epochs of profile changes).
 """
@@ -19,7 +19,7 @@ from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 
 PROFILE: Final = "profile"
-"""Purpose of the deadline at which a parent is told again; and per number, a predicate on disk."""
+"""Purpose of the deadline of a repeated request; and per number, a predicate on disk."""
 
 
 @dataclass(slots=True)
@@ -31,10 +31,10 @@ class Asked:
 
 
 class UnitProfile:
-    """All that one storage asks.
+    """All requests of a storage to its parent.
 
     Args:
-        on_begun: some predicate has begun.
+        on_begun: called when some predicate has begun.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class UnitProfile:
         self._last = 0
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over what is on disk, and ask for it again; the later number of two counts."""
+        """Restore and repeat the requests on disk; the later number of two counts."""
         rows = sorted((int(number), row) for number, row in recovered.get(PROFILE, {}).items())
         for number, row in rows:
             predicate = read_predicate(row)
@@ -65,12 +65,12 @@ class UnitProfile:
             self._tell(predicate, asked)
 
     def begins(self, predicate: Predicate) -> int | None:
-        """The epoch behind which a predicate begins; None while the parent has not said."""
+        """Return the epoch after which a predicate begins; None without an answer."""
         asked = self._asked.get(predicate)
         return asked.begins if asked is not None else None
 
     def ask(self, predicate: Predicate) -> None:
-        """Have the parent give what matches a predicate from now on."""
+        """Request all publications that match a predicate from now on."""
         if predicate in self._asked:
             return
         self._last += 1
@@ -80,7 +80,7 @@ class UnitProfile:
         self._tell(predicate, asked)
 
     def keep(self, wanted: Iterable[Predicate]) -> None:
-        """Ask for these only from now on."""
+        """End all requests but these."""
         left = dict.fromkeys(wanted)
         for predicate in [each for each in self._asked if each not in left]:
             self._end(self._asked.pop(predicate))

@@ -1,7 +1,7 @@
-"""Who is told that all below are done: those above, and the other members of this broker's cell.
+"""Acks to upstream brokers, and to the other members of this broker's cell.
 
-Paper: [GD02] §3.1 (acks). Deviates: members of a cell tell each other what those below are done
-with, because these tell one of them only.
+Paper: [GD02] §3.1 (acks). Deviates: members of a cell forward acks from below to each other,
+because a broker below sends an ack to one member only.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ ACKS = "acks"
 
 
 class Acks:
-    """What is to be told of streams in which more is done, gathered for a while."""
+    """A batch of acks for streams with a new final tick, sent after an interval."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Acks:
         self._beside: dict[tuple[Cell, StreamId], Stream] = {}
 
     def grown(self, stream: Stream) -> None:
-        """More of a stream is final."""
+        """Add a stream with a new final tick to the batch; at its pubend, call `on_final`."""
         if stream.upstream is None:
             self._on_final(stream)
         else:
@@ -48,13 +48,16 @@ class Acks:
             self._soon()
 
     def pass_on(self, stream: Stream, cell: Cell) -> None:
-        """A cell below is done with more: it has told this broker, or does not want it."""
+        """Add an ack of a cell below to the batch, for the other members of this cell.
+
+        The ack has arrived here, or follows from the cell's filter.
+        """
         if self._routes.peers:
             self._beside[cell, stream.identity] = stream
             self._soon()
 
     def due(self) -> None:
-        """Tell everybody."""
+        """Send the batch."""
         up: dict[BrokerNumber, list[Stream]] = {}
         for stream in self._up.values():
             for peer in self._links.up(stream.identity, stream.via, sideways=False):
@@ -71,7 +74,7 @@ class Acks:
                 self._tell_done(peer, cell, streams)
 
     def offer(self, streams: Iterable[Stream], peer: BrokerNumber) -> None:
-        """Tell a neighbour that has just come what was told to it before, perhaps in vain."""
+        """Send all acks to a neighbour with a new session; earlier acks may be lost."""
         theirs = self._routes.cell_of(peer)
         if theirs != self._routes.cell:
             self._tell_final(peer, [each for each in streams if each.upstream == theirs])

@@ -1,4 +1,4 @@
-"""How much silence a pubend assigns beforehand, by the rate at which events have come.
+"""The silence that a pubend assigns in advance, from the rate of recent events.
 
 Paper: [GD02] §2.2 (silence assigned beforehand, after expected rates).
 """
@@ -10,7 +10,7 @@ from brokerd.protocols.interface import Instant
 
 
 class SilenceParameters(Protocol):
-    """How much of it."""
+    """The amount of silence."""
 
     @property
     def silence_percent(self) -> int:
@@ -18,13 +18,14 @@ class SilenceParameters(Protocol):
 
     @property
     def silence_limit_ns(self) -> int:
-        """At most so much."""
+        """The longest silence."""
 
 
 class ExpectedSilence:
-    """One pubend's: no event is expected for so long.
+    """The duration for which a pubend expects no event.
 
-    The wait between events is estimated like TCP's round trips, an eighth of it by the last one.
+    The wait between events is estimated like TCP's round trips, with a weight of 1/8 for the last
+    wait.
     """
 
     __slots__ = ("_last_ns", "_parameters", "_wait_ns")
@@ -35,7 +36,7 @@ class ExpectedSilence:
         self._wait_ns = 0
 
     def ticks_after(self, events: int, now_ns: Instant) -> int:
-        """For how many ticks from now on silence is assigned, as so many events have just come."""
+        """Return the number of ticks of silence to assign after the arrival of `events` events."""
         percent, limit_ns = self._parameters.silence_percent, self._parameters.silence_limit_ns
         if not percent:
             return 0

@@ -1,8 +1,8 @@
-"""The clients of one broker: what each wants is known here and nowhere else.
+"""The clients of one broker, with subscriptions that only this broker has.
 
-Paper: [GD02] §2.3 (delivery). Deviates: a client is done with what it has acknowledged, not with
-what was put into its queue, and its subscriptions are on disk, so that a restart of its broker
-ends nothing.
+Paper: [GD02] §2.3 (delivery). Deviates: a publication is final at a client's acknowledgement, not
+at its entry into the client's queue, and subscriptions are on disk, so that a restart of the broker
+ends none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +31,15 @@ class Clients(OwnSubscriptions[Delivered]):
     """See ClientService.
 
     Args:
-        publish: logs a run, and does what is handed to it once all of that is on disk.
-        durable: how far what a source has published is on disk.
-        on_done: clients are done with what they were handed.
-        on_unwanted: the last subscription has ended.
-        is_host: whether clients may be here.
-        merged: the streams that are handed out as one, in order; none: each by itself.
-        position: how far a stream was handed out here.
-        own_filter: where subscriptions begin in other brokers' streams; None: wherever they are.
+        publish: logs a run, and calls a function once all of the run is on disk.
+        durable: returns the last sequence number of a source that is on disk.
+        on_done: called when clients have acknowledged an entry.
+        on_unwanted: called after the end of the last subscription.
+        is_host: whether this broker may have clients.
+        merged: the streams that are merged into one, in order; empty: no merge.
+        position: returns the tick through which a stream was delivered here.
+        own_filter: the start of subscriptions in other brokers' streams; None: at the present
+            position.
     """
 
     def __init__(
@@ -72,13 +73,16 @@ class Clients(OwnSubscriptions[Delivered]):
     keeps_subscriptions = True
 
     def on_connect(self, name: ClientId, message: Connect) -> None:
-        """See ClientService; what comes to a cell of several comes to one of them only."""
+        """See ClientService; a cell of several brokers has no clients.
+
+        Messages for such a cell arrive at one member only.
+        """
         if not self._is_host:
             raise RemoteProtocolError(name, "this broker is one of a cell of several: no clients")
         super().on_connect(name, message)
 
     def deliver(self, stream: StreamId, run: PublicationRun) -> Delivered | None:
-        """Give events to all who want them; None where nobody does."""
+        """Deliver events to all matching subscriptions; return None without a match."""
         entry = Delivered(stream, run.first)
         self.hand_out(run, entry)
         entry.open -= 1
@@ -97,7 +101,7 @@ class Clients(OwnSubscriptions[Delivered]):
             self._start(local)
 
     def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
-        """See OwnSubscriptions; it starts when it is known where it begins in all streams."""
+        """See OwnSubscriptions; a subscription starts once all pubends have announced its ticks."""
         if self._own_filter is None:
             super()._on_kept(client, local)
         elif not local.is_over:
@@ -112,10 +116,11 @@ class Clients(OwnSubscriptions[Delivered]):
         return {stream: max(last + 1, self._position(stream)) for stream, last in had.items()}
 
     def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
-        """In total order, how far all streams are that a client goes on with.
+        """Return, in total order, the positions of all streams from which a client continues.
 
-        It says so again when it comes back: after a restart here events come again for others,
-        and one that is older than what it has had from another pubend is out of order for it.
+        The client states the positions when reconnecting. After a restart here, events are
+        delivered again for other clients, and an event older than received events of another pubend
+        is out of order.
         """
         waiting = self.windows.first_waiting(local) if self._merged else {}
         found = []
@@ -135,7 +140,7 @@ class Clients(OwnSubscriptions[Delivered]):
         *,
         drain: bool = False,
     ) -> None:
-        """See OwnSubscriptions; others still hold events against what may come back."""
+        """See OwnSubscriptions; the predicates stay in the filter until the end is durable."""
         own_filter = self._own_filter
         if own_filter is None:
             super()._end(client, over, then, drain=drain)
@@ -170,7 +175,7 @@ class Clients(OwnSubscriptions[Delivered]):
         self._publish_run(run, lambda: None)
 
     def _tell_durable(self, name: ClientId) -> None:
-        """Tell a publisher that is here, or here again, what of its publications is on disk."""
+        """Acknowledge the durable publications of a publisher, if connected."""
         client = self._clients.get(name)
         if client is not None and client.source is not None:
             self.tell_done(client, self._durable(client.source))

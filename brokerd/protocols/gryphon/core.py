@@ -1,7 +1,7 @@
-"""A broker of gryphon: publisher-hosting, on the way and subscriber-hosting at once.
+"""A broker of gryphon: publisher-hosting, intermediate and subscriber-hosting at once.
 
-What is published here is logged, and seen once it is on disk; it goes where somebody wants it,
-and only gaps are asked for.
+Publications of this broker are logged, and forwarded once they are durable, to the cells that want
+them. Nacks request gaps only.
 
 Paper: [GD02].
 """
@@ -73,11 +73,11 @@ class Gryphon(LogFirstMachine):
     """See DeliveryProtocol.
 
     Args:
-        make_clients: what knows the clients of this broker, given what `Clients` is given.
+        make_clients: makes the service of this broker's clients from the arguments of `Clients`.
 
     Attributes:
-        filters: what all brokers' clients want, as far as it is known here.
-        flow: how much neighbours may be told.
+        filters: the filters of all brokers, as received here.
+        flow: the send windows of neighbours.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class Gryphon(LogFirstMachine):
         )
 
     def streams(self) -> Iterator[Stream]:
-        """All streams of which anything was ever said here."""
+        """Yield all streams with knowledge or requests at this broker."""
         return iter(self._relay)
 
     def _retained(self) -> int:
@@ -292,7 +292,7 @@ class Gryphon(LogFirstMachine):
         super().go_on()
 
     def _is_read(self) -> bool:
-        """Whether all that an earlier incarnation has left is known."""
+        """Return True if the state of earlier incarnations is complete."""
         return self._pubends.is_read and not self._pubends.is_reserving
 
     def _begin(self, event: Started) -> None:
@@ -360,7 +360,7 @@ class Gryphon(LogFirstMachine):
         self._deadlines.set((RETRY, peer), self.now_ns + wait_ns)
 
     def _answer_more(self, peer: BrokerNumber) -> None:
-        """A neighbour has room for more of what it has asked for."""
+        """Continue answers to a neighbour after its window was full."""
         self._relay.answer_more(peer)
 
     def _on_message(self, event: MessageReceived) -> None:
@@ -403,9 +403,9 @@ class Gryphon(LogFirstMachine):
             self._clients.linger_over(whose)
 
     def _check_acks(self) -> None:
-        """Ask who is not done with old events of this broker's pubends, as long as there are any.
+        """Request missing acks of old events of this broker's pubends, as long as events remain.
 
-        Those of an earlier incarnation are old.
+        Events of an earlier incarnation count as old.
 
         Paper: [GD02] §3.2 (AET).
         """
@@ -424,7 +424,7 @@ class Gryphon(LogFirstMachine):
     # ------------------------------------------------------------ publications
 
     def _known(self) -> Sequence[int]:
-        """The last tick of each pubend of this broker that anybody may know."""
+        """Return the last tick of each pubend of this broker that other brokers may have."""
         pubends = map(self._pubends.stream, range(self._parameters.pubends))
         return [self._relay.stream(each).knowledge.highest for each in pubends]
 
@@ -457,7 +457,7 @@ class Gryphon(LogFirstMachine):
             self._look_at(stream)
 
     def _look_at(self, stream: Stream) -> None:
-        """Hand out what can be, and see what is missing."""
+        """Deliver available events of a stream, and look for gaps."""
         subend, knowledge = stream.subend, stream.knowledge
         if not self._clients.started:
             subend.skip(knowledge)
@@ -474,7 +474,7 @@ class Gryphon(LogFirstMachine):
         self._relay.settle(stream)
 
     def _hand_out_merged(self) -> None:
-        """The same in total order: of all streams, as far as nothing is unknown of any."""
+        """Deliver events of all streams in total order, up to the least doubt horizon."""
         for run in self._merge.next_runs():
             entry = self._clients.deliver(run.source, run)
             if entry is not None:
@@ -487,7 +487,7 @@ class Gryphon(LogFirstMachine):
             self._deadlines.set((DOUBT, None), due_ns)
 
     def _resolve_doubt(self) -> None:
-        """Ask the pubends for which an event has waited, and let those of this broker answer."""
+        """Resolve doubt for a waiting event: nacks to other pubends, silence at own pubends."""
         last, lacking = self._merge.doubted()
         for stream in lacking if self._clients.started else ():
             if stream.upstream is None:
@@ -497,7 +497,7 @@ class Gryphon(LogFirstMachine):
                 self._time_gaps(stream)
 
     def _on_beyond(self, stream: Stream, through: int) -> None:
-        """Somebody knows more of a stream than is left of it here."""
+        """Publish a loss for ticks that another broker has and that this broker has lost."""
         self._pubends.publish_loss_behind(self._lineage, stream.identity, through)
 
     def _assign_silence(self, stream: Stream, through: int) -> None:
@@ -512,7 +512,7 @@ class Gryphon(LogFirstMachine):
         self._time_gaps(stream)
 
     def _time_gaps(self, stream: Stream) -> None:
-        """Ask for gaps when they are due, but not while there is nobody to ask."""
+        """Set the deadline for nacks of gaps, but not without a broker to ask."""
         due_ns = stream.subend.gaps.earliest() if stream.subend.gaps else None
         if due_ns is None or not self._relay.can_ask(stream):
             self._deadlines.cancel((GAPS, stream.identity))
@@ -521,7 +521,7 @@ class Gryphon(LogFirstMachine):
 
 
 def make_core(context: CoreContext) -> Gryphon:
-    """A broker's core."""
+    """Return a broker's core."""
     parameters: GryphonParameters = context.parameters
     routes = Routes(context.broker, context.topology, parameters.pubends)
     return Gryphon(context.broker, routes, parameters, context.decode_attributes)

@@ -1,4 +1,4 @@
-"""gryphon, as everybody else sees it."""
+"""Definition of gryphon."""
 
 from brokerd.protocols.definition import (
     Acknowledgement,

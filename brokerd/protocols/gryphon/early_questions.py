@@ -1,9 +1,9 @@
-"""What is asked of a broker while it reads its log: once, however often its neighbours ask.
+"""Consolidation of nacks that arrive while a broker reads its log.
 
-They ask again until they are answered, and it has said nothing yet. Each time would be answered
-with the same events, in the window for answers that others wait for.
+Neighbours repeat nacks until an answer arrives, and the broker sends none while it reads. Every
+repetition would be answered with the same events, in the window of answers for other nacks.
 
-Paper: [GD02] §3.1 (consolidation of curiosity); a restart is not told there.
+Paper: [GD02] §3.1 (consolidation of curiosity); a restart is not described there.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from brokerd.protocols.interface import MessageReceived
 
 
 def asked_once(early: Iterable[Any]) -> Iterator[Any]:
-    """The events that wait for a log, without what was asked before on the same session."""
+    """Yield the events that wait for a log, without repeated requests on the same session."""
     asked: dict[tuple[object, int, StreamId], IntervalSet] = {}
     for event in early:
         if type(event) is not MessageReceived or type(event.message) is not Nack:

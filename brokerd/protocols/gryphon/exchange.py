@@ -1,9 +1,8 @@
-"""What brokers tell each other of filters, so that every event travels behind them.
+"""The exchange of filters between brokers, so that every event travels behind its filters.
 
-Whoever tells a neighbour of an event has told it before, in the same session, of every filter
-that the event's pubend had when the event could be seen. So no broker holds an event against
-a filter that is older than that, and silence that is said of it is silence for everybody who is
-owed it.
+A broker that sends an event to a neighbour has sent before, in the same session, every filter
+that the event's pubend had when the event became visible. So no broker matches an event with
+an older filter, and silence of a tick is silence for every subscription that is owed the tick.
 
 Paper: none; [GD02] §2 leaves filters that change to others. Sessions are in order, so no message
 carries versions of filters.
@@ -32,22 +31,22 @@ from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.leaps import is_leap
 
 FILTERED: Final = "filtered"
-"""Per broker, the version of its filter against which events here were held."""
+"""Per broker, the version of its filter that events here were matched with."""
 
 _TESTS_PER_MESSAGE: Final = 256
 
 
 class Exchange:
-    """The filters of all brokers at one of them, and what it tells its neighbours of them.
+    """The filters of all brokers at one broker, and their announcements to neighbours.
 
     Args:
-        has_session: whether anything can be said to a neighbour now.
-        known: the last tick of each pubend of this broker that anybody may know.
-        on_beginning: somebody's pubends hold events against a filter of this broker.
-        on_less: less is wanted of what is known here.
+        has_session: returns whether a message can be sent to a neighbour now.
+        known: returns the last tick of each pubend of this broker that other brokers may have.
+        on_beginning: called when pubends match events with a version of this broker's filter.
+        on_less: called when fewer events are wanted.
 
     Attributes:
-        outbid: how often others have stated a filter in this broker's name.
+        outbid: number of statements by others in the name of this broker's filter.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Exchange:
         self._is_writing = False
 
     def discrepancies(self) -> tuple[str, ...]:
-        """Return what others have stated in this broker's name, in words."""
+        """Return the statements by others in this broker's name, for people."""
         if not self.outbid:
             return ()
         return (
@@ -89,7 +88,7 @@ class Exchange:
         )
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message of a neighbour."""
+        """Return the handlers of neighbours' messages by type."""
         found: dict[type, MessageHandler] = {
             FilterVersions: self._on_versions,
             FilterSet: self._on_set,
@@ -99,9 +98,9 @@ class Exchange:
         return found if self._table.is_on else dict.fromkeys(found, _refuse)
 
     def begin(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Start with what an earlier incarnation held its events against: nobody knows what it is.
+        """Restore the versions of an earlier incarnation's filters, with unknown contents.
 
-        Its own filter begins with nothing in it.
+        The broker's own filter starts empty.
         """
         if not self._table.is_on:
             return
@@ -115,7 +114,7 @@ class Exchange:
     # ------------------------------------------------------------ telling
 
     def met(self, peer: BrokerNumber) -> None:
-        """A neighbour has a session: it hears of filters before it hears of any event."""
+        """Send all versions of filters to a neighbour with a new session, before any event."""
         if not self._table.is_on:
             return
         for key in [key for key in self._parts if key[0] == peer]:
@@ -126,10 +125,10 @@ class Exchange:
             self._machine.send(peer, Beginnings(tuple(towards)))
 
     def change(self, added: Predicate | None, removed: Sequence[int]) -> int:
-        """The clients of this broker want more, or less; returns the number of the version.
+        """Change the filter of this broker's clients; return the number of the version.
 
         Args:
-            removed: the numbers of the versions in which these predicates came.
+            removed: the numbers of the versions that added the removed predicates.
         """
         broker, incarnation, before = self._table.version(self._broker)
         number = before + 1
@@ -231,10 +230,11 @@ class Exchange:
         self._hold_against((version,))
 
     def _check(self, peer: BrokerNumber, version: FilterVersion) -> None:
-        """Check that a version is of a broker with clients, and does not leap from the known one.
+        """Check that a version belongs to a broker with clients, and does not leap.
 
         Raises:
-            RemoteProtocolError: it is not, or leaps.
+            RemoteProtocolError: the broker has no filter, or the version leaps from the recorded
+                version.
         """
         broker = version.broker
         if broker not in self._table:
@@ -248,9 +248,9 @@ class Exchange:
         return version.broker == self._broker and version > self._table.version(self._broker)
 
     def _outbid(self, forged: FilterVersion) -> None:
-        """State the own filter under a version later than a forged one, which it replaces.
+        """State the own filter under a later version than a forged filter.
 
-        A broker that lost its disk finds versions of earlier incarnations, which it replaces too.
+        A broker that lost its disk finds versions of earlier incarnations, and replaces these, too.
         """
         self.outbid += 1
         version = forged._replace(number=forged.number + 1)
@@ -260,7 +260,7 @@ class Exchange:
     # ------------------------------------------------------------ where what was added begins
 
     def _hold_against(self, versions: Iterable[FilterVersion]) -> None:
-        """Hold what is published from now on against these, also after a restart; then say so."""
+        """Match later publications with these versions, durably, and then announce that."""
         if self._broker in self._table:
             self._unwritten.update({each.broker: each for each in versions})
             self._write()
@@ -308,14 +308,14 @@ class Exchange:
                 self._machine.send(each, Beginnings((beginning,)))
 
     def _is_for(self, peer: BrokerNumber, beginning: Beginning) -> bool:
-        """Whether a neighbour is nearer to whom it is for, or as near."""
+        """Return True if a neighbour is at least as near to the filter's broker as this broker."""
         whose = beginning.version.broker
         nearer = (self._routes.towards(whose), self._routes.cell)
         return whose != self._broker and self._routes.cell_of(peer) in nearer
 
 
 def _refuse(peer: Peer, message: Any) -> None:
-    """No broker of a deployment tells of filters where they are off.
+    """Refuse a message about filters where filters are off.
 
     Raises:
         RemoteProtocolError: always.
@@ -324,7 +324,7 @@ def _refuse(peer: Peer, message: Any) -> None:
 
 
 def _in_parts(predicates: Sequence[Named]) -> Iterator[tuple[tuple[Named, ...], bool]]:
-    """As many at once as go into a message, and whether these are the last ones."""
+    """Yield predicates in parts that fit into a message, with True for the last part."""
     part: list[Named] = []
     tests = 0
     for each in predicates:

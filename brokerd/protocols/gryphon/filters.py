@@ -1,7 +1,7 @@
-"""What is wanted below: the filters of all brokers with clients, and runs as each cell sees them.
+"""The filters of all brokers with clients, and the runs that pass to a cell.
 
-What a cell lacks of a stream is not kept: events that nobody behind it wants are silence for it,
-which is found out anew whenever something is told to it.
+The silence of a cell is not stored. An event that no broker behind the cell wants is silence for
+the cell, and is matched again for every transmission.
 
 Paper: [GD02] §2.1, §3.1 (ostreams); §2 leaves filters that change to others.
 """
@@ -26,10 +26,10 @@ _EVERY_CELL: Final = -1
 
 @dataclass(slots=True)
 class _Filter:
-    """What the clients of one broker want; None: nobody knows, so it may be anything.
+    """The filter of the clients of one broker; None: unknown, so every event passes.
 
     Attributes:
-        everything: how many of its predicates everything matches.
+        everything: number of predicates that match everything.
     """
 
     version: FilterVersion
@@ -38,16 +38,16 @@ class _Filter:
 
 
 class FilterTable:
-    """The filters of all brokers, as far as they are known at one of them.
+    """The filters of all brokers, as one broker has received them.
 
-    The filter of a cell is the OR of those of all brokers behind it. Where one of these is not
-    known, everything passes.
+    The filter of a cell is the OR of the filters of all brokers behind the cell. If one of these
+    filters is unknown, everything passes.
 
     Args:
         is_on: otherwise everything passes everywhere.
 
     Attributes:
-        changes: how often any of them has changed.
+        changes: number of changes of filters so far.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class FilterTable:
     # ------------------------------------------------------------ what is known of whom
 
     def __contains__(self, broker: BrokerNumber) -> bool:
-        """Whether clients may be at a broker."""
+        """Return True if a broker may have clients."""
         return broker in self._filters
 
     def versions(self) -> tuple[FilterVersion, ...]:
-        """The newest that is known of each broker."""
+        """Return the newest version of every filter."""
         return tuple([each.version for each in self._filters.values()])
 
     def version(self, broker: BrokerNumber) -> FilterVersion:
-        """The newest that is known of one."""
+        """Return the newest version of a broker's filter."""
         return self._filters[broker].version
 
     def predicates(self, broker: BrokerNumber) -> Mapping[int, Predicate] | None:
-        """What its clients want, by number; None: that is not known."""
+        """Return the predicates of a broker's filter by number; None if the filter is unknown."""
         return self._filters[broker].predicates
 
     def replace(self, version: FilterVersion, predicates: Mapping[int, Predicate] | None) -> None:
-        """A broker's clients want this, and nothing else; None: nobody knows."""
+        """Replace the filter of a broker; None: the filter is unknown."""
         broker = version.broker
         old = self._filters[broker].predicates or {}
         for number in old:
@@ -101,7 +101,7 @@ class FilterTable:
     def change(
         self, version: FilterVersion, added: Mapping[int, Predicate], removed: Iterable[int]
     ) -> None:
-        """A broker's clients want more, or less, than in the version before."""
+        """Apply the changes since the previous version of a broker's filter."""
         known = self._filters[version.broker]
         assert known.predicates is not None, f"{version} of what is not known"
         known.version = version
@@ -152,11 +152,11 @@ class FilterTable:
     # ------------------------------------------------------------ what a cell wants
 
     def wants_all(self, cell: Cell) -> bool:
-        """Whether everything passes to a neighbouring cell; EVERYWHERE: it does."""
+        """Return True if everything passes to a neighbouring cell, or for EVERYWHERE."""
         return cell == EVERYWHERE or bool(self._open >> cell & 1)
 
     def wants_any(self, cell: Cell) -> bool:
-        """Whether anything passes to a neighbouring cell."""
+        """Return True if anything passes to a neighbouring cell."""
         return self.wants_all(cell) or any(
             known.predicates
             for broker, known in self._filters.items()
@@ -164,11 +164,11 @@ class FilterTable:
         )
 
     def select(self, run: PublicationRun) -> "Selection":
-        """The same run for each cell."""
+        """Return a selection of the run's events by cell."""
         return Selection(self, run)
 
     def first_wanted(self, events: RetainedEvents, cell: Cell, after: int) -> int | None:
-        """The tick of the first event behind `after` that a cell wants."""
+        """Return the tick of the first event behind `after` that a cell wants."""
         if self.wants_all(cell):
             return events.after(after)
         for run in events.runs_after(after):
@@ -179,7 +179,7 @@ class FilterTable:
         return None
 
     def last_wanted(self, events: RetainedEvents, cell: Cell, start: int, end: int) -> int | None:
-        """The tick of the last event in [start, end) that a cell wants."""
+        """Return the tick of the last event in [start, end) that a cell wants."""
         for run in events.runs_before(end):
             if run.last < start:
                 return None
@@ -190,7 +190,10 @@ class FilterTable:
 
 
 class Selection:
-    """One run, as each cell sees it: matched once, and only where a cell may want a part of it."""
+    """The parts of one run that cells want.
+
+    The run is matched once, and only for a cell with a partial filter.
+    """
 
     __slots__ = ("_masks", "_parts", "_run", "_table")
 
@@ -201,7 +204,7 @@ class Selection:
         self._masks: list[int] | None = None
 
     def wanted(self, cell: Cell) -> PublicationRun | None:
-        """What a cell wants of it; None where that is nothing."""
+        """Return the part of the run that a cell wants; None if the cell wants no event."""
         if self._table.wants_all(cell):
             return self._run
         contents = self._contents(cell)
@@ -210,7 +213,7 @@ class Selection:
         return self._parts.having(contents) if contents else None
 
     def places(self, cell: Cell, among: range) -> Iterator[int]:
-        """Which of these places in the run hold what a cell wants."""
+        """Yield the places in `among` with an event that a cell wants."""
         if self._table.wants_all(cell):
             return iter(among)
         contents = self._contents(cell)
@@ -220,7 +223,7 @@ class Selection:
         return (place for place in among if index[place] in wanted) if wanted else iter(())
 
     def _contents(self, cell: Cell) -> list[int]:
-        """The places in the run's attribute table that a cell wants."""
+        """Return the places in the run's attribute table that a cell wants."""
         if self._masks is None:
             self._masks = self._table.memo.match_all(self._run.attribute_table)
         return [place for place, mask in enumerate(self._masks) if mask >> cell & 1]

@@ -1,19 +1,19 @@
-"""How much neighbours are told before they have taken it: two windows each, in bytes.
+"""Flow control between neighbours: two send windows per neighbour, in bytes.
 
-One is for events that are told for the first time, one for those that were asked for, so that
-neither keeps the other out. Every so many bytes the sender asks whether all of them were taken;
-the receiver says so as soon as it has room to pass on as much. Who is slow so slows down those
-above, up to the publishers; what was asked for waits where it is known.
+One window is for first transmissions, one for answers to nacks, so that neither blocks the other.
+At fixed steps of the window the sender probes the receiver. The receiver answers as soon as
+it has room to forward as much. A slow broker thus slows down the brokers above, up to the
+publishers; pending answers wait at the broker with the knowledge.
 
 Between brokers of one cell the events from each neighbouring cell have windows of their own.
-In one window those of opposite directions would wait for each other: a publication that goes
-sideways in two cells, and one that comes towards it through both, close a circle of four brokers.
+In one window opposite directions would wait for each other: a publication that goes
+sideways in two cells, and one that travels against it through both, close a circle of four brokers.
 
-A count of what came would drift where single messages are lost; an answer to a later question
-makes up for one that is lost.
+A count of received bytes would drift after the loss of single messages; an answer to a later probe
+makes up for a lost answer.
 
 Paper: [DS03] §4.1 (flow control, which it leaves to another paper). Deviates: by windows hop by
-hop, because how far all below are done also waits for clients and disks.
+hop, because the acks of all cells below also wait for clients and disks.
 """
 
 from collections import deque
@@ -33,51 +33,54 @@ from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 FLOW: Final = "flow"
 
 WindowKey = tuple[BrokerNumber, Cell, bool]
-"""A neighbour; the cell that events come from, this one for a neighbour outside of it; whether they
-were asked for."""
+"""A neighbour, a cell, and True for the window of answers.
+
+The cell is the origin of the events; for a neighbour outside of this cell it is the own cell.
+"""
 
 EVENT_BYTES: Final = 128
-"""An event counts as its payload and so much: attributes, numbers and memory."""
+"""Bytes that an event counts in addition to its payload: attributes, numbers and memory."""
 
 PROBES: Final = 8
-"""So many questions are asked in the time that a window takes."""
+"""Number of probes per full window."""
 
 FIRST_LIMIT: Final = 4
-"""So many windows of events are told for the first time at most, whoever did not slow down."""
+"""Greatest number of windows of first transmissions, for brokers above that did not slow down."""
 
 
 class WindowParameters(Protocol):
-    """How large windows are."""
+    """The sizes of windows."""
 
     @property
     def send_window_bytes(self) -> int:
-        """Of events that are told for the first time."""
+        """The window of first transmissions."""
 
     @property
     def answer_window_bytes(self) -> int:
-        """Of events that were asked for."""
+        """The window of answers to nacks."""
 
     @property
     def send_stall_ns(self) -> int:
-        """How long others wait for a neighbour that takes nothing."""
+        """The longest wait for a neighbour that confirms no bytes."""
 
 
 def weight_bytes(run: PublicationRun) -> int:
-    """What a run counts in a window."""
+    """Return the weight of a run in a window."""
     return run.payload_bytes() + EVENT_BYTES * len(run)
 
 
 @dataclass(slots=True)
 class SendWindow:
-    """What a neighbour was told on its session, of one kind.
+    """The unconfirmed events of one kind on a neighbour's session.
 
     Attributes:
-        limit_bytes: from so many untaken ones on it is full.
-        sent_bytes: all in all.
-        probed_bytes: of these, what was asked about.
-        taken_bytes: of these, what it says that it has taken.
-        moved_ns: when it said so last, or became full after that.
-        is_stalled: it is full and has said nothing for too long, so nobody waits for it.
+        limit_bytes: the number of unconfirmed bytes of a full window.
+        sent_bytes: total of the session.
+        probed_bytes: `sent_bytes` at the last probe.
+        taken_bytes: bytes that the neighbour has confirmed.
+        moved_ns: the instant of the last confirmation, or of the window's filling after that.
+        is_stalled: the window is full without a confirmation for too long, so the broker no longer
+            waits for the neighbour.
     """
 
     limit_bytes: int
@@ -89,7 +92,7 @@ class SendWindow:
 
     @property
     def room_bytes(self) -> int:
-        """What may be sent until it is full; not above 0 when it is."""
+        """The free bytes of the window; 0 or less for a full window."""
         return self.limit_bytes + self.taken_bytes - self.sent_bytes
 
 
@@ -97,9 +100,10 @@ class FlowControl:
     """The windows of all neighbours of one broker.
 
     Args:
-        on_answers: what a neighbour has asked for may be answered on.
-        on_missed: a neighbour has room again and was not told of these streams, for these cells.
-        on_room: nobody has to be waited for any more.
+        on_answers: called when answers to a neighbour's nacks may continue.
+        on_missed: called when a neighbour has room again, with the streams and cells that it
+            missed.
+        on_room: called when publications need not wait for any neighbour.
     """
 
     def __init__(
@@ -127,20 +131,20 @@ class FlowControl:
         self._missed: dict[WindowKey, dict[tuple[StreamId, Cell], None]] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message of a neighbour."""
+        """Return the handlers of neighbours' messages by type."""
         return {WindowProbe: self._on_probe, WindowUpdate: self._on_update}
 
     # ------------------------------------------------------------ sessions
 
     def met(self, peer: BrokerNumber) -> None:
-        """A neighbour has a session, on which nothing was sent."""
+        """Create empty windows for a neighbour's new session."""
         limits, own = self._parameters, self._routes.cell
         for origin in self._routes.cells if self._routes.cell_of(peer) == own else (own,):
             self._windows[peer, origin, False] = SendWindow(limits.send_window_bytes)
             self._windows[peer, origin, True] = SendWindow(limits.answer_window_bytes)
 
     def lost(self, peer: BrokerNumber) -> None:
-        """A neighbour's session is over: nobody waits for it."""
+        """Discard the windows of a lost session; the broker no longer waits for the neighbour."""
         for key in [key for key in (*self._windows, *self._owed) if key[0] == peer]:
             self._windows.pop(key, None)
             self._full.pop(key, None)
@@ -160,21 +164,21 @@ class FlowControl:
         return peer, origin, again
 
     def may_tell(self, peer: BrokerNumber, stream: StreamId) -> bool:
-        """Whether a neighbour may be told more of a stream for the first time."""
+        """Return True if first transmissions of a stream may be sent to a neighbour."""
         window = self._full.get(self._key(peer, stream, False)) if self._full else None
         return window is None or window.room_bytes > (1 - FIRST_LIMIT) * window.limit_bytes
 
     def missed(self, peer: BrokerNumber, stream: StreamId, onto: Cell) -> None:
-        """A neighbour was not told of what is in a stream now."""
+        """Record that the present events of a stream were not sent to a neighbour."""
         self._missed.setdefault(self._key(peer, stream, False), {})[stream, onto] = None
 
     def answer_room_bytes(self, peer: BrokerNumber, stream: StreamId) -> int:
-        """How much that a neighbour asks of a stream may be sent now; not above 0: nothing."""
+        """Return the room for answers to a neighbour about a stream; 0 or less: none."""
         window = self._windows.get(self._key(peer, stream, True))
         return 0 if window is None else window.room_bytes
 
     def sent(self, peer: BrokerNumber, run: PublicationRun, *, again: bool) -> None:
-        """Events have been sent."""
+        """Charge a run to the send window, and send a WindowProbe at every step."""
         key = self._key(peer, run.source, again)
         window = self._windows.get(key)
         if window is None:
@@ -189,7 +193,7 @@ class FlowControl:
             self._look_again()
 
     def holds_up(self) -> bool:
-        """Whether what is published here has to wait for somebody."""
+        """Return True if publications of this broker's clients must wait for a neighbour."""
         return any(True for _ in self._carriers(self._full, None, self._routes.cell, again=False))
 
     def _carriers(
@@ -200,12 +204,12 @@ class FlowControl:
         *,
         again: bool,
     ) -> Iterator[SendWindow]:
-        """Those, of neighbours that may be waited for, on which events of one way go on.
+        """Yield the live windows through which events of one direction continue.
 
         Args:
-            origin: the cell that the events come from, None for what is published here.
-            sender: of which cell the broker is that sent them; what came sideways goes sideways
-                no further.
+            origin: the cell that the events arrive from; None for publications at this broker.
+            sender: the cell of the broker that sent the events; events that arrived sideways do not
+                continue sideways.
         """
         own = self._routes.cell
         for (peer, of, each), window in windows.items():
@@ -234,9 +238,9 @@ class FlowControl:
             self._machine.send(peer, WindowUpdate(message.origin, message.again, granted))
 
     def _say_taken(self, key: WindowKey) -> None:
-        """Say so, unless as much as that could not be passed on; step by step while room is short.
+        """Send a WindowUpdate, unless onward windows are full; in steps while room is short.
 
-        What comes from a cell never goes back to it, so no two wait for each other.
+        Events from a cell never return to the cell, so no two brokers wait for each other.
         """
         peer, origin, again = key
         owed, sender = self._owed[key], self._routes.cell_of(peer)
@@ -250,7 +254,7 @@ class FlowControl:
             self._machine.send(peer, WindowUpdate(origin, again, taken))
 
     def _is_short(self, origin: Cell, sender: Cell, *, again: bool) -> bool:
-        """Whether less than half of a window is free on which such events go on."""
+        """Return True if less than half of an onward window for these events is free."""
         return any(
             2 * window.room_bytes < window.limit_bytes
             for window in self._carriers(self._windows, origin, sender, again=again)
@@ -280,7 +284,7 @@ class FlowControl:
     # ------------------------------------------------------------ time
 
     def due(self) -> None:
-        """Ask again who is full, for questions may be lost; wait no more for who stands still."""
+        """Repeat probes of full windows, since probes may be lost; mark stalled neighbours."""
         now_ns = self._machine.now_ns
         for (peer, origin, again), window in self._full.items():
             if now_ns - window.moved_ns >= self._parameters.send_stall_ns:
@@ -296,7 +300,7 @@ class FlowControl:
             self._deadlines.set((FLOW, None), self._machine.now_ns + wait_ns)
 
     def _settle(self) -> None:
-        """There may be room to pass on what others have sent, and what is published here."""
+        """Send the updates for which room exists, and let publications continue."""
         for key in list(self._owed):
             self._say_taken(key)
         if not self.holds_up():

@@ -1,4 +1,4 @@
-"""The gaps below what a subscriber's broker knows: when to ask for them, and when to ask again.
+"""The gaps in a subscriber's broker's knowledge, with the times of their nacks and repetitions.
 
 Paper: [GD02] §3.2 (GCT, NRT), §4.2 (nacks of long ranges are cut).
 """
@@ -12,31 +12,31 @@ from brokerd.protocols.interface import Instant
 
 
 class GapParameters(Protocol):
-    """When gaps are asked for."""
+    """The times and sizes of nacks."""
 
     @property
     def gap_curiosity_ns(self) -> int:
-        """How long a gap may be there before it is asked for (GCT)."""
+        """The age of a gap at its first nack (GCT)."""
 
     @property
     def nack_repetition_ns(self) -> int:
-        """How long an answer is waited for, at least (NRT)."""
+        """The least wait for an answer (NRT)."""
 
     @property
     def nack_repetition_limit_ns(self) -> int:
-        """And at most."""
+        """The longest wait for an answer."""
 
     @property
     def nack_chunk_ticks(self) -> int:
-        """Into how long pieces a gap is cut."""
+        """The length of the pieces of a gap."""
 
     @property
     def nack_window(self) -> int:
-        """How many pieces may be unanswered."""
+        """The number of pieces that may be unanswered."""
 
 
 class RoundTrip:
-    """How long to wait for an answer, from how long answers have taken.
+    """An estimate of the wait for an answer, from the times of earlier answers.
 
     Paper: [GD02] §3.2 ("estimated like TCP's"); as RFC 6298 has it.
     """
@@ -49,7 +49,7 @@ class RoundTrip:
         self._variation_ns = 0
 
     def sample(self, took_ns: int) -> None:
-        """An answer to what was asked once has taken so long."""
+        """Record the time of an answer to a single request."""
         if self._smoothed_ns is None:
             self._smoothed_ns, self._variation_ns = took_ns, took_ns // 2
             return
@@ -58,7 +58,7 @@ class RoundTrip:
         self._smoothed_ns = (7 * self._smoothed_ns + took_ns) // 8
 
     def patience_ns(self, doublings: int) -> int:
-        """How long to wait, after so many times in vain."""
+        """Return the wait for an answer, after a number of doublings."""
         estimate_ns = 0
         if self._smoothed_ns is not None:
             estimate_ns = self._smoothed_ns + 4 * self._variation_ns
@@ -72,9 +72,9 @@ class Piece:
     """A part of a gap with one timer.
 
     Attributes:
-        asked: how often it was asked for.
-        asked_ns: when, the last time.
-        doublings: by how much its patience has grown.
+        asked: number of requests.
+        asked_ns: instant of the last request.
+        doublings: number of doublings of the wait.
     """
 
     start: int
@@ -92,7 +92,7 @@ def _cut(piece: Piece, start: int, end: int) -> Piece:
 
 
 def _wait(pieces: list[Piece], piece: Piece, now_ns: Instant) -> None:
-    """A piece waits to be asked for; it is one with what waits right before it."""
+    """Append a piece that waits for its request; merge it with a waiting piece right before."""
     before = pieces[-1] if pieces else None
     if before and not before.asked and before.due_ns <= now_ns and before.end == piece.start:
         pieces[-1] = replace(before, end=piece.end)
@@ -113,7 +113,7 @@ class GapTable:
         self._heard_ns: Instant = -1
 
     def __bool__(self) -> bool:
-        """Whether there is any gap."""
+        """Return True if there is a gap."""
         return bool(self._pieces)
 
     @property
@@ -122,11 +122,11 @@ class GapTable:
         return self._pieces
 
     def heard(self, now_ns: Instant) -> None:
-        """Something new of the stream has come, so its pubend is not down."""
+        """Record that new knowledge of the stream has arrived, so its pubend is not down."""
         self._heard_ns = now_ns
 
     def update(self, unknown: Sequence[Range], now_ns: Instant) -> None:
-        """These ticks are unknown, and no others: what is left of a piece keeps its timer."""
+        """Set the unknown ticks; the rest of a piece keeps its timer."""
         unknown = tuple(unknown)
         if unknown == self._unknown:
             return
@@ -157,7 +157,7 @@ class GapTable:
         self._pieces = pieces
 
     def hurry(self, through: int, now_ns: Instant) -> None:
-        """Ask at once for what lies at a tick or below it, where nobody has asked yet."""
+        """Make pieces through a tick due at once, unless they were requested before."""
         pieces: list[Piece] = []
         for piece in self._pieces:
             if not piece.asked and piece.start <= through and piece.due_ns > now_ns:
@@ -170,15 +170,15 @@ class GapTable:
         self._pieces = pieces
 
     def earliest(self) -> Instant | None:
-        """When something is to be asked for; None when nothing is."""
+        """Return the instant of the next request; None without one."""
         free = self._unanswered() < self._limits.nack_window
         return min((piece.due_ns for piece in self._pieces if piece.asked or free), default=None)
 
     def due(self, now_ns: Instant) -> list[Range]:
-        """What to ask for now; from here on an answer is waited for.
+        """Return the ranges to request now, and start their timers.
 
-        However long gaps are, they are as few pieces as may be unanswered at once, or a clock that
-        was put forward by an hour would make thousands of them.
+        Gaps of any length are cut into no more pieces than may be unanswered at once. Otherwise a
+        clock that was put forward by an hour would make thousands of pieces.
         """
         limits = self._limits
         free = limits.nack_window - self._unanswered()
@@ -223,6 +223,6 @@ class GapTable:
         return sum(1 for piece in self._pieces if piece.asked)
 
     def _count_answer(self, piece: Piece, left: int, now_ns: Instant) -> None:
-        """Learn from the answer to what was asked once; of more, nobody knows which it is to."""
+        """Sample the answer to a single request; after a repetition the answer is ambiguous."""
         if piece.asked == 1 and left < piece.end - piece.start:
             self._round_trip.sample(now_ns - piece.asked_ns)

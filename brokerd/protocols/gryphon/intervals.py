@@ -11,10 +11,10 @@ Range = tuple[int, int]
 
 
 class IntervalSet:
-    """A set of ticks, whose ranges are sorted, disjoint, not adjacent and not empty.
+    """A set of ticks as sorted, disjoint, non-adjacent and non-empty ranges.
 
-    Adding at the end takes constant time; everything else a binary search, and what a list takes
-    to move its rest.
+    An addition at the end takes constant time; other operations take a binary search, and the time
+    to move the rest of a list.
     """
 
     __slots__ = ("_ends", "_starts")
@@ -26,33 +26,33 @@ class IntervalSet:
             self.add(start, end)
 
     def __bool__(self) -> bool:
-        """Whether it has any tick."""
+        """Return True if the set is not empty."""
         return bool(self._starts)
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """Return the number of ranges."""
         return len(self._starts)
 
     def __iter__(self) -> Iterator[Range]:
-        """The ranges, lowest first."""
+        """Yield the ranges, lowest first."""
         return iter(zip(self._starts, self._ends, strict=True))
 
     def __contains__(self, tick: int) -> bool:
-        """Whether a tick is in it."""
+        """Return True if the set contains a tick."""
         place = bisect_right(self._starts, tick) - 1
         return place >= 0 and tick < self._ends[place]
 
     @property
     def last(self) -> int:
-        """Its highest tick."""
+        """The highest tick."""
         return self._ends[-1] - 1
 
     def size(self) -> int:
-        """How many ticks."""
+        """Return the number of ticks."""
         return sum(self._ends) - sum(self._starts)
 
     def add(self, start: int, end: int) -> None:
-        """Put a range in, which may be empty."""
+        """Add a range, which may be empty."""
         assert start <= end, f"[{start}, {end})"
         starts, ends = self._starts, self._ends
         if start == end:
@@ -72,7 +72,7 @@ class IntervalSet:
         ends[first:after] = [end]
 
     def remove(self, start: int, end: int) -> None:
-        """Take a range out, which may be empty."""
+        """Remove a range, which may be empty."""
         starts, ends = self._starts, self._ends
         first = bisect_right(ends, start)
         after = bisect_left(starts, end)
@@ -87,13 +87,13 @@ class IntervalSet:
         ends[first:after] = [high for _, high in kept]
 
     def within(self, start: int, end: int) -> list[Range]:
-        """Its ranges inside [start, end), cut there."""
+        """Return the ranges inside [start, end), cut at these ticks."""
         starts, ends = self._starts, self._ends
         first, after = bisect_right(ends, start), bisect_left(starts, end)
         return [(max(start, starts[place]), min(end, ends[place])) for place in range(first, after)]
 
     def gaps(self, start: int, end: int) -> list[Range]:
-        """What of [start, end) is not in it, as ranges."""
+        """Return the ticks of [start, end) outside the set, as ranges."""
         found: list[Range] = []
         for low, high in self.within(start, end):
             if start < low:
@@ -104,13 +104,13 @@ class IntervalSet:
         return found
 
     def run(self, tick: int) -> Range | None:
-        """The range that a tick is in; None when it is in none."""
+        """Return the range that contains a tick; None if no range does."""
         place = bisect_right(self._starts, tick) - 1
         if place < 0 or tick >= self._ends[place]:
             return None
         return self._starts[place], self._ends[place]
 
     def clear(self) -> None:
-        """Take everything out."""
+        """Remove all ticks."""
         self._starts.clear()
         self._ends.clear()

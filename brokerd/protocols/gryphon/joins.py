@@ -1,11 +1,11 @@
-"""How a pubend joins those of which everybody gets the events in one order, while that goes on.
+"""The join of a pubend to total order during operation.
 
-A pubend joins when somebody publishes there for the first time; until then nobody waits for it.
-It asks all brokers with clients twice. Who has answered the first time waits for it from then on,
-also after a restart. Who answers the second time says up to where the streams of its own pubends
-are known. So whatever anybody was handed without waiting for this pubend was known before all had
-answered once, and lies below one of the second answers, whoever has restarted meanwhile. The agreed
-tick is the highest of these: the events of the pubend lie behind it.
+A pubend joins at its first publication; until then no broker waits for it. The pubend's broker asks
+all brokers with clients twice. A broker that has answered the first time waits for the pubend from
+then on, also after a restart. The second answer contains the last tick of the answering broker's
+own pubends. So every event that was delivered without waiting for this pubend existed before all
+first answers, and lies below a second answer, even after restarts. The agreed tick is the highest
+of the second answers: the events of the pubend lie behind it.
 
 Paper: none; [GD02] §2.3 takes the set of pubends of a total order as given.
 """
@@ -29,17 +29,17 @@ from brokerd.protocols.parts.event_machine import MessageHandler
 JOINING: Final = "joining"
 
 MERGED: Final = "merged"
-"""Of which pubends, by broker and number, this broker waits for every tick."""
+"""The pubends, by broker and number, for which this broker waits at every tick."""
 
 
 @dataclass(slots=True)
 class _Asking:
-    """A pubend of this broker that is to join.
+    """A pubend of this broker that is joining.
 
     Attributes:
-        since: answers to this question and to later ones count.
-        is_second: all have answered once.
-        ticks: who has answered with which one.
+        since: number of the first request with valid answers.
+        is_second: all brokers have answered the first request.
+        ticks: the tick in each broker's answer.
     """
 
     since: int = 1
@@ -50,7 +50,7 @@ class _Asking:
 
 @dataclass(slots=True)
 class _Heard:
-    """The latest question of one pubend: its number, and who has passed it on to this broker."""
+    """The latest request of a pubend: its number, and the neighbour that forwarded it."""
 
     incarnation: int
     number: int
@@ -58,13 +58,13 @@ class _Heard:
 
 
 class Joins:
-    """What one broker knows of pubends that join, and does about it; in total order only.
+    """The joins of pubends at one broker; in total order only.
 
     Args:
-        has_session: whether anything can be said to a neighbour now.
-        highest: the last tick of each pubend of this broker that anybody may know.
-        on_merged: events are handed out in one order with those of this stream from now on.
-        on_joined: a pubend of this broker may give ticks behind this one.
+        has_session: returns whether a message can be sent to a neighbour now.
+        highest: returns the last tick of each pubend of this broker that other brokers may have.
+        on_merged: called with a stream that takes part in total order from now on.
+        on_joined: called with a pubend of this broker that may assign ticks behind the given tick.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Joins:
         self._merged: dict[StreamId, bool] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message of a neighbour."""
+        """Return the handlers of neighbours' messages by type."""
         return {Join: self._on_join, Joined: self._on_answer}
 
     def begin(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Wait for the pubends for which an earlier incarnation has waited."""
+        """Restore the pubends for which an earlier incarnation has waited."""
         self._incarnation = incarnation
         for key in recovered.get(MERGED, {}):
             broker, pubend = map(int, key.split("."))
@@ -112,12 +112,12 @@ class Joins:
     # ------------------------------------------------------------ at the pubend
 
     def join(self, stream: StreamId) -> None:
-        """Ask all brokers with clients to wait for a pubend of this one, until they do."""
+        """Ask all brokers with clients to wait for a pubend here, until all have answered."""
         self._asking[stream] = _Asking(self._number + 1)
         self.ask(stream)
 
     def ask(self, stream: StreamId) -> None:
-        """Ask, again where this was in vain."""
+        """Send the request, or repeat it after a vain wait."""
         asking = self._asking[stream]
         asking.waited_ns = backed_off_ns(asking.waited_ns, self._parameters)
         self._deadlines.set((JOINING, stream), self._machine.now_ns + asking.waited_ns)
@@ -125,7 +125,7 @@ class Joins:
         self._hear(Join(stream, self._incarnation, self._number), None)
 
     def _take(self, answer: Joined) -> None:
-        """Take an answer to a pubend of this broker."""
+        """Record an answer for a pubend of this broker."""
         stream, asking = answer.stream, self._asking.get(answer.stream)
         is_late = answer.incarnation != self._incarnation
         if asking is None or is_late or answer.number < asking.since:
@@ -151,7 +151,7 @@ class Joins:
             self._hear(message, peer)
 
     def _hear(self, message: Join, peer: BrokerNumber | None) -> None:
-        """Pass on what was not heard before, and do as it says."""
+        """Forward a new request, and answer it."""
         stream = message.stream
         self._heard[stream] = _Heard(message.incarnation, message.number, peer)
         for each in self._routes.neighbours:
@@ -165,7 +165,7 @@ class Joins:
             self._answer(stream)
 
     def _merge(self, stream: StreamId) -> None:
-        """Wait for a pubend, and say so when that is on disk: a restart must not forget it."""
+        """Wait for a pubend, and answer once that is durable: a restart must not lose it."""
         self._merged[stream] = False
 
         def merge() -> None:
@@ -189,7 +189,7 @@ class Joins:
         self._pass_on(message)
 
     def _pass_on(self, answer: Joined) -> None:
-        """Say it to who has asked; where that one is gone, it will be asked for again."""
+        """Forward an answer towards the pubend; after a lost session the request is repeated."""
         if answer.stream.broker == self._broker:
             self._take(answer)
             return
@@ -198,10 +198,11 @@ class Joins:
             self._machine.send(heard.via, answer)
 
     def _check(self, peer: BrokerNumber, message: Join | Joined) -> None:
-        """There is such a pubend, and it may have asked this.
+        """Check that the pubend exists, and that it may have sent this request.
 
         Raises:
-            RemoteProtocolError: there is none, or it has not.
+            RemoteProtocolError: there is no such pubend, or the request is ahead of this broker's
+                own.
         """
         is_here = self._routes.upstream(peer, message.stream) is None
         asked = message.incarnation, message.number

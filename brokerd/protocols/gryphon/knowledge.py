@@ -1,7 +1,7 @@
-"""What a broker knows of one stream, tick by tick.
+"""The knowledge of one stream at a broker, by tick.
 
-A tick is unknown (Q), an event (D), silent (S) or final (F): everybody downstream is done with
-it. Silent is what is known and is no event.
+A tick is unknown (Q), an event (D), silent (S) or final (F): acknowledged by all cells and clients
+downstream. A known tick without an event is silent.
 
 Paper: [GD02] §2.1, §3.1 (knowledge streams).
 """
@@ -12,19 +12,19 @@ from brokerd.protocols.gryphon.retained import RetainedEvents, part_of, sequence
 
 
 class Contradiction(ValueError):
-    """What is said of a tick is not what was said of it before."""
+    """A statement about a tick that contradicts an earlier statement."""
 
 
 class Knowledge:
-    """What is known of one stream.
+    """The knowledge of one stream.
 
-    A range that is known costs the same however many events are in it. What is known stays so:
-    only becoming final changes a tick again, and takes its event away.
+    A range costs the same for any number of events. Knowledge is permanent: only becoming final
+    changes a tick that is not unknown, and removes the event.
 
     Attributes:
-        final: every tick up to this one is final.
+        final: the last final tick; all earlier ticks are final.
         known: the ticks that are not unknown.
-        events: those that are events, and not final.
+        events: the events that are not final.
     """
 
     __slots__ = ("events", "final", "known")
@@ -36,11 +36,11 @@ class Knowledge:
 
     @property
     def highest(self) -> int:
-        """The last tick that is known."""
+        """The last tick that is not unknown."""
         return self.known.last
 
     def horizon(self, after: int) -> int:
-        """The last tick before which, from `after` on, none is unknown.
+        """Return the last tick before the first unknown tick behind `after`.
 
         Paper: [GD02] §2.3 (doubt horizon; here the tick before the first unknown one).
         """
@@ -48,11 +48,10 @@ class Knowledge:
         return after if run is None else run[1] - 1
 
     def check(self, start: int, end: int, run: PublicationRun | None) -> None:
-        """Make sure that what is said of [start, end) can be accumulated.
+        """Check that a statement about [start, end) can be accumulated.
 
         Raises:
-            Contradiction: a tick that is known as an event is said to be silent, or the other way
-                round.
+            Contradiction: an event is stated as silent, or a silent tick as an event.
         """
         start = max(start, self.final + 1)
         for low, high in self.known.within(start, end) if start < end else ():
@@ -62,9 +61,10 @@ class Knowledge:
                 raise Contradiction(f"{_first_difference(ours, theirs)} is an event and is silent")
 
     def accumulate(self, start: int, end: int, run: PublicationRun | None) -> list[Range]:
-        """Take over that [start, end) holds these events and is silent otherwise.
+        """Record that [start, end) has these events and is silent otherwise.
 
-        Returns what of it was unknown. What was known stays: silence never replaces an event.
+        Returns the ranges that were unknown. Other ticks do not change: silence never replaces an
+        event.
         """
         fresh = self.known.gaps(start, end)
         for low, high in fresh:
@@ -75,12 +75,12 @@ class Knowledge:
         return fresh
 
     def condense(self, through: int) -> None:
-        """Make few runs of many: of old events up to a tick, below the first unknown one."""
+        """Merge old events through a tick, below the doubt horizon, into fewer runs."""
         if self.events.is_scattered:
             self.events.condense(min(through, self.horizon(self.final)))
 
     def finish(self, through: int) -> bool:
-        """Everything up to a tick is final; whether that was not known."""
+        """Make everything through a tick final; return True if the final tick advanced."""
         if through <= self.final:
             return False
         self.final = through

@@ -1,11 +1,11 @@
-"""Which broker of a cell to speak to: link bundles, and what brokers say of their links.
+"""The choice of a broker in a neighbouring cell: link bundles, and the link status of brokers.
 
-Each broker tells its neighbours which cells it gets to, over links of its own and over those of
-its cell's other members. That is all there is to fail-over and fail-back: whoever is best now is
-taken, and among equals a fixed order of each pubend decides.
+Each broker announces the cells that it reaches to its neighbours, over its own links and over
+those of other members of its cell. Fail-over and fail-back follow from that: the best broker at
+present is chosen, and among equals a fixed order of each pubend decides.
 
-Paper: [GD02] §3.1 (link bundles, static rotation, sideways routing, link status). Deviates: what
-is said is said of all cells behind a link and when it changes, because sessions lose nothing.
+Paper: [GD02] §3.1 (link bundles, static rotation, sideways routing, link status). Deviates: a
+status covers all cells behind a link and is sent when it changes, because sessions lose nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +17,16 @@ from brokerd.protocols.gryphon.messages import EVERYWHERE, LinkStatus
 from brokerd.protocols.gryphon.routes import Cell, Routes
 
 Way = tuple[BrokerNumber, Cell]
-"""Whom to tell, and for which cell only; EVERYWHERE for all below that broker."""
+"""The receiver, and the only target cell; EVERYWHERE for all cells below the receiver."""
 
 _NOTHING: Final = (0, 0)
 
 
 class Links:
-    """What one broker knows of ways, as of now.
+    """The present routes to neighbouring cells from one broker.
 
     Args:
-        has_session: whether anything can be said to a neighbour now.
+        has_session: returns whether a message can be sent to a neighbour now.
     """
 
     def __init__(self, routes: Routes, has_session: Callable[[BrokerNumber], bool]) -> None:
@@ -37,16 +37,16 @@ class Links:
         self._down: dict[tuple[int, Cell, bool], tuple[Way, ...]] = {}
 
     def changed(self, peer: BrokerNumber) -> None:
-        """A neighbour has come, or is gone, and has not said anything yet."""
+        """Discard the status of a neighbour after the start or end of a session."""
         self._heard.pop(peer, None)
         self._said.pop(peer, None)
         self._down.clear()
 
     def hear(self, peer: BrokerNumber, message: LinkStatus) -> None:
-        """A neighbour has said which cells it gets to.
+        """Record the cells that a neighbour reaches.
 
         Raises:
-            RemoteProtocolError: there are no such cells.
+            RemoteProtocolError: a cell does not exist.
         """
         known = range(self._routes.cell_count)
         if any(cell not in known for cell in (*message.direct, *message.around)):
@@ -55,7 +55,7 @@ class Links:
         self._down.clear()
 
     def news(self) -> Iterator[tuple[BrokerNumber, LinkStatus]]:
-        """What neighbours are to be told of this broker's links, as far as they do not know."""
+        """Yield the link status of this broker for neighbours with an older status."""
         routes = self._routes
         if routes.is_plain:
             return
@@ -77,10 +77,10 @@ class Links:
     # ------------------------------------------------------------ ways
 
     def down(self, stream: StreamId, cell: Cell, *, sideways: bool = True) -> tuple[Way, ...]:
-        """Whom to tell what is for a cell below: one broker, unless no one gets to all there.
+        """Return the receivers for a cell below: one broker, unless no broker reaches all cells.
 
         Args:
-            sideways: whether another member of this broker's cell may be asked to pass it on.
+            sideways: whether another member of this broker's cell may forward.
         """
         key = stream.publisher, cell, sideways
         found = self._down.get(key)
@@ -91,10 +91,10 @@ class Links:
     def up(
         self, stream: StreamId, via: BrokerNumber | None, *, sideways: bool = True
     ) -> tuple[BrokerNumber, ...]:
-        """Whom to ask of a stream: who told of it last, else all who get to its pubend.
+        """Return the brokers to ask for a stream: `via`, or else all that reach its pubend.
 
         Args:
-            via: who told of it last.
+            via: the broker that last sent events of the stream.
         """
         routes = self._routes
         upstream, _ = routes.of(stream)
@@ -134,9 +134,9 @@ class Links:
         return [each for each in self._routes.linked(cell) if self._has_session(each)]
 
     def _reach(self, cell: Cell, member: BrokerNumber) -> tuple[int, int]:
-        """The cells, of those behind one, that a member of it gets to: over its links, and others.
+        """Return the cells behind `cell` that a member reaches: directly, and around.
 
-        One that has not said so yet is taken to get to all.
+        A member without a status is assumed to reach all cells.
         """
         behind = self._routes.behind[cell]
         if member not in self._heard:

@@ -1,4 +1,4 @@
-"""The log that a pubend's broker keeps, by name."""
+"""The name of the log of a pubend's broker."""
 
 from typing import Final
 

@@ -1,10 +1,10 @@
 """Total order: the events of all pubends as one sequence, the same at every broker.
 
-Events go to clients in the order of their ticks, and of their pubends where ticks are equal, as
-far as nothing is unknown of any pubend. No broker needs to know of another one for that.
+Events are delivered in the order of their ticks, and of their pubends for equal ticks, up to the
+least doubt horizon of all pubends. Brokers need no agreement for that.
 
-Paper: [GD02] §2.3 (total order, merge). Deviates: an idle pubend says nothing by itself; whoever
-holds an event back for it asks it (DCT), and its pubend assigns silence up to there.
+Paper: [GD02] §2.3 (total order, merge). Deviates: an idle pubend sends nothing unasked; a broker
+with a waiting event asks the pubend (DCT), and the pubend assigns silence up to the event.
 """
 
 from bisect import insort
@@ -16,10 +16,10 @@ from brokerd.protocols.gryphon.stream import Stream
 
 
 class Merge:
-    """The streams that are handed out as one; where ticks are equal, in their own order.
+    """The streams that are merged into one; equal ticks in the order of the streams.
 
     Args:
-        stream: the state of one.
+        stream: returns the state of a stream.
     """
 
     def __init__(self, stream: Callable[[StreamId], Stream]) -> None:
@@ -27,16 +27,16 @@ class Merge:
         self._stream = stream
 
     def __iter__(self) -> Iterator[Stream]:
-        """All of them."""
+        """Yield all merged streams."""
         return map(self._stream, self._group)
 
     def add(self, identity: StreamId) -> None:
-        """Wait for one more from now on, of which nothing was handed out."""
+        """Add a stream to the merge, before any of its events was delivered."""
         self._stream(identity)
         insort(self._group, identity)
 
     def next_runs(self) -> list[PublicationRun]:
-        """What can be handed out now, in order; from here on it counts as handed out."""
+        """Return the runs that can be delivered now, in order, and advance the positions."""
         streams = [*self]
         for each in streams:
             each.subend.position = max(each.subend.position, each.knowledge.final)
@@ -53,14 +53,14 @@ class Merge:
         return merged(parts)
 
     def doubted(self) -> tuple[int, list[Stream]]:
-        """The last event that is known here, and the streams that are unknown below it."""
+        """Return the last event at this broker, and the streams with unknown ticks below it."""
         last = max((each.knowledge.events.last for each in self), default=0)
         lacking = [each for each in self if each.knowledge.horizon(each.subend.position) < last]
         return last, lacking
 
 
 def merged(parts: Sequence[PublicationRun]) -> list[PublicationRun]:
-    """Runs of different streams, cut so that all ticks are in order; equal ones as the runs are."""
+    """Return runs of different streams, cut into the order of ticks; equal ticks as the runs."""
     if len(parts) < 2:
         return [*parts]
     places = sorted(

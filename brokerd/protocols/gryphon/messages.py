@@ -1,6 +1,6 @@
-"""What brokers of gryphon say to each other.
+"""Messages between brokers of gryphon.
 
-A stream is a pubend's: `broker` is where it is, `publisher` its number there.
+A stream belongs to a pubend: `broker` is the pubend's broker, `publisher` its number there.
 
 Paper: [GD02] §2.4, §3.1, §3.2 (data, silence, nack, ack, AckExpected, link status).
 """
@@ -21,20 +21,20 @@ from brokerd.model.record import record
 from brokerd.protocols.gryphon.intervals import Range
 
 EVERYWHERE: Final = (1 << 16) - 1
-"""No cell has this number: for all that lie below the receiver."""
+"""The value for all cells below the receiver; no cell has this number."""
 
 
 @record
 class Events:
-    """Down: these are all events in [start, end) that are wanted below; the rest is silence.
+    """Down: all events in [start, end) that cells below want; the other ticks are silence.
 
     Attributes:
-        final: everybody below the receiver is done with what is up to here.
-        again: the receiver has asked; else it is the first time.
-        may_join: what follows it in its range may be told in the same message.
-        onto: the cell that the receiver is to pass it on to, only to that one and not sideways
-            (sideways: between members of a cell); EVERYWHERE: to all below.
-        run: its sequences are ticks; who published them stands in its origins.
+        final: all cells below the receiver have acknowledged through this tick.
+        again: the answer to a nack; otherwise the first transmission.
+        may_join: the next events in the range may be joined into the same message.
+        onto: the only cell that the receiver forwards to, without a sideways transmission
+            (sideways: between members of a cell); EVERYWHERE: to all cells below.
+        run: sequence numbers are ticks; `origins` names the publishers.
     """
 
     final: int
@@ -48,10 +48,10 @@ class Events:
 
 @record
 class Silent:
-    """Down: nobody below wants anything in these ranges, or everybody is done with it.
+    """Down: ranges without an event that a cell below wants, or acknowledged by all of these cells.
 
     Attributes:
-        again: the receiver has asked; else it is the first time, as with events.
+        again: the answer to a nack; otherwise the first transmission, as in Events.
     """
 
     stream: StreamId
@@ -62,7 +62,7 @@ class Silent:
 
 @record
 class Nack:
-    """Up: what is in these ranges of the stream?"""
+    """Up: a request for unknown ticks of a stream."""
 
     stream: StreamId
     ranges: tuple[Range, ...]
@@ -70,12 +70,12 @@ class Nack:
 
 @record
 class Done:
-    """Up: everybody in a cell and below it is done with these streams up to here (an ack).
+    """Up: an ack of a cell and all cells below, through a tick of each stream.
 
-    Members of a cell tell each other what those below have told one of them.
+    Members of a cell forward acks that arrive from below to each other.
 
     Attributes:
-        cell: that of the sender, or one below it.
+        cell: the cell of the sender, or a cell below.
     """
 
     cell: int
@@ -84,7 +84,7 @@ class Done:
 
 @record
 class AckExpected:
-    """Down: the receiver should have been done with the stream up to here by now.
+    """Down: a request to acknowledge a stream through a tick, for which the ack is overdue.
 
     Attributes:
         onto: as in Events.
@@ -97,13 +97,13 @@ class AckExpected:
 
 @record
 class WindowProbe:
-    """To a neighbour: have you taken all events that this very session has carried?
+    """To a neighbour: a request to confirm all events of this very session so far.
 
     Attributes:
-        origin: the cell next to the receiver's that they come from: the sender's, or, where both
-            are of one cell, one of several.
-        again: of those that were asked for; else of those that were told for the first time.
-        sent_bytes: what all of them count.
+        origin: the neighbouring cell of the receiver's cell from which the events arrive: the
+            sender's cell, or, between members of one cell, one of several.
+        again: for events that were requested; otherwise for first transmissions.
+        sent_bytes: weight of all of these events.
     """
 
     origin: int
@@ -113,7 +113,7 @@ class WindowProbe:
 
 @record
 class WindowUpdate:
-    """The answer, once the sender has room to pass on as much; its number is the question's."""
+    """The answer to a WindowProbe, once the sender has room to forward as much; same number."""
 
     origin: int
     again: bool
@@ -122,11 +122,11 @@ class WindowUpdate:
 
 @record
 class LinkStatus:
-    """To neighbours: the cells that the sender gets to, but for those behind the receiver.
+    """To neighbours: the cells that the sender reaches, except cells behind the receiver.
 
     Attributes:
-        direct: over links of its own.
-        around: over other members of its cell only; not told to these.
+        direct: over links of the sender.
+        around: over other members of the sender's cell only; not sent to these members.
     """
 
     direct: tuple[int, ...]
@@ -134,12 +134,12 @@ class LinkStatus:
 
 
 class FilterVersion(NamedTuple):
-    """A state of what one broker's clients want; 0, 0 is the one of which nothing is known.
+    """A version of the filter of one broker's clients; 0, 0 is the unknown filter.
 
     Attributes:
-        broker: whose clients.
+        broker: the clients' broker.
         incarnation: of that broker.
-        number: goes up by one with each change.
+        number: increases by one with every change.
     """
 
     broker: BrokerNumber
@@ -148,7 +148,7 @@ class FilterVersion(NamedTuple):
 
 
 class Named(NamedTuple):
-    """A predicate of a filter; no other one of the same incarnation gets its number."""
+    """A predicate of a filter; its number is unique within the incarnation."""
 
     number: int
     predicate: Predicate
@@ -156,13 +156,13 @@ class Named(NamedTuple):
 
 @record
 class FilterVersions:
-    """To neighbours: there are filters as new as these, whatever they are.
+    """To neighbours: the newest versions of filters, without their contents.
 
-    Who knows older ones lets everything pass until it is told; who knows what the sender lacks
-    tells it.
+    A receiver with an older version lets everything pass until the new filter arrives. A receiver
+    with a filter that the sender lacks sends the filter.
 
     Attributes:
-        lacking: the brokers of which the sender does not know what is in that version.
+        lacking: the brokers of which the sender lacks the filter in this version.
     """
 
     versions: tuple[FilterVersion, ...]
@@ -171,10 +171,12 @@ class FilterVersions:
 
 @record
 class FilterSet:
-    """To neighbours: all that one broker's clients want; several messages where it is much.
+    """To neighbours: the complete filter of one broker's clients.
+
+    A large filter is sent in several messages.
 
     Attributes:
-        is_last: nothing of it follows.
+        is_last: the last message of the filter.
     """
 
     version: FilterVersion
@@ -184,7 +186,7 @@ class FilterSet:
 
 @record
 class FilterChange:
-    """To neighbours: what has changed since the version before."""
+    """To neighbours: the changes since the previous version."""
 
     version: FilterVersion
     added: tuple[Named, ...]
@@ -192,11 +194,11 @@ class FilterChange:
 
 
 class Beginning(NamedTuple):
-    """What a broker publishes behind these ticks is held against this filter, or a newer one.
+    """Ticks behind which a broker's publications are matched with this filter, or a newer one.
 
     Attributes:
-        broker: whose pubends these are.
-        ticks: the last one of each of them that was known by then.
+        broker: of the pubends.
+        ticks: the last tick of each pubend at the filter's arrival.
     """
 
     broker: BrokerNumber
@@ -206,18 +208,18 @@ class Beginning(NamedTuple):
 
 @record
 class Beginnings:
-    """Towards the brokers whose filters these are: where what they have added begins."""
+    """Towards the brokers of the filters: the ticks at which added predicates take effect."""
 
     beginnings: tuple[Beginning, ...]
 
 
 @record
 class Join:
-    """To all brokers: in total order, wait for this stream from now on.
+    """To all brokers: a request to wait for this stream from now on, in total order.
 
     Attributes:
-        incarnation: of the broker of its pubend.
-        number: of the question; a later one has a higher number.
+        incarnation: of the pubend's broker.
+        number: of the request; later requests have higher numbers.
     """
 
     stream: StreamId
@@ -230,9 +232,9 @@ class Joined:
     """Towards a pubend's broker: a broker with clients waits for the stream, also after a restart.
 
     Attributes:
-        incarnation, number: of the question to which this is the answer.
-        broker: who waits.
-        tick: the last one that is known of any pubend of this broker.
+        incarnation, number: of the request that this message answers.
+        broker: the broker that waits.
+        tick: the last tick of the pubends of the waiting broker.
     """
 
     stream: StreamId
@@ -243,7 +245,7 @@ class Joined:
 
 
 def _halves(message: Events) -> Sequence[Events]:
-    """The first half says nothing of ticks behind its last event."""
+    """Split a message; the first half covers no ticks behind its last event."""
     run = message.run
     half = len(run) // 2
     if not half:
@@ -254,7 +256,7 @@ def _halves(message: Events) -> Sequence[Events]:
 
 
 def in_messages_of(message: Events, most: int) -> list[Events]:
-    """The same as messages of at most so many events; the last one has the silence behind them."""
+    """Return messages of at most `most` events; the last one covers the final silence."""
     parts: list[Events] = []
     for place in range(0, len(message.run), most):
         part = message.run.select(range(place, min(place + most, len(message.run))))
@@ -307,4 +309,4 @@ KINDS = (
     MessageKind(76, WindowProbe, may_follow=True),
     MessageKind(77, WindowUpdate),
 )
-"""With the numbers they have on the wire; 64 to 79 are gryphon's."""
+"""The messages and their numbers on the wire; 64 to 79 belong to gryphon."""

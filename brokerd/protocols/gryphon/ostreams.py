@@ -1,7 +1,7 @@
-"""What brokers below are told of streams: events, with the silence around them, and silence.
+"""Transmission downstream: events, with the silence around them, and silence.
 
-What a child cell knows is nowhere kept. It is what is known here, seen through the filter of that
-cell: what it does not want is silence for it, and it is done with that.
+The knowledge of a child cell is not stored. It is the knowledge here, seen through the cell's
+filter: an unwanted event is silence for the cell, and counts as acknowledged.
 
 Paper: [GD02] §2.4, §3.1 (ostreams).
 """
@@ -23,7 +23,7 @@ from brokerd.protocols.parts.event_machine import EventMachine
 
 
 class Ostreams:
-    """All streams at one broker, as those below see them."""
+    """All streams of one broker, as cells below see them."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Ostreams:
     def ways(
         self, stream: Stream, onto: Cell
     ) -> Iterator[tuple[Cell, Sequence[tuple[BrokerNumber, Cell]]]]:
-        """Whom to tell what is for all cells below, or for one of them and not sideways."""
+        """Yield the receivers of each cell below, or of `onto` alone without sideways receivers."""
         down = self._links.down
         if onto != EVERYWHERE:
             yield onto, down(stream.identity, onto, sideways=False)
@@ -59,9 +59,10 @@ class Ostreams:
     def forward(
         self, stream: Stream, run: PublicationRun, end: int, onto: Cell = EVERYWHERE
     ) -> None:
-        """Tell all below of events for the first time, with the silence around them.
+        """Send events downstream for the first time, with the silence around them.
 
-        What goes sideways is told as it is known here, for others may want it of the receiver.
+        A sideways message has all events of this broker, since cells behind the receiver may want
+        them.
         """
         selection = self._filters.select(run)
         for cell, ways in self.ways(stream, onto):
@@ -87,11 +88,12 @@ class Ostreams:
                 stream.satisfy(peer, start, end)
 
     def _bracket(self, stream: Stream, cell: Cell, peer: BrokerNumber, tick: int, end: int) -> int:
-        """Where the silence up to `end` begins for one cell, as far as a broker of it was not told.
+        """Return the start of the silence before `end` for a cell, behind earlier messages.
 
         Args:
-            cell: EVERYWHERE: what anybody wants is none.
-            tick: of that range, or right behind it; a known one.
+            cell: EVERYWHERE: every event interrupts the silence.
+            peer: the receiver of the earlier messages.
+            tick: a tick with knowledge in the range, or right behind the range.
 
         Paper: [GD02] §3.1 ("a D tick bracketed by silence").
         """
@@ -104,13 +106,13 @@ class Ostreams:
         return lowest if before is None else before + 1
 
     def forward_silence(self, stream: Stream, end: int) -> None:
-        """Tell all below of silence up to `end` for the first time, where that is waited for."""
+        """Send silence up to `end` downstream for the first time, if cells wait for silence."""
         for cell, ways in self.ways(stream, EVERYWHERE):
             for peer, _ in ways:
                 self._tell_silence(stream, cell, peer, end)
 
     def _tell_silence(self, stream: Stream, cell: Cell, peer: BrokerNumber, end: int) -> None:
-        """What a cell does not want is silence for it, for which others wait in total order."""
+        """Send unwanted ticks as silence in total order, where other streams wait for them."""
         is_beside = self._routes.cell_of(peer) != cell
         if not self._is_total or is_beside or not self._filters.wants_any(cell):
             return
@@ -122,9 +124,9 @@ class Ostreams:
             stream.satisfy(peer, start, end)
 
     def skip_unwanted(self, stream: Stream) -> Iterator[Cell]:
-        """A cell below is done with what it does not want behind what it is done with.
+        """Advance the acks of cells below over events that they do not want.
 
-        Returns the cells of which that takes an event.
+        Yields the cells with an event that is acknowledged in this way.
 
         Paper: [GD02] §3.1 ("D ticks filtered can be immediately acked").
         """
@@ -146,23 +148,23 @@ class Ostreams:
                     yield cell
 
     def answer_wanted(self, stream: Stream, start: int, end: int) -> None:
-        """Tell those who have asked."""
+        """Answer the nacks of all brokers for [start, end)."""
         for peer in list(stream.curious):
             wanted = stream.wanted(peer, start, end)
             if wanted:
                 self.answer(stream, peer, wanted)
 
     def answer_more(self, stream: Stream, peer: BrokerNumber) -> None:
-        """Tell a broker what it has asked for and there was no room for."""
+        """Continue the answer to a broker's nacks, after its window was full."""
         curious = stream.curious.get(peer)
         if curious is not None:
             known = stream.knowledge.known
             self.answer(stream, peer, [part for each in curious for part in known.within(*each)])
 
     def answer(self, stream: Stream, peer: BrokerNumber, known: Sequence[Range]) -> None:
-        """Tell a broker what is in ranges that are known here, as far as its window has room.
+        """Answer a broker with ranges of knowledge, within the room of its window.
 
-        The rest stays asked.
+        The other ranges stay requested.
         """
         cell, silent = self._routes.cell_of(peer), []
         final = stream.knowledge.final if cell == self._routes.cell else stream.done_by(cell)
@@ -181,7 +183,7 @@ class Ostreams:
     def _pieces(
         self, stream: Stream, peer: BrokerNumber, known: Sequence[Range]
     ) -> Iterator[tuple[int, int, PublicationRun | None]]:
-        """Known ranges with their events, one by one, until there is no more room for these."""
+        """Yield ranges of knowledge with their events, one by one, until the window is full."""
         events = stream.knowledge.events
         for place, (start, end) in enumerate(known):
             while start < end:
@@ -194,7 +196,7 @@ class Ostreams:
                 start = cut
 
     def _tell(self, peer: BrokerNumber, message: Events) -> None:
-        """Send a message, as so many as have no more events each than they may."""
+        """Send a message, split at the limit of events per message."""
         for each in [message] if self._any else in_messages_of(message, self._most):
             self._machine.send(peer, each)
         self._flow.sent(peer, message.run, again=message.again)
@@ -202,9 +204,10 @@ class Ostreams:
     # ------------------------------------------------------------ what nobody wants
 
     def let_go(self, stream: Stream) -> None:
-        """Forget events that nobody wants any more, and that nobody will be done with.
+        """Release unwanted events that no cell will acknowledge.
 
-        Behind an unknown tick that nobody will ask for, because nobody wants anything there.
+        Such events lie behind an unknown tick that no broker requests, because all ticks there are
+        unwanted.
         """
         events = stream.knowledge.events
         wanted = {*events.ticks(stream.done_here() + 1, events.last + 1)}

@@ -1,9 +1,9 @@
-"""The filter of this broker: what its clients want, and where each subscription begins.
+"""The filter of this broker's clients, and the beginning of subscriptions in all streams.
 
-A subscription begins in a stream behind the last tick that was known of it at its pubend's broker
-when this came to know of the subscription: everything behind that is held against it everywhere,
-and what lies before may be silence for it although it is not. It starts when all pubends have
-said where that is, so that none of its streams begins later than it has.
+A subscription begins in a stream behind the pubend's last tick at the arrival of the subscription
+at the pubend's broker. All later events are matched with it at every broker; earlier events may
+be silence for it. A subscription starts when all pubends have announced that tick, so that
+no stream begins later than the subscription.
 
 Paper: none; [GD02] §2 leaves subscriptions that come and go to others.
 """
@@ -20,24 +20,24 @@ from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
 from brokerd.protocols.parts.durability import Durability
 
 BEGINS: Final = "begins"
-"""Per subscription that has started, where it begins in the streams of which brokers."""
+"""Per started subscription, the ticks behind which it begins in the streams of other brokers."""
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """A predicate of some subscriptions here; its number is that of the version it came in."""
+    """A predicate of subscriptions here, with the number of the version that added it."""
 
     number: int
     subscriptions: int = 0
 
 
 class OwnFilter:
-    """What the clients of this broker want.
+    """The union of the predicates of this broker's clients.
 
     Args:
         hosts: all other brokers with pubends.
-        change: tells everybody which predicate has come and which have gone; the version's number.
-        position: how far a stream was handed out here.
+        change: announces an added predicate and removed ones; returns the number of the version.
+        position: returns the tick through which a stream was delivered here.
     """
 
     def __init__(
@@ -58,22 +58,22 @@ class OwnFilter:
         self._answers: dict[BrokerNumber, Beginning] = {}
 
     def add(self, local: OwnSubscription, then: Callable[[], None]) -> None:
-        """A subscription is on disk: do `then` when it can start."""
+        """Add a subscription that is on disk; call `then` when it can start."""
         self._want(local)
         self._waiting[local] = then
         self._look_at(local)
 
     def recover(self, local: OwnSubscription, row: Sequence[Sequence[int]]) -> None:
-        """A subscription had started in an earlier incarnation, and begins where it had begun."""
+        """Restore a subscription that started in an earlier incarnation, with its beginnings."""
         self._want(local)
         self._begin(local, row)
 
     def ended(self, local: OwnSubscription) -> None:
-        """A subscription is over; others hold events against it until that is on disk."""
+        """Stop waiting for the start of an ended subscription; `release` follows."""
         self._waiting.pop(local, None)
 
     def release(self, local: OwnSubscription) -> None:
-        """It cannot come back."""
+        """Remove a subscription from the filter after its end is durable."""
         if local not in self._added:
             return
         del self._added[local]
@@ -84,7 +84,7 @@ class OwnFilter:
             self._change(None, (wanted.number,))
 
     def on_beginning(self, beginning: Beginning) -> None:
-        """Some pubends hold what comes behind these ticks against a version of this filter."""
+        """Record ticks behind which pubends match events with a version of this filter."""
         self._answers[beginning.broker] = beginning
         for local in [*self._waiting]:
             self._look_at(local)
@@ -97,7 +97,7 @@ class OwnFilter:
         wanted.subscriptions += 1
 
     def _look_at(self, local: OwnSubscription) -> None:
-        """Start a subscription if all have answered, and that is on disk."""
+        """Start a subscription once the answers of all pubends' brokers are here and durable."""
         number = self._wanted[local.predicate].number
         answers = [self._answers.get(host) for host in self._hosts]
         known = [each for each in answers if each is not None and each.version.number >= number]

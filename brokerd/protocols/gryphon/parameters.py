@@ -33,39 +33,39 @@ class GryphonParameters:
     """Parameters of gryphon.
 
     Attributes:
-        order: "publisher", or "total": any two subscribers get what both get in the same order, and
-            wait for every pubend.
-        doubt_curiosity_ns: how long an event may wait for other pubends before these are asked
+        order: "publisher", or "total": two subscribers receive their common publications in the
+            same order, and wait for every pubend.
+        doubt_curiosity_ns: how long an event may wait for other pubends before a nack to these
             (DCT); in total order only.
-        filters: whether brokers hold back what nobody below them wants; a subscription starts when
-            all pubends know of it. Without, everything goes to every broker, as in the paper's
-            experiments, and a subscription starts at once.
-        silence_percent: after an event, its pubend says of this share of the expected wait for the
-            next one that it is silent, without being asked; in total order only.
-        silence_limit_ns: of no more than this.
-        pubends: at each broker; a publisher is at one of them for ever.
-        events_per_message: how many events brokers tell each other of at once, at most; 0: as many
-            as there are. The paper's is 1.
-        gap_curiosity_ns: how long a gap may be there before it is asked for (GCT).
-        nack_repetition_ns: how long an answer is waited for before it is asked for again, at
-            least, and until answers have come (NRT).
-        nack_repetition_limit_ns: the same, at most, however often it was in vain.
-        nack_chunk_ns: gaps are asked for in pieces so long.
-        nack_window: pieces of a stream that may be unanswered.
-        ack_expected_ns: how old an event may be before its pubend asks who is not done with it
-            (AET).
-        ack_expected_check_ns: how often it looks for such events.
+        filters: whether brokers withhold events that no broker below wants; a subscription starts
+            when all pubends have its predicate. Without filters, everything is sent to every
+            broker, as in the paper's experiments, and a subscription starts at once.
+        silence_percent: after an event, its pubend assigns silence in advance for this share of the
+            expected wait for the next event; in total order only.
+        silence_limit_ns: longest silence assigned in advance.
+        pubends: number at each broker; a publisher stays at one pubend permanently.
+        events_per_message: greatest number of events in a message between brokers; 0: no limit. The
+            paper's is 1.
+        gap_curiosity_ns: age of a gap at its first nack (GCT).
+        nack_repetition_ns: least wait for an answer before the nack is repeated, and the wait until
+            answers have arrived (NRT).
+        nack_repetition_limit_ns: longest wait, after any number of repetitions.
+        nack_chunk_ns: length of the pieces in which gaps are requested.
+        nack_window: number of unanswered pieces of a stream.
+        ack_expected_ns: age at which a pubend requests missing acks of an event (AET).
+        ack_expected_check_ns: interval between two searches for such events.
         ack_interval_ns: how long acks may be gathered.
-        send_window_bytes: of events that are told for the first time, how much a neighbour may
-            leave untaken before those above and publishers wait for it.
-        answer_window_bytes: of events that were asked for, how much it may leave untaken before
-            the rest of its answer waits.
-        send_stall_ns: how long others wait for a neighbour that takes nothing at all.
-        retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
+        send_window_bytes: of first transmissions, unconfirmed bytes of a neighbour at which brokers
+            above and publishers wait.
+        answer_window_bytes: of answers to nacks, unconfirmed bytes of a neighbour at which the rest
+            of the answer waits.
+        send_stall_ns: longest wait for a neighbour that confirms no bytes.
+        retry_first_ns, retry_limit_ns: wait before an unreachable broker is dialled again; doubles
             up to the limit.
-        client_window: publications a client may have unacknowledged before deliveries wait.
-        client_subscriptions: how many subscriptions a client may have; more are refused.
-        client_linger_ns: how long a vanished subscriber's subscriptions stay.
+        client_window: number of unacknowledged publications of a client at which deliveries wait.
+        client_subscriptions: greatest number of subscriptions of a client; further ones are
+            refused.
+        client_linger_ns: duration for which subscriptions of a disconnected subscriber are kept.
     """
 
     order: str = "publisher"
@@ -94,7 +94,7 @@ class GryphonParameters:
 
     @property
     def is_total(self) -> bool:
-        """Whether there is one order for all."""
+        """True for total order."""
         return self.order == Order.TOTAL
 
     @property
@@ -104,9 +104,10 @@ class GryphonParameters:
 
     @property
     def curiosity_forgotten_ns(self) -> int:
-        """How long a broker on the way does not pass on that somebody asks for the same again.
+        """Duration for which an intermediate broker does not forward a repeated nack.
 
-        Less than any subscriber waits, or a repetition that is faster than the first would stop.
+        Shorter than the wait of any subscriber: otherwise a repetition could be stopped that is
+        faster than the first nack.
         """
         return self.nack_repetition_ns * 3 // 4
 

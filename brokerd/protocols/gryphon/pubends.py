@@ -1,4 +1,4 @@
-"""The pubends of one broker: what is published here gets its tick, and is seen once it is on disk.
+"""The pubends of one broker: publications receive ticks, and are visible once durable.
 
 Paper: [GD02] §2.2 (pubends), §4.1 (group commit).
 """
@@ -22,40 +22,40 @@ from brokerd.protocols.parts.run_records import pack_run, unpack_run
 from brokerd.units import SECOND_NS
 
 RELEASED: Final = "released"
-"""Per pubend, the tick up to which its events may be missing in the log."""
+"""Per pubend, the tick through which its events may be missing in the log."""
 PUBLISHED: Final = "published"
-"""Per source, how far it has come among those."""
+"""Per source, the last sequence number among the released events."""
 
 RESERVED: Final = "reserved"
-"""The tick up to which silence may have been said of ticks that were no event's yet."""
+"""The tick through which silence may have been announced for ticks without an event."""
 
 _HEAD: Final = struct.Struct(">IQ")
 # pubend, first tick
 
 _LEASE_TICKS: Final = ticks_in(2 * SECOND_NS)
-"""So much more is reserved than is needed, so that few rows are written."""
+"""The reservation beyond the needed tick, so that few rows are written."""
 
 _AHEAD_TICKS: Final = ticks_in(SECOND_NS)
-"""A new row is written as long before it is needed, where silence is assigned beforehand."""
+"""The lead with which a new row is written before it is needed, for silence assigned in advance."""
 
 OnDurable = Callable[[StreamId, PublicationRun, int], None]
 
 
 _LOGGED_RECORDS: Final = 1_024
 _LOGGED_TOGETHER: Final = 64
-"""Of more records than that, so many are chopped together: else each costs as much as an event."""
+"""Number of records that are chopped together beyond _LOGGED_RECORDS, to save memory per record."""
 
 
 class PubendParameters(SilenceParameters, Protocol):
-    """How much is said of what has not come, and how much is logged at once."""
+    """The amounts of assigned silence and of concurrent log writes."""
 
     @property
     def send_window_bytes(self) -> int:
-        """See WindowParameters: no more than this is on its way to the log."""
+        """See WindowParameters: the limit of bytes on the way to the log."""
 
 
 class _Logged(NamedTuple):
-    """A record of the log, or some: where the first is, and how far they go."""
+    """One or more records of the log: the index of the first, and their last tick and number."""
 
     first: int
     pubend: int
@@ -65,24 +65,23 @@ class _Logged(NamedTuple):
 
 
 class Pubends:
-    """The log of one broker, and what it gives to whom.
+    """The log of one broker, and the ticks of its publications.
 
-    An event's tick is higher than those of all events before it at its pubend, also of those that
-    an earlier incarnation has published: silence is said of ticks below a durable event only, so
-    no tick is ever said to be both.
+    An event's tick is higher than the ticks of all earlier events at its pubend, even of an earlier
+    incarnation. Silence is announced only below a durable event, so no tick is ever both.
 
     Args:
-        on_durable: takes events that may be seen now, as a run of their stream, and the tick up to
-            which silence follows it.
-        on_silent: up to this tick a stream has no events but those that were seen.
-        on_first: somebody publishes at a pubend that has not begun, and waits until it does; None:
-            all of them have.
-        may_log: whether those below have room for more; `go_on` says when to ask again.
+        on_durable: receives visible events, as a run of their stream, and the tick through which
+            silence follows.
+        on_silent: receives a tick through which a stream has no events but the visible ones.
+        on_first: called for the first publication at a pubend that has not begun; the publication
+            waits for `begin_behind`. None: all pubends have begun.
+        may_log: returns whether brokers below have room for more; `go_on` announces new room.
 
     Attributes:
-        is_read: all that an earlier incarnation has left is known.
+        is_read: the state of earlier incarnations is complete.
         is_reserving: ticks that an older state of this broker may have used are being excluded.
-        reserved: no event that comes from now on gets a tick up to this one after a restart.
+        reserved: no later event gets a tick through this one after a restart.
     """
 
     def __init__(
@@ -126,15 +125,15 @@ class Pubends:
         self._is_releasing = False
 
     def stream(self, pubend: int) -> StreamId:
-        """The stream of one of them."""
+        """Return the stream of a pubend."""
         return StreamId(self._broker, pubend, 0)
 
     def released(self, pubend: int) -> int:
-        """The tick up to which everybody was done with its events when it was last written down."""
+        """Return the released tick of a pubend, as last written to disk or announced."""
         return self._released[pubend]
 
     def tick(self, now_ns: Instant) -> int:
-        """What tick it is."""
+        """Return the present tick."""
         return self._clock.tick(now_ns)
 
     # ------------------------------------------------------------ start
@@ -142,10 +141,10 @@ class Pubends:
     def recover(
         self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds, wall_ns: int
     ) -> None:
-        """Take over what an earlier incarnation had on disk; the log is read in pages.
+        """Restore the state of an earlier incarnation; the log is read in pages.
 
         Args:
-            wall_ns: what the machine's clock shows now.
+            wall_ns: the present time of the machine's clock.
         """
         self._clock.start(self._disk.machine.now_ns, wall_ns)
         for key, tick in recovered.get(RELEASED, {}).items():
@@ -167,9 +166,9 @@ class Pubends:
             self._disk.machine.emit(Read(LOG, ends.first, ends.next))
 
     def exclude_past(self, then: Callable[[], None]) -> None:
-        """Exclude all ticks up to now, which events that were lost may have had; durable first.
+        """Exclude all ticks up to now, which lost events may have had; durable first.
 
-        Else a neighbour would know more of a stream than its pubend.
+        Otherwise a neighbour could have more of a stream than its pubend.
         """
         self.is_reserving = True
         tick = max(self.reserved, self._clock.tick(self._disk.machine.now_ns))
@@ -190,9 +189,9 @@ class Pubends:
             self.publish(run, lambda: None)
 
     def publish_loss_behind(self, lineage: int, stream: StreamId, through: int) -> None:
-        """Publish another loss marker, behind a tick that somebody is done with.
+        """Publish another loss marker, behind a tick that another broker has acknowledged.
 
-        The clock has gone back, so the markers before it may have come too late to be seen.
+        The clock has gone back, so the earlier markers may lie below that tick and be invisible.
         """
         pubend = stream.publisher
         if through <= self._promised[pubend]:
@@ -206,7 +205,7 @@ class Pubends:
         return stream_marker(self._broker, lineage, pubend, len(self._last), number)
 
     def on_records(self, event: RecordsRead) -> None:
-        """Take a page of the log, and ask for the next one."""
+        """Restore a page of the log, and read the next page."""
         for index, record in enumerate(event.records, event.first):
             pubend, first, run = unpack_logged(record)
             if run.source.broker != self._broker or pubend >= len(self._last):
@@ -250,21 +249,21 @@ class Pubends:
     # ------------------------------------------------------------ publishing
 
     def durable(self, source: SourceId) -> int:
-        """How far what a source has published is on disk."""
+        """Return the last sequence number of a source that is on disk."""
         return self._durable.get(source, 0)
 
     def sources(self, stream: StreamId) -> Iterator[tuple[SourceId, int]]:
-        """Who has ever published in a stream, and how far that is on disk."""
+        """Yield all sources of a stream, with their last sequence numbers on disk."""
         for source, sequence in self._durable.items():
             if source.publisher % len(self._last) == stream.publisher:
                 yield source, sequence
 
     def restored(self, pubend: int) -> int:
-        """The last tick that an earlier incarnation has given to an event."""
+        """Return the last tick of an event of an earlier incarnation."""
         return self._restored[pubend]
 
     def publish(self, run: PublicationRun, then: Callable[[], None]) -> None:
-        """Log what of a run has not come before; do `then` once all of the run is on disk."""
+        """Log the new part of a run; call `then` once all of the run is on disk."""
         rest = run.after(self._assigned.get(run.source, 0))
         if rest is None:
             if self.durable(run.source) >= run.last:
@@ -282,7 +281,7 @@ class Pubends:
             self._on_first(self.stream(pubend))
 
     def begin_behind(self, stream: StreamId, tick: int) -> None:
-        """Give what was published at a pubend that has not begun ticks behind this one."""
+        """Begin a pubend, and give its waiting publications ticks behind this one."""
         pubend = stream.publisher
         self._has_begun[pubend] = True
         self.assign_silence(stream, tick)
@@ -290,19 +289,20 @@ class Pubends:
         self.go_on()
 
     def go_on(self) -> None:
-        """Log what waits, as far as those below and the log have room: a window at a time.
+        """Log waiting publications within the room of brokers below and of the log.
 
-        Publishers get no acknowledgement meanwhile, and have windows of their own.
+        At most one window is on the way to the log. Publishers receive no acknowledgement
+        meanwhile, and have windows of their own.
         """
         while self._held and self._logging_bytes < self._window_bytes and self._may_log():
             self._give(*self._held.popleft())
 
     def held(self) -> int:
-        """How many publications wait until there is room for them."""
+        """Return the number of publications that wait for room."""
         return sum(len(run) for _, run, _ in self._held)
 
     def waiting(self) -> int:
-        """How many publications wait until their pubend begins."""
+        """Return the number of publications that wait for the begin of their pubend."""
         return sum(len(run) for runs in self._waiting.values() for run, _ in runs)
 
     def _give(self, pubend: int, rest: PublicationRun, then: Callable[[], None]) -> None:
@@ -333,7 +333,7 @@ class Pubends:
             self._reserve(silent + _AHEAD_TICKS)
 
     def _note_logged(self, record: _Logged) -> None:
-        """Keep where a record is; where there are many, neighbours of one source go together."""
+        """Record the place of a record; in a long list, adjacent records share an entry."""
         before = self._logged[-1] if len(self._logged) > _LOGGED_RECORDS else None
         if (
             before is not None
@@ -347,10 +347,11 @@ class Pubends:
     # ------------------------------------------------------------ silence
 
     def assign_silence(self, stream: StreamId, through: int) -> None:
-        """Give no event a tick up to this one any more, and say so as soon as it holds for ever.
+        """Assign silence through a tick, and announce the silence once permanent.
 
-        Which is when the events that have such ticks, and that no restart may give another one,
-        are on disk.
+        No later event gets one of the ticks. The silence is permanent when the events with lower
+        ticks are durable, and the reservation is durable that keeps a restart from reusing the
+        ticks.
 
         Paper: [GD02] §2.2 (silence assigned beforehand).
         """
@@ -364,9 +365,9 @@ class Pubends:
         self._say_silent(pubend)
 
     def _silent_after(self, pubend: int, last: int, events: int) -> int:
-        """The tick up to which silence is to follow the last of so many events.
+        """Return the tick through which silence follows the last of `events` events.
 
-        It begins now, so that ticks never get far ahead of the clock.
+        The silence begins now, so that ticks never run far ahead of the clock.
         """
         now_ns = self._disk.machine.now_ns
         expected = self._expected[pubend].ticks_after(events, now_ns)
@@ -394,12 +395,12 @@ class Pubends:
     # ------------------------------------------------------------ releasing
 
     def release(self, stream: StreamId, through: int) -> None:
-        """Everybody is done with the events of a pubend up to a tick."""
+        """Release the events of a pubend through a tick."""
         self._released[stream.publisher] = through
         self._release()
 
     def _release(self) -> None:
-        """Chop the log, as soon as it is on disk what will not be in it any more."""
+        """Chop the log once the replaced rows are durable."""
         logged = self._logged
         if self._is_releasing:
             return
@@ -424,13 +425,13 @@ class Pubends:
 
 
 def unpack_logged(record: Buffer) -> tuple[int, int, PublicationRun]:
-    """A record of the log: the pubend, the first tick, and what the publisher has published."""
+    """Return the pubend, the first tick and the publisher's run in a record of the log."""
     pubend, first = _HEAD.unpack_from(record)
     return pubend, first, unpack_run(record, _HEAD.size)
 
 
 def _placed(stream: StreamId, first: int, run: PublicationRun) -> PublicationRun:
-    """A publisher's run as one of the stream, with consecutive ticks."""
+    """Return a publisher's run as a run of the stream, with consecutive ticks."""
     return PublicationRun(
         stream,
         range(first, first + len(run)),

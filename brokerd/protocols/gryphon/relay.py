@@ -1,4 +1,4 @@
-"""What goes down and up between brokers: knowledge and what is expected, and curiosity.
+"""Exchange of knowledge, expected acks and curiosity between brokers.
 
 Paper: [GD02] §2.4, §3.1, §3.2.
 """
@@ -37,22 +37,23 @@ UNWANTED = "unwanted"
 
 
 class Relay:
-    """All streams at one broker, and what neighbours say of them.
+    """All streams at one broker, and the messages of neighbours about them.
 
     Args:
-        has_session: whether anything can be said to a neighbour now.
-        on_news: more is known of a stream, or expected: its clients' end looks at it.
-        on_final: everybody is done with more of a stream of a pubend of this broker.
-        on_doubt: somebody asks for ticks of a stream of this broker that have not come yet.
-        on_links: neighbours may get somewhere else than before.
-        on_beyond: somebody is done with more of a stream of this broker than this broker has left.
-        check_run: raises RemoteProtocolError where attributes that a peer has sent are malformed.
+        has_session: returns whether a message can be sent to a neighbour now.
+        on_news: called with a stream after new knowledge or a request for acks, for its subend.
+        on_final: called when the final tick of a stream of this broker's pubend has advanced.
+        on_doubt: called for a nack with future ticks of a stream of this broker.
+        on_links: called when the reachable cells may have changed.
+        on_beyond: called for an ack beyond the knowledge that this broker has left of its own
+            stream.
+        check_run: raises RemoteProtocolError if attributes from a peer are malformed.
 
     Attributes:
-        has_lost: this broker has lost state, so neighbours may know more of its streams.
-        acks: what those above are told.
-        links: whom to tell and whom to ask.
-        below: what those below are told.
+        has_lost: this broker has lost state, so neighbours may have more of its streams.
+        acks: acks to brokers above.
+        links: receivers of messages and nacks.
+        below: transmission to cells below.
     """
 
     def __init__(
@@ -92,11 +93,11 @@ class Relay:
         self.acks = Acks(machine, routes, self.links, deadlines, interval_ns, on_final)
 
     def __iter__(self) -> Iterator[Stream]:
-        """All streams of which anything was ever said here."""
+        """Yield all streams with knowledge or requests at this broker."""
         return iter(self._streams.values())
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message of a neighbour."""
+        """Return the handlers of neighbours' messages by type."""
         return {
             Events: self._on_events,
             Silent: self._on_silent,
@@ -107,7 +108,7 @@ class Relay:
         }
 
     def stream(self, identity: StreamId) -> Stream:
-        """The stream, which is new where nothing was said of it."""
+        """Return the stream; create it if it is new here."""
         found = self._streams.get(identity)
         if found is None:
             upstream, children = self._routes.of(identity)
@@ -117,23 +118,23 @@ class Relay:
         return found
 
     def position(self, identity: StreamId) -> int:
-        """How far a stream was handed out here."""
+        """Return the tick through which a stream was delivered here."""
         found = self._streams.get(identity)
         return found.subend.position if found is not None else 0
 
     def can_ask(self, stream: Stream) -> bool:
-        """Whether there is anybody to ask of a stream."""
+        """Return True if a broker can be asked for a stream."""
         return stream.upstream is not None and bool(self.links.up(stream.identity, stream.via))
 
     # ------------------------------------------------------------ windows
 
     def answer_more(self, peer: BrokerNumber) -> None:
-        """A neighbour has room for more of what it has asked for."""
+        """Continue answers to a neighbour after its window was full."""
         for stream in self:
             self.below.answer_more(stream, peer)
 
     def expect_missed(self, peer: BrokerNumber, missed: dict[tuple[StreamId, Cell], None]) -> None:
-        """A neighbour that was not told of all is to ask for the rest at once."""
+        """Send AckExpected for missed events, so that a neighbour requests them at once."""
         for identity, onto in missed:
             through = self.stream(identity).knowledge.highest
             self._machine.send(peer, AckExpected(identity, through, onto))
@@ -141,7 +142,7 @@ class Relay:
     # ------------------------------------------------------------ sessions
 
     def met(self, peer: BrokerNumber, *, is_new: bool) -> None:
-        """A neighbour has a session; `is_new`: and no memory of an earlier one."""
+        """Handle a neighbour's new session; `is_new`: without memory of an earlier one."""
         for stream in self:
             stream.told.pop(peer, None)
             if is_new:
@@ -151,7 +152,7 @@ class Relay:
         self.acks.offer(self, peer)
 
     def lost(self, peer: BrokerNumber) -> None:
-        """A neighbour's session is over."""
+        """Handle the end of a neighbour's session."""
         for stream in self:
             if stream.via == peer:
                 stream.via = None
@@ -170,10 +171,7 @@ class Relay:
     # ------------------------------------------------------------ down
 
     def publish(self, stream: Stream, run: PublicationRun, silent: int) -> None:
-        """Events of a pubend of this broker are on disk, and silence follows them up to a tick.
-
-        Everybody may hear of both.
-        """
+        """Publish durable events of a pubend here, with silence behind them up to a tick."""
         start = stream.knowledge.highest + 1
         stream.knowledge.accumulate(start, silent + 1, run)
         self.below.forward(stream, run, silent + 1)
@@ -181,7 +179,7 @@ class Relay:
         self._on_news(stream)
 
     def publish_silence(self, stream: Stream, through: int) -> None:
-        """A stream of this broker has no other events up to a tick; who has asked is told."""
+        """Publish that a stream of this broker is silent through a tick, as an answer to nacks."""
         start = stream.knowledge.highest + 1
         if start <= through:
             stream.knowledge.accumulate(start, through + 1, None)
@@ -189,12 +187,12 @@ class Relay:
             self._on_news(stream)
 
     def restore(self, stream: Stream, run: PublicationRun) -> None:
-        """Events that an earlier incarnation has published; whoever lacks them will ask."""
+        """Restore events of an earlier incarnation; brokers that lack them send nacks."""
         start = stream.knowledge.highest + 1
         stream.knowledge.accumulate(start, run.last + 1, run)
 
     def expect_acks(self, stream: Stream, through: int, onto: Cell = EVERYWHERE) -> None:
-        """Ask those who are not done with what they should be done with.
+        """Request acks through a tick from cells that have not acknowledged so far.
 
         Paper: [GD02] §3.2 (AckExpected).
         """
@@ -257,9 +255,9 @@ class Relay:
             self._machine.send(peer, Done(self._routes.cell, (through,)))
 
     def _finish(self, stream: Stream, through: int) -> None:
-        """Everything is final up to a tick; who waits for silence there is told.
+        """Make a stream final through a tick, and answer requests for these ticks as silence.
 
-        With filters it is final before those below have heard of it.
+        With filters a tick may be final before the cells below have received it.
         """
         asked = [*stream.curious] if self._filters.is_on else ()
         wanted = [(peer, stream.wanted(peer, 0, through + 1)) for peer in asked]
@@ -309,9 +307,9 @@ class Relay:
         self.forget_asked()
 
     def forget_asked(self) -> None:
-        """Whoever asks again is heard again, after a while.
+        """Expire old requests upstream, so that repeated nacks are forwarded again.
 
-        A deadline, because time passes for a core with its deadlines only.
+        Sets a deadline, because time passes for a core with its deadlines only.
         """
         now_ns = self._machine.now_ns
         instants = [due for stream in self if (due := stream.forget_asked(now_ns)) is not None]
@@ -319,7 +317,7 @@ class Relay:
             self._deadlines.set((FORGETTING, None), min(instants))
 
     def settle(self, stream: Stream) -> None:
-        """Somebody is done with more: so may be all."""
+        """Advance the final tick of a stream after new acks."""
         for cell in self.below.skip_unwanted(stream):
             self.acks.pass_on(stream, cell)
         if stream.settle(skips_silence=self._filters.is_on):
@@ -329,20 +327,20 @@ class Relay:
             self._deadlines.set((UNWANTED, None), due_ns)
 
     def _may_be_unwanted(self, stream: Stream) -> bool:
-        """Whether events are kept here with which those above may be done."""
+        """Return True if events are kept here that brokers above may have released."""
         is_between = stream.upstream is not None and bool(stream.children)
         is_kept = is_between and self._filters.is_on and bool(stream.knowledge.events.events)
         return is_kept or stream.is_held_up
 
     def settle_all(self) -> None:
-        """Less may be wanted below: so may all be done with what is here."""
+        """Advance the final ticks of all streams, since filters below may want less."""
         for stream in self:
             self.settle(stream)
 
     def let_go(self) -> None:
-        """See Ostreams; after what is left those below are asked, unless those above do.
+        """See Ostreams; requests acks for the remaining events, unless brokers above do.
 
-        Filters are not the same everywhere: the pubend may be done with what is wanted here.
+        Filters differ between brokers: the pubend may have released events that are wanted here.
         """
         for stream in self:
             if stream.is_held_up:
@@ -375,7 +373,7 @@ class Relay:
                 self.ask(stream, [unknown], sideways=peer not in self._routes.peers)
 
     def _may_doubt(self, tick: int) -> bool:
-        """Whether somebody may ask for a tick that has not come: clocks differ by any amount."""
+        """Return True if a nack for a future tick is permitted: clocks differ by any amount."""
         return (self._parameters.is_total or self.has_lost) and tick < LAST_TICK
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
@@ -415,9 +413,9 @@ class Relay:
         end: int,
         run: PublicationRun | None,
     ) -> None:
-        """Make sure that what is said is not the contrary of what is known.
+        """Check that a message does not contradict the knowledge here.
 
-        With filters it may be: what nobody here wanted may come for somebody else.
+        Not checked with filters: an event unwanted here may arrive for another cell.
         """
         if self._filters.is_on:
             return
@@ -427,7 +425,7 @@ class Relay:
             raise RemoteProtocolError(peer, f"{stream.identity}: {error}") from None
 
     def _from_above(self, peer: BrokerNumber, identity: StreamId) -> Stream:
-        """The stream, of which members of the upstream cell tell, and of the same one."""
+        """Return the stream of a message from its upstream cell, or from this cell."""
         upstream = self._routes.upstream(peer, identity)
         if upstream is None or self._routes.cell_of(peer) not in (upstream, self._routes.cell):
             raise RemoteProtocolError(peer, f"{identity} does not come from there")
@@ -444,17 +442,17 @@ class Relay:
         return self.stream(identity)
 
     def _check_onto(self, peer: BrokerNumber, stream: Stream, onto: Cell) -> None:
-        """Members of a cell say for which one below it something is; others do not."""
+        """Check the target cell: only members of this cell name one of its cells below."""
         is_sideways = self._routes.cell_of(peer) == self._routes.cell
         if onto not in (stream.children if is_sideways else (EVERYWHERE,)):
             raise RemoteProtocolError(peer, f"{stream.identity} is for cell {onto}")
 
 
 def _check_ranges(peer: BrokerNumber, ranges: Sequence[Range]) -> None:
-    """Ranges that are said of a stream must be some, and none of them empty.
+    """Check that the ranges of a message are neither missing nor empty.
 
     Raises:
-        RemoteProtocolError: they are not.
+        RemoteProtocolError: the peer sent no range, or an empty range.
     """
     if not ranges or any(start >= end for start, end in ranges):
         raise RemoteProtocolError(peer, f"ranges {ranges}"[:300])

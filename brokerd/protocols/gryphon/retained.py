@@ -1,4 +1,4 @@
-"""The events of a stream that somebody may still ask for, as the runs in which they came.
+"""The events of a stream that may still be requested, in the runs of their arrival.
 
 Paper: [GD02] §3.1 (D ticks of an istream).
 """
@@ -11,20 +11,19 @@ from typing import Final
 from brokerd.model.publication import PublicationRun, merge_runs
 
 _SCATTERED: Final = 1_024
-"""So many runs may be as they came; more are made fewer, as many at once."""
+"""Number of runs that stay as they arrived; further runs are merged, as many at once."""
 _RUN_EVENTS: Final = 64
 
 
 class RetainedEvents:
-    """Runs of one stream whose extents do not overlap, by tick.
+    """Runs of one stream with disjoint extents, by tick.
 
-    Payloads are the slices they came in; nothing here looks at them. Where somebody takes nothing,
-    lone events become so many that each is to cost little beside its payload: old ones are copied
-    into longer runs.
+    Payloads are the slices that arrived, and are never decoded. If a receiver is stalled, single
+    events become so many that their overhead matters: old events are copied into longer runs.
 
     Attributes:
-        events: how many there are.
-        payload_bytes: of all of them.
+        events: number of events.
+        payload_bytes: of all events.
     """
 
     __slots__ = ("_dense", "_firsts", "_runs", "events", "payload_bytes")
@@ -37,11 +36,11 @@ class RetainedEvents:
         self.payload_bytes = 0
 
     def __iter__(self) -> Iterator[PublicationRun]:
-        """The runs, lowest first."""
+        """Yield the runs, lowest first."""
         return iter(self._runs)
 
     def add(self, run: PublicationRun) -> None:
-        """Keep a run, between whose ends nothing is kept yet."""
+        """Add a run; no event may be retained between its ends."""
         self.events += len(run)
         self.payload_bytes += run.payload_bytes()
         if not self._runs or run.first > self._runs[-1].last:
@@ -57,11 +56,11 @@ class RetainedEvents:
 
     @property
     def is_scattered(self) -> bool:
-        """Whether there are many runs that could be fewer."""
+        """True if there are many runs that can be merged."""
         return len(self._runs) - self._dense >= 2 * _SCATTERED
 
     def condense(self, through: int) -> None:
-        """Make long runs of old short ones; nothing will be added up to this tick."""
+        """Merge old short runs into long runs; no event will be added through this tick."""
         known = max(0, bisect_left(self._firsts, through + 1) - 1)
         end = min(len(self._runs) - _SCATTERED, known)
         found: list[PublicationRun] = []
@@ -81,11 +80,11 @@ class RetainedEvents:
 
     @property
     def last(self) -> int:
-        """The tick of the last one; 0 when there is none."""
+        """The tick of the last event; 0 without events."""
         return self._runs[-1].last if self._runs else 0
 
     def within(self, start: int, end: int) -> PublicationRun | None:
-        """The events in [start, end) as one run; None when there are none."""
+        """Return the events in [start, end) as one run; None without events."""
         first = max(0, bisect_right(self._firsts, start) - 1)
         after = bisect_left(self._firsts, end)
         parts = [
@@ -96,13 +95,13 @@ class RetainedEvents:
         return merge_runs(parts) if parts else None
 
     def cut(self, start: int, end: int, room_bytes: int, event_bytes: int) -> tuple[int, int]:
-        """Where the events in [start, end) get more than there is room for; at least one fits.
+        """Return the place in [start, end) at which the events exceed the room; at least one fits.
 
         Args:
-            event_bytes: what each counts beside its payload.
+            event_bytes: weight of an event in addition to its payload.
 
         Returns:
-            The tick before which to cut, `end` where all fit, and the room that is left then.
+            The tick before which to cut, `end` if all events fit, and the remaining room.
         """
         first = max(0, bisect_right(self._firsts, start) - 1)
         for run in self._runs[first : bisect_left(self._firsts, end)]:
@@ -117,7 +116,7 @@ class RetainedEvents:
         return end, room_bytes
 
     def ticks(self, start: int, end: int) -> list[int]:
-        """The ticks of the events in [start, end)."""
+        """Return the ticks of the events in [start, end)."""
         first = max(0, bisect_right(self._firsts, start) - 1)
         found: list[int] = []
         for run in self._runs[first : bisect_left(self._firsts, end)]:
@@ -125,7 +124,7 @@ class RetainedEvents:
         return found
 
     def after(self, tick: int) -> int | None:
-        """The tick of the first event behind `tick`; None when there is none."""
+        """Return the tick of the first event behind `tick`; None without one."""
         place = max(0, bisect_right(self._firsts, tick) - 1)
         if place < len(self._runs) and self._runs[place].last <= tick:
             place += 1
@@ -135,19 +134,19 @@ class RetainedEvents:
         return run.first if run.first > tick else run.sequences[bisect_right(run.sequences, tick)]
 
     def runs_after(self, tick: int) -> Iterator[PublicationRun]:
-        """The runs with events behind `tick`, lowest first."""
+        """Yield the runs with events behind `tick`, lowest first."""
         first = max(0, bisect_right(self._firsts, tick) - 1)
         for place in range(first, len(self._runs)):
             if self._runs[place].last > tick:
                 yield self._runs[place]
 
     def runs_before(self, tick: int) -> Iterator[PublicationRun]:
-        """The runs with events below `tick`, highest first."""
+        """Yield the runs with events below `tick`, highest first."""
         for place in range(bisect_left(self._firsts, tick) - 1, -1, -1):
             yield self._runs[place]
 
     def before(self, tick: int) -> int | None:
-        """The tick of the last event below `tick`; None when there is none."""
+        """Return the tick of the last event below `tick`; None without one."""
         place = bisect_left(self._firsts, tick) - 1
         if place < 0:
             return None
@@ -155,11 +154,11 @@ class RetainedEvents:
         return sequences[bisect_left(sequences, tick) - 1]
 
     def last_up_to(self, tick: int) -> int | None:
-        """The tick of the last event at `tick` or below; None when there is none."""
+        """Return the tick of the last event at `tick` or below; None without one."""
         return self.before(tick + 1)
 
     def drop_through(self, tick: int) -> None:
-        """Let go of the events up to `tick`."""
+        """Remove the events through `tick`."""
         runs = self._runs
         gone = 0
         while gone < len(runs) and runs[gone].last <= tick:
@@ -178,7 +177,7 @@ class RetainedEvents:
             runs[0], self._firsts[0] = rest, rest.first
 
     def keep_only(self, ticks: Collection[int]) -> None:
-        """Let go of all events but those at these ticks."""
+        """Remove all events except at these ticks."""
         old, self._runs, self._firsts, self._dense = self._runs, [], [], 0
         self.events = self.payload_bytes = 0
         for run in old:
@@ -192,7 +191,7 @@ class RetainedEvents:
 
 
 def _dense_run(runs: Sequence[PublicationRun]) -> list[PublicationRun]:
-    """Runs as one, whose payload is one piece; nothing for none."""
+    """Return runs as one run with a single piece of payload; an empty list for none."""
     if len(runs) < 2:
         return [*runs]
     merged = merge_runs(runs)
@@ -200,13 +199,13 @@ def _dense_run(runs: Sequence[PublicationRun]) -> list[PublicationRun]:
 
 
 def sequences_within(run: PublicationRun, start: int, end: int) -> range | tuple[int, ...]:
-    """The ticks of a run's events in [start, end)."""
+    """Return the ticks of a run's events in [start, end)."""
     sequences = run.sequences
     return sequences[bisect_left(sequences, start) : bisect_left(sequences, end)]
 
 
 def part_of(run: PublicationRun, start: int, end: int) -> PublicationRun | None:
-    """The events of a run in [start, end); None when there are none."""
+    """Return the events of a run in [start, end); None without events."""
     if run.first >= start and run.last < end:
         return run
     sequences = run.sequences

@@ -1,4 +1,4 @@
-"""Where each stream comes from and goes to: the tree of cells, from the cell of its pubend on.
+"""The source and the targets of streams: the tree of cells, rooted at the cell of a pubend.
 
 Paper: [GD02] §3 (virtual brokers, spanning trees, link bundles).
 """
@@ -11,11 +11,11 @@ from brokerd.overlay.topology import Topology
 KIND = "cells"
 
 Cell = int
-"""A cell's number, its place in the overlay."""
+"""The number of a cell, its place in the overlay."""
 
 
 def hosts_clients(topology: Topology, broker: BrokerNumber) -> bool:
-    """Whether clients may be at a broker: only where it is a cell of its own.
+    """Return True if a broker may have clients: only the single broker of a cell may.
 
     Paper: [GD02] §3 ("the cells of publisher and subscriber hosting brokers are singletons").
     """
@@ -30,16 +30,16 @@ def _cells_of(topology: Topology) -> CellGraph:
 
 
 class Routes:
-    """What one broker knows of the tree of cells; sets of cells are bit sets.
+    """The tree of cells as seen from one broker; sets of cells are bit sets.
 
     Attributes:
-        neighbours: whom it is linked to, in ascending order.
-        cell: its own.
-        peers: who else is in it, in the order of the topology.
-        cells: the neighbouring ones.
-        behind: per neighbouring cell, that one and all that lie behind it.
-        cell_count: how many there are.
-        is_plain: every cell is one broker, so that there is one way to each.
+        neighbours: the linked brokers, in ascending order.
+        cell: the broker's cell.
+        peers: the other members of the cell, in the order of the topology.
+        cells: the neighbouring cells.
+        behind: per neighbouring cell, the cell and all cells behind it.
+        cell_count: number of all cells.
+        is_plain: every cell has one broker, so that one path leads to each.
     """
 
     def __init__(self, broker: BrokerNumber, topology: Topology, pubends: int) -> None:
@@ -69,51 +69,51 @@ class Routes:
 
     @property
     def is_host(self) -> bool:
-        """Whether clients may be here."""
+        """True if this broker may have clients."""
         return not self.peers
 
     def pubend_streams(self) -> tuple[StreamId, ...]:
-        """The streams of all pubends that there are, in order."""
+        """Return the streams of all pubends, in order."""
         return tuple(
             StreamId(broker, pubend, 0) for broker in self.hosts for pubend in range(self._pubends)
         )
 
     @property
     def hosts(self) -> tuple[BrokerNumber, ...]:
-        """The brokers where clients and pubends may be, in order."""
+        """The brokers that may have clients and pubends, in order."""
         return tuple(
             broker for broker in sorted(self._cells) if len(self._members[self._cells[broker]]) == 1
         )
 
     def is_leaf(self, broker: BrokerNumber) -> bool:
-        """Whether there is such a broker, and none lies behind it."""
+        """Return True if the broker exists, and no broker lies behind it."""
         return broker in self._cells and len(self._near.get(self._cells[broker], ())) == 1
 
     def towards(self, broker: BrokerNumber) -> Cell:
-        """The neighbouring cell behind which a broker is; this one where it is in it."""
+        """Return the neighbouring cell that leads to a broker; this cell for its members."""
         cell = self._cells[broker]
         return self._towards.get(cell, cell)
 
     def cell_of(self, broker: BrokerNumber) -> Cell:
-        """The cell of a broker."""
+        """Return the cell of a broker."""
         return self._cells[broker]
 
     def linked(self, cell: Cell) -> tuple[BrokerNumber, ...]:
-        """The members of a neighbouring cell that this broker has a link to."""
+        """Return the members of a neighbouring cell that are linked to this broker."""
         return tuple(each for each in self._members[cell] if each in self.neighbours)
 
     def of(self, stream: StreamId) -> tuple[Cell | None, tuple[Cell, ...]]:
-        """The cell that a stream comes from, None at its pubend, and those it goes to."""
+        """Return the upstream cell of a stream, None at its pubend, and its downstream cells."""
         if stream.broker == self._broker:
             return None, self.cells
         upstream = self._towards[self._cells[stream.broker]]
         return upstream, tuple(each for each in self.cells if each != upstream)
 
     def upstream(self, peer: BrokerNumber, stream: StreamId) -> Cell | None:
-        """The cell that a stream comes from; None at its pubend.
+        """Return the upstream cell of a stream; None at its pubend.
 
         Raises:
-            RemoteProtocolError: there is no such stream; `peer` has named it.
+            RemoteProtocolError: the stream does not exist; `peer` has named it.
         """
         is_here = stream.broker == self._broker and self.is_host
         cell = self._cells.get(stream.broker)

@@ -1,7 +1,8 @@
-"""One stream at one broker: what is known of it, who has asked for what, and who is done.
+"""One stream at one broker: its knowledge, curiosity and acks.
 
-Paper: [GD02] §2.4, §3.1 (istream and ostreams). Deviates: what a child knows is not kept, because
-it follows from what is known here and from its filter; of its ostream curiosity and acks are left.
+Paper: [GD02] §2.4, §3.1 (istream and ostreams). Deviates: the knowledge of a child is not stored,
+because it follows from the knowledge here and the child's filter; of its ostream curiosity and acks
+remain.
 """
 
 from collections import deque
@@ -20,15 +21,15 @@ class Stream:
     """One stream at one broker.
 
     Attributes:
-        upstream: the cell that it comes from; None at its pubend.
-        children: the cells that it goes to.
-        via: who of upstream has told of it last, on a session that is still up.
-        asked: what upstream was asked for lately.
-        curious: per broker that has asked, what of it is unknown here.
-        held: nothing behind this tick becomes final, whoever is done; None: no such bound.
-        told: per broker, up to where it was told of events on its present session.
-        waits_for: per cell, an event that it wants, and by which filters; see FilterTable.changes.
-        is_expected: somebody above has asked after its events since `overdue` was asked.
+        upstream: the cell that the stream arrives from; None at its pubend.
+        children: the cells that the stream goes to.
+        via: the upstream broker that last sent events, on a session that is still established.
+        asked: ticks that were recently requested upstream.
+        curious: per broker, requested ticks that are unknown here.
+        held: no tick behind this one becomes final, whatever the acks; None: no such bound.
+        told: per broker, the end of the events sent on its present session.
+        waits_for: per cell, a wanted event, and the filters' version; see FilterTable.changes.
+        is_expected: an AckExpected has arrived from above since the last call of `overdue`.
     """
 
     __slots__ = (
@@ -79,33 +80,33 @@ class Stream:
     # ------------------------------------------------------------ who is done
 
     def done_by(self, child: Cell) -> int:
-        """Up to where everybody in and below a cell is done."""
+        """Return the tick through which a cell and all cells below have acknowledged."""
         return max(self._done[child], self.knowledge.final)
 
     def done_here(self) -> int:
-        """Up to where clients here are done, and what is held behind that may go."""
+        """Return the tick through which clients here have acknowledged, within `held`."""
         done = self.subend.done
         return done if self.held is None else min(done, self.held)
 
     def note_done(self, child: Cell, through: int) -> bool:
-        """Somebody of a cell has said so; whether that is news."""
+        """Record an ack of a cell; return True if the ack is new."""
         if through <= self._done[child]:
             return False
         self._done[child] = through
         return True
 
     def drop(self, child: Cell) -> None:
-        """A cell below is gone for good: nobody waits for it."""
+        """Remove a decommissioned cell below; no stream waits for its acks."""
         self.children = tuple(each for each in self.children if each != child)
         self._done.pop(child, None)
 
     def settle(self, *, skips_silence: bool = False) -> bool:
-        """Everything is final with which all are done, here and below; whether that has grown.
+        """Advance the final tick to the least ack, here and below; return True if it advanced.
 
-        What clients here are not done with stays as they were given it: a copy would be one more.
+        Events that clients here have not acknowledged stay as delivered: a copy would cost memory.
 
         Args:
-            skips_silence: whether all are done with silence that nobody was told of.
+            skips_silence: whether silence counts as acknowledged without a transmission.
         """
         self.knowledge.condense(self.subend.done)
         done = [*map(self.done_by, self.children)]
@@ -118,7 +119,7 @@ class Stream:
         return self.finish(min(done))
 
     def finish(self, through: int) -> bool:
-        """Everything up to a tick is final."""
+        """Make everything through a tick final; return True if the final tick advanced."""
         if not self.knowledge.finish(through):
             return False
         self.answered(0, through + 1)
@@ -128,14 +129,14 @@ class Stream:
 
     @property
     def is_held_up(self) -> bool:
-        """Whether events lie behind an unknown tick, without which nobody is done with them."""
+        """True if events lie behind an unknown tick, and cannot be acknowledged without it."""
         knowledge = self.knowledge
         return knowledge.events.last > knowledge.horizon(knowledge.final)
 
     def overdue(self) -> int | None:
-        """The last of the events that are here since this was asked before.
+        """Return the last event that was already here at the previous call.
 
-        None where there are none, or somebody above asks after them.
+        None without such an event, or if a broker above has requested acks meanwhile.
         """
         events, was_expected = self.knowledge.events, self.is_expected
         last = events.last_up_to(self._kept)
@@ -145,18 +146,18 @@ class Stream:
     # ------------------------------------------------------------ curiosity
 
     def want(self, peer: BrokerNumber, ranges: Sequence[Range]) -> None:
-        """A broker has asked for what is unknown here."""
+        """Record a broker's request for ticks that are unknown here."""
         curious = self.curious.setdefault(peer, IntervalSet())
         for start, end in ranges:
             curious.add(start, end)
 
     def wanted(self, peer: BrokerNumber, start: int, end: int) -> list[Range]:
-        """What a broker has asked for of [start, end)."""
+        """Return the ticks of [start, end) that a broker has requested."""
         curious = self.curious.get(peer)
         return curious.within(start, end) if curious is not None else []
 
     def satisfy(self, peer: BrokerNumber, start: int, end: int) -> None:
-        """A broker was told of [start, end), or has forgotten that it asked."""
+        """Remove [start, end) from a broker's requests, after an answer or an ack."""
         curious = self.curious.get(peer)
         if curious is not None:
             curious.remove(start, end)
@@ -164,11 +165,13 @@ class Stream:
                 del self.curious[peer]
 
     def forget(self, peer: BrokerNumber) -> None:
-        """A broker has forgotten what it asked for."""
+        """Remove all requests of a broker."""
         self.curious.pop(peer, None)
 
     def ask(self, ranges: Sequence[Range], now_ns: Instant, until_ns: Instant) -> list[Range]:
-        """What of these ranges was not asked for lately, and is from now on; nothing of it twice.
+        """Return the ticks of the ranges without a recent request, and record their request.
+
+        No tick is returned twice.
 
         Paper: [GD02] §3.1 (consolidation and forgetting of curiosity).
         """
@@ -182,7 +185,7 @@ class Stream:
         return fresh
 
     def forget_asked(self, now_ns: Instant) -> Instant | None:
-        """What was asked for long ago may be asked for again; returns when there is more of it."""
+        """Remove expired requests; return the next instant of expiry, None without requests."""
         while self._asked_until and self._asked_until[0][2] <= now_ns:
             start, end, _ = self._asked_until.popleft()
             self.asked.remove(start, end)
@@ -191,7 +194,7 @@ class Stream:
         return self._asked_until[0][2] if self._asked_until else None
 
     def answered(self, start: int, end: int) -> None:
-        """What was asked for of [start, end) is known."""
+        """Remove [start, end) from the requests upstream, since its ticks have arrived."""
         if self.asked:
             self.asked.remove(start, end)
             if not self.asked:

@@ -1,4 +1,4 @@
-"""What the clients of one broker have had of one stream, and what they still wait for.
+"""The subend of a stream: deliveries to the clients of one broker, and gaps.
 
 Paper: [GD02] §2.3 (doubt horizon, delivery), §3.2 (liveness of subends).
 """
@@ -15,7 +15,7 @@ from brokerd.protocols.interface import Instant
 
 @dataclass(slots=True, eq=False)
 class Delivered:
-    """Events that were handed to clients; `open` parts of it are not acknowledged yet."""
+    """Events that were delivered to clients; `open` parts have no acknowledgement yet."""
 
     stream: StreamId
     first: int
@@ -23,15 +23,15 @@ class Delivered:
 
 
 class Subend:
-    """One stream's end at one broker.
+    """The end of one stream at one broker.
 
-    Where nobody subscribes nothing is wanted, and everything counts as had; a subscription
+    Without a subscription nothing is wanted, and everything counts as delivered; a subscription
     begins behind that.
 
     Attributes:
-        position: everything up to here was handed to clients, or is silent.
-        expected: there is something up to here, as others say.
-        gaps: what is unknown behind it, although something later is known or expected.
+        position: all ticks through this one were delivered to clients, or are silent.
+        expected: the last tick that an AckExpected has announced.
+        gaps: unknown ticks behind the position, below a later event, silence or expected tick.
     """
 
     __slots__ = ("_doubted", "_open", "expected", "gaps", "position")
@@ -45,11 +45,11 @@ class Subend:
 
     @property
     def done(self) -> int:
-        """Every client that is here is done with what is up to this tick."""
+        """The tick through which all present clients have acknowledged."""
         return self._open[0].first - 1 if self._open else self.position
 
     def done_with(self, knowledge: Knowledge) -> int:
-        """The same, and the silence behind it, whatever it waits for in total order."""
+        """Return the acknowledged tick and the silence behind it, even undelivered silence."""
         if self._open:
             return self.done
         through = knowledge.horizon(self.position)
@@ -57,11 +57,11 @@ class Subend:
         return through if event is None else min(through, event - 1)
 
     def expect(self, through: int) -> None:
-        """There is something up to this tick; what of it is unknown is asked for at once."""
+        """Expect ticks through this one; unknown ticks are requested at once."""
         self.expected = max(self.expected, through)
 
     def doubt(self, through: int) -> bool:
-        """Something else waits for what is unknown up to here; whether that is news.
+        """Request ticks that delay another stream's event; return True for a new request.
 
         Paper: [GD02] §3.2 (DCT).
         """
@@ -70,18 +70,18 @@ class Subend:
         return is_news
 
     def skip(self, knowledge: Knowledge) -> None:
-        """Nobody wants what there is."""
+        """Advance the position to the end of the stream, since no client wants its events."""
         self.position = max(self.position, knowledge.highest, self.expected)
         self._doubted = 0
 
     def next_range(self, knowledge: Knowledge) -> Range | None:
-        """What can be handed to clients now, from the position to the doubt horizon."""
+        """Return the range that can be delivered now, from the position to the doubt horizon."""
         position = self.position = max(self.position, knowledge.final)
         horizon = knowledge.horizon(position)
         return (position + 1, horizon + 1) if horizon > position else None
 
     def see_gaps(self, knowledge: Knowledge, now_ns: Instant) -> None:
-        """See what is missing up to the last tick that is known or expected."""
+        """Update the gaps up to the last tick with knowledge or expectation."""
         asked = max(self.expected, self._doubted)
         start, end = self.position + 1, max(knowledge.highest, asked) + 1
         self.gaps.update(knowledge.known.gaps(start, end) if start < end else (), now_ns)
@@ -89,10 +89,10 @@ class Subend:
             self.gaps.hurry(asked, now_ns)
 
     def opened(self, entry: Delivered) -> None:
-        """Wait until clients are done with these events, the latest ones."""
+        """Record delivered events, the latest ones, until clients acknowledge them."""
         self._open.append(entry)
 
     def closed(self) -> None:
-        """Some may be done with what they had."""
+        """Remove the first entries without open parts."""
         while self._open and not self._open[0].open:
             self._open.popleft()

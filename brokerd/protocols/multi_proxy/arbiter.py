@@ -1,12 +1,12 @@
-"""A server that decides who owns topics, and one that is told to own some.
+"""The arbiter of topics, which decides on their owners, and the assignments of a server.
 
-Each topic has one arbiter, by a hash. It gives the topic to a server that some proxy proposes, in
-three steps, each on disk before the next: pending, assigned at the server, owned. Nobody is told of
-an owner before the last one, so that until then another server can be taken instead.
+A topic has one arbiter, by a hash. The arbiter gives the topic to a server that a proxy proposes,
+in three steps, each durable before the next: pending, assigned at the server, owned. No broker is
+notified of an owner before the last step, so that until then another server can be chosen.
 
-A topic that has an owner may move to another server (MOVE), in a higher generation: that it is to
-is on disk before its owner hears of it, which gives it away (`giving.py`) and says when the other
-one has all of it.
+A topic with an owner may move to another server (MOVE), in a higher generation: the decision is
+durable before the owner is notified; the owner gives the topic away (`giving.py`) and reports when
+the other server has all of it.
 
 Paper: none. [MP22] §4 leaves open that two servers own a topic, whose merging loses messages.
 """
@@ -36,25 +36,27 @@ from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.leaps import check_generation
 
 GIVING: Final = "giving"
-"""Purpose of the deadline at which owners are told again to give topics away."""
+"""Purpose of the deadline at which owners are asked again to give topics away."""
 OWNERS: Final = "owners"
-"""Per topic of this arbiter: its server, the generation, and whether that server has it; where it
-has moved, also to whom it is to, and who has had it."""
+"""Per topic of this arbiter: the server, the generation, and a flag for ownership.
+
+Of a moved topic also the future server and the past servers.
+"""
 ASSIGNED: Final = "assigned"
-"""Per topic that this server was told to own, in which generation."""
+"""Per topic assigned to this server, the generation."""
 
 
 @dataclass(slots=True)
 class Decision:
-    """Who owns a topic, or may come to.
+    """The owner of a topic, or a candidate.
 
     Attributes:
-        is_owner: the server has said that it has the topic, and that is on disk.
-        is_kept: this decision is on disk.
-        since_ns: when it was made; 0: before a crash.
-        waiting: the homes that have asked, in order.
-        to: whom it is to give the topic to; None: it keeps it.
-        had: who has given it away.
+        is_owner: True once the server has confirmed the topic, durably.
+        is_kept: True once this decision is durable.
+        since_ns: the time of the decision; 0: before a crash.
+        waiting: the access brokers that have asked, in order.
+        to: the server that the topic moves to; None: it stays.
+        had: the servers that have given the topic away.
     """
 
     server: BrokerNumber
@@ -68,14 +70,14 @@ class Decision:
 
 
 class Arbiter:
-    """Of the topics of which this server is the arbiter, who owns them.
+    """The decisions on owners of the topics of this arbiter.
 
     Args:
-        retry_ns: how long a server may leave an Assign unanswered before another one is taken.
-        decides: whether this is the arbiter of a topic.
-        assign: tells a server that it owns topics, over a proxy.
-        give: tells a server to give a topic away, over any proxy.
-        answer: tells a home who owns topics.
+        retry_ns: how long a server may leave an Assign unanswered before another server is chosen.
+        decides: returns True if this is the arbiter of a topic.
+        assign: sends an assignment to a server, over a proxy.
+        give: asks a server to give a topic away, over any proxy.
+        answer: sends owners to an access broker.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Arbiter:
         self._decisions: dict[int, Decision] = {}
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over what an earlier incarnation has decided."""
+        """Restore the decisions of an earlier incarnation."""
         for key, (server, generation, is_owner, *moves) in recovered.get(OWNERS, {}).items():
             decision = Decision(server, generation, bool(is_owner), is_kept=True)
             if moves:
@@ -109,7 +111,11 @@ class Arbiter:
             self._decisions[int(key)] = decision
 
     def on_claim(self, peer: BrokerNumber, message: Claim) -> None:
-        """Say who owns topics, and see to it that somebody does."""
+        """Answer with the owners of topics, and decide on those without an owner.
+
+        Raises:
+            RemoteProtocolError: this is not the arbiter of a topic; the fault of the peer.
+        """
         owners: list[Owner] = []
         for topic, candidate, _ in message.candidates:
             if not self._decides(topic):
@@ -149,7 +155,11 @@ class Arbiter:
         self._assign(peer, Assign(decision.server, self._broker, (generation,)))
 
     def on_assigned(self, peer: Peer, message: Assigned) -> None:
-        """A server has topics; what it was given in an older generation is another one's now."""
+        """Take the confirmation of a server; an older generation is another server's now.
+
+        Raises:
+            RemoteProtocolError: the server was not given a topic; the fault of the peer.
+        """
         for topic, number in message.generations:
             decision = self._decisions.get(topic)
             last = decision.generation + (decision.to is not None) if decision is not None else 0
@@ -175,11 +185,15 @@ class Arbiter:
     # ------------------------------------------------------------ topics that move
 
     def begin(self) -> None:
-        """All that was on disk is known: go on with what was not answered."""
+        """Repeat unanswered requests after all rows and the log are read."""
         self._give_all()
 
     def on_move(self, peer: Peer, message: Move) -> None:
-        """A proxy would have other servers own topics; none that has had one gets it again."""
+        """Take a proxy's proposal to move topics; no past owner becomes owner again.
+
+        Raises:
+            RemoteProtocolError: this is not the arbiter of a topic; the fault of the peer.
+        """
         for topic, server, _ in message.owners:
             if not self._decides(topic):
                 raise RemoteProtocolError(peer, f"broker {self._broker} decides not on {topic}")
@@ -203,11 +217,11 @@ class Arbiter:
             self._give_one(topic, decision)
 
     def due(self) -> None:
-        """Servers that were to give topics away have not said that they have."""
+        """Repeat requests to give topics away."""
         self._give_all()
 
     def _move(self, topic: int, decision: Decision, server: BrokerNumber) -> None:
-        """Whoever was to have a topic has it, says the server that has given it away."""
+        """Record the new owner that the giving server reports."""
         if server != decision.to:
             return
         generation, had = decision.generation + 1, (*decision.had, decision.server)
@@ -228,10 +242,10 @@ def _row(topic: int, decision: Decision) -> Change:
 
 
 class Assignments:
-    """The topics that a server was told to own.
+    """The topics assigned to a server.
 
     Args:
-        answer: tells an arbiter that this is on disk, over a proxy.
+        answer: sends a confirmation of durable assignments to an arbiter, over a proxy.
     """
 
     def __init__(self, disk: Durability, answer: Callable[[BrokerNumber, Assigned], None]) -> None:
@@ -240,23 +254,23 @@ class Assignments:
         self._kept: dict[int, int] = {}
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over what an earlier incarnation was told."""
+        """Restore the assignments of an earlier incarnation."""
         self._kept = {int(key): number for key, number in recovered.get(ASSIGNED, {}).items()}
 
     def generation(self, topic: int) -> int:
-        """In which this server was told to own a topic, which is on disk; 0: it was not."""
+        """Return the durable generation of an assigned topic; 0 if not assigned."""
         return self._kept.get(topic, 0)
 
     def row(self, topic: int, number: int) -> Change:
-        """What is to be on disk of a topic that another server gives to this one."""
+        """Return the row of a topic that another server gives to this one."""
         return Change(ASSIGNED, str(topic), number)
 
     def keep(self, topic: int, number: int) -> None:
-        """A topic is this server's in a generation, which is on disk."""
+        """Record a durable generation of a topic of this server."""
         self._kept[topic] = max(number, self._kept.get(topic, 0))
 
     def on_assign(self, peer: BrokerNumber, message: Assign) -> None:
-        """Own these topics, unless a later attempt has given them here already."""
+        """Take an assignment of topics, unless a later generation is here already."""
         for topic, number in message.generations:
             check_generation(peer, topic, self._kept.get(topic, 0), number)
         new = [each for each in message.generations if each.number > self._kept.get(each.topic, 0)]
@@ -272,16 +286,16 @@ class Assignments:
 
 
 class Ownership:
-    """What a server decides of owners, and what it owns.
+    """The decisions of a server on owners, and the server's own topics.
 
     Args:
-        decides: whether this is the arbiter of a topic.
-        proxies: those with which there is a session.
-        answer: tells a home who owns topics.
+        decides: returns True if this is the arbiter of a topic.
+        proxies: proxies with a session.
+        answer: sends owners to an access broker.
 
     Attributes:
         arbiter: for the topics that it decides on.
-        assignments: what it was told to own.
+        assignments: the topics assigned to this server.
         give: gives a topic away.
     """
 
@@ -314,25 +328,25 @@ class Ownership:
         self.assignments = Assignments(disk, self._assigned)
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over what an earlier incarnation has decided and was told."""
+        """Restore decisions and assignments of an earlier incarnation."""
         self.arbiter.recover(recovered)
         self.assignments.recover(recovered)
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes what comes from other servers over a proxy."""
+        """Return the handlers of messages from other servers over a proxy."""
         return {Assign: self._on_assign, Assigned: self._on_assigned, Give: self._on_give}
 
     def owns(self, topic: int) -> bool:
-        """Whether this server was told to own a topic, and has that on disk."""
+        """Return True if a topic is durably assigned to this server."""
         return self.assignments.generation(topic) > 0
 
     def announce(self, topics: Collection[int]) -> None:
-        """Homes know that these topics are this server's: all proxies may."""
+        """Announce topics of this server to all proxies, as access brokers use them now."""
         for proxy in self._proxies:
             self.tell(proxy, topics)
 
     def tell(self, proxy: BrokerNumber, topics: Collection[int]) -> None:
-        """Tell a proxy that topics are this server's, but for those that only began to be."""
+        """Announce topics to a proxy, except those that are not durably assigned."""
         generation = self.assignments.generation
         owners = tuple(
             Owner(topic, self._broker, generation(topic)) for topic in topics if self.owns(topic)
@@ -368,14 +382,14 @@ class Ownership:
     # ------------------------------------------------------------ topics that move
 
     def given(self, arbiter: BrokerNumber, topic: int, owner: BrokerNumber, number: int) -> None:
-        """Tell an arbiter that another server has a topic which this one has given to it."""
+        """Report to an arbiter that another server has a topic that this server gave away."""
         self._over_any(arbiter, Assigned(owner, arbiter, (Generation(topic, number),)))
 
     def _give(self, message: Give) -> None:
         self._over_any(message.server, message)
 
     def _over_any(self, server: BrokerNumber, message: Give | Assigned) -> None:
-        """Tell a server something, over one proxy after the other; it may be this one."""
+        """Send a message to a server, over one proxy after the other; it may be this server."""
         proxies = [*self._proxies]
         if server == self._broker:
             if isinstance(message, Give):

@@ -1,12 +1,13 @@
-"""Ownership by which two servers may own a topic and nothing is lost: its homes and proxies.
+"""Ownership by which two servers may own a topic without loss: access brokers and proxies.
 
-A proxy gives a topic that it does not know to a server, as the paper's does. A home keeps what it
-was told, on disk before it goes by it, and goes to one server per topic; so what it puts is put at
-one server only, until that one says that another one has all of it. Where homes have been told of
-different servers their proxies find it within a period, and have one give the topic to the other.
+A proxy without an owner for a topic gives the topic to a server, as the paper's proxy does. An
+access broker stores the answer durably before using it, and uses one server per topic; so its
+publish requests go to one server only, until that server reports that another server has
+everything. If access brokers have different servers for a topic, their proxies detect this within
+a period, and have one server give the topic to the other.
 
-Paper: [MP22] §3 (assignment), §3.1.5, §3.1.6. Deviates: the home keeps the answer, so that a proxy
-that has forgotten everything parts nobody from a topic that is in use.
+Paper: [MP22] §3 (assignment), §3.1.5, §3.1.6. Deviates: the access broker stores the answer, so
+that a proxy that has lost its memory separates no broker from a topic in use.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +21,14 @@ from brokerd.protocols.multi_proxy.paper import PaperClaims
 
 
 class CausalClaims(PaperClaims):
-    """What one proxy thinks: it gives topics to servers, and finds out who else has done so."""
+    """The owners at a proxy that gives topics to servers itself, and detects double owners."""
 
 
 class CausalOwners(MovingOwners):
-    """The server to which one home goes for each topic; another one only when that one says so.
+    """The server of each topic at an access broker; changes only at the word of that server.
 
     Args:
-        carrier: a server that is reached, over which a proxy is asked; None: none is.
+        carrier: returns a reachable server, over which a proxy is asked; None without one.
     """
 
     def __init__(
@@ -41,16 +42,16 @@ class CausalOwners(MovingOwners):
         self._known.update((int(key), owner) for key, owner in recovered.get(CHOSEN, {}).items())
 
     def remember(self, owners: Sequence[Owner]) -> None:
-        """See Owners: what subscriptions know says nothing of who has a topic now."""
+        """See Owners: positions of subscriptions prove no present owner."""
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """See Owners: nobody is told who owns topics without having asked."""
+        """See Owners: an unrequested owner is an error of the peer."""
         raise RemoteProtocolError(peer, f"it says without being asked that {owners} own topics")
 
-    # ------------------------------------------------------------ who is asked for the first time
+    # ------------------------------------------------------------ first requests
 
     def seek(self, topics: Sequence[int]) -> None:
-        """See Owners: any proxy says it, over whichever server is reached."""
+        """See Owners: any proxy answers, over any reachable server."""
         asked = {topic for sought in self._sought.values() for topic in sought}
         new = [
             topic
@@ -65,7 +66,7 @@ class CausalOwners(MovingOwners):
             self._sought.setdefault(self._arbiters[new[0]], {}).update(dict.fromkeys(new))
 
     def ways_changed(self, first: BrokerNumber | None) -> None:
-        """See Owners: what could not be asked is asked over another server."""
+        """See Owners: unanswered requests are sent over another server."""
         carrier = self._carrier()
         if carrier is None or self._sought.get(carrier):
             return
@@ -88,10 +89,10 @@ class CausalOwners(MovingOwners):
             self._answered(message.server, Locate, wholly=not self.awaits(message.server))
         self._choose(new)
 
-    # ------------------------------------------------------------ what servers say
+    # ------------------------------------------------------------ servers' messages
 
     def on_merged(self, peer: Peer, message: Merged) -> None:
-        """See MovingOwners: a topic goes only to servers whose name comes before."""
+        """See MovingOwners: a topic moves only to servers with an earlier name."""
         self._check(peer, message.owners)
         self._choose([owner for owner in message.owners if self._is_new(owner.topic)])
         moved = [owner for owner in message.owners if self._is_before(owner)]

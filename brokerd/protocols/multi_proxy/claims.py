@@ -1,12 +1,12 @@
-"""Which servers own which topics, as one proxy knows it, and whom it would give a new one.
+"""The owners of topics in a proxy's memory, and its candidates for new topics.
 
-It keeps this in memory only: when it is back, servers say what they own, and their arbiters know
-the rest.
+The memory is volatile: after a restart, servers announce their topics, and their arbiters have the
+rest.
 
 Paper: [MP22] §3 (a topic that is not known goes to the server with the fewest), §3.1.5. Deviates:
-this proxy only proposes a server, the topic's arbiter decides; and servers say what they own when a
-session begins and when it has grown, not every five seconds. Where one of them has many more than
-another one, it proposes to move a topic.
+this proxy only proposes a server, the topic's arbiter decides; and servers announce their topics
+at the beginning of a session and after additions, not every five seconds. If a server has many
+more topics than another, the proxy proposes to move one.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,18 +18,17 @@ from brokerd.protocols.parts.leaps import check_generation
 
 
 class Claims:
-    """What one proxy knows of owners.
+    """The owners of topics in the memory of a proxy.
 
     Args:
-        topics: how many there are.
+        topics: the number of topics.
         servers: number and name of each.
-        is_reached: whether there is a session with a server.
-        arbiters: per topic the server that decides who owns it.
-        spread: how many topics a server has more than another one before it is to give one away;
-            0: it is never.
+        is_reached: returns True if there is a session with a server.
+        arbiters: per topic the server that decides on its owner.
+        spread: the difference in topics at which a server gives one to another; 0: never.
 
     Attributes:
-        merges: what servers are to be told; whoever tells them empties it.
+        merges: messages to servers; the sender empties the list.
     """
 
     def __init__(
@@ -54,17 +53,17 @@ class Claims:
         self._counts = dict.fromkeys(self._names, 0)
 
     def known(self) -> tuple[Owner, ...]:
-        """All owners that this proxy has heard of."""
+        """Return all owners in memory."""
         return tuple(
             Owner(topic, server, self._generations.get(topic, 0))
             for topic, server in sorted(self._known.items())
         )
 
     def claim(self, message: Locate, peer: Peer) -> Claim:
-        """What a home asks, with a server for each topic that may have none.
+        """Return an access broker's request, with a candidate for each topic.
 
         Raises:
-            RemoteProtocolError: there is no such topic.
+            RemoteProtocolError: there is no such topic; the fault of the peer.
         """
         return Claim(
             message.server,
@@ -73,11 +72,14 @@ class Claims:
         )
 
     def located(self, message: Locate, peer: Peer) -> Located | None:
-        """The answer to what a home asks, where this proxy decides; None: an arbiter does."""
+        """Return the answer to a request if this proxy decides; None: an arbiter does."""
         return None
 
     def _candidate(self, topic: int, peer: Peer) -> BrokerNumber:
-        """The server that owns a topic, or that has fewest of those reached; by name if equal."""
+        """Return the owner of a topic, or the reachable server with the fewest topics.
+
+        Equal servers are chosen by name.
+        """
         if topic >= self._topics:
             raise RemoteProtocolError(peer, f"there is no topic {topic}")
         proposed = self._known.get(topic, self._proposed.get(topic))
@@ -94,10 +96,11 @@ class Claims:
         return chosen
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> tuple[Owner, ...]:
-        """Somebody says who owns topics; returns what was not known before.
+        """Take announced owners, and return those that are new.
 
         Raises:
-            RemoteProtocolError: no such topic or server, or another one was said to own it.
+            RemoteProtocolError: no such topic or server, or another owner in the same generation;
+                the fault of the peer.
         """
         for owner in owners:
             check_generation(peer, owner.topic, self._generations.get(owner.topic, 0), owner[2])
@@ -129,19 +132,19 @@ class Claims:
     # ------------------------------------------------------------ topics that are to move
 
     def hear(self, server: BrokerNumber) -> None:
-        """A server has said which topics it owns."""
+        """Record that a server has announced its topics."""
         self._heard[server] = None
 
     def lose(self, server: BrokerNumber) -> None:
-        """A server is not reached any more."""
+        """Record that a server is unreachable."""
         self._heard.pop(server, None)
         self._moved.clear()
 
     def move(self) -> Move | None:
-        """What is to be proposed to a topic's arbiter; None: no server has many more than another.
+        """Return the proposal to move a topic; None while no server has many more than another.
 
-        A topic is proposed to a server once, until any server is lost: one that has had it will
-        not get it.
+        A topic is proposed to a server once, until any server becomes unreachable: a past owner
+        does not receive the topic.
         """
         heard = [server for server in self._names if server in self._heard]
         if not self._spread or not heard:

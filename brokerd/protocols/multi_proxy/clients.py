@@ -1,4 +1,4 @@
-"""The clients of one broker: their subscriptions by topic, and what they publish.
+"""The clients of a broker: their subscriptions by topic, and their publications.
 
 Paper: [MP22] §2 (operations), §4. Deviates: clients are pushed to, and a subscription is a
 predicate, which is followed in all topics where it may hold.
@@ -28,7 +28,7 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 
 BEGINS: Final = "begins"
-"""Per subscription that has started, the position behind which it begins in each topic."""
+"""Per started subscription, the position in each topic after which it begins."""
 
 
 class Clients(OwnSubscriptions[Handed]):
@@ -62,7 +62,7 @@ class Clients(OwnSubscriptions[Handed]):
     def _take_over(
         self, client: OwnClient, local: OwnSubscription, recovered: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """See OwnSubscriptions: one that had started is followed, and goes on where it was."""
+        """See OwnSubscriptions: a started subscription is followed, and continues."""
         row = recovered.get(BEGINS, {}).get(f"{local.client}/{local.number}")
         if row is None:
             self._on_kept(client, local)
@@ -74,7 +74,7 @@ class Clients(OwnSubscriptions[Handed]):
         self._start(local)
 
     def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
-        """See OwnSubscriptions; it starts when the servers of its topics know of it."""
+        """See OwnSubscriptions; starts once the servers of all topics have confirmed."""
         if not local.is_over:
             self._follow(local, partial(self._on_followed, client, local))
 
@@ -89,7 +89,7 @@ class Clients(OwnSubscriptions[Handed]):
         self._owners.when_known(topics, follow)
 
     def _on_followed(self, client: OwnClient, local: OwnSubscription, heads: Heads) -> None:
-        """Nothing that is published from now on is missed."""
+        """Start a subscription; no later publication is missed."""
         if local.is_over:
             return
         row = [[*stream, position] for stream, position in heads.items()]
@@ -121,9 +121,9 @@ class Clients(OwnSubscriptions[Handed]):
         return (*super()._rows_over(key), Change(BEGINS, key, None))
 
     def tell_lost(self, message: Lost, handed: Handed) -> None:
-        """Tell those who follow a topic what they do not get of it; counts in what that makes.
+        """Deliver gaps to followers of a topic, and count the deliveries.
 
-        All of it is named, because nobody knows any more whom it was for.
+        A gap names everything lost, because its predicates can no longer be tested.
         """
         stream = StreamId(message.part, message.topic, 0)
         last = message.last
@@ -152,7 +152,7 @@ class Clients(OwnSubscriptions[Handed]):
         self.tell_done(client, self._puts.done(run.source))
 
     def tell_stored(self, source: SourceId) -> None:
-        """Tell a publisher that is here how far what it has published is stored."""
+        """Report the stored publications to a publisher at this broker."""
         client = self._clients.get(self._publishers.name_of(source.publisher))
         if client is not None and client.source == source:
             self.tell_done(client, self._puts.done(source))

@@ -1,4 +1,4 @@
-"""A broker of multi_proxy: home of its clients, and what its place makes it: proxy or server.
+"""A broker of multi_proxy: an access broker, and by its place also a proxy or a server.
 
 Paper: [MP22].
 """
@@ -78,7 +78,7 @@ class MultiProxy(LogFirstMachine):
     """See DecommissioningProtocol.
 
     Attributes:
-        server: what it does for the topics that it owns; None where it is no server.
+        server: the server of this broker; None if the broker is no server.
     """
 
     def __init__(
@@ -247,13 +247,13 @@ class MultiProxy(LogFirstMachine):
         return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
 
     def _go_on_without(self, broker: BrokerNumber) -> None:
-        """Nothing is kept for a broker any more, or taken from it."""
+        """Remove a decommissioned broker: retain nothing for it, and accept nothing from it."""
         self._deadlines.cancel((RETRY, broker))
         if self.server is not None:
             self.server.drop(broker)
 
     def aftermath(self) -> Sequence[str]:
-        """See DeliveryProtocol: whatever a failure has left is under way again, but for owners."""
+        """See DeliveryProtocol: everything is under way again after a failure, except owners."""
         return self.server.aftermath() if self.server is not None else ()
 
     def statistics(self) -> Mapping[str, int]:
@@ -290,7 +290,7 @@ class MultiProxy(LogFirstMachine):
         )
 
     def follows(self, topic: int) -> bool:
-        """Whether some client here needs a topic, at whichever server."""
+        """Return True if a client here needs a topic, at any server."""
         return self._gets.follows(topic)
 
     def _queued(self) -> int:
@@ -375,7 +375,7 @@ class MultiProxy(LogFirstMachine):
             return
         message_handler(handlers, event)(event.peer, event.message)
 
-    # ------------------------------------------------------------ what brokers say
+    # ------------------------------------------------------------ brokers' messages
 
     def _on_servers(self, peer: Any, message: Servers) -> None:
         self._places.check_proxy(peer, message.reached)
@@ -407,17 +407,17 @@ class MultiProxy(LogFirstMachine):
         self._ownership.arbiter.on_move(peer, message)
 
     def _from_proxy(self, handler: MessageHandler, peer: Any, message: Any) -> None:
-        """A proxy, or another server over it, tells this server something."""
+        """Handle a message of a proxy, or of another server over a proxy."""
         self._places.check_proxy(peer, ())
         handler(peer, message)
 
     def _pass_on(self, request: Request) -> None:
-        """This broker's own clients ask for something, and it is the proxy."""
+        """Forward a request of own clients; this broker is the proxy."""
         assert self._proxy is not None, f"{self._broker} is no proxy and is asked to be"
         self._proxy.pass_on(request)
 
     def _on_request(self, handler: MessageHandler, peer: Any, message: Any) -> None:
-        """A proxy passes on what a home asks; the answer goes back over the same one."""
+        """Handle a request over a proxy; the answer returns over the same proxy."""
         self._places.check_request(peer, message)
         if message.home in self._gone:
             self._counters["messages_ignored"] += 1
@@ -469,7 +469,7 @@ class MultiProxy(LogFirstMachine):
 
 
 def make_core(context: CoreContext) -> MultiProxy:
-    """A broker's core."""
+    """Return the core of a broker."""
     parameters: MultiProxyParameters = context.parameters
     places = Places(context.broker, context.topology, parameters.topics)
     authority = DecommissionAuthority.of(context)

@@ -1,4 +1,4 @@
-"""multi_proxy, as everybody else sees it."""
+"""The definition of multi_proxy for the registry of protocols."""
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
@@ -28,7 +28,7 @@ def _servers(topology: Topology) -> tuple[int, ...]:
 
 
 def _excess(topology: Topology, parameters: MultiProxyParameters, lost: Lost) -> Excess | None:
-    """A server's topics wait until it is back; and each home needs a proxy for each server."""
+    """Return the excess of a loss, which is a server, or all routes of a broker to a server."""
     servers = [broker for broker in lost.brokers if broker in _servers(topology)]
     if servers:
         name = topology.brokers[servers[0]]
@@ -37,7 +37,7 @@ def _excess(topology: Topology, parameters: MultiProxyParameters, lost: Lost) ->
 
 
 def _gap_age_ns(parameters: MultiProxyParameters) -> int | None:
-    """What there is no room for goes at any age."""
+    """Return the least age of a publication in a gap; 0 with a bound in bytes."""
     if parameters.max_retain_bytes:
         return 0
     return parameters.max_retain_ns or None
@@ -54,7 +54,7 @@ def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) ->
 
 
 def _keeps_loss(topology: Topology, broker: BrokerNumber) -> str:
-    """See ProtocolDefinition: a proxy and an edge keep nothing but their clients' rows."""
+    """See ProtocolDefinition: a proxy and an edge store only their clients' rows."""
     overlay = topology.overlay(KIND)
     assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
     if broker not in overlay.servers:
@@ -66,7 +66,7 @@ def _keeps_loss(topology: Topology, broker: BrokerNumber) -> str:
 
 
 def _reaches(topology: Topology, parameters: MultiProxyParameters, outage: Outage) -> Reached:
-    """Whose publications come to whom in every topic: what needs each of the servers."""
+    """Return the publishers that each access broker receives in all topics, over all servers."""
     overlay = topology.overlay(KIND)
     live = outage.live(topology)
     gone = outage.down | outage.absorbing
@@ -120,7 +120,9 @@ MULTI_PROXY = ProtocolDefinition(
     check_decommission=_check_decommission,
     checks="brokerd.protocols.multi_proxy.checks",
 )
-"""Each publisher's order holds within a topic; a subscription to several has none between them.
+"""Each publisher's order holds within a topic.
+
+Subscriptions to several topics have no order between.
 
 With `ownership = "causal"` a topic may have parts, each with an order of its own; with "paper" no
 order is promised.

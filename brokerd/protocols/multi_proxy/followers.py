@@ -1,6 +1,7 @@
-"""Who follows which topics of one server, and is done with what.
+"""The followers of a server's topics, and their acknowledged positions.
 
-Paper: [MP22] §4 (a queue of message ids for each subscriber). Deviates: per home a position.
+Paper: [MP22] §4 (a queue of message ids for each subscriber). Deviates: per access broker a
+position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +14,14 @@ from brokerd.protocols.multi_proxy.messages import CarriedFollower, Wanted
 from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
 
 FOLLOWERS: Final = "followers"
-"""Per home: incarnation and number of its Follow, and its topics; where topics may come from other
-servers also where it begins in these, and which it is not known to follow here yet."""
+"""Per access broker: incarnation and number of its Follow, its topics, and more if set.
+
+More are: the first positions in other servers' parts, and topics to confirm here.
+"""
 
 
 class Version(NamedTuple):
-    """Which of a home's requests came later."""
+    """The order of an access broker's requests."""
 
     incarnation: int
     number: int
@@ -29,14 +32,14 @@ NEVER: Final = Version(0, 0)
 
 @dataclass(slots=True)
 class Follower:
-    """A home that follows topics here.
+    """An access broker that follows topics here.
 
     Attributes:
-        version: of its Follow.
-        done: per topic and whose positions, up to where it is done; also of such as are not here.
-        expected: topics that it has followed at a server which has given them to this one.
-        got: version of its latest get.
-        waits: what that get asked for while it is not answered.
+        version: of the last Follow.
+        done: per topic and part, the acknowledged position; also of parts that are not here.
+        expected: topics that it has followed at a server that has given them to this server.
+        got: version of the last fetch request.
+        waits: the content of that request while not answered.
     """
 
     version: Version
@@ -47,7 +50,7 @@ class Follower:
 
 
 class Followers:
-    """All that follow something of one server."""
+    """All followers of a server."""
 
     def __init__(self, broker: BrokerNumber, log: TopicLog) -> None:
         self._broker = broker
@@ -59,24 +62,24 @@ class Followers:
         return iter(self._all.items())
 
     def get(self, home: BrokerNumber) -> Follower | None:
-        """What is known of a home; None: nothing."""
+        """Return a follower, or None."""
         return self._all.get(home)
 
     def add(self, home: BrokerNumber, version: Version) -> Follower:
-        """A home that follows something for the first time."""
+        """Return a follower, which is added if new."""
         return self._all.setdefault(home, Follower(version))
 
     def drop(self, home: BrokerNumber) -> list[Change]:
-        """Do without a home that never comes back; returns what that changes on disk."""
+        """Remove a decommissioned broker, and return the changes on disk."""
         self._gone[home] = None
         return [] if self._all.pop(home, None) is None else [Change(FOLLOWERS, str(home), None)]
 
     def follows(self, follower: Follower, number: int) -> bool:
-        """Whether a home follows a topic here."""
+        """Return True if a follower follows a topic here."""
         return Part(self._broker, number) in follower.done
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over what an earlier incarnation had on disk; what is kept of topics is known."""
+        """Restore the state of an earlier incarnation, after the topics' state."""
         for key, (incarnation, number, topics, *more) in recovered.get(FOLLOWERS, {}).items():
             follower = self._all[int(key)] = Follower(Version(incarnation, number))
             for topic in topics:
@@ -93,7 +96,7 @@ class Followers:
             follower.done[topic.part] = max(done, topic.needed_after)
 
     def row(self, home: BrokerNumber) -> Change:
-        """What is to be on disk of a home."""
+        """Return the row of a follower."""
         follower = self._all[home]
         own = [part.topic for part in follower.done if part.server == self._broker]
         value: list[Any] = [*follower.version, own]
@@ -104,14 +107,14 @@ class Followers:
         return Change(FOLLOWERS, str(home), value)
 
     def done_with(self, topic: Topic) -> list[int]:
-        """Up to where those who follow a topic are done with one server's positions in it."""
+        """Return the positions that the followers of a topic have acknowledged in a part."""
         own, part = Part(self._broker, topic.number), topic.part
         return [
             follower.done.get(part, 0) for follower in self._all.values() if own in follower.done
         ]
 
     def of(self, number: int) -> list[tuple[BrokerNumber, dict[Part, int]]]:
-        """Who follows a topic, and is done with what."""
+        """Return the followers of a topic, with their acknowledged positions."""
         return [
             (home, {part: done for part, done in follower.done.items() if part.topic == number})
             for home, follower in self._all.items()
@@ -121,7 +124,7 @@ class Followers:
     # ------------------------------------------------------------ topics that come and go
 
     def expect(self, carried: CarriedFollower, number: int) -> None:
-        """A home has followed a topic at a server that gives it to this one."""
+        """Add a follower of a topic at the server that gives the topic to this server."""
         if carried.home in self._gone:
             return
         follower = self.add(carried.home, NEVER)
@@ -132,7 +135,7 @@ class Followers:
                 follower.done[Part(server, topic)] = done
 
     def carried(self, number: int, parts: Sequence[Topic]) -> Iterator[Change]:
-        """Positions of other servers are here; returns what that changes on disk."""
+        """Take another server's positions, and yield the changes on disk."""
         for home, follower in self._all.items():
             if self.follows(follower, number):
                 self._need_nothing_gone(follower, number)
@@ -142,7 +145,7 @@ class Followers:
                 yield self.row(home)
 
     def leave(self, number: int) -> list[Change]:
-        """A topic is another server's; returns what that changes on disk."""
+        """Remove all followers of a topic that has moved away, and return the changes on disk."""
         rows = []
         for home, follower in self._all.items():
             if self.follows(follower, number):

@@ -1,12 +1,12 @@
-"""What this broker's clients have subscribed to, as requests to the servers that own the topics.
+"""Fetch requests of an access broker to the servers of its clients' topics.
 
-Per server one Follow at a time says which topics these are, and one Get at a time asks for what is
-new in them; an answer is followed by the next Get, so that messages come as if they were pushed,
-and many together where there are many.
+Per server one Follow at a time names the topics, and one Get at a time requests new publications;
+an answer is followed by the next Get, so that messages arrive as if they were pushed, and in
+batches under load.
 
 Paper: [MP22] §2 (subscribe, get), §4 (the last message that a client got goes with its next get).
-Deviates: a home is one subscriber for all of its clients; a get asks behind what has come, and
-tells apart from that up to where the clients are done.
+Deviates: an access broker is one subscriber for all of its clients; a get requests publications
+after those that have arrived, and separately reports the acknowledged position.
 """
 
 from collections import deque
@@ -31,12 +31,12 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.owners import Owners
 
 Heads = Mapping[StreamId, int]
-"""Per topic, the position behind which what is published from now on comes."""
+"""Per topic, the position before all later publications."""
 
 
 @dataclass(slots=True, eq=False)
 class Handed:
-    """Publications that clients were handed; `open` parts of them are not acknowledged yet."""
+    """Publications that were delivered to clients; `open` parts are not acknowledged yet."""
 
     topic: "FollowedTopic"
     first: int
@@ -48,15 +48,16 @@ class FollowedTopic:
     """A topic that clients of this broker have subscribed to.
 
     Attributes:
-        server: where it is followed.
-        stream: whose positions these are.
-        followers: how many of their subscriptions need it.
-        goes_on: somebody was subscribed before a crash, whoever else waits to be; else nothing
-            before the head is needed.
-        after: what is up to this position has come; None until the server has said where to begin.
-        last: of positions that another server has given, which gives no more: the last one.
-        age: how many owners of the topic came after the one that has given these positions.
-        handed: what clients are not done with, in order.
+        server: the server of the topic.
+        stream: the server's positions.
+        followers: the number of subscriptions that need it.
+        goes_on: True for a subscription since before a crash; else nothing before the head is
+            needed.
+        after: the position through which everything has arrived; None until the server has
+            answered.
+        last: the last position of another server that assigns no more.
+        age: the number of later owners after the one that has assigned these positions.
+        handed: deliveries without an acknowledgement, in order.
     """
 
     server: BrokerNumber
@@ -70,23 +71,23 @@ class FollowedTopic:
 
     @property
     def number(self) -> int:
-        """That of the topic."""
+        """The number of the topic."""
         return self.stream.publisher
 
     @property
     def done(self) -> int:
-        """What is up to this position is not needed again."""
+        """The position through which nothing is needed again."""
         return self.handed[0].first - 1 if self.handed else self.after or 0
 
     def close(self) -> None:
-        """Clients are done with something that they were handed."""
+        """Remove acknowledged deliveries."""
         while self.handed and not self.handed[0].open:
             self.handed.popleft()
 
 
 @dataclass(slots=True, eq=False)
 class Beginning:
-    """A subscription that waits until all servers know that its topics are followed."""
+    """A subscription that waits until all servers of its topics have confirmed."""
 
     then: Callable[[Heads], None]
     heads: dict[StreamId, int] = field(default_factory=dict)
@@ -95,18 +96,18 @@ class Beginning:
 
 @dataclass(slots=True)
 class FollowedServer:
-    """One server, as this home follows it.
+    """A server that this access broker follows.
 
     Attributes:
-        topics: by whose positions they are, those that have followers.
-        follow: the latest Follow; None before the first.
-        is_answered: the server has answered it.
-        is_stale: there is something that it does not say, or did not ask.
-        next: subscriptions, and their topics here, that the next Follow is for.
-        asked: those that the present one is for.
-        got: number of the latest Get.
-        is_getting: it is not answered.
-        takes_none: topics of which it asked for nothing, because clients are behind.
+        topics: the topics with followers, by positions.
+        follow: the last Follow; None before the first.
+        is_answered: True once the server has answered the last Follow.
+        is_stale: True while the last Follow lacks a change.
+        next: subscriptions, and their topics here, for the next Follow.
+        asked: those of the present Follow.
+        got: number of the last Get.
+        is_getting: True while that is not answered.
+        takes_none: topics without a request in that, because clients are behind.
     """
 
     server: BrokerNumber
@@ -121,22 +122,22 @@ class FollowedServer:
     takes_none: tuple[StreamId, ...] = ()
 
     def parts(self, number: int) -> list[FollowedTopic]:
-        """All that is followed here of one topic, the server's own positions first."""
+        """Return all followed parts of a topic, the server's own positions first."""
         return [topic for topic in self.topics.values() if topic.number == number]
 
 
 class Gets:
-    """All that one home follows.
+    """The followed topics of an access broker.
 
     Args:
-        servers: all of them.
-        owners: the server of each topic; that of a topic is known before it is followed.
-        window: publications of a topic with which clients may not be done before no more is
-            asked for.
-        send: sends a request, if there is a way.
-        hand_out: gives a run to all clients who want it; counts in what it is given.
-        tell_lost: tells all clients that may have wanted it what is lost; counts in the same way.
-        answered: a server has answered something that was waited for.
+        servers: all servers.
+        owners: the server of each topic; an owner is found before its topic is followed.
+        window: the most unacknowledged publications of a topic before fetching stops.
+        send: sends a request, if there is a route.
+        hand_out: delivers a run to interested clients, and counts deliveries in the second
+            argument.
+        tell_lost: delivers a gap to clients that may be interested, and counts in the same way.
+        answered: called after an answer of a server.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class Gets:
         self._incarnation = 0
 
     def begin(self, incarnation: int) -> None:
-        """All subscriptions that were on disk are known; the servers hear of no others."""
+        """Begin with the subscriptions on disk; the servers receive a new Follow."""
         self._incarnation = incarnation
         for followed in self._servers.values():
             followed.is_stale = True
@@ -173,11 +174,11 @@ class Gets:
     # ------------------------------------------------------------ subscriptions
 
     def follow(self, topics: Sequence[int], then: Callable[[Heads], None] | None) -> None:
-        """One more subscription needs these topics.
+        """Add a subscription to these topics.
 
         Args:
-            then: given the head of each topic, as soon as nothing behind it is missed; None where
-                the servers have known before that these are followed.
+            then: receives the head of each topic, as soon as nothing later is missed; None if the
+                servers had confirmed these topics before.
         """
         beginning = Beginning(then) if then is not None else None
         for followed, numbers in self._by_server(topics):
@@ -200,7 +201,11 @@ class Gets:
             beginning.then({})
 
     def on_merged(self, peer: Peer, message: Merged) -> None:
-        """Topics that are followed at a server are another one's: follow them there too."""
+        """Follow topics also at another owner.
+
+        Raises:
+            RemoteProtocolError: the owner is no server; the fault of the peer.
+        """
         for number, server, _ in message.owners:
             if server not in self._servers:
                 raise RemoteProtocolError(peer, f"broker {server} owns topic {number}")
@@ -223,9 +228,9 @@ class Gets:
         return topic
 
     def move(self, number: int, before: BrokerNumber, server: BrokerNumber) -> None:
-        """A server has given a topic to another one: go on there with what it had given.
+        """Continue a topic and its parts at another server.
 
-        That is said there also where nobody follows the topic, for that server waits for it.
+        The new server waits for a Follow of the topic, even if there is no follower any more.
         """
         old, new = self._servers[before], self._servers[server]
         moved = old.parts(number)
@@ -254,9 +259,9 @@ class Gets:
             self._follow(new)
 
     def ask_again(self, number: int, server: BrokerNumber) -> None:
-        """A server has more of a topic than it had when it was told that it is followed.
+        """Repeat the Follow to a server that has more of a topic than at the last one.
 
-        Or it waits to hear that this home follows it, which may have no need of it any more.
+        The server may also wait for a Follow of a topic without followers.
         """
         followed, stream = self._servers[server], self._stream(server, number)
         if stream not in followed.topics:
@@ -265,7 +270,7 @@ class Gets:
         self._follow(followed)
 
     def unfollow(self, topics: Sequence[int]) -> None:
-        """A subscription that needed these topics has ended."""
+        """Remove a subscription from these topics."""
         for followed in self._servers.values():
             for number in topics:
                 for topic in followed.parts(number):
@@ -282,7 +287,7 @@ class Gets:
                 yield followed, numbers
 
     def _follow(self, followed: FollowedServer) -> None:
-        """Say which topics these are, where that has changed and the last time is answered."""
+        """Send a changed Follow, once the last one is answered."""
         if not followed.is_stale or not followed.is_answered:
             return
         number = followed.follow.number + 1 if followed.follow is not None else 1
@@ -293,7 +298,12 @@ class Gets:
         self._send(followed.follow)
 
     def on_following(self, peer: Peer, message: Following) -> None:
-        """A server knows which topics are followed."""
+        """Take the answer to a Follow.
+
+        Raises:
+            RemoteProtocolError: the answer is to no Follow, or for other topics; the fault of the
+                peer.
+        """
         followed = self._servers.get(message.server)
         follow = followed.follow if followed is not None else None
         if followed is None or follow is None:
@@ -332,15 +342,15 @@ class Gets:
         self._get(followed)
 
     def _begins(self, followed: FollowedServer, number: int) -> bool:
-        """Whether nothing that a server has of a topic is needed, but what is still to come.
+        """Return True if only later publications of a topic are needed.
 
-        Even if the server takes this home for one that had followed it before, elsewhere.
+        This holds even if the server has this broker as an earlier follower, from elsewhere.
         """
         own = followed.topics.get(self._stream(followed.server, number))
         return own is not None and own.after is None and not own.goes_on
 
     def _told_of(self, followed: FollowedServer, stream: StreamId) -> FollowedTopic | None:
-        """What is followed of positions that a server says it has; of other servers' too."""
+        """Return a followed part that a server has answered with, which is added if new."""
         topic = followed.topics.get(stream)
         own = followed.topics.get(self._stream(followed.server, stream.publisher))
         if topic is None and own is not None:
@@ -349,7 +359,7 @@ class Gets:
         return topic
 
     def _leave(self, followed: FollowedServer, told: Collection[int]) -> None:
-        """A server knows now of these topics; those that nobody follows it need keep no longer."""
+        """Remove topics without followers, once the server has the present Follow."""
         for topic in [*followed.topics.values()]:
             if not topic.followers and topic.number in told:
                 del followed.topics[topic.stream]
@@ -358,7 +368,7 @@ class Gets:
     # ------------------------------------------------------------ publications
 
     def done(self, handed: Handed) -> None:
-        """Clients are done with what they were handed."""
+        """Take the acknowledgement of a delivery."""
         topic = handed.topic
         topic.close()
         followed = self._servers[topic.server]
@@ -369,7 +379,7 @@ class Gets:
         return max(0, self._window - ((topic.after or 0) - topic.done))
 
     def _get(self, followed: FollowedServer, *, again: bool = False) -> None:
-        """Ask for what is new, where that is not being asked already."""
+        """Request new publications, unless that is under way."""
         if followed.is_getting and not again:
             return
         wanted = tuple(
@@ -387,8 +397,10 @@ class Gets:
         self._send(Get(followed.server, self._broker, self._incarnation, followed.got, wanted))
 
     def _in_turn(self, followed: FollowedServer) -> Iterable[FollowedTopic]:
-        """All that is followed at a server, but for what later owners of a topic have given while
-        something of an earlier one has not come, where one follows the other."""
+        """Return the topics to request.
+
+        A later owner's part waits for the earlier owners' parts.
+        """
         topics = followed.topics.values()
         lacking: dict[int, int] = {}
         for topic in topics if self._owners.are_in_turn else ():
@@ -399,7 +411,11 @@ class Gets:
         return [topic for topic in topics if topic.age >= lacking.get(topic.number, 0)]
 
     def on_messages(self, peer: Peer, message: Messages) -> None:
-        """Publications of a topic; what has come before, or lies behind a hole, is let go."""
+        """Deliver publications of a topic; drop known ones, and those after a gap.
+
+        Raises:
+            RemoteProtocolError: the run is malformed; the fault of the peer.
+        """
         run, number = message.run, message.topic
         server = run.source.broker
         is_topic = server in self._servers and run.source == self._stream(server, number)
@@ -415,14 +431,18 @@ class Gets:
         self._hand(topic, rest.first, rest.last, partial(self._hand_out, rest))
 
     def _followed(self, stream: StreamId) -> FollowedTopic | None:
-        """What is followed of positions, at whichever server."""
+        """Return the followed part of a stream, at any server."""
         for followed in (self._servers[stream.broker], *self._servers.values()):
             if stream in followed.topics:
                 return followed.topics[stream]
         return None
 
     def on_lost(self, peer: Peer, message: Lost) -> None:
-        """Publications of a topic that the server has let go of, and this home had not got."""
+        """Deliver a gap for publications that the server has released without acknowledgement.
+
+        Raises:
+            RemoteProtocolError: the lost runs are malformed; the fault of the peer.
+        """
         followed = self._servers.get(message.server)
         if followed is None or not message.runs:
             raise RemoteProtocolError(peer, f"{message.server} has lost {message.runs[:1]}")
@@ -450,7 +470,11 @@ class Gets:
         topic.close()
 
     def on_answered(self, peer: Peer, message: Answered) -> None:
-        """A get is answered: ask again."""
+        """Take the end of an answer, and send the next Get.
+
+        Raises:
+            RemoteProtocolError: the sender is no server; the fault of the peer.
+        """
         followed = self._servers.get(message.server)
         if followed is None:
             raise RemoteProtocolError(peer, f"{message.server} answers, and owns nothing")
@@ -461,24 +485,24 @@ class Gets:
             self._answered(message.server, Get)
             self._get(followed)
 
-    # ------------------------------------------------------------ what is not answered
+    # ------------------------------------------------------------ unanswered requests
 
     def follows(self, number: int) -> bool:
-        """Whether some subscription here needs a topic."""
+        """Return True if a subscription here needs a topic."""
         return any(followed.parts(number) for followed in self._servers.values())
 
     def awaits_follow(self, server: BrokerNumber) -> bool:
-        """Whether a server has yet to answer which topics are followed."""
+        """Return True if a server has not answered the last Follow."""
         followed = self._servers.get(server)
         return followed is not None and not followed.is_answered
 
     def awaits_get(self, server: BrokerNumber) -> bool:
-        """Whether a server has yet to answer what is new."""
+        """Return True if a server has not answered the last Get."""
         followed = self._servers.get(server)
         return followed is not None and followed.is_getting
 
     def resend(self, server: BrokerNumber) -> None:
-        """Ask all again that a server has not answered."""
+        """Repeat all unanswered requests to a server."""
         followed = self._servers.get(server)
         if followed is None:
             return
@@ -488,11 +512,11 @@ class Gets:
             self._get(followed, again=True)
 
     def waiting(self) -> int:
-        """How many times a server has yet to answer which topics are followed."""
+        """Return the number of servers that have not answered a Follow."""
         return sum(not followed.is_answered for followed in self._servers.values())
 
     def undone(self) -> int:
-        """How many publications have come with which clients are not done."""
+        """Return the number of arrived publications that clients have not acknowledged."""
         return sum(
             (topic.after or 0) - topic.done
             for followed in self._servers.values()

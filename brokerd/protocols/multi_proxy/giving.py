@@ -1,14 +1,14 @@
-"""Topics that go from one server to another because their arbiters say so (`arbiter`; MOVE).
+"""Transfers of topics between servers by decision of their arbiters (`arbiter`; MOVE).
 
-A proxy that hears of a server with many more topics than another one has asks the arbiter of one
-of them to let the other one have it. The arbiter has that on disk, and tells the owner, which
-gives the topic away as servers do (`moves.py`): nothing is put to it until all of it is on disk at
-the other one, in the higher generation; then the owner has on disk who has it, tells homes, and
-tells the arbiter. So whenever somebody crashes, there is one server at most that anything is put
-at, and homes go by the highest generation that they have heard of, which is on their disk.
+A proxy with a server that has many more topics than another asks the arbiter of a topic to move
+it. The arbiter's decision is durable before the owner is notified, which gives the topic away
+(`moves.py`): no publication is accepted until everything is durable at the other server, in the
+higher generation; then the old owner stores the new owner, and notifies access brokers and the
+arbiter. So at any crash, at most one server accepts publications, and access brokers use the
+highest generation that they have received, which is durable there.
 
-Paper: none; [MP22] §3.1.6, §3.1.7 has topics go to other servers where two own them. A topic does
-not come back to a server that has given it away, so that no two know it as each other's.
+Paper: none; [MP22] §3.1.6, §3.1.7 moves topics to other servers where two own them. A topic never
+returns to a server that has given it away, so that no two servers name each other as owner.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,11 +29,11 @@ from brokerd.protocols.parts.leaps import check_generation
 
 
 class Giving(Passing):
-    """What a server does with topics that their arbiters have it give away, or that come to it.
+    """The transfers of topics from and to a server, by decision of their arbiters.
 
     Args:
-        ownership: what it was told to own.
-        arbiter: that of a topic.
+        ownership: the topics assigned to this server.
+        arbiter: returns the arbiter of a topic.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Giving(Passing):
         self._ownership.arbiter.begin()
 
     def period(self) -> None:
-        """See Passing: only where there is somebody to be told."""
+        """See Passing: continues only while access brokers have to be notified."""
         super().period()
         if any(follower.expected for _, follower in self._server.followers):
             self._again()
 
     def give(self, message: Give) -> None:
-        """Give a topic away, or say again that this is done."""
+        """Give a topic away, or report a completed transfer again."""
         number, generation = message.topic, message.generation
         if self.moves.generations.get(number, 0) >= generation:
             if number in self.moves.moved:
@@ -99,11 +99,10 @@ class Giving(Passing):
 
 
 class GivenOwners(MovingOwners):
-    """The owners that one home knows, each in the highest generation that it has heard of.
+    """The owners of topics at an access broker, in the highest generations received.
 
-    The first owner of a topic its subscriptions know after a crash, or an arbiter does; any later
-    one is on disk before the home goes by it, for what an older one says of it is not true any
-    more.
+    After a crash, subscriptions or an arbiter have the first owner of a topic; any later owner is
+    durable before its use, because an older owner's answers are not valid any more.
     """
 
     are_in_turn = True
@@ -118,11 +117,11 @@ class GivenOwners(MovingOwners):
             self._known[int(key)], self._generations[int(key)] = server, generation
 
     def remember(self, owners: Sequence[Owner]) -> None:
-        """See Owners: what is on disk by itself is newer."""
+        """See Owners: rows of owners are newer."""
         super().remember([owner for owner in owners if owner.topic not in self._known])
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """See Owners: whoever says it, the highest generation counts."""
+        """See Owners: the highest generation counts, from any sender."""
         self._check(peer, owners)
         for owner in owners:
             check_generation(peer, owner.topic, self._generation(owner), owner.generation)

@@ -1,7 +1,7 @@
-"""What is put faster than those who follow a topic get it waits, so that no log grows for ever.
+"""Publish requests that wait for followers that are behind, so that no log grows for ever.
 
-Paper: none. [MP22] §4 keeps whatever is put; a publisher that is as fast as its window lets it
-would fill the server's disk and memory long before its subscribers have anything of it.
+Paper: none. [MP22] §4 stores all publish requests; a publisher as fast as its window permits would
+fill the server's disk and memory long before its subscribers have received anything.
 """
 
 from collections.abc import Callable
@@ -16,32 +16,32 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
 HELD: Final = "held"
-"""Purpose of the deadline at which publishers hear that what they put still waits."""
+"""Purpose of the deadline at which publishers are notified that their requests still wait."""
 
 
 class RoomParameters(Protocol):
-    """How much may be under way, and how long somebody is waited for."""
+    """The bounds of requests under way, and of waits for followers."""
 
     @property
     def topic_window(self) -> int:
-        """Publications of a topic that a follower may be behind before puts wait for it."""
+        """The distance of a follower, in publications, at which publish requests wait."""
 
     @property
     def patience_ns(self) -> int:
-        """How long a follower that does not come further is waited for."""
+        """The wait for a follower without progress."""
 
     @property
     def timeout_ns(self) -> int:
-        """How long an answer is waited for before it is asked for again."""
+        """The wait for an answer before a request is repeated."""
 
 
 @dataclass(slots=True)
 class Reader:
-    """A home that follows a topic.
+    """An access broker that follows a topic.
 
     Attributes:
-        after: it has what is up to this position.
-        moved_ns: when it last had more than before.
+        after: the position through which it has everything.
+        moved_ns: the time of its last progress.
     """
 
     after: int
@@ -49,11 +49,11 @@ class Reader:
 
 
 class HeldPuts:
-    """The puts of one server for which there is no room, by topic, in the order they came.
+    """The waiting publish requests of a server, by topic, in order of arrival.
 
     Args:
-        append: appends what is put, if it has not been.
-        say_held: tells a home that what it has put is here and waits.
+        append: appends a request, unless it was appended.
+        say_held: notifies an access broker that its request has arrived and waits.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class HeldPuts:
         self._held: dict[int, dict[tuple[SourceId, int], Put]] = {}
 
     def count(self) -> int:
-        """How many publications wait."""
+        """Return the number of waiting publications."""
         return sum(len(put.run) for held in self._held.values() for put in held.values())
 
     def holds(self, message: Put) -> bool:
-        """Whether what is put waits."""
+        """Return True if a request waits."""
         held = self._held.get(message.topic, {})
         return (message.run.source, message.run.last) in held
 
     def put(self, topic: Topic, message: Put) -> None:
-        """Append what is put, or keep it until there is room; nothing overtakes what waits."""
+        """Append a request, or queue it until there is room; none overtakes a waiting request."""
         held = self._held.get(topic.number)
         if held is None and not self._is_full(topic):
             self._append(message)
@@ -95,7 +95,7 @@ class HeldPuts:
         self._say_held(message)
 
     def got(self, home: BrokerNumber, topic: Topic, after: int) -> None:
-        """A home has what is up to a position."""
+        """Record the progress of an access broker."""
         readers = self._readers.setdefault(topic.number, {})
         reader = readers.get(home)
         if reader is None or after > reader.after:
@@ -103,18 +103,21 @@ class HeldPuts:
             self._go_on(topic)
 
     def drop(self, number: int) -> None:
-        """A topic is to be another server's, to which what waits is put again."""
+        """Drop the waiting requests to a topic that moves to another server.
+
+        They are repeated there.
+        """
         if self._held.pop(number, None) is not None:
             self._deadlines.cancel((HELD, number))
         self._readers.pop(number, None)
 
     def left(self, home: BrokerNumber, topic: Topic) -> None:
-        """A home does not follow a topic any more."""
+        """Remove a follower of a topic."""
         self._readers.get(topic.number, {}).pop(home, None)
         self._go_on(topic)
 
     def due(self, topic: Topic) -> None:
-        """Whoever was waited for may not be any more; tell those who wait what is so."""
+        """Append requests that wait no longer, and notify the access brokers of the others."""
         self._go_on(topic)
         if topic.number not in self._held:
             return

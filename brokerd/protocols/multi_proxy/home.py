@@ -1,6 +1,7 @@
-"""A home: what a broker does for its own clients, as a client of all servers.
+"""The access broker: the part of a broker for its own clients, as a client of all servers.
 
-Paper: [MP22] §2. Deviates: the paper's client is one user; a home is one for all of its clients.
+Paper: [MP22] §2. Deviates: the paper's client is one user; an access broker serves all its
+clients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,10 +43,10 @@ from brokerd.protocols.parts.event_machine import MessageHandler
 
 
 class Home:
-    """The parts of a home, and what each of them needs of another one.
+    """The parts of an access broker, and their connections.
 
     Args:
-        pass_on: takes a request where the home is the proxy itself.
+        pass_on: takes a request if the access broker is the proxy itself.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Home:
         )
 
     def _make_owners(self, broker: BrokerNumber, places: Places, ownership: str) -> Owners:
-        """The owners that this home knows, as the topology's `ownership` has it."""
+        """Return the owners at this broker, by the topology's `ownership`."""
         send, answered, arbiters = self.ways.send, self.ways.answered, places.arbiters
 
         def on_known(topics: Sequence[int]) -> None:
@@ -140,7 +141,7 @@ class Home:
         )
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which answer of a server."""
+        """Return the handlers of servers' answers."""
         return {
             Stored: self.puts.on_stored,
             Following: self.gets.on_following,

@@ -1,12 +1,13 @@
-"""What servers know of the positions that others give, so that two may own a topic (`causal`).
+"""The announced positions of all servers, so that two servers may own a topic (`causal`).
 
-Each server says in every period how far positions have come in each topic, its own and those that
-it has heard of. Whoever begins to follow a topic at one server is owed of another one's positions
-those behind what was known of them at that moment: whatever is published later comes behind that.
-And what all servers know a server may let go of: nobody who comes to follow elsewhere is owed it.
-No clock is needed, where the design has one at each server and a bound on how wrong it is.
+In every period a server announces the last position in every topic, of own positions and of
+positions announced by others. A new follower of a topic at a server is owed another server's
+positions after those announced at that moment: any later publication has a later position. A
+server may release positions that all servers have received, because no new follower elsewhere is
+owed older positions. This needs no clock; the design has a clock at every server, with a bound on
+its error.
 
-Paper: none; [MP22] §4 leaves open what merging two copies of a topic loses.
+Paper: none; [MP22] §4 leaves open the loss from merging two copies of a topic.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,11 +17,11 @@ from brokerd.protocols.multi_proxy.messages import Elsewhere, Periodic
 from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
 
 Version = tuple[int, int]
-"""Incarnation of a server and number of what it says."""
+"""Incarnation of a server and number of the announcement."""
 
 
 class Known:
-    """What one server knows of all positions, and what it knows others to know."""
+    """The positions that a server has received, and those that other servers have."""
 
     def __init__(
         self, broker: BrokerNumber, servers: Sequence[BrokerNumber], log: TopicLog
@@ -33,7 +34,7 @@ class Known:
         self._theirs: dict[BrokerNumber, dict[Part, int]] = {each: {} for each in self._others}
 
     def of(self, topics: Iterable[int]) -> dict[Part, int]:
-        """How far positions have come in some topics, of servers whose positions are not here."""
+        """Return the last positions in some topics, of servers without positions here."""
         wanted = {*topics}
         return {
             part: through
@@ -42,7 +43,7 @@ class Known:
         }
 
     def all(self) -> tuple[Elsewhere, ...]:
-        """What a server says that it knows."""
+        """Return the announcement of this server."""
         known = dict(self._through)
         for topic in self._log:
             if topic.durable and topic.is_here:
@@ -50,7 +51,7 @@ class Known:
         return tuple(Elsewhere(*part, through) for part, through in sorted(known.items()))
 
     def hear(self, message: Periodic) -> bool:
-        """Take what another server says; returns whether that is news."""
+        """Take another server's announcement; return True if it is new."""
         version = message.incarnation, message.number
         if self._heard.get(message.server, version) >= version:
             return False
@@ -65,6 +66,6 @@ class Known:
         return True
 
     def everywhere(self, topic: Topic) -> int:
-        """Up to where no server but this one has anybody who is owed positions."""
+        """Return the position through which followers at other servers are owed nothing."""
         known = [theirs.get(topic.part, 0) for theirs in self._theirs.values()]
         return min((topic.durable, *known))

@@ -1,4 +1,4 @@
-"""The log that a server keeps, by name."""
+"""The name of the log of a server."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What a topic has let go of although some home was not done with it: numbers, no publications.
+"""Records that were released without all acknowledgements: numbers without publications.
 
 Paper: none. [MP22] §4 keeps everything until each subscriber has fetched it.
 """
@@ -13,15 +13,15 @@ from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.messages import LostRun
 
 LOST_ROWS: Final = "lost"
-"""Per topic and last position of a record of the log: whose publications were in it."""
+"""Per topic and last position of a record of the log: the sources and numbers in the record."""
 
 
 @dataclass(slots=True)
 class LostRecord:
-    """One record of the log that is not kept.
+    """A record of the log that is not retained.
 
     Attributes:
-        is_written: it is in a row, which has to go when nobody needs it.
+        is_written: True if there is a row, which is removed once no broker needs it.
     """
 
     runs: tuple[LostRun, ...]
@@ -30,10 +30,10 @@ class LostRecord:
 
 @dataclass(slots=True)
 class LostRecords:
-    """Those of one topic, by their last positions, ascending; told to whoever was not done.
+    """The lost records of a topic, by last positions, ascending; reported to followers as gaps.
 
     Attributes:
-        suffix: of the keys of its rows, which tells apart positions that several servers gave.
+        suffix: of the keys of its rows, which separates the positions of several servers.
     """
 
     topic: int
@@ -41,11 +41,11 @@ class LostRecords:
     _records: dict[int, LostRecord] = field(default_factory=dict)
 
     def add(self, run: PublicationRun) -> None:
-        """A run, as a topic keeps it, is not kept any more."""
+        """Add a run that is not retained any more."""
         self._records[run.last] = LostRecord(tuple(_lost_runs(run)))
 
     def carry(self, runs: Sequence[LostRun]) -> Iterator[Change]:
-        """Another server had let go of these; returns what that changes on disk."""
+        """Add another server's lost runs, and return the changes on disk."""
         rows: list[Change] = []
         for run in runs:
             self._records[run.end] = LostRecord((run,))
@@ -58,11 +58,11 @@ class LostRecords:
 
     @property
     def first(self) -> int | None:
-        """The lowest position; None: nothing is lost that anybody lacks."""
+        """The lowest position; None if nothing is lost that a follower lacks."""
         return next((record.runs[0].position for record in self._records.values()), None)
 
     def after(self, position: int) -> list[LostRun]:
-        """What lies behind a position; its first run may begin before that."""
+        """Return the runs after a position; the first run may begin before it."""
         found: list[LostRun] = []
         for last, record in self._records.items():
             for run in record.runs if last > position else ():
@@ -74,7 +74,7 @@ class LostRecords:
         return found
 
     def row(self, last: int) -> Change | None:
-        """What must be on disk before the record that ends there is chopped; None: nothing."""
+        """Return the row that must be durable before a record is truncated, or None."""
         record = self._records.get(last)
         if record is None:
             return None
@@ -83,7 +83,7 @@ class LostRecords:
         return Change(LOST_ROWS, self._key(last), value)
 
     def forget(self, through: int) -> Iterator[Change]:
-        """Nobody lacks what is up to a position; returns what that changes on disk."""
+        """Forget records through a position that no follower lacks; return the changes on disk."""
         gone = [last for last in self._records if last <= through]
         written = [last for last in gone if self._records.pop(last).is_written]
         return iter([Change(LOST_ROWS, self._key(last), None) for last in written])
@@ -92,14 +92,14 @@ class LostRecords:
         return f"{self.topic}.{last}{self.suffix}"
 
     def recover(self, last: int, row: Sequence[Sequence[Any]]) -> None:
-        """Take over a row of an earlier incarnation."""
+        """Restore a row of an earlier incarnation."""
         runs = [LostRun(place, SourceId(*source), low, high) for place, *source, low, high in row]
         self._records[last] = LostRecord(tuple(runs), is_written=True)
         self._records = dict(sorted(self._records.items()))
 
 
 def _lost_runs(run: PublicationRun) -> Iterator[LostRun]:
-    """Whose publications a run of a topic has, at which positions."""
+    """Yield the sources of a topic's run, with their numbers and positions."""
     position = run.first
     for source, sequences in run.origins:
         for first, last in _stretches(sequences):
@@ -108,7 +108,7 @@ def _lost_runs(run: PublicationRun) -> Iterator[LostRun]:
 
 
 def _stretches(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Rising numbers as stretches of consecutive ones."""
+    """Yield ascending numbers as ranges of consecutive numbers."""
     if isinstance(sequences, range):
         yield sequences[0], sequences[-1]
         return

@@ -1,11 +1,11 @@
-"""What homes, proxies and servers of multi_proxy say to each other.
+"""The messages between access brokers, proxies and servers of multi_proxy.
 
-A home is a broker in what it does for its own clients: it puts what they publish, and gets what
-they have subscribed to. A proxy passes a request on to `server`, an answer to `home`.
+An access broker publishes and fetches for its own clients: a put has their publications, and a get
+requests those of their subscriptions. A proxy forwards a request to `server`, an answer to `home`.
 
 Paper: [MP22] §3.1 (put, get, subscribe, unsubscribe). Deviates: a put is a run, a get is of all
-topics that a home follows at a server, and subscribe and unsubscribe are one request with all of
-these, so that nothing depends on which of two comes first.
+topics that an access broker follows at a server, and subscribe and unsubscribe are one request
+with all of these, so that the order of two requests does not matter.
 """
 
 from collections.abc import Sequence
@@ -19,24 +19,24 @@ from brokerd.model.record import record
 from brokerd.protocols.parts.decommissioning import Signed
 
 LOST: Final = "early release"
-"""Why a subscriber does not get what it has missed."""
+"""The reason of a gap in missed publications."""
 
 
 @record
 class Servers:
-    """Proxy → home: the servers with which it has a session; first message, and on change."""
+    """Proxy → access broker: the servers with a session; first message, and on change."""
 
     reached: tuple[BrokerNumber, ...]
 
 
 @record
 class Put:
-    """Home → server: append these to a topic, unless it has them.
+    """Access broker → server: append a run to a topic, unless present.
 
     Attributes:
-        previous: the last publication of this source in the topic that was put before and that
-            the home does not know to be stored; 0 for none. Without it these are not appended.
-        run: as its publisher has numbered it.
+        previous: the previous publication of this source in the topic that is not acknowledged; 0
+            for none. The server appends the run only after that.
+        run: as numbered by the publisher.
     """
 
     server: BrokerNumber
@@ -48,7 +48,7 @@ class Put:
 
 @record
 class Stored:
-    """Server → home: what this source has published in a topic is on disk up to here."""
+    """Server → access broker: the number through which a source is durable in a topic."""
 
     server: BrokerNumber
     home: BrokerNumber
@@ -59,11 +59,11 @@ class Stored:
 
 @record
 class Follow:
-    """Home → server: my clients have subscribed to these topics of yours, and to no others.
+    """Access broker → server: all topics of the server that clients have subscribed to.
 
     Attributes:
-        incarnation: of the home.
-        number: of the request; a later one has a higher number.
+        incarnation: of the access broker.
+        number: of the request; a later request has a higher number.
     """
 
     server: BrokerNumber
@@ -74,12 +74,12 @@ class Follow:
 
 
 class Followed(NamedTuple):
-    """A topic as a home follows it.
+    """A topic that an access broker follows.
 
     Attributes:
-        done: the home was done with it up to here; it goes on behind this.
-        head: what is put after this was known comes behind this position.
-        part: the server that has given these positions.
+        done: the acknowledged position; delivery continues after it.
+        head: later publications have later positions.
+        part: the server that has assigned these positions.
     """
 
     part: BrokerNumber
@@ -89,10 +89,10 @@ class Followed(NamedTuple):
 
 
 class Elsewhere(NamedTuple):
-    """What a server knows of positions that it or another one has given in a topic.
+    """The last position of a server in a topic, as another server has received it.
 
     Attributes:
-        through: up to here they were given, and what they stand for is on disk.
+        through: the last position, with durable publications.
     """
 
     part: BrokerNumber
@@ -102,11 +102,11 @@ class Elsewhere(NamedTuple):
 
 @record
 class Following:
-    """Server → home: the answer to Follow, which is on disk.
+    """Server → access broker: the answer to Follow, which is durable.
 
     Attributes:
-        elsewhere: of these topics, what others may hold, and what of it was there before
-            (`causal` only).
+        elsewhere: parts of these topics at other servers, with their last positions (`causal`
+            only).
     """
 
     server: BrokerNumber
@@ -118,13 +118,13 @@ class Following:
 
 
 class Wanted(NamedTuple):
-    """What a home asks for of one topic.
+    """The request for one topic.
 
     Attributes:
-        done: it will never ask for what is up to here.
-        after: it has what is up to here.
-        most: how many publications it takes now.
-        part: the server that has given these positions.
+        done: the acknowledged position, which will never be requested again.
+        after: the position through which everything has arrived.
+        most: the most publications in the answer.
+        part: the server that has assigned these positions.
     """
 
     part: BrokerNumber
@@ -136,7 +136,7 @@ class Wanted(NamedTuple):
 
 @record
 class Get:
-    """Home → server: what is new in these topics? Answered when there is something, or in time."""
+    """Access broker → server: a request for new publications, answered at once or after a wait."""
 
     server: BrokerNumber
     home: BrokerNumber
@@ -147,10 +147,10 @@ class Get:
 
 @record
 class Messages:
-    """Server → home: publications of a topic, all of them from the first to the last position.
+    """Server → access broker: all publications of a topic from the first to the last position.
 
     Attributes:
-        run: its sequences are positions; who published them stands in its origins.
+        run: sequences are positions; the publishers are in the origins.
     """
 
     home: BrokerNumber
@@ -172,16 +172,16 @@ class LostRun(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position of the last."""
+        """The position of the last publication."""
         return self.position + self.last - self.first
 
     def continues_in(self, run: "LostRun") -> bool:
-        """Whether both are one."""
+        """Return True if a run continues this run."""
         goes_on = self._replace(position=self.end + 1, first=self.last + 1, last=run.last)
         return run == goes_on
 
     def after(self, position: int) -> "LostRun | None":
-        """What of it lies behind a position."""
+        """Return the part after a position."""
         if position >= self.end:
             return None
         skipped = max(0, position + 1 - self.position)
@@ -190,10 +190,10 @@ class LostRun(NamedTuple):
 
 @record
 class Lost:
-    """Server → home: these of a topic are kept no more, though the home was not done with them.
+    """Server → access broker: publications that were released without acknowledgement.
 
     Attributes:
-        part: the server that has given these positions.
+        part: the server that has assigned these positions.
         runs: all of them from the first position to the last.
     """
 
@@ -216,7 +216,7 @@ class Lost:
 
 @record
 class Answered:
-    """Server → home: a get is answered; what there was came before this."""
+    """Server → access broker: the end of the answer to a get."""
 
     server: BrokerNumber
     home: BrokerNumber
@@ -225,11 +225,11 @@ class Answered:
 
 
 class Owner(NamedTuple):
-    """A topic, and a server that owns it or may be told to.
+    """A topic, and its owner or candidate.
 
     Attributes:
-        generation: of several owners the one with the highest has the topic (`arbiter`); 0: its
-            arbiter has not said it.
+        generation: of several owners the one with the highest generation has the topic
+            (`arbiter`); 0: not from the arbiter.
     """
 
     topic: int
@@ -239,15 +239,14 @@ class Owner(NamedTuple):
 
 @record
 class Owned:
-    """Server → proxy → home: who owns these topics, until another one is told in a higher
-    generation."""
+    """Server → proxy → access broker: the owners of topics, until a higher generation."""
 
     owners: tuple[Owner, ...]
 
 
 @record
 class Locate:
-    """Home → the topics' arbiter: who owns them? A proxy makes a Claim of it."""
+    """Access broker → arbiter: a request for owners, which a proxy turns into a Claim."""
 
     server: BrokerNumber
     home: BrokerNumber
@@ -256,7 +255,7 @@ class Locate:
 
 @record
 class Claim:
-    """Proxy → arbiter: a home asks who owns these topics; those that nobody owns, these might."""
+    """Proxy → arbiter: an access broker's request for owners, with a candidate for each topic."""
 
     server: BrokerNumber
     home: BrokerNumber
@@ -265,7 +264,7 @@ class Claim:
 
 @record
 class Located:
-    """Arbiter → home: the answer to Locate, of as many topics as have an owner by now."""
+    """Arbiter → access broker: the answer to Locate, for topics that have an owner by now."""
 
     server: BrokerNumber
     home: BrokerNumber
@@ -273,7 +272,7 @@ class Located:
 
 
 class Generation(NamedTuple):
-    """Which attempt to give a topic an owner; a later one has a higher number."""
+    """The number of an attempt to give a topic an owner; later attempts have higher numbers."""
 
     topic: int
     number: int
@@ -281,7 +280,7 @@ class Generation(NamedTuple):
 
 @record
 class Assign:
-    """Arbiter → server, over a proxy: own these topics."""
+    """Arbiter → server, over a proxy: an assignment of topics."""
 
     server: BrokerNumber
     arbiter: BrokerNumber
@@ -290,7 +289,7 @@ class Assign:
 
 @record
 class Assigned:
-    """Server → arbiter, over a proxy: that these are mine is on disk."""
+    """Server → arbiter, over a proxy: a confirmation of durable assignments."""
 
     server: BrokerNumber
     arbiter: BrokerNumber
@@ -299,7 +298,7 @@ class Assigned:
 
 @record
 class Move:
-    """Proxy → arbiter: these servers have fewest topics, so let them have these (`arbiter`)."""
+    """Proxy → arbiter: a proposal to give topics to servers with the fewest (`arbiter`)."""
 
     server: BrokerNumber
     owners: tuple[Owner, ...]
@@ -307,10 +306,10 @@ class Move:
 
 @record
 class Give:
-    """Arbiter → a topic's server, over a proxy: give it to another one (`arbiter`).
+    """Arbiter → a topic's server, over a proxy: a request to transfer the topic (`arbiter`).
 
     Attributes:
-        generation: in which that one has it.
+        generation: of the new owner.
     """
 
     server: BrokerNumber
@@ -322,7 +321,7 @@ class Give:
 
 @record
 class Merge:
-    """Proxy → server: these servers own topics of yours too; let them have these."""
+    """Proxy → server: a request to transfer topics that other servers own, too."""
 
     server: BrokerNumber
     owners: tuple[Owner, ...]
@@ -330,7 +329,7 @@ class Merge:
 
 @record
 class Merged:
-    """Server → home: what you follow here, these servers own; follow it there."""
+    """Server → access broker: other owners of followed topics, to follow there."""
 
     home: BrokerNumber
     owners: tuple[Owner, ...]
@@ -338,12 +337,12 @@ class Merged:
 
 @record
 class Periodic:
-    """Server → proxies, and on to the other servers: what it is asked for, and what it knows.
+    """Server → proxies → other servers: the topics in use, and the last positions.
 
     Attributes:
-        number: a later one has a higher one, within an incarnation of the server.
-        topics: that somebody has put or followed here, and that are not another server's now.
-        known: how far positions were given, by it and by others, each time in this topic.
+        number: increases within an incarnation of the server.
+        topics: topics with requests at this server, without those that have moved away.
+        known: last positions in topics, by this server and by others.
     """
 
     server: BrokerNumber
@@ -355,11 +354,12 @@ class Periodic:
 
 @record
 class Carry:
-    """Server → server, over a proxy: publications of a topic that is to be the other's.
+    """Server → server, over a proxy: publications of a topic that moves to the receiver.
 
     Attributes:
-        released: what is up to here is not sent; what begins further on follows something else.
-        run: its sequences are positions; who published them stands in its origins.
+        released: positions through this one are not sent; a run that begins later follows another
+            run.
+        run: sequences are positions; the publishers are in the origins.
     """
 
     server: BrokerNumber
@@ -370,12 +370,12 @@ class Carry:
 
 
 class CarriedPart(NamedTuple):
-    """Positions that one server has given in a topic.
+    """The positions that one server has assigned in a topic.
 
     Attributes:
-        released: nobody who follows the topic at the giver needs what is up to here.
-        last: the last one.
-        lost: of what is behind `released`, what is not kept any more.
+        released: no follower at the giver needs positions through this one.
+        last: the last position.
+        lost: runs after `released` that are not retained any more.
     """
 
     part: BrokerNumber
@@ -385,17 +385,17 @@ class CarriedPart(NamedTuple):
 
 
 class PutThrough(NamedTuple):
-    """How far a source has put to a topic."""
+    """The last publication of a source in a topic."""
 
     source: SourceId
     through: int
 
 
 class CarriedFollower(NamedTuple):
-    """A home that follows a topic.
+    """A follower of a topic.
 
     Attributes:
-        done: per part, up to where it needs nothing.
+        done: the acknowledged position per part.
     """
 
     home: BrokerNumber
@@ -404,10 +404,10 @@ class CarriedFollower(NamedTuple):
 
 @record
 class Transfer:
-    """Server → server, over a proxy: all that I have of a topic, beside what it carries; own it.
+    """Server → server, over a proxy: the state of a topic beside its publications, to take over.
 
     Attributes:
-        generation: in which the other one owns it; 0: no arbiter has said so (`causal`).
+        generation: of the new owner; 0: without an arbiter (`causal`).
     """
 
     server: BrokerNumber
@@ -421,10 +421,10 @@ class Transfer:
 
 @record
 class Transferred:
-    """Server → giver, over a proxy: that is on disk, and the topic mine.
+    """Server → giver, over a proxy: a confirmation that the topic is durable here.
 
     Attributes:
-        owner: who has it; another one than the server where that has given it away itself.
+        owner: the present owner; another server if this one has given the topic away itself.
     """
 
     server: BrokerNumber
@@ -435,9 +435,9 @@ class Transferred:
 
 @record
 class Decommissioned:
-    """Brokers that the operator has decommissioned, each with the authority's signature.
+    """Brokers that the operator has decommissioned, with the authority's signatures.
 
-    Each broker passes it on to its neighbours; a broker that is among them ends.
+    Brokers forward the message to their neighbours; a broker that is named ends.
     """
 
     decommissions: tuple[Signed, ...]
@@ -448,11 +448,11 @@ Answer = Stored | Following | Messages | Lost | Answered | Located | Merged
 
 
 Between = Carry | Transfer
-"""What one server tells another one, which answers with Transferred."""
+"""A message from server to server, which is answered with Transferred."""
 
 
 def _halves(message: Put) -> Sequence[Put]:
-    """The second half is to be appended behind the first one only."""
+    """Return both halves of a request; the second half names the first as previous."""
     run = message.run
     half = len(run) // 2
     if not half:
@@ -487,4 +487,4 @@ KINDS = (
     MessageKind(133, Move),
     MessageKind(134, Give),
 )
-"""With the numbers they have on the wire; 96 to 111 are multi_proxy's, 117, and 128 to 134."""
+"""With their numbers on the wire; 96 to 111 are multi_proxy's, 117, and 128 to 134."""

@@ -1,15 +1,16 @@
-"""Topics that a server gives to another one, and those that it is given (`causal`, `arbiter`).
+"""Transfers of topics from and to a server (`causal`, `arbiter`).
 
-A proxy that finds two owners of a topic tells the one whose name comes last to give it to the
-other (MERGE); or a topic's arbiter tells its owner to (`giving.py`). That one takes nothing for it
-any more, which is on disk, and sends all it has of it: publications at their positions, how far
-sources have come, and who follows it from where on (TRANSFER). The other one has that on disk
-before it says so; then homes hear who has the topic. Positions stay what they were: who has had one
-of them does not get it again, wherever it is kept. What is sent is the same each time until it is
-answered, and what has come is not taken again.
+A proxy that finds two owners of a topic asks the owner with the later name to give the topic to
+the other (MERGE); or a topic's arbiter asks the owner (`giving.py`). The giver accepts no
+publications any more, durably, and sends its whole state: publications at their positions, the
+numbers of sources, and followers with their positions (TRANSFER). The other server confirms once
+that is durable; then access brokers are notified. Positions stay the same: a follower does not
+receive a position twice, wherever it is stored. The same state is repeated until it is answered,
+and repeated state is not taken again.
 
-Paper: [MP22] §3.1.6, §3.1.7. Deviates: nothing is merged but side by side, so that nothing can be
-lost or doubled; how far sources have come goes along, which the report's TRANSFER lacks.
+Paper: [MP22] §3.1.6, §3.1.7. Deviates: parts are not merged but stand side by side, so that
+nothing can be lost or doubled; the numbers of sources are included, which the report's TRANSFER
+lacks.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,29 +38,28 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
 
 MOVING: Final = "moving"
-"""Purpose of the deadline at which what was not answered is sent again."""
+"""Purpose of the deadline at which unanswered transfers are repeated."""
 MOVES: Final = "moves"
-"""Per topic that is another server's: whose, whether that one has said so, and in which
-generation, where an arbiter has given it one."""
+"""Per topic that moves away: the new owner, a flag for its confirmation, and any generation."""
 PARTS: Final = "parts"
-"""Per topic and server whose positions were carried here: by whom, and their age."""
+"""Per topic and server with positions that were transferred here: the giver, and the age."""
 
 
 class Moves:
-    """The topics of one server that it gives away or is given.
+    """The transfers of topics from and to a server.
 
     Args:
-        proxies: those with which there is a session.
-        may_have: whether a topic may be given to a server.
-        gone: told of topics that are another one's now, once nothing is put to them any more.
-        rows: what is to be on disk of a topic that comes in a generation, beside what it has.
-        came: told of topics that are here now, with all that was carried, and in which generation.
-        tell: tells a home who has a topic.
+        proxies: proxies with a session.
+        may_have: returns True if a topic may be given to a server.
+        gone: called with topics that have moved away, once no publish requests are accepted.
+        rows: returns further rows of a topic that arrives in a generation.
+        came: called with topics that have arrived completely, and the generation.
+        tell: notifies an access broker of an owner.
 
     Attributes:
-        moving: topics that are being given away, and to whom.
-        moved: topics that were, and to whom.
-        generations: in which the others have them, where arbiters say it.
+        moving: topics that are being given away, with their new owners.
+        moved: topics that were given away, with their new owners.
+        generations: of the new owners, from arbiters.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Moves:
         self._turn = 0
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over what an earlier incarnation has given away and was given."""
+        """Restore the transfers of an earlier incarnation."""
         for key, (owner, is_over, *generation) in recovered.get(MOVES, {}).items():
             (self.moved if is_over else self.moving)[int(key)] = owner
             self.generations.update((int(key), number) for number in generation)
@@ -111,7 +111,7 @@ class Moves:
             part.is_here, part.age = True, sum(age)
 
     def begin(self) -> None:
-        """All that was on disk is known: go on with what was not answered."""
+        """Continue unanswered transfers after all rows and the log are read."""
         for number in self.moving:
             self._freeze(number)
         for number in self.moved:
@@ -119,11 +119,11 @@ class Moves:
         self._send_all()
 
     def is_away(self, number: int) -> bool:
-        """Whether a topic is another server's, or to be."""
+        """Return True if a topic has moved, or moves, to another server."""
         return number in self.moving or number in self.moved
 
     def tell_owner(self, home: BrokerNumber, topics: Sequence[int]) -> bool:
-        """Tell a home who has those topics that this server has given away; whether there are."""
+        """Notify an access broker of topics that have moved away; return True if there are any."""
         owners = tuple(
             Owner(each, self.moved[each], self.generations.get(each, 0))
             for each in topics
@@ -136,7 +136,11 @@ class Moves:
     # ------------------------------------------------------------ giving
 
     def on_merge(self, peer: Peer, message: Merge) -> None:
-        """Other servers own these topics too, and are to have them."""
+        """Give away topics that other servers own, too.
+
+        Raises:
+            RemoteProtocolError: a topic may not be given to that server; the fault of the peer.
+        """
         for number, owner, _ in message.owners:
             if not self._may_have(owner):
                 raise RemoteProtocolError(peer, f"topic {number} is to be {owner}'s")
@@ -145,7 +149,7 @@ class Moves:
                 self.give(number, owner)
 
     def give(self, number: int, owner: BrokerNumber, generation: int = 0) -> None:
-        """Give a topic that is this server's to another one."""
+        """Give a topic of this server to another server."""
         self.moving[number] = owner
         if generation:
             self.generations[number] = generation
@@ -175,7 +179,7 @@ class Moves:
         self._frozen(number)
 
     def _send_topic(self, number: int) -> None:
-        """Send all there is of a topic, over one proxy after the other."""
+        """Send the whole state of a topic, over one proxy after the other."""
         self._deadlines.set((MOVING, self._broker), self._disk.machine.now_ns + self._retry_ns)
         proxies, owner = [*self._proxies], self.moving.get(number)
         if not proxies or owner is None:
@@ -211,11 +215,15 @@ class Moves:
                 self._send_topic(number)
 
     def due(self) -> None:
-        """Whoever was to take topics has not said so."""
+        """Repeat unanswered transfers."""
         self._send_all()
 
     def on_transferred(self, peer: Peer, message: Transferred) -> None:
-        """Another server has a topic, or says who has."""
+        """Take the confirmation of a transfer, or the name of a further owner.
+
+        Raises:
+            RemoteProtocolError: the topic may not be that owner's; the fault of the peer.
+        """
         number = message.topic
         if self.moving.get(number) != message.server:
             return
@@ -239,7 +247,7 @@ class Moves:
         self._disk.commit((change, *self._followers.leave(number)), over)
 
     def _drop(self, number: int) -> None:
-        """Let go of all of a topic, and of what came of it before it was to go on from here."""
+        """Release a topic that has moved away, with incomplete parts of other servers."""
         self._gone(number)
         for topic in self._log.everything(number):
             topic.is_frozen = False
@@ -248,7 +256,11 @@ class Moves:
     # ------------------------------------------------------------ being given
 
     def on_carry(self, peer: Peer, message: Carry) -> None:
-        """Publications come of a topic that is to be this server's."""
+        """Take publications of a topic that moves to this server.
+
+        Raises:
+            RemoteProtocolError: the run is malformed; the fault of the peer.
+        """
         run, part = message.run, Part(message.run.source.broker, message.topic)
         is_whole = run.last - run.first + 1 == len(run)
         if part.server == self._broker or part.topic != run.source.publisher or not is_whole:
@@ -257,7 +269,7 @@ class Moves:
             self._log.carry(part, message.released, run)
 
     def on_transfer(self, peer: BrokerNumber, message: Transfer) -> None:
-        """All of a topic is here, unless something of it was lost on the way."""
+        """Take a topic, unless a part of it was lost on the route."""
         number, giver = message.topic, message.giver
         if self.is_away(number):
             owner = self.moved.get(number, self.moving.get(number, giver))
@@ -268,7 +280,7 @@ class Moves:
             self._take(peer, message)
 
     def _is_whole(self, number: int, message: Transfer) -> list[bool]:
-        """Per part, whether all of it is on disk here."""
+        """Return, per part, True if everything is durable here."""
         return [
             each.released >= each.last
             or self._kept_through(Part(each.part, number), each) >= each.last

@@ -1,9 +1,9 @@
-"""Which server a home goes to for each topic, where topics go from one server to another.
+"""The owners of topics at an access broker, while topics move between servers.
 
-What it was told last is on its disk before it goes by it, so that it never goes back to a server
-that has given a topic away: who has it would take what this home follows for given up.
+The last owner is durable before its use, so that this broker never returns to a server that has
+given a topic away: the new owner would drop what this broker follows.
 
-Paper: [MP22] §3, §3.1.7. Deviates: homes are told where a topic is; the paper's proxies route them.
+Paper: [MP22] §3, §3.1.7. Deviates: access brokers receive owners; the paper's proxies route them.
 """
 
 from abc import ABC, abstractmethod
@@ -18,17 +18,18 @@ from brokerd.protocols.multi_proxy.owners import Answered, Owners
 from brokerd.protocols.parts.durability import Durability
 
 CHOSEN: Final = "chosen"
-"""Per topic the server that a home goes to, and the generation where arbiters give it one."""
+"""Per topic the server that an access broker uses, and any generation."""
 
 
 class MovingOwners(Owners, ABC):
-    """The server to which one home goes for each topic; another one only when it was told.
+    """The server of each topic at an access broker; changes only by a notification.
 
     Args:
         names: of all servers.
-        on_gone: told of topics that another server has now, each with who had it.
-        on_moved: told of a topic, who had it and who has it.
-        on_merged: told of a topic that its server has more of than this home may know.
+        on_gone: called with topics of another server, and their old owners.
+        on_moved: called with a topic, its old and its new owner.
+        on_merged: called with a topic of which its server has more than this broker may have
+            received.
     """
 
     may_change = True
@@ -57,7 +58,7 @@ class MovingOwners(Owners, ABC):
 
     @abstractmethod
     def on_merged(self, peer: Peer, message: Merged) -> None:
-        """Servers have given topics to others, or have been given them."""
+        """Take transfers between servers."""
 
     def _row(self, owner: Owner) -> Change:
         return Change(CHOSEN, str(owner.topic), owner.server)
@@ -71,14 +72,14 @@ class MovingOwners(Owners, ABC):
         return topic not in self._known and topic not in self._choosing
 
     def _go_by(self, owners: Sequence[Owner]) -> None:
-        """Go to servers for topics, from now on."""
+        """Use servers for topics from now on."""
         self._add(owners)
 
     def _begin_choosing(self, owners: Sequence[Owner]) -> None:
         self._choosing.update((owner.topic, owner.server) for owner in owners)
 
     def _choose(self, owners: Sequence[Owner]) -> None:
-        """Go to servers for topics of which none was known."""
+        """Use servers for topics without an owner, once durable."""
         self._begin_choosing(owners)
 
         def chosen() -> None:
@@ -89,7 +90,7 @@ class MovingOwners(Owners, ABC):
         self._disk.commit([self._row(owner) for owner in owners], chosen)
 
     def _change(self, owners: Sequence[Owner]) -> None:
-        """Go to other servers for topics."""
+        """Use other servers for topics, once durable."""
         self._begin_choosing(owners)
 
         def chosen() -> None:
@@ -99,7 +100,7 @@ class MovingOwners(Owners, ABC):
         self._disk.commit([self._row(owner) for owner in owners], chosen)
 
     def _hear_again(self, owners: Sequence[Owner]) -> None:
-        """A server that this home goes to has more of a topic, or waits to hear of this home."""
+        """Repeat the Follow to servers that have more of a topic, or wait for it."""
         for topic, server, _ in owners:
             if self._known.get(topic) == server:
                 self._on_merged(topic, server)

@@ -1,4 +1,4 @@
-"""A broker's sessions with others, and over which of them it answers a home."""
+"""A broker's sessions with other brokers, and the routes of answers to access brokers."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
@@ -15,25 +15,25 @@ RETRY: Final = "retry"
 
 
 class RetryParameters(Protocol):
-    """How long to wait before an unreachable broker is tried again; doubles up to the limit."""
+    """The wait before an unreachable broker is tried again; doubles up to the limit."""
 
     @property
     def retry_first_ns(self) -> Instant:
-        """At first."""
+        """The first wait."""
 
     @property
     def retry_limit_ns(self) -> Instant:
-        """At most."""
+        """The longest wait."""
 
 
 class Neighbours:
-    """The other brokers that one has links to.
+    """The brokers at the other ends of a broker's links.
 
     Args:
-        proxies: of these any may pass an answer on.
+        proxies: any of these may forward an answer.
 
     Attributes:
-        sessions: by broker, those that are up.
+        sessions: established sessions, by broker.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Neighbours:
         self._over: dict[BrokerNumber, BrokerNumber] = {}
 
     def open(self, peer: BrokerNumber) -> None:
-        """Have a session with a broker."""
+        """Open a session with a broker."""
         self._machine.emit(OpenSession(peer))
 
     def met(self, peer: BrokerNumber, event: SessionEstablished) -> None:
-        """A session is up."""
+        """Record an established session."""
         assert peer not in self.sessions, f"second session with {peer}"
         self.sessions[peer] = event.session
         self._established_ns[peer] = self._machine.now_ns
@@ -87,11 +87,11 @@ class Neighbours:
         self._deadlines.set((RETRY, peer), self._machine.now_ns + wait_ns)
 
     def asked_over(self, proxy: BrokerNumber, home: BrokerNumber) -> None:
-        """A home's request came over a proxy: its answer goes back over the same one."""
+        """Record the proxy of an access broker's request, for the answer."""
         self._over[home] = proxy
 
     def answer(self, home: BrokerNumber, answer: Answer) -> None:
-        """Answer a home over the proxy it asked over last, or over any that is there."""
+        """Answer an access broker over the proxy of its last request, or over any other."""
         over = home if home in self._proxies else self._over.get(home)
         if over not in self.sessions and home not in self._proxies:
             over = next((peer for peer in self._proxies if peer in self.sessions), None)

@@ -1,11 +1,11 @@
-"""Which server owns each topic, as one home knows it, and what waits until it does.
+"""The owners of topics at an access broker, and requests that wait for an owner.
 
-What a home was told once stays true: no topic changes its owner. Where it does, there are others
-(`moving_owners.py`, `paper.py`). Where owners follow from a hash
-all are known from the start, and nobody is asked.
+An owner stays valid: no topic changes its owner. Ownerships with changes have other classes
+(`moving_owners.py`, `paper.py`). If owners follow from a hash all are present from the start, and
+none is requested.
 
-Paper: [MP22] §3. Deviates: the home asks, through a proxy, and keeps the answer; the paper's
-proxies keep it, and guess what they do not know.
+Paper: [MP22] §3. Deviates: the access broker asks, through a proxy, and keeps the answer; the
+paper's proxies keep it, and guess missing owners.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,32 +18,32 @@ from brokerd.protocols.multi_proxy.messages import Locate, Located, Owner
 
 
 class Answered(Protocol):
-    """Told that a server has answered requests of one type, and whether all of it."""
+    """A callback for an answer of a server to requests of one type, complete or not."""
 
     def __call__(self, server: BrokerNumber, kind: type, *, wholly: bool) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """Something that needs the owners of these topics."""
+    """An action that needs the owners of these topics."""
 
     topics: tuple[int, ...]
     then: Callable[[], None]
 
 
 class Owners:
-    """The owners that one home knows; none ever changes.
+    """The owners at an access broker; none ever changes.
 
     Args:
-        arbiters: per topic the server that decides who owns it.
-        known: what is known from the start.
-        send: sends a request, if there is a way.
-        on_known: told of topics whose owners were not known before.
-        answered: a server has answered something that was waited for.
+        arbiters: per topic the server that decides on its owner.
+        known: the owners from the start.
+        send: sends a request, if there is a route.
+        on_known: called with topics that have a new owner.
+        answered: called after an answer of a server.
 
     Attributes:
-        may_change: a topic may come to have another owner.
-        are_in_turn: it has one owner at a time.
+        may_change: True if a topic may get another owner.
+        are_in_turn: True if a topic has one owner at a time.
     """
 
     may_change = False
@@ -69,15 +69,15 @@ class Owners:
         self._waiting: list[_Waiting] = []
 
     def of(self, topic: int) -> BrokerNumber | None:
-        """The server that owns a topic; None while that is not known, or there is no such topic."""
+        """Return the owner of a topic; None without one, or without such a topic."""
         return self._known.get(topic)
 
     def owned_by(self, server: BrokerNumber, topics: Sequence[int]) -> tuple[int, ...]:
-        """Those of some topics that a server owns."""
+        """Return the topics that a server owns."""
         return tuple(topic for topic in topics if self._known.get(topic) == server)
 
     def when_known(self, topics: Sequence[int], then: Callable[[], None]) -> None:
-        """Do `then` once the owners of all these topics are known: at once where they are."""
+        """Call `then` once all these topics have owners: at once if they have."""
         unknown = [topic for topic in topics if topic not in self._known]
         if not unknown:
             then()
@@ -86,7 +86,7 @@ class Owners:
         self.seek(unknown)
 
     def seek(self, topics: Sequence[int]) -> None:
-        """Ask who owns these topics, where that is not known or being asked already."""
+        """Request the owners of topics, unless present or requested."""
         for arbiter, new in self._by_arbiter(topics):
             self._sought.setdefault(arbiter, {}).update(dict.fromkeys(new))
             self._send(Locate(arbiter, self._broker, new))
@@ -100,22 +100,23 @@ class Owners:
         return iter([(arbiter, tuple(new)) for arbiter, new in found.items()])
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over what an earlier incarnation had on disk of owners."""
+        """Restore the owners of an earlier incarnation."""
 
     def ways_changed(self, first: BrokerNumber | None) -> None:
-        """Servers are reached over other proxies; the first of them in this home's order."""
+        """Take a change of routes, with the first proxy in this broker's order."""
 
     def remember(self, owners: Sequence[Owner]) -> None:
-        """Owners that this home knew before a crash; an earlier row may ask for them already."""
+        """Take owners from before a crash; an earlier row may have requested them already."""
         self._known.update((owner.topic, owner.server) for owner in owners)
         sought = {topic for asked in self._sought.values() for topic in asked}
         self._found([owner.topic for owner in owners if owner.topic in sought])
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """Somebody says who owns these topics.
+        """Take announced owners.
 
         Raises:
-            RemoteProtocolError: it was told otherwise before, or there is no such topic.
+            RemoteProtocolError: another owner was announced before, or there is no such topic; the
+                fault of the peer.
         """
         for topic, server, _ in owners:
             if topic >= len(self._arbiters):
@@ -147,25 +148,25 @@ class Owners:
                 self._waiting.append(each)
 
     def waited_for(self) -> tuple[int, ...]:
-        """Topics whose owner something waits for."""
+        """Return the topics without an owner that an action waits for."""
         return tuple({topic: None for each in self._waiting for topic in each.topics})
 
     def on_located(self, peer: Peer, message: Located) -> None:
-        """An arbiter says who owns topics."""
+        """Take an arbiter's answer."""
         before = self.awaits(message.server)
         self.learn(peer, message.owners)
         if before:
             self._answered(message.server, Locate, wholly=not self.awaits(message.server))
 
     def awaits(self, server: BrokerNumber) -> bool:
-        """Whether a server has yet to say who owns something."""
+        """Return True if a server has not answered a request for owners."""
         return bool(self._sought.get(server))
 
     def resend(self, server: BrokerNumber) -> None:
-        """Ask all again that a server has not said."""
+        """Repeat unanswered requests for owners to a server."""
         if self.awaits(server):
             self._send(Locate(server, self._broker, tuple(self._sought[server])))
 
     def sought(self) -> int:
-        """Of how many topics the owner is asked for."""
+        """Return the number of topics with a request for an owner."""
         return sum(map(len, self._sought.values()))

@@ -1,14 +1,13 @@
-"""The paper's own ownership: each proxy gives topics to servers, and merges what it finds.
+"""The paper's own ownership: proxies give topics to servers, and merge double owners.
 
-A proxy that has forgotten everything gives a topic that a server owns to another one, until the
-servers tell it, every `period_ns`, what they own; then one of the two is told to own it no more.
-What was published meanwhile is lost to those who had subscribed at the other server. It is here to
-be measured.
+A proxy that has lost its memory gives a topic that a server owns to another server, until the
+servers announce their topics, every `period_ns`; then one of the two loses the topic. Publications
+in between are lost to subscribers at the other server. This ownership exists to be measured.
 
 Paper: [MP22] §3 (assignment), §3.1.5 (PERIODIC), §3.1.6 (MERGE), §4 (the loss). Deviates: a server
-whose topic is merged keeps what its subscribers have not got until they have fetched it, instead of
-sending it with TRANSFER; and it tells them to subscribe at the other server, where TRANSFER would
-have made them subscribers.
+whose topic is merged keeps publications until its subscribers have fetched them, instead of
+sending them with TRANSFER; and it notifies them to subscribe at the other server, where TRANSFER
+would have made them subscribers.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,10 +25,10 @@ from brokerd.protocols.parts.event_machine import EventMachine
 
 
 class PaperOwners(Owners):
-    """What the proxy says that a home goes over; another one may say otherwise, and so may it.
+    """The owners by the proxy of an access broker's route; other proxies may have others.
 
     Args:
-        on_gone: told of topics that are not known any more, each with who owned it.
+        on_gone: called with topics without an owner any more, and their old owners.
     """
 
     may_change = True
@@ -49,7 +48,7 @@ class PaperOwners(Owners):
         self._proxy: BrokerNumber | None = None
 
     def ways_changed(self, first: BrokerNumber | None) -> None:
-        """See Owners: what the proxy says counts that a home goes over, and that begins anew."""
+        """See Owners: the owners are those of the present proxy, and restart with another proxy."""
         if first == self._proxy:
             return
         self._proxy = first
@@ -63,7 +62,7 @@ class PaperOwners(Owners):
             self._set(owners)
 
     def on_located(self, peer: Peer, message: Located) -> None:
-        """See Owners: the proxy has answered, and asked nobody."""
+        """See Owners: the proxy has answered by itself."""
         if self._from_proxy(peer, message.owners):
             before = self.awaits(message.server)
             self._set(message.owners)
@@ -88,20 +87,20 @@ class PaperOwners(Owners):
 
 
 class PaperClaims(Claims):
-    """What one proxy thinks: it gives topics to servers, and finds out when it was wrong."""
+    """The owners at a proxy that gives topics to servers itself, and detects double owners."""
 
     def located(self, message: Locate, peer: Peer) -> Located:
-        """Who owns topics; what is not known goes to the server with the fewest."""
+        """Return the owners of topics; a new topic is given to the server with the fewest."""
         claim = self.claim(message, peer)
         super().learn(peer, claim.candidates)
         return Located(message.server, message.home, claim.candidates)
 
     def known(self) -> tuple[Owner, ...]:
-        """See Claims: it tells nobody who does not ask."""
+        """See Claims: no owners are announced without a request."""
         return ()
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> tuple[Owner, ...]:
-        """See Claims: a server says what it owns; returns the owners of what has to be merged."""
+        """See Claims: takes a server's topics, and returns the owners of topics to merge."""
         merged = [self._smaller(peer, owner) for owner in self._conflicts(owners)]
         super().learn(peer, [owner for owner in owners if owner.topic not in self._known])
         return tuple(merged)
@@ -111,7 +110,7 @@ class PaperClaims(Claims):
         return [owner for owner in owners if known.get(owner.topic, owner.server) != owner.server]
 
     def _smaller(self, peer: Peer, owner: Owner) -> Owner:
-        """Two servers own a topic: the one whose name comes first keeps it."""
+        """Return the owner with the earlier name of two, which keeps the topic."""
         topic, server, _ = owner
         if server not in self._names:
             raise RemoteProtocolError(peer, f"broker {server} owns topic {topic}")
@@ -124,10 +123,10 @@ class PaperClaims(Claims):
 
 
 class Periods:
-    """What a server tells all proxies every now and then: which topics are its.
+    """The periodic announcement of a server's topics to all proxies.
 
     Args:
-        proxies: those with which there is a session.
+        proxies: proxies with a session.
 
     Paper: [MP22] §3.1.5 (PERIODIC), §5.2.
     """
@@ -149,7 +148,7 @@ class Periods:
         self._proxies = proxies
 
     def tell(self) -> None:
-        """Tell it, and see to it that it is told again in time."""
+        """Send the announcement, and schedule the next."""
         owned = Owned(tuple(Owner(topic, self._broker) for topic in self._server.asked))
         for proxy in self._proxies:
             self._machine.send(proxy, owned)

@@ -34,41 +34,42 @@ class MultiProxyParameters:
     """Parameters of multi_proxy.
 
     Attributes:
-        ownership: who decides which server owns a topic. "arbiter": a server that follows from a
-            hash gives each new topic to the server that has fewest, as the asking proxy sees it;
-            "rendezvous": the server that follows from the hash owns it; "causal": each proxy by
-            itself, so that two may own it until that is found, and what they have is merged;
-            "paper": the same, but merging them loses publications.
-        period_ns: with "causal" and "paper", how often a server tells proxies what it owns; with
-            "arbiter" and "causal", how often it tells homes of topics that have come to it.
-        topic_attribute: whose value decides a publication's topic.
-        apart_attribute: publications that have it have no topic attribute, so that who asks for
-            it need not follow every topic; "" for none.
-        topics: how many there are, beside that of publications without the topic attribute; equal
-            values have the same one.
-        assign_retry_ns: how long an arbiter waits for a server to take a topic before it lets
-            another one have it; with "arbiter" and "causal", how long a server that gives a topic
-            to another one waits for its answer before it sends all of it again.
-        spread_topics: with "arbiter", a server that has so many topics more than another one that
-            is reached gives one to it, until none has; a topic never comes back to a server that
-            has given it away; 0: topics stay where they are.
-        timeout_ns: how long an answer is waited for before another proxy is tried.
-        get_wait_ns: how long a server may wait for something to answer a get with.
-        get_publications: of a topic, at most, in one answer to a get.
-        home_window: publications of a topic with which clients of a broker may not be done before
-            it asks for no more.
-        topic_window: publications of a topic that a home may be behind what is put before puts
-            wait for it; what is under way at that moment comes on top.
-        patience_ns: how long a home that is so far behind, and comes no further, is waited for.
-        max_retain_ns: what a server has kept for longer it lets go of, although a home was not done
-            with it: subscribers there are told of a gap; 0: it keeps all for as long as it takes.
-        max_retain_bytes: what a server has in its log beyond that it lets go of, oldest first, with
-            gaps as well; 0: as much as it takes. The newest record, and a topic while it is given
-            to another server, with all that was logged behind it, are kept all the same.
+        ownership: the choice of the owner of a topic. "arbiter": a server that follows from a hash
+            gives each new topic to the server that has fewest, as the asking proxy sees it;
+            "rendezvous": the server that follows from the hash owns it; "causal": proxies decide
+            by themselves, so that two servers may own a topic until that is detected, and their
+            parts are merged; "paper": the same, but merging loses publications.
+        period_ns: with "causal" and "paper", the period of a server's announcements to proxies;
+            with "arbiter" and "causal", of its notifications to access brokers about new topics.
+        topic_attribute: its value decides a publication's topic.
+        apart_attribute: publications with it have no topic attribute, so that a subscription to it
+            need not follow every topic; "" for none.
+        topics: the number of topics, beside that of publications without the topic attribute;
+            equal values have the same one.
+        assign_retry_ns: how long an arbiter waits for a server to take a topic before it chooses
+            another one; with "arbiter" and "causal", how long a server that gives a topic to
+            another one waits for its answer before it sends all of it again.
+        spread_topics: with "arbiter", a server that has this many topics more than another one
+            that is reached gives one to it, until none has; a topic never returns to a server that
+            has given it away; 0: topics stay.
+        timeout_ns: the wait for an answer before another proxy is tried.
+        get_wait_ns: how long a server may wait for publications before it answers a get.
+        get_publications: the most publications of a topic in an answer to a get.
+        home_window: publications of a topic that the clients of a broker may have unacknowledged
+            before it stops fetching.
+        topic_window: publications of a topic that an access broker may be behind before publish
+            requests wait for it; requests under way at that moment are added.
+        patience_ns: the wait for an access broker that is that far behind, without progress.
+        max_retain_ns: publications stored for longer are released, although an access broker has
+            not acknowledged them: subscribers there receive a gap; 0: everything is retained as
+            long as needed.
+        max_retain_bytes: the log's content beyond that is released, oldest first, with gaps as
+            well; 0: no bound. The newest record, and a topic while it is given to another server,
+            with everything logged after it, are retained all the same.
         retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
             up to the limit.
         client_window: publications a client may have unacknowledged before deliveries wait.
-        client_subscriptions: how many subscriptions a client may have; more are refused.
+        client_subscriptions: the most subscriptions of a client; more are refused.
         client_linger_ns: how long a vanished subscriber's subscriptions stay.
 
     Paper: [MP22] §3 (timeout), §4.

@@ -1,4 +1,4 @@
-"""Who is what in the overlay, as one broker sees it, and who owns which topic.
+"""The roles of brokers in the overlay, as one broker sees them, and hashed owners of topics.
 
 Paper: [MP22] §1, §3 (clients, proxies, servers).
 """
@@ -17,15 +17,15 @@ KIND: Final = "bipartite"
 
 
 class Places:
-    """Proxies, servers and homes.
+    """Proxies, servers and access brokers.
 
     Attributes:
         proxies, servers: all of them, in the order of the topology.
-        neighbours: with whom this broker wants sessions.
+        neighbours: the brokers that this broker requires sessions with.
         arbiters: per topic the server that follows from a hash: its arbiter, or its owner.
-        servers_by_name: number and name of each.
-        edges: who is a home and nothing else.
-        role: what this broker is, for people.
+        servers_by_name: number and name of each server.
+        edges: brokers that are access brokers only.
+        role: the role of this broker, for display.
     """
 
     def __init__(self, broker: BrokerNumber, topology: Topology, topics: int) -> None:
@@ -43,13 +43,13 @@ class Places:
         self.arbiters = owners(topics, self.servers_by_name)
 
     def arbiter(self, topic: int) -> BrokerNumber | None:
-        """The server that follows from a topic's hash; None: there is no such topic."""
+        """Return the server that follows from a topic's hash; None without such a topic."""
         return self.arbiters[topic] if topic < len(self.arbiters) else None
 
     def proxies_of(self, home: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """The proxies in the order in which a home tries them; one that is a proxy needs no other.
+        """Return the proxies in an access broker's order; a proxy uses itself only.
 
-        Homes begin with different ones.
+        Access brokers begin with different proxies.
         """
         if home in self.proxies:
             return (home,)
@@ -57,10 +57,10 @@ class Places:
         return (*self.proxies[first:], *self.proxies[:first])
 
     def check_proxy(self, peer: Peer, reached: Sequence[BrokerNumber]) -> None:
-        """Make sure that a proxy says that it reaches servers.
+        """Check that a report of reachable servers is from a proxy and of servers.
 
         Raises:
-            RemoteProtocolError: it is none, or they are none.
+            RemoteProtocolError: the report is not; the fault of the peer.
         """
         if peer not in self.proxies:
             raise RemoteProtocolError(peer, "it reaches servers, and is no proxy")
@@ -68,10 +68,11 @@ class Places:
             raise RemoteProtocolError(peer, f"not all of {reached} are servers")
 
     def check_request(self, peer: Peer, message: Request) -> None:
-        """Make sure that what came to a server comes from a home, over a proxy.
+        """Check that a request to this server is from an access broker, over a proxy.
 
         Raises:
-            RemoteProtocolError: it does not, or is for another server.
+            RemoteProtocolError: the request is not, or is for another server; the fault of the
+                peer.
         """
         if peer not in self.proxies:
             raise RemoteProtocolError(peer, "it passes on a request, and is no proxy")
@@ -82,10 +83,10 @@ class Places:
             raise RemoteProtocolError(peer, f"a request of {home}, which is a proxy itself")
 
     def check_answer(self, peer: Peer, message: Answer) -> None:
-        """Make sure that what came to a home is for it and comes over a proxy.
+        """Check that an answer is for this access broker, over a proxy.
 
         Raises:
-            RemoteProtocolError: it does not.
+            RemoteProtocolError: the answer is not; the fault of the peer.
         """
         if peer not in self.proxies:
             raise RemoteProtocolError(peer, "it passes on an answer, and is no proxy")

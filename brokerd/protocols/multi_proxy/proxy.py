@@ -1,9 +1,9 @@
-"""A proxy: passes requests on to the servers that they are for, and answers to homes.
+"""A proxy: forwards requests to their servers, and answers to access brokers.
 
-It keeps nothing: which server owns a topic everybody knows, and what it loses when it dies its
-homes send again over another one.
+A proxy is stateless: all brokers have the owners of topics, and access brokers repeat requests
+that a crashed proxy has lost, over another proxy.
 
-Paper: [MP22] §3. Deviates: it does not try again by itself, see `ways.py`.
+Paper: [MP22] §3. Deviates: it does not repeat requests by itself, see `ways.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,14 +41,14 @@ from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 
 class Proxy:
-    """What a broker does between homes and servers.
+    """The role of a broker between access brokers and servers.
 
     Args:
-        has_session: whether it has one with a broker.
+        has_session: returns True if there is a session with a broker.
         take: takes an answer for this broker's own clients.
-        on_servers: told which servers are reached, as this broker's own clients see it.
-        claims: who owns what, as far as this proxy knows.
-        on_owned: told who owns topics, for this broker's own clients.
+        on_servers: takes the reachable servers, for this broker's own clients.
+        claims: the owners in this proxy's memory.
+        on_owned: takes owners of topics, for this broker's own clients.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Proxy:
         self._on_owned = on_owned
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message."""
+        """Return the handlers of messages."""
         requests = dict.fromkeys((Put, Follow, Get, Locate), self._on_request)
         answers = dict.fromkeys(
             (Stored, Following, Messages, Lost, Answered, Located, Merged), self._on_answer
@@ -95,7 +95,7 @@ class Proxy:
         return {**requests, **answers, **between}
 
     def met(self, peer: BrokerNumber) -> None:
-        """A session is up: homes hear of a server, a home of the servers."""
+        """Announce a new server to access brokers, or all servers to a new access broker."""
         if peer in self._servers:
             self._tell_all()
         else:
@@ -104,13 +104,13 @@ class Proxy:
             self._machine.send(peer, Owned(known))
 
     def lost(self, peer: BrokerNumber) -> None:
-        """A session is over."""
+        """Record a closed session."""
         if peer in self._servers:
             self._claims.lose(peer)
             self._tell_all()
 
     def pass_on(self, request: Request) -> None:
-        """Pass a request on; what cannot be is sent again when its server is reached."""
+        """Forward a request; without a session the access broker repeats the request later."""
         if type(request) is Locate:
             located = self._claims.located(request, request.home)
             if located is not None:
@@ -153,7 +153,7 @@ class Proxy:
         self._learn(peer, message.owners)
 
     def _learn(self, peer: BrokerNumber, owners: Sequence[Owner]) -> None:
-        """Somebody says who owns topics: homes hear what is new."""
+        """Take announced owners, and announce new ones to access brokers."""
         new = self._claims.learn(peer, owners)
         self._merge()
         move = self._claims.move()
@@ -172,7 +172,7 @@ class Proxy:
         self._claims.merges.clear()
 
     def _on_periodic(self, peer: Any, message: Periodic) -> None:
-        """A server says what it is asked for: so do others hear, and who else is has to give it."""
+        """Forward a server's announcement to the other servers, and merge double owners."""
         self._check_server(peer)
         if message.server != peer:
             raise RemoteProtocolError(peer, f"says what {message.server} is asked for")

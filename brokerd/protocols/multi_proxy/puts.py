@@ -1,9 +1,9 @@
-"""What this broker's clients have published and no server has stored yet, in order by topic.
+"""Publications of this broker's clients that no server has stored yet, in order by topic.
 
 Paper: [MP22] §4 (a put is tried again with the same counter, until it has succeeded). Deviates:
-the client's pending puts are what its library holds unacknowledged; puts to one topic follow one
-another without waiting, and each names the one before it, so that none is taken for a duplicate
-because a later one came first over another proxy.
+the client's pending puts are those that its library holds unacknowledged; puts to one topic follow
+one another without waiting, and each names the previous one, so that none is taken for a duplicate
+because a later one arrived first over another proxy.
 """
 
 from collections import deque
@@ -21,25 +21,27 @@ from brokerd.protocols.parts.event_machine import EventMachine
 
 @dataclass(slots=True)
 class AskedPut:
-    """Some publications to one topic, and when they were put last, or their server has said that
-    they wait there."""
+    """Publications to a topic, with the time of the last request or answer.
+
+    The answer may be that the publications wait at their server.
+    """
 
     run: PublicationRun
     asked_ns: Instant
 
 
 Chain = deque[AskedPut]
-"""What one source has to put to one topic, in order; the first is put first."""
+"""The publish requests of a source to a topic, in order; the first is sent first."""
 
 
 @dataclass(slots=True)
 class Answering:
-    """How one server answers puts, which it does in the order in which they come.
+    """The answers of a server to publish requests, in order of arrival.
 
     Attributes:
-        unanswered: how many it has not stored.
-        heard_ns: when it has last stored something, or had no room for it.
-        asked_ns: when the latest of what it has stored was put.
+        unanswered: the number of requests that are not stored.
+        heard_ns: the time of the last answer, stored or waiting.
+        asked_ns: the time of the latest request that is stored.
     """
 
     unanswered: int = 0
@@ -52,9 +54,9 @@ class PendingSource:
     """A publisher of this broker.
 
     Attributes:
-        submitted: how far it has published here.
+        submitted: the last number published here.
         chains: by topic; none is empty.
-        is_here: its client has a session.
+        is_here: True if the client has a session.
     """
 
     submitted: int
@@ -63,19 +65,19 @@ class PendingSource:
 
     @property
     def done(self) -> int:
-        """Up to where everything it has published is stored."""
+        """The number through which everything is stored."""
         firsts = [chain[0].run.first for chain in self.chains.values()]
         return min(firsts) - 1 if firsts else self.submitted
 
 
 class Puts:
-    """All puts of one home that are not stored.
+    """All publish requests of an access broker that are not stored.
 
     Args:
-        owners: the server of each topic, as far as it is known.
-        send: sends a put, if there is a way.
-        on_stored: a source has come further.
-        answered: a server has answered something that was waited for.
+        owners: the server of each topic, as far as determined.
+        send: sends a request, if there is a route.
+        on_stored: called with a source that has further stored publications.
+        answered: called after an answer of a server.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Puts:
         self._servers: dict[BrokerNumber, Answering] = {}
 
     def come(self, source: SourceId, published: int) -> None:
-        """A publisher is here, and all that it has published before is done up to a number."""
+        """Add a publisher with earlier publications acknowledged through a number."""
         pending = self._sources.get(source)
         if pending is None:
             self._sources[source] = PendingSource(published)
@@ -106,13 +108,13 @@ class Puts:
             pending.is_here = True
 
     def gone(self, source: SourceId) -> None:
-        """A publisher is not here any more; what it has published is put all the same."""
+        """Remove a publisher, after its publications are stored."""
         pending = self._sources[source]
         pending.is_here = False
         self._forget(source, pending)
 
     def put(self, source: SourceId, parts: Sequence[tuple[int, PublicationRun]]) -> None:
-        """Put what has not been put already of a run, by topics."""
+        """Send the new publications of a run, by topics."""
         pending = self._sources[source]
         before = pending.submitted
         for topic, part in parts:
@@ -131,7 +133,7 @@ class Puts:
                 self._send(Put(server, self._broker, topic, previous, rest))
 
     def owned(self, topics: Iterable[int]) -> None:
-        """It is known now who owns these topics: put what has waited for that."""
+        """Send the publications that have waited for owners of topics."""
         for pending in self._sources.values():
             for topic in topics:
                 server, chain = self._owners.of(topic), pending.chains.get(topic, ())
@@ -140,7 +142,7 @@ class Puts:
                 self._put_all(server, topic, chain)
 
     def disowned(self, gone: Mapping[int, BrokerNumber]) -> tuple[int, ...]:
-        """It is not known any more who owns these; returns the topics to which something is put."""
+        """Forget owners of topics, and return all topics with publish requests."""
         topics: dict[int, None] = {}
         for pending in self._sources.values():
             topics.update(dict.fromkeys(pending.chains))
@@ -150,18 +152,19 @@ class Puts:
         return tuple(topics)
 
     def done(self, source: SourceId) -> int:
-        """Up to where what a source has published is stored."""
+        """Return the number through which a source's publications are stored."""
         return self._sources[source].done
 
     def unanswered(self, server: BrokerNumber) -> bool:
-        """Whether a server has not stored something."""
+        """Return True if a server has not stored everything."""
         return self._server(server).unanswered > 0
 
     def waits_since(self, server: BrokerNumber) -> Instant | None:
-        """Since when a server has stored nothing that it should have; None: there is nothing.
+        """Return the time since when a server should have stored a request, or None.
 
-        What was put later than something and stored before it has overtaken it, which says that it
-        was lost; otherwise it has its turn, and the server is at work as long as it stores others.
+        A request that is stored before an earlier request has overtaken that request, which is
+        therefore lost; otherwise requests have their turn, and the server works as long as others
+        are stored.
         """
         firsts = [
             chain[0].asked_ns
@@ -178,7 +181,7 @@ class Puts:
         return self._servers.setdefault(server, Answering())
 
     def pending(self) -> int:
-        """How many publications are not stored."""
+        """Return the number of publications that are not stored."""
         return sum(
             len(put.run)
             for source in self._sources.values()
@@ -187,7 +190,7 @@ class Puts:
         )
 
     def resend(self, server: BrokerNumber) -> None:
-        """Put all again that a server has not stored."""
+        """Repeat all requests that a server has not stored."""
         if not self.unanswered(server):
             return
         for pending in self._sources.values():
@@ -203,7 +206,11 @@ class Puts:
             previous = put.run.last
 
     def on_stored(self, peer: Peer, message: Stored) -> None:
-        """What a source has put to a topic is stored up to a number."""
+        """Take a server's acknowledgement of a source in a topic.
+
+        Raises:
+            RemoteProtocolError: the server does not own the topic; the fault of the peer.
+        """
         topic, source = message.topic, message.source
         if self._owners.of(topic) != message.server and self._owners.may_change:
             return
@@ -217,7 +224,7 @@ class Puts:
         answering.heard_ns = self._machine.now_ns
         self._answered(message.server, Put)
         if chain[0].run.first > message.through:
-            # The server has what was put, and no room for it yet.
+            # The server has the request, and no room for it yet.
             chain[0].asked_ns = self._machine.now_ns
             return
         while chain and chain[0].run.last <= message.through:

@@ -1,11 +1,12 @@
-"""Retention: a server lets go of what it has kept for long, although some home has not come for it.
+"""Retention: a server releases old publications, although access brokers have not fetched them.
 
-Or of what its log has no room for, beginning with the oldest, whatever its age. Who was not done
-with it, and has not got it, is told a gap. How long an earlier incarnation of the server had kept
-something, no clock says for sure: it counts as kept since this one has read it.
+A server also releases publications that its log has no room for, the oldest first, at any age. A
+follower without an acknowledgement receives a gap. The age of an earlier incarnation's
+publications is not certain by any clock: it counts from the time at which this incarnation has
+read them.
 
-Paper: none. [MP22] §4 keeps everything until each subscriber has fetched it, so that one that never
-comes back fills the disk.
+Paper: none. [MP22] §4 keeps everything until each subscriber has fetched it, so that a subscriber
+that never returns fills the disk.
 """
 
 from collections.abc import Iterator
@@ -20,29 +21,29 @@ from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 RETAINED: Final = "retained"
-"""Purpose of the deadline at which something has been kept for long enough."""
+"""Purpose of the deadline at which publications become too old."""
 
 _RUNS_TOLD: Final = 4_096
-"""In one message, at most."""
+"""The most runs in a message."""
 
 
 class RetentionBounds(Protocol):
-    """What is kept at most, of what somebody is not done with; 0: for as long as it takes."""
+    """The bounds on retained publications without all acknowledgements; 0: no bound."""
 
     @property
     def max_retain_ns(self) -> Instant:
-        """How long something is kept."""
+        """The longest time of retention."""
 
     @property
     def max_retain_bytes(self) -> int:
-        """How much the log has."""
+        """The largest size of the log."""
 
 
 class Retention:
-    """What one server lets go of for its age, or because there is no room for it.
+    """The release of a server's publications by age and by size.
 
     Attributes:
-        bounds: what is kept at most.
+        bounds: the bounds of retention.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Retention:
         self.bounds = bounds
 
     def kept(self) -> None:
-        """There may be more than there is room for, and something that will get old."""
+        """Release publications beyond the size, and schedule the release of old ones."""
         if self.bounds.max_retain_bytes:
             for topic, last in self._log.beyond(self.bounds.max_retain_bytes):
                 if last > topic.released:
@@ -74,7 +75,7 @@ class Retention:
             self._deadlines.set((RETAINED, None), due_ns)
 
     def due(self) -> None:
-        """Let go of what is old."""
+        """Release old publications."""
         for topic in self._log:
             through = topic.old_through(self._machine.now_ns - self.bounds.max_retain_ns)
             if through > topic.released and topic.is_here and not topic.is_frozen:
@@ -82,7 +83,7 @@ class Retention:
         self.kept()
 
     def told(self, home: BrokerNumber, topic: Topic, after: int) -> Iterator[Lost]:
-        """What a home is to be told of what was lost behind a position."""
+        """Yield the losses after a position, for an access broker."""
         runs = topic.lost.after(after)
         for start in range(0, len(runs), _RUNS_TOLD):
             part: tuple[LostRun, ...] = tuple(runs[start : start + _RUNS_TOLD])

@@ -1,8 +1,8 @@
-"""A server: owner of topics, each a queue that homes follow at their own pace.
+"""A server: owner of topics, each a queue that access brokers follow at their own pace.
 
 Paper: [MP22] §2, §4. Deviates: a get does not take a message out of a subscriber's queue; each
-message is there once, and each home that follows the topic has said up to where it is done. A
-server that crashes has forgotten that, and what it was told last it is told again.
+message is stored once, and each follower of the topic has an acknowledged position. A server that
+crashes has lost the last positions, and receives them again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,23 +37,23 @@ from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler
 
 WAITING: Final = "waiting"
-"""Purpose of the deadline at which a home's get is answered, whatever there is."""
+"""Purpose of the deadline at which a get is answered without publications."""
 
 
 class Server:
-    """What a broker does for the topics that it owns.
+    """The role of a broker as owner of topics.
 
     Args:
-        owned: whether it owns a topic.
-        answer: tells a home something, over whichever proxy reaches it.
-        announce: tells proxies of topics that this server is asked for, the first time.
+        owned: returns True if this server owns a topic.
+        answer: sends an answer to an access broker, over any proxy.
+        announce: announces topics with a first request to proxies.
 
     Attributes:
-        log, followers: what it keeps, and for whom.
-        retention: what it lets go of for its age, or for lack of room.
-        tell: tells a home something.
-        sharing: what it does beside where topics go from one server to another and nothing is lost.
-        asked: topics that homes have asked for, so that they know it to be the owner.
+        log, followers: the publications, and their followers.
+        retention: releases publications by age and size.
+        tell: sends an answer to an access broker.
+        sharing: transfers of topics between servers, if enabled.
+        asked: topics with requests, for which access brokers have this server as owner.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Server:
         )
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which request."""
+        """Return the handlers of requests."""
         return {Put: self._on_put, Follow: self._on_follow, Get: self._on_get}
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
-        """Take over what an earlier incarnation had on disk."""
+        """Restore the state of an earlier incarnation from disk."""
         self.log.recover(recovered, ends)
         if self.sharing is not None:
             self.sharing.moves.recover(recovered)
@@ -102,7 +102,7 @@ class Server:
         self.log.on_records(event)
 
     def begin(self, incarnation: int) -> None:
-        """All that was on disk is known."""
+        """Begin after all rows and the log are read."""
         for topic in self.log:
             self.asked[topic.number] = None
         if self.sharing is not None:
@@ -110,13 +110,13 @@ class Server:
         self.settle_all()
 
     def settle_all(self) -> None:
-        """Let go of what nobody needs, or is kept no longer, of all topics."""
+        """Release publications of all topics that are not needed, or not retained any longer."""
         for topic in self.log:
             self._settle(topic)
         self.retention.kept()
 
     def drop(self, home: BrokerNumber) -> None:
-        """Keep nothing for a home that never comes back."""
+        """Remove a decommissioned access broker."""
         follower = self.followers.get(home)
         self._disk.commit(self.followers.drop(home), lambda: None)
         self._deadlines.cancel((WAITING, home))
@@ -126,37 +126,37 @@ class Server:
         self.settle_all()
 
     def retained(self) -> int:
-        """How many publications somebody is not done with, or wait."""
+        """Return the number of retained and waiting publications."""
         kept = sum(topic.durable - topic.released for topic in self.log)
         return kept + self._held.count()
 
     def retained_bytes(self) -> int:
-        """The size of their payloads."""
+        """Return the size of the retained payloads."""
         return sum(topic.retained_bytes for topic in self.log)
 
     def aftermath(self) -> Sequence[str]:
-        """What is left of what went wrong, in words."""
+        """Return the remaining effects of failures, in words."""
         lost = sum(len(topic.lost) for topic in self.log)
         left = self.sharing.aftermath() if self.sharing is not None else ()
         words = f"{lost} records are lost, and not all servers or homes know of them"
         return (*left, words) if lost else left
 
     def due(self, home: BrokerNumber) -> None:
-        """A home's get has waited long enough."""
+        """Answer a get that has waited long enough."""
         follower = self.followers.get(home)
         if follower is not None and follower.waits:
             self._end_get(home, follower)
 
     def holds(self, message: Put) -> bool:
-        """Whether what is put waits for those who follow its topic."""
+        """Return True if a publish request waits for the followers of its topic."""
         return self._held.holds(message)
 
     def freeze(self, number: int) -> None:
-        """Nothing is put to a topic any more: who has put what waits puts it elsewhere."""
+        """Drop waiting publish requests to a topic that moves; they are repeated elsewhere."""
         self._held.drop(number)
 
     def held_due(self, number: int) -> None:
-        """What was put to a topic has waited for a while."""
+        """Process publish requests to a topic that have waited for a while."""
         self._held.due(self.log.topic(number))
 
     # ------------------------------------------------------------ requests
@@ -170,7 +170,7 @@ class Server:
                 raise RemoteProtocolError(peer, f"broker {home} asks for topic {topic} here")
 
     def merge(self, owners: Sequence[Owner]) -> None:
-        """Other servers own these topics too; who follows them here is to follow them there."""
+        """Notify followers of topics that other servers own, too."""
         for owner in owners:
             self.asked.pop(owner.topic, None)
             for home, follower in self.followers:
@@ -243,7 +243,7 @@ class Server:
                 self._settle(self.log.part(gone))
 
         def written() -> None:
-            # A position that a crash could give to another publication must not be told.
+            # A position that a crash could give to another publication must not be sent.
             self.log.sync(lambda: self._answer(home, answer))
 
         if changes:
@@ -259,7 +259,7 @@ class Server:
         if follower is None or version <= follower.got:
             return
         if message.incarnation < follower.version.incarnation:
-            # The home that has died since goes on where it was told to, which may be before this.
+            # The access broker has restarted since, and continues at its answer, maybe before this.
             return
         waits = {
             part: each
@@ -301,7 +301,7 @@ class Server:
         self.retention.kept()
 
     def _end_get(self, home: BrokerNumber, follower: Follower) -> None:
-        """Answer a get with what there is."""
+        """Answer a get with the present publications."""
         waits, follower.waits = follower.waits, {}
         self._deadlines.cancel((WAITING, home))
         for part, wanted in waits.items():
@@ -317,7 +317,7 @@ class Server:
         self._answer(home, Answered(self._broker, home, *follower.got))
 
     def _settle(self, topic: Topic) -> None:
-        """Let go of what all who follow a topic are done with; nobody follows: of everything."""
+        """Release a topic as far as all followers have acknowledged; without one, everything."""
         if topic.is_frozen or not topic.is_here:
             return
         done = self.followers.done_with(topic)

@@ -1,7 +1,7 @@
-"""A server of topics that go from one server to another, and nothing is lost.
+"""A server with topics that move between servers without loss.
 
-`Giving` is that of topics which their arbiters give to others, `Sharing` of those that two may own
-until that is found (`causal`).
+`Giving` is for topics that arbiters move, `Sharing` for topics that two servers may own until that
+is detected (`causal`).
 
 Paper: [MP22] §3.1.5 (PERIODIC), §3.1.6, §3.1.7, §4. Deviates: see `known.py` and `moves.py`.
 """
@@ -32,49 +32,49 @@ from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler
 
 PERIOD: Final = "period"
-"""Purpose of the deadline at which a server tells proxies what it owns."""
+"""Purpose of the deadline at which a server announces its topics."""
 
 
 class Hosting(Protocol):
-    """What a server that shares topics has of them."""
+    """The parts of a server that transfers use."""
 
     log: TopicLog
     followers: Followers
     asked: dict[int, None]
 
     def freeze(self, number: int) -> None:
-        """Nothing is put to a topic any more."""
+        """Accept no publish requests to a topic any more."""
 
     def settle_all(self) -> None:
-        """Let go of what nobody needs, or is kept no longer, of all topics."""
+        """Release publications of all topics that are not needed, or not retained any longer."""
 
     def tell(self, home: BrokerNumber, answer: Answer) -> None:
-        """Tell a home something."""
+        """Send an answer to an access broker."""
 
 
 class SharingParameters(Protocol):
-    """How long to wait."""
+    """The waits of transfers."""
 
     @property
     def period_ns(self) -> Instant:
-        """Before a server says again what it is asked for."""
+        """The time between two announcements of a server."""
 
     @property
     def assign_retry_ns(self) -> Instant:
-        """Before it sends again what another server has not answered."""
+        """The wait before an unanswered transfer is repeated."""
 
 
 class Passing:
-    """What one server does so that nothing is lost while topics go from one to another.
+    """The lossless transfers of topics from and to a server.
 
     Args:
         names: of all servers.
-        known: of positions that others have given.
-        proxies: those with which there is a session.
+        known: other servers' positions.
+        proxies: proxies with a session.
 
     Attributes:
         known: see above.
-        moves: topics that are given away, or come.
+        moves: topics that are given away, or arrive.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Passing:
         )
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes what proxies and other servers say."""
+        """Return the handlers of messages from proxies and other servers."""
         return {
             Carry: self._from_server(self.moves.on_carry),
             Transfer: self._from_server(self.moves.on_transfer),
@@ -122,12 +122,12 @@ class Passing:
         }
 
     def begin(self, incarnation: int) -> None:
-        """All that was on disk is known."""
+        """Begin after all rows and the log are read."""
         self.moves.begin()
         self.period()
 
     def aftermath(self) -> Sequence[str]:
-        """What is left of topics that went from one server to another, in words."""
+        """Return the unfinished transfers, in words."""
         expected = sum(len(follower.expected) for _, follower in self._server.followers)
         moving = len(self.moves.moving)
         return tuple(
@@ -136,42 +136,45 @@ class Passing:
             * bool(expected)
         )
 
-    # ------------------------------------------------------------ what others are told
+    # ------------------------------------------------------------ announcements
 
     def period(self) -> None:
-        """Tell homes of topics that have come here, until they have said that they know."""
+        """Notify access brokers of topics that have arrived, until they have confirmed."""
         for home, follower in self._server.followers:
             for number in follower.expected:
                 self._server.tell(home, Merged(home, (self._here(number),)))
 
     def tell(self, proxy: BrokerNumber) -> None:
-        """A session with a proxy has begun."""
+        """Announce topics to a proxy with a new session."""
 
     def _here(self, number: int) -> Owner:
         return Owner(number, self._broker)
 
     def _may_have(self, owner: BrokerNumber) -> bool:
-        """Whether a topic of this server's may be given to another one."""
+        """Return True if a topic of this server may be given to another server."""
         return owner != self._broker
 
     def _rows(self, number: int, generation: int) -> Sequence[Change]:
-        """What is to be on disk of a topic that comes, beside what it has."""
+        """Return further rows of a topic that arrives."""
         return ()
 
     def _again(self) -> None:
-        """See to it that it is said again in time."""
+        """Schedule the next announcement."""
         self._deadlines.set((PERIOD, self._broker), self._machine.now_ns + self._period_ns)
 
-    # ------------------------------------------------------------ what homes ask
+    # ------------------------------------------------------------ access brokers' requests
 
     def is_away(self, home: BrokerNumber, topics: Sequence[int]) -> bool:
-        """Whether some topics are another server's, or to be; a home is told whose they are."""
+        """Return True if topics have moved or move away; notify the access broker of owners."""
         return self.moves.tell_owner(home, topics) or any(map(self.moves.is_away, topics))
 
     def may_follow(
         self, home: BrokerNumber, follower: Follower | None, topics: Sequence[int]
     ) -> bool:
-        """Whether a home can follow topics here; nobody new does that are to be another's."""
+        """Return True if an access broker may follow topics here.
+
+        Moving topics take no new follower.
+        """
         if self.moves.tell_owner(home, topics):
             return False
         followers = self._server.followers
@@ -188,7 +191,7 @@ class Passing:
         topics: Sequence[int],
         known: Mapping[Part, int],
     ) -> None:
-        """A home says what it follows: where it begins in what is elsewhere, and what is kept."""
+        """Set where a follower begins in other servers' parts, and which positions stay."""
         wanted = dict.fromkeys(topics)
         for number in wanted:
             follower.expected.pop(number, None)
@@ -200,7 +203,7 @@ class Passing:
                 follower.done[part] = through
 
     def got(self, home: BrokerNumber, follower: Follower, wanted: Sequence[Wanted]) -> None:
-        """A home asks for what is new; of what has come from another server it may not know."""
+        """Notify an access broker of parts that have arrived here and that its get lacks."""
         asked = {Part(each.part, each.topic): None for each in wanted}
         unknown = {
             part.topic: None
@@ -240,7 +243,7 @@ class Passing:
 
 
 class Sharing(Passing):
-    """The same where proxies find two owners of a topic, and what other servers know counts."""
+    """The same for topics with two owners, and with the positions of other servers."""
 
     def __init__(
         self,
@@ -273,14 +276,14 @@ class Sharing(Passing):
         super().begin(incarnation)
 
     def period(self) -> None:
-        """See Passing: also say what this server is asked for."""
+        """See Passing: also announces the topics in use."""
         for proxy in self._proxies:
             self.tell(proxy)
         super().period()
         self._again()
 
     def tell(self, proxy: BrokerNumber) -> None:
-        """See Passing: say it to one proxy."""
+        """See Passing: sends the announcement to a proxy."""
         self._number += 1
         topics = tuple(self._server.asked)
         known = self.known.all()
@@ -288,7 +291,7 @@ class Sharing(Passing):
         self._machine.send(proxy, said)
 
     def _may_have(self, owner: BrokerNumber) -> bool:
-        """See Passing: it goes to the one whose name comes first."""
+        """See Passing: the server with the earlier name gets the topic."""
         return self._names[owner] < self._names[self._broker]
 
     def _on_periodic(self, peer: Peer, message: Periodic) -> None:

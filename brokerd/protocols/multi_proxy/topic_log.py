@@ -1,9 +1,9 @@
-"""What a server has on disk of its topics: every publication once, until all are done with it.
+"""The log of a server's topics: every publication once, until all followers have acknowledged.
 
 Paper: [MP22] §4 (the state is saved before success is reported; a put comes again with the same
 counter, and is executed once). Deviates: one log for all topics, of runs, in place of a file for
-each message; and the mark of what a publisher has put is in the same record as what it put, so
-that no crash parts them.
+each message; and the last number of a publisher is in the same record as its publications, so that
+no crash separates them.
 """
 
 import struct
@@ -23,19 +23,19 @@ from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
 RELEASED: Final = "released"
-"""Per topic, the position up to which its publications may be missing in the log."""
+"""Per topic, the position through which publications may be missing in the log."""
 PUT: Final = "put"
-"""Per topic and source, how far it has come among those."""
+"""Per topic and source, the last number among those."""
 
 _HEAD: Final = struct.Struct(">IQ")
 # topic, first position
 _CARRIED: Final = 1 << 31
-# in the topic's place: a server's number follows, whose position that is
+# in the topic's place: the number of the server that has assigned the position follows
 _PART: Final = struct.Struct(">I")
 
 
 class Part(NamedTuple):
-    """The positions that one server has given in a topic; another one may keep them."""
+    """The positions that a server has assigned in a topic; another server may store them."""
 
     server: BrokerNumber
     topic: int
@@ -53,21 +53,22 @@ class _Logged(NamedTuple):
 
 @dataclass(slots=True)
 class Topic:
-    """One topic, or what a server has of another one's positions in it.
+    """A topic, or the part of a topic that another server has assigned.
 
     Attributes:
-        is_here: homes may follow it here; else it comes, from who has had it until now.
-        is_frozen: it is to be another server's: nothing of it changes any more.
-        assigned: the last position that was given, be it on disk or not.
-        durable: the last one whose publications are on disk; nobody is told of later ones.
-        released: publications up to here are not needed.
-        put: the last publication of each source that has a position.
-        stored: the last one of each that is on disk.
-        runs: what is on disk and not released, in order; sequences are positions.
+        is_here: True if access brokers may follow the topic here; else the topic is about to
+            arrive.
+        is_frozen: True while the topic moves to another server and must not change.
+        assigned: the last assigned position, durable or not.
+        durable: the last durable position; later positions are not sent.
+        released: publications through this position are not needed.
+        put: the last publication of every source with a position.
+        stored: the last durable publication of every source.
+        runs: durable and not released, in order; sequences are positions.
         retained_bytes: of their payloads.
-        age: of positions that earlier owners have given: an older one has the higher age.
-        since: of those, up to which position they are kept since when.
-        lost: of what was released, that with which somebody is not done.
+        age: of positions of earlier owners: an older owner has the higher age.
+        since: the times of retention, with the last position of each.
+        lost: released publications that a follower has not acknowledged.
     """
 
     part: Part
@@ -90,25 +91,25 @@ class Topic:
 
     @property
     def number(self) -> int:
-        """That of the topic."""
+        """The number of the topic."""
         return self.part.topic
 
     @property
     def key(self) -> str:
-        """Of its rows."""
+        """The key of its rows."""
         return f"{self.number}{self.suffix}"
 
     def begin_behind(self, position: int) -> None:
-        """Nothing up to a position is ever needed here."""
+        """Begin after a position; nothing through it is ever needed here."""
         self.assigned = self.durable = self.released = position
 
     def came(self, source: SourceId, sequence: int) -> None:
-        """What a source has put up to a number has a position, which is on disk."""
+        """Record the durable number of a source."""
         sequence = max(sequence, self.put.get(source, 0))
         self.put[source] = self.stored[source] = sequence
 
     def retain(self, run: PublicationRun, now_ns: Instant) -> None:
-        """Keep publications that are on disk, until they are released."""
+        """Retain durable publications until they are released."""
         self.durable = run.last
         if run.last > self.released:
             self.runs.append(run)
@@ -116,7 +117,7 @@ class Topic:
             self.since.append((run.last, now_ns))
 
     def after(self, position: int, most: int) -> PublicationRun | None:
-        """What follows a position, no more than `most` and in one run; None: nothing."""
+        """Return at most `most` publications after a position, in one run, or None."""
         place = bisect_right(self.runs, position, key=lambda run: run.last)
         found: list[PublicationRun] = []
         count = 0
@@ -129,7 +130,7 @@ class Topic:
         return merge_runs(found) if found else None
 
     def release(self, through: int) -> None:
-        """Let go of publications up to a position."""
+        """Release publications through a position."""
         self.released = max(self.released, through)
         while self.runs and self.runs[0].last <= self.released:
             self.retained_bytes -= self.runs.popleft().payload_bytes()
@@ -138,12 +139,12 @@ class Topic:
 
     @property
     def needed_after(self) -> int:
-        """Nobody needs to hear of anything up to this position."""
+        """The position through which no follower needs anything, not even a gap."""
         first = self.lost.first
         return self.released if first is None else first - 1
 
     def old_through(self, before_ns: Instant) -> int:
-        """Up to which position everything is kept since an instant or longer."""
+        """Return the position through which publications are retained since an instant."""
         through = self.released
         for last, since_ns in self.since:
             if since_ns > before_ns:
@@ -152,7 +153,7 @@ class Topic:
         return through
 
     def expire(self, through: int) -> None:
-        """Let go of publications up to a position; what is lost with them stays known."""
+        """Release publications through a position, and record them as lost."""
         for run in self.runs:
             if run.last > through:
                 break
@@ -161,14 +162,14 @@ class Topic:
 
 
 class TopicLog:
-    """The topics of one server.
+    """The topics of a server.
 
     Args:
-        on_durable: a topic has publications that may be told.
+        on_durable: called with a topic that has newly durable publications.
 
     Attributes:
-        is_read: all that an earlier incarnation has left is known.
-        logged_bytes: of its records that are not chopped, or about to be.
+        is_read: True once the log of earlier incarnations is read.
+        logged_bytes: of the records that are not truncated, or about to be.
     """
 
     def __init__(
@@ -185,15 +186,15 @@ class TopicLog:
         self._is_chopping = False
 
     def __iter__(self) -> Iterator[Topic]:
-        """The topics in which there ever was anything."""
+        """Yield the topics that ever had a publication."""
         return iter(self._topics.values())
 
     def topic(self, number: int) -> Topic:
-        """What this server has in the topic with this number."""
+        """Return this server's own part of a topic."""
         return self.part(Part(self._broker, number))
 
     def part(self, part: Part) -> Topic:
-        """What is here of the positions that a server has given in a topic."""
+        """Return a server's part of a topic, which is added if new."""
         found = self._topics.get(part)
         if found is None:
             is_own = part.server == self._broker
@@ -202,13 +203,13 @@ class TopicLog:
         return found
 
     def holds(self, part: Part) -> bool:
-        """Whether homes may follow these positions here."""
+        """Return True if access brokers may follow a part here."""
         return part in self._topics and self._topics[part].is_here
 
     def parts(self, number: int) -> list[Topic]:
-        """All that homes may follow here of a topic, this server's own positions first.
+        """Return all parts of a topic to follow here, this server's own part first.
 
-        Then those of the owner before, and so on.
+        Earlier owners' parts follow, the latest first.
         """
         parts = (part for part in self._topics if part.topic == number)
         others = [self._topics[part] for part in parts if part.server != self._broker]
@@ -216,13 +217,13 @@ class TopicLog:
         return [self.topic(number), *here]
 
     def everything(self, number: int) -> list[Topic]:
-        """All that there is of a topic, also what is not here for homes to follow."""
+        """Return all parts of a topic, including those that may not be followed here."""
         return [topic for part, topic in self._topics.items() if part.topic == number]
 
     # ------------------------------------------------------------ start
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
-        """Take over what an earlier incarnation had on disk; the log is read in pages."""
+        """Restore the state of an earlier incarnation; the log is read in pages."""
         for key, position in recovered.get(RELEASED, {}).items():
             self._keyed(key).begin_behind(position)
         for key, sequence in recovered.get(PUT, {}).items():
@@ -242,7 +243,11 @@ class TopicLog:
         return self.part(Part(server[0] if server else self._broker, number))
 
     def on_records(self, event: RecordsRead) -> None:
-        """Take a page of the log, and ask for the next one."""
+        """Take a page of the log, and read the next page.
+
+        Raises:
+            StorageCorrupt: positions do not follow each other; the fault of the disk.
+        """
         for index, record in enumerate(event.records, event.first):
             number, first = _HEAD.unpack_from(record)
             topic, begins = self.topic(number & ~_CARRIED), _HEAD.size
@@ -278,10 +283,10 @@ class TopicLog:
     def put(
         self, number: int, previous: int, run: PublicationRun, then: Callable[[int], None]
     ) -> None:
-        """Append what of a run has not come before; do `then` once all of it is on disk.
+        """Append the new publications of a run, and call `then` once all of it is durable.
 
-        It is given how far the source has come. Nothing happens where something that was put
-        before has not come: it comes again, and then this.
+        `then` receives the last durable number of the source. Without the previous publication
+        nothing happens: that request is repeated, and then this one.
         """
         topic = self.topic(number)
         had = topic.put.get(run.source, 0)
@@ -309,9 +314,9 @@ class TopicLog:
         self._disk.append(LOG, record, store)
 
     def carry(self, part: Part, released: int, run: PublicationRun) -> None:
-        """Append what of another server's positions has not come before, and comes next.
+        """Append the next publications of another server's part.
 
-        What is up to `released` does not come.
+        Publications through `released` do not arrive.
         """
         topic = self.part(part)
         if not topic.assigned:
@@ -331,8 +336,10 @@ class TopicLog:
         self._disk.append(LOG, record, lambda: topic.retain(placed, self._disk.machine.now_ns))
 
     def settle_at(self, part: Part, last: int) -> tuple[Change, ...]:
-        """All that was given of another server's positions is here; nothing of that is needed
-        up to `last` where nothing was carried. Returns what that changes on disk."""
+        """Complete another server's part at its last position, and return the changes on disk.
+
+        Without any transferred publication, nothing through `last` is needed.
+        """
         topic = self.part(part)
         if topic.durable >= last:
             return ()
@@ -340,7 +347,7 @@ class TopicLog:
         return (Change(RELEASED, topic.key, last),)
 
     def put_through(self, number: int, sources: Mapping[SourceId, int]) -> tuple[Change, ...]:
-        """How far sources had come at another server; returns what that changes on disk."""
+        """Set the last numbers of sources at another server, and return the changes on disk."""
         own, rows = self.topic(number), []
         for source, through in sources.items():
             own.put[source] = max(through, own.put.get(source, 0))
@@ -357,30 +364,30 @@ class TopicLog:
         self._next += 1
 
     def sync(self, then: Callable[[], None]) -> None:
-        """Do `then` once no position given so far can be given again."""
+        """Call `then` once no position assigned so far can be assigned again."""
         self._disk.sync(LOG, then)
 
     # ------------------------------------------------------------ release
 
     def release(self, topic: Topic, through: int) -> None:
-        """All who follow a topic are done with it up to a position that is on disk."""
+        """Release a topic through a durable position that all followers have acknowledged."""
         assert through <= topic.durable, f"{through} of topic {topic.number}: {topic.durable}"
         self._disk.commit(tuple(topic.lost.forget(through)), lambda: None)
         topic.release(through)
         self._chop()
 
     def expire(self, topic: Topic, through: int) -> None:
-        """Let go of what is up to a position, with which somebody is not done."""
+        """Release a topic through a position that some follower has not acknowledged."""
         assert through <= topic.durable, f"{through} of topic {topic.number}: {topic.durable}"
         topic.expire(through)
         self._chop()
 
     def beyond(self, most_bytes: int) -> list[tuple[Topic, int]]:
-        """What has to go so that the log has no more than that: topics, and up to where of each.
+        """Return the topics and positions to release for a smaller log.
 
-        Of the oldest records, as a log is chopped from its beginning; but what is being given to
-        another server, or comes from one, is kept, and so is what is behind it. The newest record
-        stays, whatever its size.
+        The oldest records are first, as a log is truncated from its beginning; records of a topic
+        that moves from or to another server stay, and so do all later records. The newest record
+        stays at any size.
         """
         found: list[tuple[Topic, int]] = []
         left_bytes = self.logged_bytes
@@ -394,7 +401,7 @@ class TopicLog:
         return found
 
     def _chop(self) -> None:
-        """Chop the log, as soon as it is on disk what will not be in it any more."""
+        """Truncate the log, as soon as the facts in the truncated records are durable elsewhere."""
         logged = self._logged
         if self._is_chopping:
             return
@@ -423,7 +430,7 @@ class TopicLog:
 
 
 def _placed(part: Part, first: int, run: PublicationRun) -> PublicationRun:
-    """A publisher's run as one of a topic, with consecutive positions."""
+    """Return a publisher's run as a run of a topic, with consecutive positions."""
     return PublicationRun(
         StreamId(*part, 0),
         range(first, first + len(run)),
@@ -436,7 +443,7 @@ def _placed(part: Part, first: int, run: PublicationRun) -> PublicationRun:
 
 
 def _unplaced(run: PublicationRun) -> Iterator[tuple[int, PublicationRun]]:
-    """A run of a topic as those of its publishers, each with its first position."""
+    """Yield a topic's run as runs of its publishers, with their first positions."""
     place = 0
     for source, sequences in run.origins:
         part = run.select(range(place, place + len(sequences)))

@@ -1,12 +1,13 @@
-"""Which topic a publication is in, which topics a predicate needs, and which server owns one.
+"""The topics of publications and predicates, and hashed owners.
 
-Topics are numbers: 0 is that of publications without the topic attribute, and each value of the
-attribute has one of the others, which it may share. So any predicate can be followed, one that
-names no value in all topics, and what a topic holds beside what is wanted is filtered at the home.
+Topics are numbers: 0 is for publications without the topic attribute, and each value of the
+attribute has one of the others, shared with other values. So any predicate can be followed, a
+predicate without a value in all topics, and other publications of a topic are filtered at the
+access broker.
 
 Paper: [MP22] §3 (topics, servers). Deviates: the owner is the highest of a hash over the servers
-that the topology names, so that all proxies agree without a word; the paper's proxies choose, each
-by itself, whom they think least loaded, which is how two servers come to own one topic (§4).
+that the topology names, so that all proxies agree without messages; the paper's proxies choose the
+least loaded server by themselves, by which two servers may own a topic (§4).
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,19 +27,19 @@ _REMEMBERED: Final = 65_536
 
 
 class TopicParameters(Protocol):
-    """What the parameters say of topics."""
+    """The parameters of topics."""
 
     @property
     def topic_attribute(self) -> str:
-        """Whose value decides."""
+        """The attribute that decides the topic."""
 
     @property
     def apart_attribute(self) -> str:
-        """Which no publication has beside it."""
+        """The attribute that excludes the topic attribute."""
 
     @property
     def topics(self) -> int:
-        """How many there are."""
+        """The number of topics."""
 
 
 class Topics:
@@ -57,11 +58,11 @@ class Topics:
         return range(self._count + 1)
 
     def of_value(self, value: Scalar) -> int:
-        """The topic of publications in which the topic attribute has this value."""
+        """Return the topic of publications with this value of the topic attribute."""
         return 1 + _hash(_canonical(value)) % self._count
 
     def of_predicate(self, predicate: Predicate) -> tuple[int, ...]:
-        """The topics in which publications may be that a predicate holds for, ascending."""
+        """Return the topics in which a predicate may hold, ascending."""
         found: dict[int, None] = {}
         for conjunction in predicate.any_of:
             values: tuple[Scalar, ...] | None = None
@@ -81,11 +82,11 @@ class Topics:
         return tuple(sorted(found))
 
     def parts(self, run: PublicationRun, peer: Peer) -> Iterator[tuple[int, PublicationRun]]:
-        """A run by topics, each in order.
+        """Return a run by topics, each in order.
 
         Raises:
-            RemoteProtocolError: attributes that cannot be read, or that have the one that stands
-                apart beside the topic's; the fault of the peer that sent them.
+            RemoteProtocolError: malformed attributes, or both the topic attribute and the
+                attribute that excludes it; the fault of the sending peer.
         """
         blobs = run.attribute_table
         new = [blob for blob in dict.fromkeys(blobs) if blob not in self._known]
@@ -120,7 +121,7 @@ class Topics:
 
 
 def owners(topics: int, servers: Sequence[tuple[BrokerNumber, str]]) -> tuple[BrokerNumber, ...]:
-    """The server that owns each topic, from 0 to `topics`: the same for everybody.
+    """Return the hashed owner of each topic, from 0 to `topics`: the same at all brokers.
 
     Args:
         servers: number and name; the order does not matter.
@@ -134,7 +135,7 @@ def owners(topics: int, servers: Sequence[tuple[BrokerNumber, str]]) -> tuple[Br
 
 
 def _canonical(value: Scalar) -> str:
-    """The same text for values that compare as equal, and for no others."""
+    """Return the same text for values that compare as equal, and for no others."""
     if isinstance(value, bool):
         return f"bool {value}"
     if isinstance(value, str):

@@ -1,10 +1,10 @@
-"""Over which proxy a home reaches each server, and when it tries another one.
+"""The routes of an access broker to servers over proxies, and changes of proxy after timeouts.
 
 Paper: [MP22] §3 (a client tries the proxies in order; no answer in time: again, three times).
-Deviates: each home begins with another proxy, which shares the load; it goes on for ever, since
-what it holds is not done; only the home tries again, for a proxy that does so too multiplies what
-an overloaded server gets. What has no answer is noticed for each kind of request by itself: a home
-whose gets are answered all the time would else never put again what was lost.
+Deviates: access brokers begin with different proxies, which shares the load; retries never end,
+since their requests are not complete; only the access broker retries, because a retrying proxy
+multiplies the load of an overloaded server. Timeouts are per kind of request: an access broker
+with prompt answers to gets would otherwise never repeat a lost publish request.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,33 +18,33 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
 UNANSWERED: Final = "unanswered"
-"""Purpose of the deadline at which a server has left something unanswered for too long."""
+"""Purpose of the deadline at which a server has left a request unanswered for too long."""
 
 
 class WayParameters(Protocol):
-    """How long to wait."""
+    """The timeouts of requests."""
 
     @property
     def timeout_ns(self) -> int:
-        """Before another proxy is tried."""
+        """The wait before another proxy is tried."""
 
     @property
     def get_wait_ns(self) -> int:
-        """How much longer a get may be left unanswered."""
+        """The additional wait for a get."""
 
     @property
     def retry_limit_ns(self) -> int:
-        """At most, after failures."""
+        """The longest wait after failures."""
 
 
 @dataclass(slots=True)
 class Way:
-    """To one server.
+    """The route to a server.
 
     Attributes:
-        proxy: over which; None: no proxy that is reached says that it reaches the server.
-        waited_ns: how long the last answer was waited for in vain; 0: it has come.
-        asked: since when an answer is waited for, by the type of the request; puts are not here.
+        proxy: the proxy; None: no reachable proxy reaches the server.
+        waited_ns: the length of the last wait without an answer; 0 after an answer.
+        asked: the time of unanswered requests, by type; without publish requests.
     """
 
     server: BrokerNumber
@@ -54,14 +54,14 @@ class Way:
 
 
 class Ways:
-    """From one home to all servers.
+    """The routes of an access broker to all servers.
 
     Args:
-        proxies: in the order in which this home tries them.
-        pass_on: takes a request where the home is the proxy itself.
-        resend: sends all that a server has not answered.
-        awaits: whether an answer of a server is waited for.
-        puts_since: since when a server has stored nothing that it should have; None: there is none.
+        proxies: in the order of this access broker.
+        pass_on: takes a request if the access broker is the proxy itself.
+        resend: repeats all requests that a server has not answered.
+        awaits: returns True if an answer of a server is awaited.
+        puts_since: returns the time since when a server should have stored something, or None.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Ways:
         return iter(self._ways.values())
 
     def send(self, request: Request) -> None:
-        """Send a request, where there is a way; else it is sent again as soon as there is one."""
+        """Send a request, if there is a route; else it is repeated as soon as there is one."""
         way = self._ways[request.server]
         proxy = way.proxy
         if proxy is None:
@@ -111,10 +111,11 @@ class Ways:
             self._deadlines.set((UNANSWERED, request.server), due_ns)
 
     def answered(self, server: BrokerNumber, kind: type, *, wholly: bool = True) -> None:
-        """A server has answered a request of one type that was waited for.
+        """Record the answer of a server to a request of one type.
 
         Args:
-            wholly: all that was asked in such requests; else it goes on with the rest.
+            wholly: True if all requests of the type are answered; else the wait restarts for the
+                rest.
         """
         way = self._ways[server]
         way.waited_ns = 0
@@ -122,7 +123,7 @@ class Ways:
             way.asked[kind] = self._machine.now_ns
 
     def due(self, server: BrokerNumber) -> None:
-        """A server may have left something unanswered for too long: try the next proxy then."""
+        """Try the next proxy if a server has left a request unanswered for too long."""
         way = self._ways[server]
         if not self._awaits(server) or way.proxy is None:
             way.asked.clear()
@@ -140,9 +141,9 @@ class Ways:
         self._resend(server)
 
     def reaches(self, proxy: BrokerNumber, servers: Sequence[BrokerNumber]) -> None:
-        """A proxy is there, and reaches these servers and no others; none: as if it were not.
+        """Take the servers that a proxy reaches; without any, the proxy is unreachable.
 
-        One that this home would rather ask is taken as soon as it reaches a server anew.
+        A proxy that is earlier in the order is used as soon as it reaches a server again.
         """
         before = self._reached.get(proxy, ())
         self._reached[proxy] = tuple(servers)
@@ -158,15 +159,18 @@ class Ways:
                 self._resend(way.server)
 
     def first(self) -> BrokerNumber | None:
-        """The first proxy in their order that reaches any server."""
+        """Return the first proxy in order that reaches any server."""
         return next((proxy for proxy in self._proxies if self._reached.get(proxy)), None)
 
     def first_server(self) -> BrokerNumber | None:
-        """The first server to which there is a way."""
+        """Return the first server with a route."""
         return next((way.server for way in self if way.proxy is not None), None)
 
     def _next_proxy(self, server: BrokerNumber, last: BrokerNumber | None) -> BrokerNumber | None:
-        """The first one behind `last` that reaches a server, in their order; `last` at the end."""
+        """Return the next proxy that reaches a server, in order after `last`.
+
+        At the end, `last`.
+        """
         begin = self._proxies.index(last) + 1 if last is not None else 0
         for proxy in (*self._proxies[begin:], *self._proxies[:begin]):
             if server in self._reached.get(proxy, ()):
@@ -178,7 +182,7 @@ class Ways:
         return self._parameters.timeout_ns + more_ns
 
     def _due_ns(self, way: Way) -> Instant:
-        """When the first of what is waited for has been waited for long enough."""
+        """Return the time at which the first unanswered request times out."""
         dues = [since_ns + self._timeout_ns(kind) for kind, since_ns in way.asked.items()]
         puts_ns = self._puts_since(way.server)
         if puts_ns is not None:

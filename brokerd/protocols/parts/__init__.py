@@ -1,1 +1,1 @@
-"""Parts that protocols are built of."""
+"""Parts of protocol cores."""

@@ -1,4 +1,4 @@
-"""When to try an unreachable peer again: after twice as long each time, up to a limit."""
+"""Exponential backoff for dialling an unreachable peer: the wait doubles up to a limit."""
 
 from typing import Protocol
 
@@ -6,19 +6,19 @@ from brokerd.protocols.interface import Instant, LossReason
 
 
 class RetryParameters(Protocol):
-    """How long to wait."""
+    """The bounds of the wait between two attempts."""
 
     @property
     def retry_first_ns(self) -> int:
-        """Before the first attempt after a failure."""
+        """The wait before the first attempt after a failure."""
 
     @property
     def retry_limit_ns(self) -> int:
-        """Before any later one, at most."""
+        """The longest wait before a later attempt."""
 
 
 def backed_off_ns(last_ns: int, parameters: RetryParameters) -> int:
-    """How long to wait after having waited `last_ns` in vain; 0 for not yet."""
+    """Return the next wait after a vain wait of `last_ns`; 0 for no wait so far."""
     return min(max(2 * last_ns, parameters.retry_first_ns), parameters.retry_limit_ns)
 
 
@@ -27,9 +27,10 @@ def dials_at_once(
 ) -> bool:
     """Return whether a lost session is dialled again without a wait.
 
-    A peer that closed the session is running. So a broker that was stopped for a while dials its
-    peers as soon as it continues: they have closed its sessions meanwhile, and wait longer before
-    they dial it. A session that was short-lived is not dialled at once: its peer might close each.
+    A peer that closed the session is running. So a broker that was stopped for a while dials all
+    peers as soon as the broker continues: the peers have closed the sessions in the meantime, and
+    wait longer before the next attempt. A short-lived session is not dialled at once: the peer
+    might close every session.
     """
     is_settled = now_ns - established_ns >= parameters.retry_limit_ns
     return reason == "closed_by_peer" and is_settled

@@ -7,18 +7,18 @@ from typing import Final, Generic, TypeVar
 from brokerd.protocols.interface import Instant
 
 _STALE: Final = 32
-"""So many that were moved or cancelled are kept at least, before they are swept out."""
+"""The number of moved or cancelled entries that may stay in the heap before a sweep."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class DeadlineQueue(Generic[Key]):
-    """At most one deadline per key; setting it again moves it.
+    """A queue with at most one deadline per key; a second `set` moves the deadline.
 
-    Keys due at the same instant come in the order in which they were set.
+    Keys due at the same instant are returned in the order in which they were set.
 
     Attributes:
-        changes: goes up whenever something is set, cancelled or found due.
+        changes: increases with every `set`, `cancel` and `due`.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class DeadlineQueue(Generic[Key]):
         self.changes = 0
 
     def set(self, key: Key, at_ns: Instant) -> None:
-        """Let `key` fall due at `at_ns`, and at no other instant."""
+        """Set the deadline of `key` to `at_ns`; replaces an earlier deadline."""
         self._sets += 1
         self.changes += 1
         self._current[key] = (at_ns, self._sets)
@@ -38,21 +38,21 @@ class DeadlineQueue(Generic[Key]):
             heapq.heapify(self._heap)
 
     def cancel(self, key: Key) -> None:
-        """Forget `key`; nothing happens when it has no deadline."""
+        """Remove the deadline of `key`; has no effect without a deadline."""
         self._current.pop(key, None)
         self.changes += 1
 
     def __contains__(self, key: Key) -> bool:
-        """Whether `key` has a deadline."""
+        """Return True if `key` has a deadline."""
         return key in self._current
 
     def instant(self, key: Key) -> Instant | None:
-        """When `key` falls due; None when it has no deadline."""
+        """Return the deadline of `key`; None without a deadline."""
         found = self._current.get(key)
         return found[0] if found is not None else None
 
     def earliest(self) -> Instant | None:
-        """The next instant at which anything falls due; None when nothing does."""
+        """Return the next instant at which a key falls due; None for an empty queue."""
         while self._heap:
             at_ns, number, key = self._heap[0]
             if self._current.get(key) == (at_ns, number):
@@ -61,7 +61,7 @@ class DeadlineQueue(Generic[Key]):
         return None
 
     def due(self, now_ns: Instant) -> list[Key]:
-        """Take out and return every key due at `now_ns` or before, earliest first."""
+        """Remove and return every key due at `now_ns` or before, earliest first."""
         found: list[Key] = []
         self.changes += 1
         while (at_ns := self.earliest()) is not None and at_ns <= now_ns:

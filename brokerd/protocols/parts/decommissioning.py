@@ -1,14 +1,14 @@
-"""Brokers that never come back: nobody waits for what they have not acknowledged any more.
+"""The decommission of brokers: the other brokers release all state held for a removed broker.
 
-A broker that is down holds everything back for its subscriptions, however long. Whoever runs the
-brokers says that one is gone for good; from then on all others do without it, and have nothing
-held for it. That is on disk before it counts, and each broker tells its neighbours, so that
-whoever was down then learns of it later. When the broker comes back all the same it is told so,
-and ends.
+A broker that is down holds back releases for its subscriptions, without a limit of time. The
+operator announces that a broker is removed permanently. From then on all other brokers continue
+without the removed broker, and hold nothing for it. The act is durable before the act has effects.
+Every broker announces the act to the neighbours, so a broker that was down is notified after a
+restart. A decommissioned broker that restarts is notified, too, and ends.
 
-The deployment's authority signs the act, and the signature travels with it: a broker verifies the
-signature before it acts, whether the act arrives from its operator or from a neighbour. A neighbour
-cannot make one.
+The deployment's authority signs the act, and the signature travels with the act: a broker verifies
+the signature first, whether the act arrives from the operator or from a neighbour. A neighbour
+cannot make a signature.
 
 Paper: none ([DS03] §3 has T_d and T_r wait for all; [MP22] §4 a queue for each subscriber).
 """
@@ -26,7 +26,7 @@ from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import MessageHandler
 
 DECOMMISSIONED: Final = "decommissioned"
-"""The brokers that are gone for good."""
+"""The table of decommissioned brokers."""
 
 
 Signed = tuple[BrokerNumber, bytes]
@@ -34,7 +34,7 @@ Signed = tuple[BrokerNumber, bytes]
 
 
 class SaysDecommissioned(Protocol):
-    """A protocol's message: these brokers are gone for good, and whoever is among them ends."""
+    """A protocol's message that announces decommissions; a broker that is named ends."""
 
     @property
     def decommissions(self) -> tuple[Signed, ...]:
@@ -43,11 +43,11 @@ class SaysDecommissioned(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DecommissionAuthority:
-    """The authority over decommissions, as a core sees it.
+    """The authority over decommissions, as a core uses it.
 
     Attributes:
         authority: of the deployment.
-        names: of its brokers, by number, as signatures name them.
+        names: of the deployment's brokers, by number, as signatures name them.
     """
 
     authority: OperatorAuthority
@@ -69,15 +69,15 @@ NOBODY: Final = DecommissionAuthority(NO_AUTHORITY, ())
 
 
 class Decommissioning:
-    """Who is gone for good, as far as it is known here.
+    """The decommissions on this broker's disk.
 
     Args:
-        kind: of the message that says it; made of the brokers and signatures.
+        kind: of the message that announces decommissions; made of the brokers and signatures.
         authority: signs decommissions.
-        neighbours: who may be told.
-        has_session: whether a neighbour has a session.
-        may_leave: whether the others can go on without a broker.
-        leave: does without a broker from now on.
+        neighbours: receive the announcements.
+        has_session: returns whether a neighbour has a session.
+        may_leave: returns whether the others can continue without a broker.
+        leave: releases all state held for a broker.
     """
 
     def __init__(
@@ -104,25 +104,25 @@ class Decommissioning:
         self._gone: dict[BrokerNumber, bytes] = {}
 
     def __contains__(self, broker: object) -> bool:
-        """Whether a broker is gone, and that is on disk here."""
+        """Return True if a broker is decommissioned, and the act is on disk here."""
         return broker in self._gone
 
     def __iter__(self) -> Iterator[BrokerNumber]:
         return iter(self._gone)
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message of a neighbour."""
+        """Return the handlers of neighbours' messages by type."""
         kind: Any = self._kind
         return {kind: self._on_message}
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Do without those of which an earlier incarnation knew."""
+        """Restore the decommissions of an earlier incarnation."""
         for key, signature in recovered.get(DECOMMISSIONED, {}).items():
             # A row of a version without signatures is `True`: it holds here, and is not announced.
             self._take(int(key), signature if isinstance(signature, bytes) else b"")
 
     def on_event(self, event: BrokerDecommissioned) -> None:
-        """Record an operator's act, whose signature the driver has verified."""
+        """Record an operator's act; the driver has verified the signature."""
         if event.broker not in self._gone:
             assert self._authority.has_signed(event.broker, event.signature), f"unsigned: {event}"
         self._decommission(event.broker, event.signature)
@@ -141,7 +141,7 @@ class Decommissioning:
             self._disk.commit((row,), lambda: self._on_kept(broker, signature))
 
     def met(self, peer: BrokerNumber) -> None:
-        """A neighbour has a session that may not know."""
+        """Announce all signed decommissions to a neighbour with a new session."""
         signed = tuple(each for each in self._gone.items() if each[1])
         if signed:
             self._machine.send(peer, self._kind(signed))

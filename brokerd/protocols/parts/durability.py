@@ -1,4 +1,4 @@
-"""What waits until something is on disk."""
+"""Actions that wait until a write is durable."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from brokerd.protocols.parts.event_machine import EventMachine
 
 @dataclass(slots=True)
 class Durability:
-    """Does what must not be seen before something is on disk as soon as that is."""
+    """The actions of a core that wait for durable writes, by token."""
 
     machine: EventMachine
     _when_durable: dict[int, Callable[[], None]] = field(init=False, default_factory=dict)
@@ -17,7 +17,7 @@ class Durability:
     _last_commit: int = field(init=False, default=0)
 
     def commit(self, changes: Sequence[Change], then: Callable[[], None]) -> None:
-        """Do `then` once the changes are durable: at once when there are none."""
+        """Call `then` once the changes are durable: at once without changes."""
         if not changes:
             then()
             return
@@ -27,7 +27,7 @@ class Durability:
         self.machine.emit(Commit(tuple(changes), self._next_token))
 
     def when_written(self, then: Callable[[], None]) -> None:
-        """Do `then` once all changes so far are durable: at once when they are."""
+        """Call `then` once all earlier changes are durable: at once if they already are."""
         before = self._when_durable.get(self._last_commit)
         if before is None:
             then()
@@ -40,17 +40,17 @@ class Durability:
         self._when_durable[self._last_commit] = both
 
     def append(self, log: str, record: LogRecord, then: Callable[[], None]) -> None:
-        """Put a record into a log; do `then` once it is durable."""
+        """Append a record to a log; call `then` once the record is durable."""
         self._next_token += 1
         self._when_durable[self._next_token] = then
         self.machine.emit(Append(log, (record,), self._next_token))
 
     def sync(self, log: str, then: Callable[[], None]) -> None:
-        """Do `then` once whatever was appended to any log so far is durable."""
+        """Call `then` once all earlier appends to any log are durable."""
         self._next_token += 1
         self._when_durable[self._next_token] = then
         self.machine.emit(Append(log, (), self._next_token))
 
     def on_persisted(self, token: int) -> None:
-        """What waited for this token may be seen now."""
+        """Run the action that waits for this token."""
         self._when_durable.pop(token)()

@@ -1,4 +1,4 @@
-"""What every core is built on: dispatch by type of event and message, and an outbox."""
+"""The base of every core: dispatch by type of event and message, and an outbox."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,18 +9,18 @@ from brokerd.protocols.interface import Effect, Event, Instant, MessageReceived,
 
 EventHandler = Callable[[Any], None]
 MessageHandler = Callable[[Any, Any], None]
-"""Takes the peer and the message; the session was found to be the peer's current one."""
+"""Receives the peer and the message; the session is the peer's current session."""
 
 
 class EventMachine:
-    """Takes events one by one and gathers what the handlers want done.
+    """A dispatcher that handles events one by one and gathers the handlers' effects.
 
-    A handler that raises RemoteProtocolError must not have changed or emitted anything before;
-    that nothing was emitted is asserted here.
+    A handler that raises RemoteProtocolError must not have changed or emitted anything before.
+    An assertion checks that no effect was emitted.
 
     Attributes:
-        now_ns: when the event in hand happened.
-        effects: what is to be done about it so far.
+        now_ns: the instant of the current event.
+        effects: the effects of the current event so far.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class EventMachine:
         self._event_handlers: Mapping[type, EventHandler] = {}
 
     def dispatch_events(self, handlers: Mapping[type, EventHandler]) -> None:
-        """Name the handler of each type of event."""
+        """Set the handler of each type of event."""
         self._event_handlers = handlers
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
@@ -46,10 +46,10 @@ class EventMachine:
         return effects
 
     def before_return(self) -> None:
-        """What is gathered over one event and sent once; nothing unless a core says so."""
+        """Emit effects that are gathered over one event; empty unless overridden."""
 
     def emit(self, effect: Effect) -> None:
-        """Have the driver do this, after everything emitted before."""
+        """Queue an effect after all earlier effects."""
         self.effects.append(effect)
 
     def send(self, peer: Peer, message: Any) -> None:
@@ -64,10 +64,10 @@ class EventMachine:
 def message_handler(
     handlers: Mapping[type, MessageHandler], event: MessageReceived
 ) -> MessageHandler:
-    """The handler of a received message.
+    """Return the handler of a received message.
 
     Raises:
-        RemoteProtocolError: this kind of peer has no business sending such a message.
+        RemoteProtocolError: this kind of peer may not send such a message.
     """
     handler = handlers.get(type(event.message))
     if handler is None:

@@ -1,7 +1,7 @@
 """A core with neighbours and clients: sessions and retries.
 
-A protocol derives from `ForwardingCore`, and says what happens when a neighbour comes or goes and
-what its messages do; and who serves its clients, where something of them is kept.
+A protocol derives from `ForwardingCore`, and defines the handling of new and lost neighbours and
+of its messages. A protocol that stores state of clients also provides their service.
 """
 
 from abc import abstractmethod
@@ -33,15 +33,15 @@ RETRY: Final = "retry"
 """Purpose of the deadline at which a neighbour is dialled again."""
 
 NO_NEIGHBOUR: Final = "is no neighbour"
-"""Why a session is closed."""
+"""The reason in a CloseSession."""
 
 
 class ForwardingParameters(ClientParameters, RetryParameters, Protocol):
-    """What a protocol's parameters say of clients and of retries."""
+    """A protocol's parameters of clients and of retries."""
 
 
 class ForwardingCore(EventMachine):
-    """A broker with neighbours, and with clients of which nothing is kept unless it says so."""
+    """A broker with neighbours and clients; without stored state of clients by default."""
 
     def __init__(
         self,
@@ -72,22 +72,22 @@ class ForwardingCore(EventMachine):
         )
 
     def begin(self, routes: Forwarding[Any], handlers: dict[type, MessageHandler]) -> None:
-        """Have clients whose subscriptions are those of `routes`, and neighbours' messages."""
+        """Serve clients with the subscriptions in `routes`, and handle neighbours' messages."""
         clients: UnkeptClients[Any] = UnkeptClients(
             self._broker, self._disk, self._deadlines, self._parameters, routes
         )
         self.serve(clients, handlers)
 
     def serve(self, clients: ClientService[Any, Any], handlers: dict[type, MessageHandler]) -> None:
-        """Have these clients, and neighbours' messages."""
+        """Set the service of clients, and the handlers of neighbours' messages."""
         self._clients = clients
         self._from_clients = clients.handlers()
         self._from_brokers = handlers
 
     def change_neighbours(self, neighbours: Sequence[BrokerNumber]) -> None:
-        """Have these from now on: new ones are dialled, and who is none any more is let go.
+        """Replace the neighbours: dial new neighbours, and close sessions with former neighbours.
 
-        Of those `neighbour_went` is not called.
+        `neighbour_went` is not called for former neighbours.
         """
         before, self._neighbours = self._neighbours, tuple(neighbours)
         for peer in before:
@@ -103,7 +103,7 @@ class ForwardingCore(EventMachine):
                 self.emit(OpenSession(peer))
 
     def renew_sessions(self, why: str) -> None:
-        """Close all sessions with neighbours, which are dialled again; each of them went."""
+        """Close and redial all sessions with neighbours; call `neighbour_went` for every one."""
         ended, self._sessions = self._sessions, {}
         for peer, session in ended.items():
             self._closing[peer] = session
@@ -115,20 +115,20 @@ class ForwardingCore(EventMachine):
 
     @abstractmethod
     def routing_statistics(self) -> Mapping[str, int]:
-        """Its part of the statistics; how many `subscriptions` are known is in it."""
+        """Return the protocol's statistics, with the number of `subscriptions`."""
 
     def start_routing(self, incarnation: int) -> None:
-        """This broker begins."""
+        """Start the protocol's routing in this incarnation."""
 
     @abstractmethod
     def neighbour_came(self, peer: BrokerNumber) -> None:
-        """There is a session with a neighbour."""
+        """Handle a new session with a neighbour."""
 
     def neighbour_went(self, peer: BrokerNumber) -> None:
-        """It is over."""
+        """Handle the end of a neighbour's session."""
 
     def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
-        """A deadline that the protocol has set for a neighbour."""
+        """Handle a deadline that the protocol has set for a neighbour."""
         raise AssertionError(f"{purpose!r} of broker {peer}")
 
     # ------------------------------------------------------------ for the driver
@@ -138,7 +138,7 @@ class ForwardingCore(EventMachine):
         return self._deadlines.earliest()
 
     def clients_behind(self) -> Collection[ClientId]:
-        """See DeliveryProtocol: nobody waits for a client's acknowledgement here."""
+        """See DeliveryProtocol: no delivery waits for a client's acknowledgement here."""
         return ()
 
     def statistics(self) -> Mapping[str, int]:
@@ -153,7 +153,7 @@ class ForwardingCore(EventMachine):
         }
 
     def aftermath(self) -> Sequence[str]:
-        """See DeliveryProtocol. What a failure took is gone, and nothing waits for it."""
+        """See DeliveryProtocol. Failures leave nothing behind: lost publications stay lost."""
         return ()
 
     def status(self) -> CoreStatus[BrokerNumber]:
@@ -169,7 +169,7 @@ class ForwardingCore(EventMachine):
         )
 
     def reaches(self, peer: Peer) -> bool:
-        """Whether a neighbour has a session, or a client can be told anything."""
+        """Return whether a neighbour has a session, or a client is connected."""
         return peer in self._sessions if isinstance(peer, int) else self._clients.is_connected(peer)
 
     # ------------------------------------------------------------ events

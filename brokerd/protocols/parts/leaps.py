@@ -1,8 +1,8 @@
-"""Versions that are too far ahead of the known one: no broker can have stated both.
+"""Versions that are too far ahead of the recorded version: no broker can have stated both.
 
-A version is an incarnation of a broker, and a number within it. A version near the end of its range
-would leave its broker no later one to answer with, so a peer that states one is refused. From a
-known version a forger can only advance by one bound per message.
+A version is an incarnation of a broker, and a number within the incarnation. A version near the end
+of the range would leave a broker no later version to answer with, so a peer that states such a
+version is refused. From a recorded version a forger can only advance by one bound per message.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import INCARNATION_LEAP, BrokerNumber, Peer, is_incarnation_leap
 
 NUMBER_LEAP: Final = 1 << 32
-"""No broker changes what it states so often between two statements."""
+"""No broker changes its statement this often between two statements."""
 
 
 def is_leap(earlier: tuple[int, int], later: tuple[int, int]) -> bool:
@@ -22,10 +22,10 @@ def is_leap(earlier: tuple[int, int], later: tuple[int, int]) -> bool:
 
 
 def check_generation(peer: Peer, what: int, known: int, stated: int) -> None:
-    """Check that a counter in a peer's message does not leap from the known one.
+    """Check that a counter in a peer's message does not leap from the recorded counter.
 
     Raises:
-        RemoteProtocolError: it does.
+        RemoteProtocolError: the counter leaps.
     """
     if is_leap((0, known), (0, stated)):
         raise RemoteProtocolError(peer, f"generation {stated} of {what} leaps from {known}")

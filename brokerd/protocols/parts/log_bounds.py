@@ -1,4 +1,4 @@
-"""The ends of a core's logs as its effects move them: what every driver holds a core to."""
+"""The ends of a core's logs after its effects: every driver checks a core with them."""
 
 from collections.abc import Mapping
 
@@ -6,30 +6,30 @@ from brokerd.protocols.interface import Append, Chop, LogEnds, Read, Truncate
 
 
 class LogBounds:
-    """Which records a core may read, chop and truncate, and which index its next one gets.
+    """The records that a core may read, chop and truncate, and the index of its next record.
 
-    What is beyond is the core's error: an assertion with the values in it.
+    An effect outside the bounds is the core's error: an assertion with the values.
 
     Args:
-        ends: as Started said.
+        ends: the ends in Started.
     """
 
     def __init__(self, ends: Mapping[str, LogEnds]) -> None:
         self._ends = dict(ends)
 
     def append(self, effect: Append) -> int:
-        """The index of the first of the records."""
+        """Return the index of the first of the records."""
         ends = self._of(effect.log)
         self._ends[effect.log] = LogEnds(ends.first, ends.next + len(effect.records))
         return ends.next
 
     def read(self, effect: Read) -> None:
-        """See that all of it is there, and that it is something."""
+        """Check that all records of a read exist, and that the range is not empty."""
         ends = self._of(effect.log)
         assert ends.first <= effect.first < effect.end <= ends.next, f"{effect} in {ends}"
 
     def chop(self, effect: Chop) -> bool:
-        """Whether anything goes; what was never appended cannot."""
+        """Return True if records are released; assert that no index beyond the end is chopped."""
         ends = self._of(effect.log)
         assert effect.first <= ends.next, f"{effect} in {ends}"
         if effect.first <= ends.first:
@@ -38,7 +38,7 @@ class LogBounds:
         return True
 
     def truncate(self, effect: Truncate) -> bool:
-        """Whether anything goes; what was chopped cannot come again."""
+        """Return True if records are dropped; assert that no chopped record is kept."""
         ends = self._of(effect.log)
         assert ends.first <= effect.next <= ends.next, f"{effect} in {ends}"
         self._ends[effect.log] = LogEnds(ends.first, effect.next)

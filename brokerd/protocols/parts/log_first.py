@@ -1,4 +1,4 @@
-"""A core whose log is read before it does anything else."""
+"""A core that reads its log before all other events."""
 
 from abc import abstractmethod
 from typing import Any
@@ -21,7 +21,7 @@ from brokerd.protocols.parts.event_machine import EventMachine
 
 
 class LogFirstMachine(EventMachine):
-    """An EventMachine to which everything else waits while its log is read."""
+    """An EventMachine that queues other events while it reads its log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,11 +29,11 @@ class LogFirstMachine(EventMachine):
 
     @property
     def is_reading(self) -> bool:
-        """Whether something waits for the log."""
+        """True while events wait for the log."""
         return bool(self._early)
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """See DeliveryProtocol: until the log is read everything else waits."""
+        """See DeliveryProtocol: other events wait until the log is read."""
         if not self._early or isinstance(event, RecordsRead | Persisted):
             return super().handle(event, now_ns)
         if isinstance(event, SessionLost):
@@ -45,14 +45,14 @@ class LogFirstMachine(EventMachine):
         return []
 
     def begin_after_log(self, event: Started, *, is_read: bool) -> None:
-        """Begin at once, or when `go_on` is told that the log is read."""
+        """Begin at once, or when `go_on` reports that the log is read."""
         if is_read:
             self._begin(event)
         else:
             self._early.append(event)
 
     def go_on(self) -> None:
-        """The log is read: begin, and take what has come meanwhile."""
+        """Begin after the log was read, and handle the queued events."""
         (started, *early), self._early = self._early, []
         self._begin(started)
         for each in early:
@@ -63,11 +63,11 @@ class LogFirstMachine(EventMachine):
 
     @abstractmethod
     def _begin(self, event: Started) -> None:
-        """All that an earlier incarnation has left is known."""
+        """Begin with the complete state of earlier incarnations."""
 
 
 def _session_of(event: Event) -> tuple[Peer, int] | None:
-    """The session that an event is about."""
+    """Return the peer and session of an event; None for an event without a session."""
     if isinstance(event, SessionEstablished | MessageReceived):
         return event.peer, event.session
     return None

@@ -1,4 +1,4 @@
-"""How far a subscription has come in each stream it follows, as bytes for a resume token."""
+"""The positions of a subscription in its streams, as bytes for a resume token."""
 
 import struct
 from collections.abc import Sequence
@@ -8,21 +8,21 @@ from brokerd.errors import ResumeTokenRefused
 from brokerd.model.identity import StreamId
 
 Positions = Sequence[tuple[StreamId, int]]
-"""Stream and the last position in it that counts as had."""
+"""A stream and the last position in the stream that counts as received."""
 
 _POSITION: Final = struct.Struct(">QQQQ")
 
 
 def pack_positions(positions: Positions) -> bytes:
-    """The bytes for these; the same positions in another order give the same."""
+    """Return the positions as bytes; the order of the positions does not matter."""
     return b"".join(_POSITION.pack(*stream, last) for stream, last in sorted(positions))
 
 
 def unpack_positions(content: bytes) -> tuple[tuple[StreamId, int], ...]:
-    """What `pack_positions` was given, in order.
+    """Return the positions in the bytes of `pack_positions`, in order.
 
     Raises:
-        ResumeTokenRefused: no positions could give these bytes.
+        ResumeTokenRefused: no positions give these bytes.
     """
     if len(content) % _POSITION.size:
         raise ResumeTokenRefused(f"{len(content)} bytes are no positions")

@@ -1,4 +1,4 @@
-"""Predicates as the plain lists that go to disk."""
+"""Predicates as plain lists for the meta store."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from brokerd.model.predicate import Constraint, Predicate
 
 
 def predicate_row(predicate: Predicate) -> list[list[list[Any]]]:
-    """A predicate of plain lists; floats as text, because rows hold none."""
+    """Return a predicate as plain lists; floats become text, because rows hold no floats."""
     return [
         [[test.attribute, test.operator, _plain(test.value)] for test in conjunction]
         for conjunction in predicate.any_of
@@ -14,10 +14,10 @@ def predicate_row(predicate: Predicate) -> list[list[list[Any]]]:
 
 
 def read_predicate(row: Any) -> Predicate:
-    """The predicate in a row made by `predicate_row`.
+    """Return the predicate in a row of `predicate_row`.
 
     Raises:
-        TypeError, ValueError, PredicateError: no predicate gives such a row.
+        TypeError, ValueError, PredicateError: the row belongs to no predicate.
     """
     return Predicate(
         tuple(

@@ -56,8 +56,8 @@ class PublisherTable:
         """Restore the rows that an earlier incarnation of the broker committed.
 
         Args:
-            lineage: see Started. After a loss, new numbers and incarnations begin at it, beyond
-                those whose rows may be lost.
+            lineage: see Started. After a loss, new numbers and incarnations begin at the lineage,
+                beyond the numbers in rows that may be lost.
         """
         self._lineage = lineage
         for name, row in rows.items():
@@ -65,11 +65,11 @@ class PublisherTable:
             self._rows[name] = _Publisher(*read)
 
     def name_of(self, number: int) -> ClientId:
-        """Return the client that has this number; one must have it."""
+        """Return the client with this number; a client must have the number."""
         return next(name for name, row in self._rows.items() if row.number == number)
 
     def objection_to(self, client: ClientId, message: Connect) -> str:
-        """Return why a client cannot publish as it requests; empty if it can.
+        """Return the reason against a client's request to publish; empty without one.
 
         A client that continues must be recorded here under its source. An incarnation that the
         caller chose must not have been given before, except in answer to the same request.
@@ -118,7 +118,7 @@ class PublisherTable:
         return source, Change(TABLE, client, tuple(row))
 
     def restore(self, client: ClientId, source: SourceId) -> Change | None:
-        """Return the change that records a source whose row was lost; None if it is recorded."""
+        """Return the change that records a source after the loss of its row; None if recorded."""
         known = self._rows.get(client)
         if known is not None and known.incarnation >= source.incarnation:
             return None

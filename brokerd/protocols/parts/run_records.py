@@ -1,4 +1,4 @@
-"""A publication run as a record of a log, and back; payloads are neither looked at nor copied.
+"""The encoding of a publication run as a log record, without reading or copying payloads.
 
 Paper: none.
 """
@@ -16,7 +16,7 @@ _STEPS, _PLACES, _LENGTHS = 1, 2, 4
 
 
 def pack_run(run: PublicationRun) -> tuple[Buffer, ...]:
-    """The pieces of a record; its payload pieces are the run's own."""
+    """Return the pieces of a record; payload pieces are the run's own."""
     sequences, table, lengths = run.sequences, run.attribute_table, run.payload_lengths
     count = len(sequences)
     follows = 0
@@ -40,7 +40,7 @@ def pack_run(run: PublicationRun) -> tuple[Buffer, ...]:
 
 
 def unpack_run(record: Buffer, position: int = 0) -> PublicationRun:
-    """The run that begins there and ends with the record; its payload is a slice of it."""
+    """Return the run from `position` to the end of the record; the payload is a slice."""
     broker, publisher, incarnation, first, count, blobs, length, follows = _HEAD.unpack_from(
         record, position
     )

@@ -1,4 +1,4 @@
-"""Sorting the publications of a run by what their attributes make of them."""
+"""The division of a run into parts by the matching results of its attributes."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -13,15 +13,15 @@ Target = TypeVar("Target")
 Result = TypeVar("Result")
 
 _SMALL_SHARE = 8
-"""Less than one publication in so many of a run is kept without the others, whatever it costs."""
+"""A part with less than this share (1/n) of a run is always stored without the whole run."""
 
 
 def match_run(memo: MatchMemo[Target, Result], run: PublicationRun, peer: Peer) -> list[Result]:
-    """The matching result of each attribute blob of a run, in the order of its table.
+    """Return the matching result of each attribute blob of a run, in the order of its table.
 
     Raises:
-        RemoteProtocolError: a blob is malformed or used by no publication, which is the fault
-            of the peer that sent it.
+        RemoteProtocolError: a blob is malformed or used by no publication, by the fault of the peer
+            that sent it.
     """
     table, index = run.attribute_table, run.attribute_index
     # A range is the index of blobs that all have one publication each.
@@ -38,7 +38,7 @@ def match_run(memo: MatchMemo[Target, Result], run: PublicationRun, peer: Peer) 
 def results_of_part(
     part: PublicationRun, run: PublicationRun, results: list[Result]
 ) -> list[Result]:
-    """The matching results of a part of a run, in the order of its table, out of the run's."""
+    """Return the matching results of a part of a run, in table order, from the run's results."""
     if part is run:
         return results
     by_blob = dict(zip(run.attribute_table, results, strict=True))
@@ -46,7 +46,7 @@ def results_of_part(
 
 
 def places_by_result(results: Sequence[Result]) -> dict[Result, list[int]]:
-    """The places in the table that have each result, in the order of first use."""
+    """Return the places in the table with each result, in the order of first use."""
     found: dict[Result, list[int]] = {result: [] for result in results}
     if len(found) == 1:
         return {results[0]: [*range(len(results))]}
@@ -56,13 +56,12 @@ def places_by_result(results: Sequence[Result]) -> dict[Result, list[int]]:
 
 
 class RunSelection:
-    """Takes parts out of one run by places in its attribute table.
+    """A selection of parts of one run by places in its attribute table.
 
-    The publications are looked at once, however many parts are taken; equal parts are one
-    object.
+    The publications are examined once, for any number of parts; equal parts are one object.
 
     Args:
-        are_many: whether many parts are to be taken, and most are small.
+        are_many: whether many parts are expected, most of them small.
     """
 
     __slots__ = ("_parts", "_positions", "_run", "_source")
@@ -74,7 +73,7 @@ class RunSelection:
         self._parts: dict[tuple[int, ...], PublicationRun] = {}
 
     def having(self, places: Sequence[int]) -> PublicationRun:
-        """The publications whose attributes stand at one of `places` (increasing, not empty)."""
+        """Return the publications with attributes at one of `places` (increasing, not empty)."""
         if len(places) == len(self._run.attribute_table):
             return self._run
         key = tuple(places)
@@ -89,9 +88,9 @@ class RunSelection:
         return part
 
     def made(self, places: Sequence[int]) -> PublicationRun | None:
-        """What `having(places)` has given already, or what is small beside the run.
+        """Return the part for `places` if it was made before, or is small compared with the run.
 
-        None where it is cheaper to keep the whole run than to make a part of it.
+        None if the whole run is cheaper to store than a part of it.
         """
         part = self._parts.get(tuple(places))
         if part is None and _SMALL_SHARE * self.extent(places)[2] <= len(self._run):
@@ -99,7 +98,10 @@ class RunSelection:
         return part
 
     def extent(self, places: Sequence[int]) -> tuple[int, int, int]:
-        """First and last sequence of `having(places)`, and how many it holds, without making it."""
+        """Return the first and last sequence number and the length of `having(places)`.
+
+        The part is not made.
+        """
         run = self._run
         if len(places) == len(run.attribute_table):
             return run.first, run.last, len(run)
@@ -110,7 +112,7 @@ class RunSelection:
         return run.sequences[first], run.sequences[last], count
 
     def stretches(self, results: Sequence[Result]) -> list[tuple[Result, PublicationRun]]:
-        """The run cut wherever the result (one per table place) changes, in order."""
+        """Return the run cut at every change of the result (one per table place), in order."""
         run, index = self._run, self._run.attribute_index
         found: list[tuple[Result, PublicationRun]] = []
         start = 0

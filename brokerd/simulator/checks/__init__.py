@@ -1,1 +1,1 @@
-"""What must hold after every step and at the end of a run."""
+"""Checks after every step and at the end of a run."""

@@ -1,8 +1,8 @@
-"""Ablations: what happens when one rule of a protocol is left out.
+"""Ablations: protocols with one rule left out.
 
-A swarm that finds nothing in a protocol has shown something only if it finds what is wrong
-without a rule. Each ablation names its bugs and where to look: the mix of the swarm, or the row of
-the campaign whose faults ask for the rule most often.
+A swarm without a violation is evidence only if the swarm finds a violation once a rule is left out.
+Each ablation names its bugs and the place of the search: the mix of the swarm, or the row of the
+campaign with the faults that need the rule most often.
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
-    """One way to break the protocol.
+    """A way to break the protocol.
 
     Attributes:
-        mutants: named bugs that every broker has.
-        row: of the campaign; "" for the mix.
+        mutants: named bugs of every broker.
+        row: row of the campaign; "" for the mix.
         settings: parameters of the protocol, as `name=value`.
         moves: clients move, and brokers join and depart.
-        unseen: why no swarm sees it; "" where one must.
+        unseen: reason why no swarm finds the bugs; "" if a swarm must find them.
     """
 
     mutants: tuple[str, ...] = ()

@@ -1,11 +1,11 @@
-"""How much a broker keeps when all is quiet: in proportion to what is alive, whatever has been.
+"""Bounds of a broker's memory and disk in a quiet cluster: proportional to the live state.
 
-A table that keeps something of every restart, of every subscription that has ended or of every
-notifier is seen by no other check until memory or disk is full. So every container inside a core
-is found and counted, known or not: what waits for something must be empty, and everything else
-no larger than a few times what is alive.
+A table with an entry for every restart, every ended subscription or every notifier passes all other
+checks until memory or disk is full. So every container inside a core is found and counted, also
+unlisted containers. Containers of waiting items must be empty, and every other container may hold
+only a small multiple of the live state.
 
-A white box: this walks through whatever a core holds.
+A white box: the check walks through the whole state of a core.
 
 Paper: none; I9 of every protocol that promises reliability (bounded memory).
 """
@@ -19,21 +19,21 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 _PER_THING = 4
-"""A subscription has a few constraints, a broker a few messages to handle."""
+"""Items per object: a subscription has a few constraints, a broker a few messages to handle."""
 
 _ALWAYS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How much there may be in a core's containers, by their names, as in `sizes_of`.
+    """The limits of a core's containers by name, as in `sizes_of`.
 
     Attributes:
-        empty: what waits for something; when all is quiet nothing does.
-        paired: what has an entry for each pair of things that are alive, such as subscriptions
-            and sources; tables on disk, too.
-        streams: the parameter that sets the number of streams that begin at each broker, beside one
-            for publications that belong to none; empty if each source is a stream.
+        empty: containers of waiting items, which must be empty in a quiet cluster.
+        paired: containers and tables on disk with an entry for each pair of live objects, for
+            example a subscription and a source.
+        streams: the parameter for the number of streams that begin at each broker, beside one
+            stream for publications outside of all streams; empty if each source is a stream.
     """
 
     empty: tuple[str, ...] = ()
@@ -43,14 +43,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """What there is in a cluster.
+    """The live state of a cluster.
 
     Attributes:
-        brokers: that are, or have been, in the tree.
-        subscriptions: that have not ended.
-        sources: that have ever been; a number of each is kept for ever.
-        clients: that have not left.
-        streams: that begin at each broker; 0 if each source is a stream.
+        brokers: number of present and former brokers of the tree.
+        subscriptions: number of subscriptions that have not ended.
+        sources: number of all sources, present and former; a number per source is kept for ever.
+        clients: number of clients that have not left.
+        streams: number of streams that begin at each broker; 0 if each source is a stream.
     """
 
     brokers: int
@@ -61,22 +61,22 @@ class Alive:
 
     @property
     def limit(self) -> int:
-        """How much there may be of what has an entry for each thing."""
+        """The limit of a container with an entry for each object."""
         things = self.brokers + self.subscriptions + self.sources + self.clients
         return max(_PER_THING * things, self.brokers * self.streams) + _ALWAYS
 
     @property
     def paired_limit(self) -> int:
-        """Return the limit of a table with an entry for each pair."""
+        """The limit of a table with an entry for each pair."""
         sources = max(self.brokers + self.sources, self.brokers * self.streams)
         return (self.brokers + self.subscriptions) * sources + _ALWAYS
 
 
 def check_growth(broker: BrokerView, alive: Alive, kept: Kept) -> None:
-    """Look at everything that a broker keeps, in memory and on disk; all must be quiet.
+    """Check the size of all containers and tables of a broker in a quiet cluster.
 
     Raises:
-        InvariantViolated: names what there is too much of.
+        InvariantViolated: a container is too large; names the container.
     """
     counted = sizes_of(broker.core)
     for table, rows in broker.on_disk().items():
@@ -91,9 +91,9 @@ def check_growth(broker: BrokerView, alive: Alive, kept: Kept) -> None:
 
 
 def sizes_of(core: object) -> dict[str, int]:
-    """How many elements there are in all containers of one name, over all objects in a core.
+    """Return the number of elements in all containers of one name, over all objects in a core.
 
-    Names are `Class.attribute`, with `[]` for what is in a container itself.
+    Names are `Class.attribute`, with `[]` for the elements of a container.
     """
     sizes: dict[str, int] = {}
     seen: dict[int, object] = {}
@@ -115,7 +115,7 @@ def sizes_of(core: object) -> dict[str, int]:
 
 
 def objects_in(core: object) -> Iterator[object]:
-    """Yield each object of ours that a core holds, and the core itself, once."""
+    """Yield the core and each object of this project inside the core, once."""
     seen: dict[int, object] = {}
     waiting: list[Any] = [core]
     while waiting:

@@ -1,9 +1,9 @@
-"""What must hold in every step of a simulated broker, whatever its protocol and whatever fails.
+"""Invariants of every step of a simulated broker, for every protocol and every failure.
 
-The oracle judges from outside what subscribers see. The checks here look at single steps; what a
-protocol adds to them lies in its own `checks`.
+The oracle judges the deliveries to subscribers from outside. The checks in this module look at
+single steps. Further checks of a protocol are in its own `checks`.
 
-Where each invariant of a protocol that promises reliability is checked:
+The places of the checks for each invariant of a protocol that promises reliability:
 
     I1   no phantom            oracle: `delivered` (phantom)
     I2   matches               oracle: `delivered` (unwanted)
@@ -18,8 +18,8 @@ Where each invariant of a protocol that promises reliability is checked:
                                bounds the queues before
     I10  honesty               oracle: `withheld`, `_check_first` (silent)
     I11  locality              no subject: there is no processor time to lose in a simulation
-    I13  no step back          positions: durable rows that say how far something has come
-    I12  no residue            swarm: `_has_converged`, `_left_over`; what faults do to hosts:
+    I13  no step back          positions: durable rows of positions
+    I12  no residue            swarm: `_has_converged`, `_left_over`; effects of faults on hosts:
                                tests/fault_injection
 """
 
@@ -47,20 +47,20 @@ from brokerd.simulator.world.trace import Trace
 from brokerd.simulator.world.views import BrokerView
 
 Watcher = Callable[[Any, Event, list[Effect]], None]
-"""Told of every step; the broker is of whatever kind the driver's are."""
+"""A function that is called with every step; the broker is of the driver's kind."""
 
 
 class StepChecker:
-    """Checks each step of each broker, and keeps the trace.
+    """The checks of each step of each broker, and the keeper of the trace.
 
-    With `strict` false nothing is checked, as for a protocol that promises less; the oracle is
-    still told which sources are not heard.
+    Without `strict` nothing is checked, for a protocol that promises less; the oracle is still
+    notified of closed gates.
 
     Attributes:
-        bypass_sessions: ends of sessions established between brokers that are no neighbours.
-        positions: durable rows that say how far something has come.
-        marks: counts what of the protocol was met, where it has marks.
-        looks_at: all brokers, where each is to be looked into after each of its steps.
+        bypass_sessions: number of session ends between brokers that are no neighbours.
+        positions: checks of durable rows of positions.
+        marks: counts the marks of the protocol, if any.
+        looks_at: all brokers, if each broker is examined after each of its steps.
     """
 
     def __init__(
@@ -90,22 +90,22 @@ class StepChecker:
         self._started: dict[tuple[ClientId, int], None] = {}
 
     def client_added(self, client: ClientId, home: int) -> None:
-        """A client lives at this broker."""
+        """Record the access broker of a client."""
         self._oracle.homes[client] = home
         self.own.client_added(client, home)
 
     def joined(self, newcomer: BrokerNumber) -> None:
-        """A broker is in the overlay that has not been there; it has no clients yet."""
+        """Record a new broker in the overlay, without clients."""
         self.own.joined(newcomer)
 
     def look_into(self, brokers: Sequence[BrokerView]) -> None:
-        """Look at the state of every live broker."""
+        """Check the state of every live broker."""
         for broker in brokers:
             if broker.alive:
                 self.own.look_into(broker, brokers)
 
     def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """What live brokers still hold when nobody is owed anything, in words."""
+        """Return the remaining state of live brokers once nothing is owed, in words."""
         lines = []
         for broker in brokers:
             left = list(broker.protocol.aftermath())
@@ -116,14 +116,14 @@ class StepChecker:
         return lines
 
     def driven(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
-        """See broker.Observer."""
+        """Add an event of a driver to the trace; see broker.Observer."""
         if self._trace is not None:
             self._trace.step(self._schedule.now_ns, broker.name, event, effects)
         if self._watcher is not None:
             self._watcher(broker, event, effects)
 
     def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
-        """See broker.Observer."""
+        """Check a step of a protocol; see broker.Observer."""
         if (
             self._watcher is not None
             and isinstance(event, SessionEstablished | SessionLost)
@@ -160,7 +160,7 @@ class StepChecker:
             self._started[effect.peer, message.number] = None
 
     def _check_delivery(self, broker: BrokerView, effect: Deliver) -> None:
-        """Nothing is delivered before the subscription has started."""
+        """Check that no delivery precedes the start of its subscription."""
         if not isinstance(effect.item, Deliveries):
             return
         for number in effect.item.subscriptions:
@@ -172,7 +172,7 @@ class StepChecker:
     def _check_acknowledgement(
         self, broker: BrokerView, client: Peer, message: PublishAcknowledged
     ) -> None:
-        """What is called done has arrived wherever it is owed."""
+        """Check that acknowledged publications have arrived at every owed subscription."""
         assert isinstance(client, str), f"{message} sent to a broker"
         source = self._sources[broker.number, client]
         for sequence in range(message.first, message.last + 1):

@@ -1,6 +1,6 @@
-"""Limits in the code that seeds lower, so that a few events reach what takes thousands otherwise.
+"""Limits in the code that seeds lower, so that few events exceed a limit.
 
-A limit is a constant of a module. No topology sets it, and no promise depends on its value.
+A limit is a constant of a module. No topology sets a limit, and no promise depends on its value.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ class Limit:
 
     @property
     def name(self) -> str:
-        """The constant's dotted name."""
+        """The dotted name of the constant."""
         return f"{self.module}.{self.constant}"
 
 
@@ -61,7 +61,7 @@ def check_limit(name: str, limits: Sequence[Limit]) -> str:
     """Return the name of a limit.
 
     Raises:
-        ConfigError: there is no such limit; names the nearest.
+        ConfigError: no limit has this name; names the nearest.
     """
     known = [each.name for each in limits]
     if name not in known:
@@ -83,7 +83,7 @@ def with_limits(chosen: Iterable[tuple[str, int]]) -> Iterator[None]:
 
 
 def _set(name: str, value: int) -> int:
-    """Set a constant; return the value that it had."""
+    """Set a constant; return the old value."""
     module, _, constant = name.rpartition(".")
     names = vars(import_module(module))
     now: int = names[constant]

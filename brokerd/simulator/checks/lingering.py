@@ -1,9 +1,9 @@
 """Subscriptions that a broker ends because their client was disconnected for `client_linger_ns`.
 
-The broker may end them no earlier. Afterwards the oracle expects nothing of them until the client
-subscribes again.
+The broker may end these subscriptions no earlier. Afterwards the oracle expects nothing of them
+until the client subscribes again.
 
-Paper: none; the papers say nothing about disconnected clients.
+Paper: none; no paper covers disconnected clients.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,13 @@ class LingerChecker:
     """A check of the subscriptions that brokers end without a request.
 
     A broker may end a subscription if its client has had no session for `linger_ns`, or a session
-    on which the client has not asked for the subscription. The time restarts when a session
-    begins or ends, and when the broker starts.
+    on which the client has not requested the subscription. The time restarts when a session begins
+    or ends, and when the broker starts.
 
     Args:
         subscriptions: the table with a row of each subscription, "CLIENT/NUMBER".
-        publishers: the table whose rows end with disconnected publishers; empty if there is none.
+        publishers: the table of publishers, with rows that end with disconnected publishers; empty
+            without such a table.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class LingerChecker:
                     client, _, number = change.key.rpartition("/")
                     self._check(broker, client, int(number))
                     if self._oracle.homes.get(client) != broker.number:
-                        continue  # its client has attached to another broker with it
+                        continue  # its client has attached to another broker
                     self._oracle.given_up(client, int(number))
                     given_up.append((client, int(number)))
                 elif self._publishers and change.table == self._publishers:

@@ -1,24 +1,24 @@
-"""What is owed while links stay broken for ever, and who is let off.
+"""Demands on a cluster while links stay broken for ever, and exceptions.
 
-All brokers are alive but those that are gone for ever, every fault but the broken links is over.
-Two brokers can have a session when no direction between them is broken. Demanded, within the same
-time as after healing:
+All brokers are alive except lost brokers, and all faults except the broken links have ended. Two
+brokers can have a session if no direction between them is broken. The following is demanded, within
+the same time as after healing:
 
-- every session, connection and answer that can be had (`SimulatedCluster.unsettled`);
-- every publication of a source at P, to every subscription at S that has started, where P reaches
-  S: what that means is the protocol's own, its Reach;
-- "done" for every publication of a source from which all subscriptions are so reached, started
-  or not, unless "done" means less. (What is done is said of whole runs: one publication that
-  somebody unreached wants keeps its neighbours waiting. So does one for a subscription that has
-  ended since: its home lets it pass.)
-- the start of every subscription, unless its protocol has it wait for who is not reached: what
-  it cannot be confirmed by otherwise stands in its tags.
+- every possible session, connection and answer (`SimulatedCluster.unsettled`);
+- every publication of a source at P, for every started subscription at S, if P reaches S; the
+  protocol defines reachability by its Reach;
+- the acknowledgement of every publication of a source that reaches all subscriptions, started or
+  not, unless acknowledgements promise less. (Acknowledgements cover whole runs: one publication for
+  an unreached subscription delays its neighbours. A publication for an ended subscription delays
+  its neighbours too, because its access broker releases the publication.)
+- the start of every subscription, unless the protocol delays the start for unreached brokers:
+  missing confirmations are recorded in the tags of the subscription.
 
-Brokers that had not recovered yet when the links broke may be let off: whoever could teach them
-may be one with which they have no session that is of use. Nothing is demanded of their publishers,
-nor of subscriptions at them then.
+Brokers that had not recovered when the links broke may be exempt: the only brokers with the missing
+state may have no usable session with them. Nothing is then demanded of their publishers, or of
+subscriptions at these brokers.
 
-What was let off is owed once the links are whole again.
+All exempted deliveries are owed once the links are healed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ class WhileBroken:
         }
 
     def missing(self) -> list[str]:
-        """What is demanded and not there, in words."""
+        """Return the unmet demands, in words."""
         return [
             *self._cluster.unsettled(all_attempts=False, may_ask=self._reach.ends),
             *self._unfinished(),
@@ -54,7 +54,7 @@ class WhileBroken:
         ]
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
-        """Whether publications get from one broker to another."""
+        """Return True if publications of one broker reach another broker."""
         return self._reach.reaches(source, home)
 
     def _unfinished(self) -> Iterator[str]:
@@ -80,7 +80,7 @@ class WhileBroken:
     def _unacknowledged(self) -> Iterator[str]:
         clients = self._cluster.clients
         if self._cluster.held:
-            return  # what is held is not done, and holding may wait for what is broken
+            return  # held publications are not acknowledged, and may wait for broken links
         homes = [clients[subscriber].broker for subscriber in self._cluster.oracle.subscribers()]
         for publisher, sequences in self._cluster.oracle.unacknowledged():
             source = clients[publisher].broker

@@ -1,8 +1,8 @@
-"""Marks: events of interest by name, so that a swarm can say what it has been through.
+"""Marks: named events of interest, so that a swarm can report its coverage.
 
-A rule of a protocol that no seed has come to is not tried by any of them. Each rule names a mark
-in the protocol's document; every seed counts how often it came to it, and a campaign in which
-too few seeds did says UNKNOWN instead of nothing.
+A rule of a protocol that no seed has exercised is untested. Each rule names a mark in the
+protocol's document. Every seed counts its marks, and a campaign with too few seeds at a mark
+returns UNKNOWN.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.world.views import BrokerView
 
 PREFIX = "mark_"
-"""Of a mark's name among the counters of a seed."""
+"""The prefix of marks among the counters of a seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Mark:
     """One event of interest.
 
     Attributes:
-        name: as the protocol's document has it.
-        what: has happened, in a sentence.
-        seeds: of so many seeds of a plain swarm one at least comes to it; 0 where a plain swarm
-            need not.
+        name: name in the protocol's document.
+        what: the event, in a sentence.
+        seeds: a plain swarm reaches the mark at least once in this number of seeds; 0 if a plain
+            swarm need not reach the mark.
     """
 
     name: str
@@ -38,31 +38,31 @@ ADVANCED_AGAIN = Mark(
     "a row of how far something has come, which an earlier incarnation left, went further",
     seeds=4,
 )
-"""Of all protocols with such rows, whose rule is `positions`."""
+"""The mark of all protocols with position rows, for the rule of `positions`."""
 
 
 class MarkObserver(Protocol):
-    """Sees every step of every broker, and counts marks.
+    """An observer of every step of every broker that counts marks.
 
     Attributes:
-        counts: how often each mark was reached.
+        counts: number of events by mark.
     """
 
     counts: dict[str, int]
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """A core has handled an event."""
+        """Count the marks of an event that a core has handled."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a number of seeds has come to a mark.
+    """The coverage of a mark by a number of seeds.
 
     Attributes:
-        seeds: that came to it.
-        times: in all.
-        required: so many seeds had to.
+        seeds: number of seeds that reached the mark.
+        times: number of events in all seeds.
+        required: number of seeds that must reach the mark.
     """
 
     mark: Mark
@@ -72,12 +72,12 @@ class Reached:
 
     @property
     def is_enough(self) -> bool:
-        """Whether as many seeds as had to have come to it."""
+        """True if enough seeds have reached the mark."""
         return self.seeds >= self.required
 
 
 def reached(marks: Iterable[Mark], reports: Sequence[SeedReport]) -> list[Reached]:
-    """How often each mark was reached, in the order of the marks."""
+    """Return the coverage of each mark, in the order of the marks."""
     found = []
     for mark in marks:
         counted = [report.counters.get(PREFIX + mark.name, 0) for report in reports]
@@ -87,13 +87,13 @@ def reached(marks: Iterable[Mark], reports: Sequence[SeedReport]) -> list[Reache
 
 
 def as_counters(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Marks as counters of a seed."""
+    """Yield marks as counters of a seed."""
     for name, count in counts.items():
         yield PREFIX + name, count
 
 
 def in_words(found: Iterable[Reached]) -> str:
-    """What was reached, for people: a line for all, and one for each that lacks seeds."""
+    """Return the coverage for people: a summary, and a line per mark without enough seeds."""
     rows = list(found)
     met = sum(bool(row.seeds) for row in rows)
     lines = [f"{met} of {len(rows)} marks reached"]

@@ -1,28 +1,28 @@
-"""What subscribers are owed, from nothing but what the applications did and saw.
+"""Judgement of deliveries from the actions and observations of applications alone.
 
-The oracle knows no broker. It is told each publication when it is published, each delivery
-behind the client library, each acknowledgement, and when the client learnt that a subscription
-has started. Predicates are evaluated by their reference semantics.
+The oracle has no access to brokers. It receives each publication at its publishing, each delivery
+behind the client library, each acknowledgement, and each notification of a started subscription.
+Predicates are evaluated by their reference semantics.
 
-The rule: sort the publications of one source that match a subscription by sequence number; the
-subscriber must see a stretch of them without a step, and the stretch must begin at the latest
-with the first one published after the subscription had started or, where the source lay behind
-a partition then, after its gate had opened. A gate never closes.
+The rule: sort the publications of one source that match a subscription by sequence number. The
+subscriber must receive a contiguous stretch of these publications. The stretch must begin at the
+latest with the first publication after the start of the subscription or, for a source behind a
+partition at the start, after the opening of its gate. A gate never closes again.
 
-Whoever stays away for longer than its broker waits (`client_linger`) gives up what lies between:
-a subscriber's streams begin anew when it is told that its subscription has started again; a
-publisher may find that a subscription, started meanwhile, has missed what it had handed out
-before it came back.
+A client that is disconnected for longer than its broker waits (`client_linger`) loses the
+publications in between. A subscriber's streams restart when the client is notified of a start
+again. A subscription that started meanwhile may have missed earlier publications of a publisher
+that returns.
 
-A client that has lost its memory asks again under the same numbers, and its streams go on where
-the old ones had come to: it may get again some of what the old one had, and nothing is missing
-behind that. As a publisher it is another source; of what the old one handed out, what it was
-told is done is owed, and nobody has a gap in the rest.
+A client without memory repeats its requests under the same numbers, and its streams resume at the
+old positions. Some old deliveries may repeat, and nothing is missing behind them. As a publisher
+the client is another source. Acknowledged publications of the old source are owed, and the
+remaining publications contain no gap for any subscriber.
 
-What the protocol promises may be less: in no order, nothing is asked of what came before what, and
-a publication is missing only in the end; what lies in a gap that was announced for a promised
-reason is not owed; what is marked as given again, and was not committed, may come again. Or more:
-in a total order any two subscribers get what both get in the same order.
+The protocol may promise less. Without an order, only the end of a run shows missing publications.
+Publications in a gap that was announced for a promised reason are not owed. Publications that are
+marked as redelivered and were not committed may repeat. The protocol may also promise more: in a
+total order any two subscribers receive their common publications in the same order.
 """
 
 from bisect import bisect_right
@@ -39,10 +39,10 @@ from brokerd.simulator.world.streams import Publisher, Stream, Subscription
 
 
 class InvariantViolated(Exception):
-    """What was promised did not hold.
+    """A promise was broken.
 
     Attributes:
-        rule: its short name, e.g. "gap".
+        rule: the short name of the rule, e.g. "gap".
     """
 
     def __init__(self, rule: str, what: str) -> None:
@@ -51,30 +51,31 @@ class InvariantViolated(Exception):
 
 
 class Oracle:
-    """Judges deliveries as they come, and what is still missing at the end.
+    """The judge of deliveries on arrival, and of missing deliveries at the end.
 
-    With `strict` a violation is raised; without, it is counted in `violations` by rule, as a
-    run of a protocol that promises less needs it. Where exactly once is promised, a publisher's
-    acknowledgement means that everybody who is owed the publication has it, and nothing comes
-    before a subscription has started.
+    With `strict` a violation is raised; otherwise the violation is counted in `violations` by rule,
+    for protocols that promise less. If exactly once is promised, a publisher's acknowledgement
+    means that every subscription that is owed the publication has received it, and that no delivery
+    precedes the start of its subscription.
 
     Args:
-        now_ns: what the one clock shows that all have; None where there is none, and nobody can
-            say how old a publication is.
+        now_ns: time of the common clock; None without a common clock, when the age of a publication
+            is undefined.
 
     Attributes:
-        promises: what it judges by.
+        promises: the promises to judge by.
         reliable: exactly once is promised.
-        deliveries: seen behind the clients' duplicate checks.
-        announced: (publication, subscription) pairs that were announced as withheld.
-        in_gaps: those in gaps that the protocol promises to announce, by reason.
-        redelivered: deliveries that were rightly given again.
-        owed: (publication, subscription) pairs that had to be delivered and were asked for.
-        homes: at which broker a client is, where it has been told.
-        accepts_losses: an operator has accepted that a broker lost state, so gaps may say so.
-        logged: an acknowledgement means that the publication is on disk, and no more.
-        violations: how often each rule was broken.
-        first_violations: the first few of each rule, in words.
+        deliveries: number of deliveries behind the clients' duplicate checks.
+        announced: number of (publication, subscription) pairs that were announced as withheld.
+        in_gaps: number of pairs in gaps that the protocol promises to announce, by reason.
+        redelivered: number of permitted redeliveries.
+        owed: number of (publication, subscription) pairs that were owed.
+        homes: access broker by client.
+        accepts_losses: the operator has accepted a loss of state, so gaps with this reason are
+            permitted.
+        logged: an acknowledgement means only that the publication is on disk.
+        violations: number of violations by rule.
+        first_violations: the first few violations of each rule, in words.
     """
 
     def __init__(
@@ -111,10 +112,10 @@ class Oracle:
         self.violations: dict[str, int] = {}
         self.first_violations: list[str] = []
 
-    # ------------------------------------------------------------ what the applications do
+    # ------------------------------------------------------------ actions of the applications
 
     def published(self, client: ClientId, sequence: int, blob: bytes, payload: bytes) -> None:
-        """The application hands a publication to its client; numbers go up by one from 1."""
+        """Record a publication passed to a client; numbers rise by one from 1."""
         publisher = self._publisher(client)
         assert sequence == len(publisher.contents) + 1, f"{client} skips to {sequence}"
         publisher.contents.append((blob, payload))
@@ -127,7 +128,7 @@ class Oracle:
                 stream.matching.append(sequence)
 
     def subscribed(self, client: ClientId, number: int, predicate: Predicate) -> None:
-        """The application asks for a subscription."""
+        """Record a requested subscription."""
         subscription = Subscription(client, number, predicate, self._total_order.begin())
         subscription.closed = self._closed.get((client, number), frozenset())
         before = self._before.pop((client, number), None)
@@ -142,15 +143,15 @@ class Oracle:
                     stream.matching.append(sequence)
 
     def unsubscribed(self, client: ClientId, number: int) -> None:
-        """The application ends a subscription: it is owed nothing, and must get nothing."""
+        """Record the end of a subscription, after which no delivery is owed or permitted."""
         self._ended[client, number] = self._subscriptions.pop((client, number))
 
     def forgot(self, client: ClientId) -> None:
-        """A client has lost its memory: what it asks for from now on is all that it wants."""
+        """Record a client's loss of memory, after which only its new requests count."""
         for (name, number), subscription in list(self._subscriptions.items()):
             if name == client:
                 self.unsubscribed(name, number)
-                before = subscription.before  # if it has not been told yet that it goes on
+                before = subscription.before  # without a start since the last loss
                 if before is None and subscription.started and not subscription.given_up:
                     before = subscription
                 if before is not None:
@@ -160,21 +161,21 @@ class Oracle:
             publisher.over = True
 
     def draining(self, client: ClientId) -> None:
-        """The client asks its broker for the rest, and to be done with it when it has that.
+        """Record a client's request for its remaining deliveries, before it leaves the broker.
 
-        What it is owed beside that, it is owed at the broker to which it moves.
+        Other owed deliveries are owed at the new broker of the client.
         """
         for (name, _), subscription in self._subscriptions.items():
             subscription.draining = subscription.draining or name == client
 
     def moved(self, client: ClientId, successor: ClientId, *, whole: bool) -> None:
-        """A client goes on at another broker, as `successor`, with the same subscriptions.
+        """Record the move of a client to another broker, as `successor`.
 
-        Of a subscription that it has ended there meanwhile, since that broker had refused it, it
-        is owed nothing more. Nothing that it had may come again. With `whole` nothing failed
-        meanwhile and the old broker has delivered all it had: its streams go on without a step.
-        Else they begin anew, at the latest with the first publication after the subscription had
-        started at the new broker.
+        The client keeps its subscriptions. A subscription that ended at the new broker after a
+        refusal is owed nothing more. Earlier deliveries must not repeat. With `whole`, nothing
+        failed meanwhile and the old broker has delivered everything: the streams continue without a
+        gap. Otherwise the streams restart, at the latest with the first publication after the start
+        of the subscription at the new broker.
         """
         for (name, number), before in list(self._subscriptions.items()):
             if name != client:
@@ -193,8 +194,10 @@ class Oracle:
                 )
 
     def _go_on(self, before: Stream, after: Stream, published: int, *, whole: bool) -> None:
-        if self.promises.order is Order.NONE:  # what is missing before the last one may follow
+        if not self.promises.order.is_of_sources:
+            # A publication missing before the last delivered one may follow.
             after.got |= before.got
+            after.excused |= before.excused
             if whole and before.fence is not None:
                 there = before.fence if after.fence is None else after.fence
                 after.fence = min(before.fence, there)
@@ -211,10 +214,10 @@ class Oracle:
             there = fence if after.fence is None else after.fence
             after.fence = max(after.had, min(fence, there))
 
-    # ------------------------------------------------------------ what the applications see
+    # ------------------------------------------------------------ observations of the applications
 
     def connected(self, client: ClientId, source: SourceId | None) -> None:
-        """A client learnt its source."""
+        """Record the source that a client was notified of."""
         if source is None:
             return
         publisher = self._publisher(client)
@@ -229,7 +232,7 @@ class Oracle:
             self.withheld(subscriber, notice)
 
     def started(self, client: ClientId, number: int) -> None:
-        """A client learnt that its subscription has started."""
+        """Record that a client was notified of the start of a subscription."""
         subscription = self._subscriptions.get((client, number))
         if subscription is None or (subscription.started and not subscription.given_up):
             return
@@ -246,11 +249,10 @@ class Oracle:
         subscription.given_up, subscription.before = False, None
 
     def _resume(self, before: Subscription, stream: Stream, publisher: Publisher) -> None:
-        """Who has lost its memory is owed what comes behind what it had.
+        """Resume the stream of a client without memory behind its old position.
 
-        What it had may come again, and not all of it: a broker that has crashed meanwhile has
-        lost count of the last acknowledgements. What it was told of that it does not get, it
-        need not be told of again.
+        Old deliveries may repeat, in part: a broker that has crashed meanwhile has lost the last
+        acknowledgements. Announced gaps and notices need not be repeated.
         """
         old = before.streams.get(publisher.name)
         if old is None:
@@ -264,18 +266,18 @@ class Oracle:
             stream.asked = max(old.asked, old.last)
 
     def given_up(self, client: ClientId, number: int) -> None:
-        """A client was away for longer than its broker waits, and so its subscription is over."""
+        """Record the end of a subscription of a client that was away for too long."""
         subscription = self._subscriptions.get((client, number))
         if subscription is not None:
             subscription.given_up, subscription.before = True, None
         self._before.pop((client, number), None)
 
     def publisher_given_up(self, client: ClientId) -> None:
-        """A broker has crashed, and its publisher has not come back while the broker waited."""
+        """Record that a broker, after a crash, no longer waits for a publisher."""
         self._publisher(client).given_up = True
 
     def _name_earlier(self, publisher: Publisher, source: SourceId) -> None:
-        """Who lost its memory before it learnt its source was the incarnation before."""
+        """Name earlier lives of a client that lost its memory before its source was known."""
         lives = [each for each in self._publishers.values() if each.client == publisher.client]
         for place, earlier in enumerate(reversed(lives[: lives.index(publisher)]), 1):
             if earlier.source is None:
@@ -290,24 +292,24 @@ class Oracle:
                 stream.old_until = len(publisher.contents)
 
     def _open(self, stream: Stream, publisher: Publisher) -> None:
-        """A stream is owed from here on."""
+        """Open a stream: all later publications are owed."""
         stream.fence = len(publisher.contents)
         if publisher.given_up:
-            stream.old_until = -1  # how far that is shows when it comes back
+            stream.old_until = -1  # the return of the publisher shows the extent
 
     def joined(self, client: ClientId, number: int, newcomer: BrokerNumber) -> None:
-        """A source broker has joined where a subscription hears nobody."""
+        """Record a new source broker behind a closed gate of a subscription."""
         subscription = self._subscriptions.get((client, number))
         if subscription is not None:
             subscription.closed |= {newcomer}
             self._closed[client, number] = subscription.closed
 
     def gates(self, client: ClientId, number: int, closed: frozenset[BrokerNumber]) -> None:
-        """From now on these source brokers, and no others, are not heard by a subscription."""
+        """Replace the source brokers behind closed gates of a subscription."""
         self._closed[client, number] = closed
         subscription = self._subscriptions.get((client, number))
         if subscription is None:
-            return  # it has ended at its client, not on this disk
+            return  # ended at its client, not on this disk
         if subscription.started and not subscription.given_up:
             again = closed - subscription.closed
             if again:
@@ -320,11 +322,11 @@ class Oracle:
         subscription.closed = closed
 
     def closed_by_subscription(self) -> list[frozenset[BrokerNumber]]:
-        """Per subscription: the source brokers that it does not hear."""
+        """Return the source brokers behind closed gates, by subscription."""
         return [subscription.closed for subscription in self._subscriptions.values()]
 
     def closed_gates(self) -> list[str]:
-        """Subscriptions that do not hear some source, in words."""
+        """Return the subscriptions with closed gates, in words."""
         return [
             f"{subscription.client}/{subscription.number} does not hear {sorted(closed)}"
             for subscription in self._subscriptions.values()
@@ -332,7 +334,7 @@ class Oracle:
         ]
 
     def withheld(self, client: ClientId, notice: Notice) -> None:
-        """The application was told of publications that it does not get."""
+        """Record a notice of withheld publications."""
         publisher = self._by_source.get(notice.source)
         what = f"{client}/{notice.subscription} is told that {notice} is withheld"
         subscription = self._subscriptions.get((client, notice.subscription))
@@ -340,7 +342,7 @@ class Oracle:
             self._break("ended", f"{what} after its end")
             return
         if publisher is None:
-            # What its broker knows to be handed over counts, told or not; see `connected`.
+            # The broker may count publications of an unnamed source; see `connected`.
             self._unnamed.setdefault(notice.source, []).append((client, notice))
             return
         if notice.ranges[-1][1] > len(publisher.contents):
@@ -350,7 +352,7 @@ class Oracle:
         for first, last in notice.ranges:
             for sequence in range(first, last + 1):
                 if sequence not in stream.ranks:
-                    continue  # whole stretches are named, with what does not match in them
+                    continue  # whole stretches are named, also publications that do not match
                 self.announced += 1
                 if stream.at is not None:
                     self._break("gap", f"{what} after {stream.matching[stream.at]} was delivered")
@@ -371,7 +373,7 @@ class Oracle:
         *,
         again: bool = False,
     ) -> None:
-        """The application got a publication, with `again` as one that it may have had."""
+        """Judge a delivery to the application, with `again` marked as a possible redelivery."""
         self.deliveries += 1
         publisher = self._by_source.get(source)
         what = f"{client}/{number} got {tuple(source)} {sequence}"
@@ -403,18 +405,18 @@ class Oracle:
             self._break("gap delivered", f"{what}, which was announced as a gap")
         if self.promises.order is Order.TOTAL and sequence not in stream.got:
             self._compare_orders(subscription, publisher, sequence, what)
-        if sequence <= stream.had:
-            self._break("duplicate", f"{what}, which it had before it moved")
         if not self.promises.order.is_of_sources:
             if sequence in stream.got:
                 self._break("duplicate", f"{what} twice")
         else:
+            if sequence <= stream.had:
+                self._break("duplicate", f"{what}, which it had before it moved")
             self._check_rank(stream, rank, what)
         stream.got.add(sequence)
         stream.at = rank if stream.at is None else max(stream.at, rank)
 
     def _check_rank(self, stream: Stream, rank: int, what: str) -> None:
-        """A delivery must be the next one."""
+        """Check that a delivery is the next publication of its stream."""
         sequence = stream.matching[rank]
         if stream.at is None:
             self._check_first(stream, rank, what)
@@ -434,7 +436,7 @@ class Oracle:
     def gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
-        """The application was told that it does not get publications, now or ever."""
+        """Judge an announced gap: publications that do not arrive, now or ever."""
         what = f"{client}/{number} is told of a gap, {tuple(source)} {first} to {last} ({reason})"
         publisher = self._by_source.get(source)
         subscription = self._subscriptions.get((client, number))
@@ -443,7 +445,7 @@ class Oracle:
             return
         is_lost_state = reason == STATE_LOST and self.accepts_losses
         if is_lost_state and publisher is None:
-            return  # of a stream: how many publications that are, and whose, was lost
+            return  # of a stream: the number and sources of its publications were lost
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
@@ -453,20 +455,22 @@ class Oracle:
         stream = self._stream(subscription, publisher)
         for sequence in range(first, last + 1):
             if sequence not in stream.ranks:
-                continue  # whole stretches are named, with what does not match in them
+                continue  # whole stretches are named, also publications that do not match
             may_repeat = self.promises.redelivers and not stream.is_committed(sequence)
             if sequence in stream.got and not may_repeat:
                 self._break("gap delivered", f"{what}, and had {sequence}")
             stream.gaps.add(sequence)
             if is_promised and sequence not in stream.excused:
                 is_owed = stream.fence is not None and sequence > stream.fence
-                if is_owed and not self._is_old(publisher, sequence):
+                # What is in a gap of an accepted loss may be of any age.
+                is_young = reason in self.promises.gaps and not self._is_old(publisher, sequence)
+                if is_owed and is_young:
                     self._break("gap early", f"{what}, and {sequence} is not that old")
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
 
     def _is_old(self, publisher: Publisher, sequence: int) -> bool:
-        """Whether a publication may lie in a gap that is told now."""
+        """Return True if a publication may be in a gap that is announced now."""
         if self._now_ns is None or not self.promises.gap_age_ns:
             return True
         age_ns = self._now_ns() - publisher.published_ns[sequence - 1]
@@ -475,14 +479,14 @@ class Oracle:
     def committed(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int
     ) -> None:
-        """The application is done with publications, and need not get them when it restarts."""
+        """Record committed publications, which need not arrive after a restart."""
         subscription = self._subscriptions.get((client, number))
         if subscription is not None and source in self._by_source:
             stream = self._stream(subscription, self._by_source[source])
             stream.committed.append((first, last))
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
-        """A publisher learnt that its publication is safe: everybody has it, or the log."""
+        """Judge an acknowledgement; owed subscriptions, or the log, must have the publication."""
         publisher = self._current[client]
         publisher.acknowledged[sequence] = None
         if not self.reliable or self.logged:
@@ -495,10 +499,10 @@ class Oracle:
                     f"but {subscription.client}/{subscription.number} has not got it",
                 )
 
-    # ------------------------------------------------------------ questions
+    # ------------------------------------------------------------ queries
 
     def missing_at(self, source: SourceId, sequence: int) -> list[ClientId]:
-        """Subscribers that are owed a publication and have not got it."""
+        """Return the subscribers that are owed a publication and have not received it."""
         publisher = self._by_source.get(source)
         if publisher is None or sequence > len(publisher.contents):
             return []
@@ -509,7 +513,7 @@ class Oracle:
         ]
 
     def got(self, subscriber: ClientId, client: ClientId, sequence: int) -> bool:
-        """Whether a subscriber has got a publication for every subscription that wants it."""
+        """Return True if all matching subscriptions of a client have a publication."""
         streams = [
             self._stream(subscription, self._current[client])
             for subscription in self._subscriptions.values()
@@ -518,7 +522,7 @@ class Oracle:
         return all(sequence in stream.got for stream in streams if sequence in stream.ranks)
 
     def owed_to(self, client: ClientId, sequence: int) -> list[ClientId]:
-        """Subscribers that have started and want this publication."""
+        """Return the started subscribers with a predicate that matches a publication."""
         return [
             subscription.client
             for subscription in self._subscriptions.values()
@@ -528,7 +532,7 @@ class Oracle:
         ]
 
     def wants(self, predicate: Predicate, blob: bytes) -> bool:
-        """Whether a predicate holds for an attribute blob."""
+        """Return True if a predicate matches an attribute blob."""
         key = (predicate, blob)
         found = self._matches.get(key)
         if found is None:
@@ -536,7 +540,7 @@ class Oracle:
         return found
 
     def undelivered(self) -> list[str]:
-        """What is owed and not delivered, in words, one line per stream."""
+        """Return the owed deliveries that are missing, in words, one line per stream."""
         lines = []
         for subscription in self._subscriptions.values():
             name = f"{subscription.client}/{subscription.number}"
@@ -556,7 +560,7 @@ class Oracle:
     def lacking(
         self,
     ) -> Iterator[tuple[ClientId, int, bool, list[tuple[ClientId, list[int]]]]]:
-        """Per subscription (client, number, started): what it is owed by whom and has not got."""
+        """Yield (client, number, started, missing publications) of each subscription."""
         for subscription in self._subscriptions.values():
             if subscription.draining:
                 continue
@@ -570,26 +574,26 @@ class Oracle:
 
     @property
     def living(self) -> int:
-        """How many subscriptions have not ended."""
+        """The number of subscriptions that have not ended."""
         return len(self._subscriptions)
 
     def living_at(self, home: BrokerNumber) -> int:
-        """How many of them are of clients of one broker."""
+        """Return the number of live subscriptions of clients at one broker."""
         return sum(
             self.homes[subscription.client] == home for subscription in self._subscriptions.values()
         )
 
     @property
     def sources(self) -> int:
-        """How many sources there have ever been."""
+        """The number of all sources, present and former."""
         return len(self._publishers)
 
     def subscribers(self) -> list[ClientId]:
-        """Clients that have a subscription, or had one."""
+        """Return all clients with present or former subscriptions."""
         return list(dict.fromkeys(client for client, _ in [*self._subscriptions, *self._ended]))
 
     def unacknowledged(self) -> Iterator[tuple[ClientId, list[int]]]:
-        """Per client: its publications that it does not know to be done, where there are some."""
+        """Yield each client that has unacknowledged publications, with these publications."""
         for publisher in self._current.values():
             sequences = range(1, len(publisher.contents) + 1)
             left = [number for number in sequences if number not in publisher.acknowledged]
@@ -597,7 +601,7 @@ class Oracle:
                 yield publisher.client, left
 
     def judge_end(self) -> None:
-        """Everything owed must be there by now; also counts what was owed."""
+        """Judge the end: every owed delivery must have arrived; also count the owed deliveries."""
         for subscription in self._subscriptions.values():
             for stream in subscription.streams.values():
                 if stream.fence is not None:
@@ -609,10 +613,10 @@ class Oracle:
         for line in self.undelivered():
             self._break("incomplete", line)
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internals
 
     def _check_first(self, stream: Stream, rank: int, what: str) -> None:
-        """Nothing that was owed may lie before the first delivery."""
+        """Check that no owed publication lies before the first delivery."""
         owed = self._missing(stream)
         before = [sequence for sequence in owed if sequence < stream.matching[rank]]
         if before:
@@ -636,7 +640,7 @@ class Oracle:
             self._break("total order", f"{what} in another order than somebody else")
 
     def _publisher(self, client: ClientId) -> Publisher:
-        """The client as the source that it is at present."""
+        """Return the client as its present source."""
         publisher = self._current.get(client)
         if publisher is None:
             earlier = sum(each.client == client for each in self._publishers.values())
@@ -649,7 +653,7 @@ class Oracle:
             yield self._publishers[name], stream
 
     def _owed(self, stream: Stream, publisher: Publisher) -> list[int]:
-        """What has to arrive in the end and has not."""
+        """Return the publications that must still arrive."""
         missing = self._missing(stream)
         if publisher.over:
             return [sequence for sequence in missing if sequence in publisher.acknowledged]
@@ -666,10 +670,10 @@ class Oracle:
         return self._owed_of(stream, stream.matching[bisect_right(stream.matching, stream.fence) :])
 
     def _owed_of(self, stream: Stream, sequences: list[int]) -> list[int]:
-        """Those of publications behind a delivered one that may not be missing.
+        """Return the publications behind a delivered publication that must not be missing.
 
-        A reliable stream has no holes, wherever it begins. An unreliable one begins to count
-        once the subscription has started.
+        A reliable stream has no holes, from any start. An unreliable stream counts from the start
+        of the subscription.
         """
         if stream.excused:
             sequences = [n for n in sequences if n not in stream.excused]
@@ -681,7 +685,7 @@ class Oracle:
         return [n for n in sequences if stream.fence is not None and n > stream.fence]
 
     def _has(self, subscription: Subscription, publisher: Publisher, sequence: int) -> bool:
-        """Whether the subscription has the publication, or is not owed it."""
+        """Return True if the subscription has the publication, or is not owed it."""
         if not subscription.started or subscription.draining or subscription.given_up:
             return True
         stream = self._stream(subscription, publisher)
@@ -716,6 +720,6 @@ class Oracle:
 
 
 def _listed(sequences: list[int]) -> str:
-    """Sequence numbers in words: a few of them, and how many there are."""
+    """Return sequence numbers in words: a few numbers, and the count of the rest."""
     more = f" and {len(sequences) - 6} more" if len(sequences) > 6 else ""
     return ", ".join(map(str, sequences[:6])) + more

@@ -1,4 +1,4 @@
-"""How a simulated seed sets a protocol: its parameters, and what of it bears what."""
+"""Settings of a protocol by a simulated seed: parameters, and tolerated failures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -11,7 +11,7 @@ from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.units import SECOND_NS
 
 RARE: Final = 0.15
-"""Share of the seeds that draw a rare value, of each parameter that has some."""
+"""Share of the seeds that draw a rare value, for each parameter with rare values."""
 
 CLIENT_LIMITS: Final[Mapping[str, tuple[Any, ...]]] = {
     "client_subscriptions": (1, 2, 3),
@@ -21,12 +21,12 @@ CLIENT_LIMITS: Final[Mapping[str, tuple[Any, ...]]] = {
 
 
 class ProtocolPlanning:
-    """What plans ask of a protocol; as it stands, of one whose parameters are left alone.
+    """The interface of plans to a protocol; the base class leaves the parameters unchanged.
 
     Attributes:
-        profiles: by name, the bugs that brokers have with it.
-        kept: parameters that decide what a plan means, so that it is cut down without them.
-        rare: values that some seeds set in place of the usual ones, by parameter.
+        profiles: named bugs of all brokers, by profile.
+        kept: parameters that determine the meaning of a plan, so that shrinking keeps them.
+        rare: values that some seeds set in place of the usual values, by parameter.
         fixed: parameters that no seed draws, with the reason.
     """
 
@@ -41,9 +41,9 @@ class ProtocolPlanning:
         self._names = tuple(item.name for item in fields(kind))
 
     def topology(self, random: Random) -> Topology:
-        """What brokers there are and how they are linked, as a seed draws it.
+        """Return the brokers and links that a seed draws.
 
-        Protocols that run on trees may leave it to the plan, which draws some.
+        Protocols on trees may leave the topology to the plan, which draws trees.
         """
         raise ConfigError(
             f"{self._definition.name} runs on kind {self._definition.kind!r}, and nobody draws "
@@ -52,21 +52,21 @@ class ProtocolPlanning:
 
     @property
     def draws_topologies(self) -> bool:
-        """Whether it does so itself."""
+        """True if the protocol draws its own topologies."""
         return self._definition.kind != TREE
 
     def tolerated(self, topology: Topology) -> int:
-        """How many brokers or links may fail at once without breaking what is promised."""
+        """Return the number of simultaneous failures that break no promise."""
         return topology.delta if topology.kind == TREE else 1
 
     def parameters(self, delta: int, values: Mapping[str, Any]) -> Any:
-        """The parameters with these values, as far as the protocol has them.
+        """Return the parameters with these values, limited to names of the protocol's parameters.
 
         Args:
-            delta: how many failures at once are tolerated; of one that has such a parameter.
+            delta: number of tolerated simultaneous failures, for a protocol with this parameter.
 
         Raises:
-            ConfigError: a value that cannot be.
+            ConfigError: a value is invalid.
         """
         known = {key: values[key] for key in self._names if key in values}
         if "delta" in self._names:
@@ -74,16 +74,16 @@ class ProtocolPlanning:
         return self._definition.parameters.from_mapping(known, "core")
 
     def plain(self, parameters: Any, delta: int) -> Any:
-        """The defaults, but for what a plan cannot do without."""
+        """Return the default parameters, except the values that a plan needs."""
         values = asdict(parameters)
         return self.parameters(delta, {key: values[key] for key in self.kept if key in values})
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
-        """The parameters with what a seed chooses of the protocol's own.
+        """Return the parameters with the protocol's own choices for a seed.
 
         Args:
             long: the seed lasts for minutes.
-            simple: it keeps to the oldest mix of choices.
+            simple: the seed keeps to the oldest mix of choices.
         """
         return parameters
 
@@ -91,7 +91,7 @@ class ProtocolPlanning:
         """Return the parameters with the rare values of a seed.
 
         Args:
-            timed: there is a clock; without one, no client is ever disconnected for long.
+            timed: the seed has a clock; without a clock, no client is ever disconnected for long.
         """
         chosen = {}
         for name, values in self.rare.items():
@@ -102,23 +102,23 @@ class ProtocolPlanning:
         return replace(parameters, **chosen)
 
     def waiting_options(self, seed: int, parameters: Any) -> Any:
-        """The same, where no link stays broken, so that something may wait for one."""
+        """Return the parameters for seeds that may wait for links: no link stays broken."""
         return parameters
 
     def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
-        """The parameters of a world without a clock, which tries events in any order."""
+        """Return the parameters of a world without a clock, which tries events in any order."""
         return self.parameters(delta, values)
 
     def needed(self, bugs: Iterable[str]) -> Mapping[str, Any]:
-        """The parameters without which these bugs do not show."""
+        """Return the parameters without which these bugs have no effect."""
         return {}
 
     def may_wait_for_links(self, parameters: Any) -> bool:
-        """Whether something waits for ever for a link that stays broken."""
+        """Return True if the protocol waits for ever for a link that stays broken."""
         return False
 
     def in_profile(self, parameters: Any, profile: str) -> Any:
-        """The parameters, with everything that a profile chooses chosen by this one.
+        """Return the parameters with all choices of a profile.
 
         Raises:
             ConfigError: the protocol has no such profile.
@@ -127,53 +127,53 @@ class ProtocolPlanning:
         raise ConfigError(f"{self._definition.name} has no profile {profile!r}{known}")
 
     def lost(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
-        """Brokers that die in a plan and never come back, those together that do so at once.
+        """Return the brokers that are lost in a plan, grouped by simultaneous losses.
 
-        None, of a protocol that needs all of them back.
+        A protocol that needs all brokers back returns none.
         """
         return ()
 
     def roles(self, random: Random, topology: Topology) -> Sequence[tuple[str, str]]:
-        """Brokers that come to be something else in the overlay of a plan, and what, in order."""
+        """Return the brokers that change their role in a plan, with the role, in order."""
         return ()
 
     def newcomers(
         self, random: Random, topology: Topology, lost: Sequence[str]
     ) -> Sequence[tuple[str, tuple[str, ...]]]:
-        """Brokers that join a plan whatever its clients do, and whom each is linked to.
+        """Return the brokers that join a plan for any clients, with their neighbours.
 
         Args:
-            lost: those that die and never come back.
+            lost: brokers that are lost.
         """
         return ()
 
     def forgetting_ns(self, parameters: Any) -> int:
-        """How long it takes until all have forgotten who does not come back."""
+        """Return the time until all brokers have forgotten a lost broker, in nanoseconds."""
         return 0
 
     def retry_limit_ns(self, parameters: Any) -> int:
-        """The longest wait before an unreachable broker is tried again."""
+        """Return the longest wait before an unreachable broker is retried, in nanoseconds."""
         return int(getattr(parameters, "retry_limit_ns", 0))
 
     def discovery_ns(self, parameters: Any) -> int:
-        """How long a loss may stay without anybody knowing of it or doing anything about it."""
+        """Return the longest time without detection or repair of a loss, in nanoseconds."""
         return 0
 
     def saying_ns(self, parameters: Any) -> int:
-        """Return how long brokers may keep what they have still to announce; see `still_to_say`."""
+        """Return the longest delay of announcements in nanoseconds; see `still_to_say`."""
         return 0
 
     def client_window(self, parameters: Any) -> int:
-        """How much a client may have unacknowledged before its deliveries wait; 0 for any."""
+        """Return the limit of a client's unacknowledged deliveries; 0 for none."""
         return int(getattr(parameters, "client_window", 0))
 
     def turns(self, parameters: Any, publications: int) -> int:
-        """How many messages go one after another until all that was published has had its turn.
+        """Return the number of sequential messages until all publications have been sent.
 
-        More than none only where so little may be under way at a time that it has to wait.
+        The number is positive only if so few messages may be in flight that publications wait.
         """
         return 0
 
     def counters(self, parameters: Any) -> Mapping[str, int]:
-        """What a seed's counters say of its parameters."""
+        """Return the counters that describe the parameters of a seed."""
         return {}

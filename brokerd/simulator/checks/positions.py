@@ -1,8 +1,8 @@
-"""Durable rows that say how far something has come: none ever says less than before.
+"""Durable rows with positions that never decrease.
 
-Peers forget what such a row covers. A broker that commits less than it has committed asks for
-what is gone, gives a number again, or holds what was released, but only after a crash; so every
-commit is compared with those before it, crash or not.
+Peers forget the state that such a row covers. A broker that commits a smaller position requests
+released state, reuses a number, or holds released publications, but only after a crash. So every
+commit is compared with the commits before, with or without a crash.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,12 +17,12 @@ from brokerd.simulator.world.views import BrokerView
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The rows of one table that say how far something has come.
+    """The rows of one table with positions.
 
     Attributes:
-        table: of the meta store.
+        table: table of the meta store.
         read: returns the part of a row that never decreases; None if the row has none.
-        ends: rows may be deleted, and a key may begin again after that.
+        ends: rows may be deleted, and a key may restart after the deletion.
     """
 
     table: str
@@ -34,17 +34,17 @@ PUBLISHERS = Position("publishers", lambda row: row[1])
 """Incarnations of publishing clients, in the table that all protocols have."""
 
 _Place = tuple[int, str]
-"""A position, by its place among those of the protocol, and the key of a row."""
+"""The index of a position in the protocol, and the key of a row."""
 
 
 class PositionChecks:
-    """The rule for all brokers of one cluster.
+    """The rule of positions for all brokers of one cluster.
 
-    A restart begins with the rows on disk, which an accepted loss may have replaced by older ones.
+    A restart begins with the rows on disk, which an accepted loss may have replaced by older rows.
 
     Attributes:
-        advanced: rows that were replaced by a greater value.
-        advanced_again: the same, of rows that an earlier incarnation left.
+        advanced: number of rows that were replaced by a greater value.
+        advanced_again: number of these rows that an earlier incarnation had written.
     """
 
     def __init__(self, positions: Iterable[Position]) -> None:
@@ -57,10 +57,10 @@ class PositionChecks:
         self.advanced = self.advanced_again = 0
 
     def step(self, broker: BrokerView, event: Event, effects: Iterable[Effect]) -> None:
-        """A core has handled an event.
+        """Check the commits after an event that a core has handled.
 
         Raises:
-            InvariantViolated: a commit says less than one before it.
+            InvariantViolated: a commit has a smaller position than an earlier commit.
         """
         if type(event) is Started:
             self._rows[broker.number] = rows = self._read(event.recovered)
@@ -102,5 +102,5 @@ class PositionChecks:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a row's part with its lists as tuples: rows return from disk with lists."""
+    """Return a part of a row with its lists as tuples: rows return from disk with lists."""
     return tuple(map(_comparable, value)) if isinstance(value, list | tuple) else value

@@ -1,7 +1,7 @@
-"""What a protocol brings along for simulations: its marks, and checks that look inside its cores.
+"""The parts of a protocol for simulations: its marks, and checks of the state of its cores.
 
-They lie in the protocol's own folder, in the module that its definition names, and are imported
-when a simulation begins; nothing that is deployed needs them.
+These parts are in the protocol's own folder, in the module named by its definition, and are
+imported at the start of a simulation. No deployment needs them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,13 +35,13 @@ from brokerd.simulator.world.views import BrokerView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedWorld:
-    """What checks may see of a simulated world beside its steps.
+    """The parts of a simulated world that are visible to checks, beside its steps.
 
     Attributes:
-        brokers: all, by number.
-        has_publishers: whether clients of a broker publish.
-        is_gone: whether a broker was decommissioned.
-        strict: whether a broken rule is an error; otherwise the oracle is only told.
+        brokers: all brokers, by number.
+        has_publishers: returns True if clients of a broker publish.
+        is_gone: returns True if a broker was decommissioned.
+        strict: a broken rule is an error; otherwise only the oracle is notified.
     """
 
     schedule: Schedule
@@ -55,9 +55,9 @@ class CheckedWorld:
 
 
 def heard(broker: BrokerView, event: Event) -> Any:
-    """The message that an event brings; None for one that comes when its session is over.
+    """Return the message of an event; None for a message on a closed session.
 
-    No core acts on such a message, so checks must not take its word either.
+    No core acts on such a message, so checks must ignore the message too.
     """
     if type(event) is MessageReceived and broker.session_with(event.peer) == event.session:
         return event.message
@@ -65,79 +65,79 @@ def heard(broker: BrokerView, event: Event) -> Any:
 
 
 class ProtocolChecks:
-    """Checks of one protocol's steps and states; as it stands, of nothing.
+    """Checks of one protocol's steps and states; the base class checks nothing.
 
-    Every method raises InvariantViolated where a rule is broken, naming broker and rule.
+    Every method raises InvariantViolated for a broken rule, with the broker and the rule.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
         self.world = world
 
     def client_added(self, client: ClientId, home: BrokerNumber) -> None:
-        """A client lives at this broker."""
+        """Record the access broker of a client."""
 
     def joined(self, newcomer: BrokerNumber) -> None:
-        """A broker is in the overlay that has not been there; it has no clients yet."""
+        """Record a new broker in the overlay, without clients."""
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
-        """A core has handled an event; returns subscriptions that it gave up."""
+        """Check an event that a core has handled; return the subscriptions that the core ended."""
         return ()
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """Look at a live broker's state."""
+        """Check a live broker's state."""
 
     def settled(self, brokers: Sequence[BrokerView]) -> None:
-        """Look at what brokers know when all faults are over and nothing is under way.
+        """Check the state of brokers after the end of all faults, with nothing in flight.
 
         Args:
-            brokers: all, by number; those that never come back are down.
+            brokers: all brokers, by number; lost brokers are down.
         """
 
     def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """What brokers still hold when nobody is owed anything, in words.
+        """Return the remaining state of brokers once nothing is owed, in words.
 
         Args:
-            brokers: all, by number; those that have left are down.
+            brokers: all brokers, by number; departed brokers are down.
         """
         return []
 
     def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """What brokers say when its time has come, and keep something for until then, in words.
+        """Return the announcements that brokers delay, with the state kept for them, in words.
 
-        Nobody is owed it, so a run may be over before; more than what is alive justifies may be
-        kept for it.
+        No announcement is owed, so a run may end before. The state that is kept meanwhile may
+        exceed the growth limits.
 
         Args:
-            brokers: as of `left_over`.
+            brokers: as in `left_over`.
         """
         return []
 
     def are_serving(self, one: BrokerView, other: BrokerView) -> bool:
-        """Whether two live brokers have told each other what they know, or need not."""
+        """Return True if two live brokers have exchanged their state, or need not."""
         return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedProtocol:
-    """A protocol, as simulations know it beyond its definition.
+    """The parts of a protocol for simulations, beyond its definition.
 
     Attributes:
-        ablations: its rules, left out one by one.
-        canaries: named bugs that any swarm meets within a few seeds; long swarms run them besides.
-        marks: named events of its rules.
-        make_observer: what counts them in one cluster; None where there are none.
-        make_checks: what looks at its steps and inside its cores.
-        forgiven: rules of the oracle that it may break, which are counted.
-        checks_always: whether they hold although less than exactly once is promised.
-        make_reach: who still hears whom, given the parameters and links that stay broken.
-        kept: how much its cores may keep of what.
-        limits: constants of its modules that seeds lower.
-        positions: its durable rows that say how far something has come.
-        recounts: its counters, and what each of them stands for.
-        make_planning: how seeds set its parameters.
-        make_wording: how scenarios say what its brokers tell each other.
+        ablations: the rules of the protocol, left out one by one.
+        canaries: named bugs that any swarm finds within a few seeds; long swarms run them as well.
+        marks: named events of the rules.
+        make_observer: returns the counter of marks in one cluster; None without marks.
+        make_checks: returns the checks of steps and of the state of cores.
+        forgiven: rules of the oracle that the protocol may break, which are counted.
+        checks_always: the checks apply although less than exactly once is promised.
+        make_reach: returns the reachability, given the parameters and links that stay broken.
+        kept: limits of the containers of cores.
+        limits: constants of modules that seeds lower.
+        positions: durable rows with positions.
+        recounts: counters, each with the state that it counts.
+        make_planning: returns the settings of parameters by seeds.
+        make_wording: returns the words of scenarios for messages of brokers.
     """
 
     ablations: Mapping[str, Ablation] = field(default_factory=dict)
@@ -157,10 +157,10 @@ class SimulatedProtocol:
 
 
 def simulated(protocol: str) -> SimulatedProtocol:
-    """What a protocol brings along; nothing where its definition names no module.
+    """Return the parts of a protocol for simulations; empty if its definition names no module.
 
     Raises:
-        ConfigError: no protocol is called so.
+        ConfigError: no protocol has this name.
     """
     module = definition_of(protocol).checks
     if not module:
@@ -171,7 +171,7 @@ def simulated(protocol: str) -> SimulatedProtocol:
 
 
 def marks_of(protocol: str) -> tuple[Mark, ...]:
-    """The marks of a protocol; none where its document names none."""
+    """Return the marks of a protocol; empty if its document names none."""
     found = simulated(protocol)
     return (*found.marks, ADVANCED_AGAIN) if found.positions else found.marks
 
@@ -182,12 +182,12 @@ def limits_of(protocol: str) -> tuple[Limit, ...]:
 
 
 def planning_of(protocol: str) -> ProtocolPlanning:
-    """How seeds set a protocol's parameters."""
+    """Return the planning of a protocol."""
     return simulated(protocol).make_planning(definition_of(protocol))
 
 
 def make_checks(protocol: str, world: CheckedWorld) -> ProtocolChecks:
-    """What looks at a protocol's steps and inside its cores; nothing where it promises less."""
+    """Return the checks of a protocol; empty checks for a protocol that promises less."""
     found = simulated(protocol)
     if not (world.oracle.reliable or found.checks_always):
         return ProtocolChecks(world)
@@ -195,12 +195,12 @@ def make_checks(protocol: str, world: CheckedWorld) -> ProtocolChecks:
 
 
 def make_position_checks(protocol: str) -> PositionChecks:
-    """Return the rule that no durable row of a protocol says less than before."""
+    """Return the check that no position in a durable row of a protocol decreases."""
     return PositionChecks(simulated(protocol).positions)
 
 
 def make_observer(protocol: str, graph: OverlayGraph) -> MarkObserver | None:
-    """What counts a protocol's marks in one cluster."""
+    """Return the counter of a protocol's marks in one cluster."""
     make = simulated(protocol).make_observer
     return make(graph) if make is not None else None
 

@@ -1,4 +1,4 @@
-"""Who still hears whom while links stay broken for ever."""
+"""Reachability between brokers while links stay broken for ever."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,16 +9,16 @@ from brokerd.overlay.routes import Link
 
 
 class Reach:
-    """What is demanded with these links broken: as it stands, whatever has a route left.
+    """The demands with these links broken; the base class demands every remaining route.
 
-    Two brokers can have a session when no direction between them is broken.
+    Two brokers can have a session if no direction between them is broken.
 
     Args:
-        gone: brokers that never come back; all others are alive. Where only leaves can be gone,
-            no way leads over them.
+        gone: lost brokers; all other brokers are alive. If only leaves can be lost, no route
+            contains a lost broker.
 
     Attributes:
-        lets_nobody_off: whether brokers that were recovering when the links broke must finish.
+        lets_nobody_off: brokers that were recovering when the links broke must finish.
     """
 
     lets_nobody_off = True
@@ -37,7 +37,7 @@ class Reach:
         self._known: dict[Link, bool] = {}
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
-        """Whether publications get from one broker to another."""
+        """Return True if publications of one broker reach another broker."""
         pair = source, home
         found = self._known.get(pair)
         if found is None:
@@ -45,18 +45,18 @@ class Reach:
         return found
 
     def starts(self, home: BrokerNumber) -> bool:
-        """Whether a subscription at a broker must start."""
+        """Return True if a subscription at a broker must start."""
         return True
 
     def ends(self, home: BrokerNumber) -> bool:
-        """Whether what clients of a broker end must be over, which may be said elsewhere."""
+        """Return True if requested ends at a broker must complete, answered anywhere."""
         return True
 
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
-        """Whether publishers at a broker are told that what they publish is done.
+        """Return True if publishers at a broker must receive acknowledgements.
 
         Args:
-            homes: of all subscribers.
+            homes: the access brokers of all subscribers.
         """
         return all(self.reaches(source, home) for home in homes)
 

@@ -1,10 +1,10 @@
-"""Counters that are kept as changes come, counted again from what is there.
+"""Incremental counters, recomputed from the counted state.
 
-A counter that only steers, such as a load or what is under way, is wrong without anything being
-lost: a server gets too many topics, a window closes too early, a question is asked again. So when
-all is at rest each of them is worked out once more from the state that it stands for.
+A wrong counter that only steers, for example a load or a number of messages in flight, causes no
+loss: a server receives too many topics, a window closes too early, a request is repeated. So each
+counter of a cluster at rest is recomputed from the state that it counts.
 
-A white box, as `growth`: this walks through whatever a core holds.
+A white box like `growth`: the check walks through the whole state of a core.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ class Holdings:
         self._deliveries: Counter[int] | None = None
 
     def of(self, kind: type | str) -> list[Any]:
-        """Return those of a class, or of a class with this name, and its subclasses."""
+        """Return the objects of a class, or of a class with this name, and its subclasses."""
         if isinstance(kind, type):
             return [each for each in self._objects if isinstance(each, kind)]
         return [
@@ -60,10 +60,10 @@ class Recount:
     """One counter of all objects of a class.
 
     Attributes:
-        kind: the class, or its name where shared checks may not know it.
-        name: of the counter, for people.
-        kept: returns what an object has counted.
-        found: returns what there is of it.
+        kind: the class, or its name if shared checks must not import the class.
+        name: name of the counter, for people.
+        kept: returns the counter of an object.
+        found: returns the recomputed value.
     """
 
     kind: type | str
@@ -73,13 +73,13 @@ class Recount:
 
 
 def check_recounts(name: str, core: object, recounts: Iterable[Recount]) -> int:
-    """Count again what a broker or client keeps count of; all must be at rest.
+    """Recompute the counters of a broker or client; the cluster must be at rest.
 
     Returns:
-        How many counters were counted again.
+        The number of recomputed counters.
 
     Raises:
-        InvariantViolated: names a counter that is wrong.
+        InvariantViolated: a counter is wrong; names the counter.
     """
     holdings, counted = Holdings(core), 0
     for recount in (*SHARED, *recounts):
@@ -101,7 +101,7 @@ def _deliveries(holdings: Holdings) -> Iterator[Any]:
 
 
 def _whole(entry: Any) -> Any:
-    """Return the entry that stands for one since both were joined."""
+    """Return the entry that represents an entry since both were joined."""
     while getattr(entry, "part_of", None) is not None:
         entry = entry.part_of
     return entry
@@ -143,4 +143,4 @@ SHARED = (
         lambda window, _: sum(map(len, window._runs)),
     ),
 )
-"""Of what all protocols share, and of clients."""
+"""Counters of the parts that all protocols share, and of clients."""

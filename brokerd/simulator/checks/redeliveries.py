@@ -1,4 +1,4 @@
-"""What consumers may be given twice: subscribers that keep nothing, whose broker keeps a token."""
+"""Permitted redeliveries to consumers: subscribers without state, with a token at their broker."""
 
 from dataclasses import dataclass, field
 
@@ -13,8 +13,8 @@ class _Consumer:
     """One subscriber.
 
     Attributes:
-        uncommitted: how many publications it has before it commits.
-        left: how many may come again.
+        uncommitted: number of publications before a commit.
+        left: number of permitted redeliveries.
     """
 
     uncommitted: int
@@ -24,15 +24,15 @@ class _Consumer:
 
 
 class Redeliveries:
-    """Rules for consumers, beside those for all subscribers.
+    """The rules for consumers, beside the rules for all subscribers.
 
-    - redelivered unmarked: what an application was given before comes marked;
-    - redelivered committed: nothing comes again that its broker has called committed;
-    - redelivered often: for each crash of the application only what it leaves uncommitted.
+    - redelivered unmarked: a redelivery is marked;
+    - redelivered committed: no publication repeats after the broker reported its commit;
+    - redelivered often: each crash of the application repeats at most its uncommitted publications.
 
     Attributes:
-        count: how many publications came again.
-        marked: how many were marked that the application did not have.
+        count: number of redeliveries.
+        marked: number of marked publications that the application had not received before.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class Redeliveries:
         self._consumers: dict[ClientId, _Consumer] = {}
 
     def begin(self, client: ClientId, uncommitted: int) -> None:
-        """A consumer begins, or a process after one that has crashed."""
+        """Begin a consumer, or a process after a crashed one."""
         if client in self._consumers:
             self._consumers[client].left += uncommitted
         else:
             self._consumers[client] = _Consumer(uncommitted)
 
     def delivered(self, client: ClientId, source: SourceId, sequence: int, *, again: bool) -> None:
-        """An application was given a publication, with `again` as one that it may have had."""
+        """Judge a delivery to an application, with `again` marked as a possible redelivery."""
         consumer, publication = self._consumers[client], (source, sequence)
         what = f"{client} got {tuple(source)} {sequence}"
         if publication not in consumer.had:
@@ -66,5 +66,5 @@ class Redeliveries:
             raise InvariantViolated("redelivered often", what)
 
     def committed(self, client: ClientId, source: SourceId, sequence: int) -> None:
-        """An application was told that this is committed."""
+        """Record that an application was notified of a commit."""
         self._consumers[client].committed.add((source, sequence))

@@ -1,22 +1,22 @@
-"""Whether any two subscriptions get what both get in the same order, as it comes."""
+"""The check that any two subscriptions receive their common publications in the same order."""
 
 from brokerd.simulator.world.streams import Publication
 
 
 class TotalOrder:
-    """Compares each delivery with those to all other subscriptions, ended ones too."""
+    """A comparison of each delivery with the deliveries of all other subscriptions."""
 
     def __init__(self) -> None:
         self._places: list[dict[Publication, int]] = []
         self._highest: dict[tuple[int, int], int] = {}
 
     def begin(self) -> int:
-        """The number of a subscription that has got nothing."""
+        """Return the number of a new subscription without deliveries."""
         self._places.append({})
         return len(self._places) - 1
 
     def got(self, subscription: int, publication: Publication) -> list[int]:
-        """Note its first delivery; returns who got it before something that this one had first."""
+        """Record a first delivery; return the subscriptions with another order."""
         mine = self._places[subscription]
         mine[publication] = here = len(mine)
         differing = []

@@ -1,7 +1,7 @@
-"""How a scenario says what brokers do: one line for each message, by the names of its people.
+"""The words of scenarios for actions of brokers: one line for each message, with names.
 
-A source is called after its broker, a subscription after its home and its number there. The words
-for a protocol's own messages are the protocol's.
+A source is named after its broker, a subscription after its access broker and its number there. The
+words for a protocol's own messages are in the protocol.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ from brokerd.protocols.interface import (
 
 
 class NamedWorld(Protocol):
-    """Brokers and clients, as far as they have names."""
+    """The named brokers and clients of a cluster."""
 
     @property
     def topology(self) -> Topology: ...
@@ -54,7 +54,7 @@ class Wording:
         self._cluster = cluster
 
     def event(self, event: Event) -> str:
-        """What has happened to a broker, behind its name; empty where that need not be told."""
+        """Return an event of a broker in words, behind its name; empty for an omitted event."""
         match event:
             case Started(recovering=recovering):
                 return f"starts{' recovering' if recovering else ''}"
@@ -67,7 +67,7 @@ class Wording:
         return ""
 
     def effect(self, effect: Effect) -> str:
-        """What a broker does, behind its name; empty where that need not be told."""
+        """Return an effect of a broker in words, behind its name; empty for an omitted effect."""
         match effect:
             case Deliver(client=client, item=item):
                 if isinstance(item, Deliveries):
@@ -83,7 +83,7 @@ class Wording:
         return ""
 
     def message(self, message: Any) -> str:
-        """What a message says; a protocol has words for its own, and asks here for the others."""
+        """Return a message in words; a protocol adds words for its own messages."""
         match message:
             case Notice(subscription=number, source=source, ranges=ranges, partition=partition):
                 nodes = "-".join(map(self.name, partition.nodes))
@@ -112,11 +112,11 @@ class Wording:
         raise AssertionError(f"no words for {message}")
 
     def is_detail(self, effect: Effect) -> bool:
-        """Whether an effect is left out unless a scenario wants everything."""
+        """Return True if an effect is omitted unless a scenario requests all details."""
         return False
 
     def run(self, run: PublicationRun) -> str:
-        """A run of publications."""
+        """Return a run of publications in words."""
         parts: list[list[int]] = []
         for sequence in run.sequences:
             if parts and sequence == parts[-1][-1] + 1:
@@ -127,18 +127,18 @@ class Wording:
         return f"{self.source(run.source)}/{listed}"
 
     def ranges(self, ranges: tuple[tuple[SourceId, int, int], ...]) -> str:
-        """Stretches of publications."""
+        """Return ranges of publications in words."""
         return " ".join(
             f"{self.source(source)}/{first}" + (f"-{last}" if last > first else "")
             for source, first, last in ranges
         )
 
     def publication(self, source: SourceId, sequence: int) -> str:
-        """One publication."""
+        """Return one publication in words."""
         return f"{self.source(source)}/{sequence}"
 
     def source(self, source: SourceId) -> str:
-        """The broker's name; where its client is not the usual one, the client's with it."""
+        """Return the broker's name, with the client's name for an unusual client."""
         broker = self._cluster.topology.brokers[source.broker]
         for name, client in self._cluster.clients.items():
             if client.core.source == source and name != f"p-{broker}":
@@ -146,10 +146,10 @@ class Wording:
         return broker
 
     def subscription(self, subscription: SubscriptionId) -> str:
-        """One subscription."""
+        """Return one subscription in words."""
         later = f"@{subscription.incarnation}" if subscription.incarnation > 1 else ""
         return f"{self._cluster.topology.brokers[subscription.home]}#{subscription.number}{later}"
 
     def name(self, peer: Peer) -> str:
-        """A broker or client."""
+        """Return the name of a broker or client."""
         return peer if isinstance(peer, str) else self._cluster.topology.brokers[peer]

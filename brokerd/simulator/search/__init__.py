@@ -1,1 +1,1 @@
-"""Runs drawn from seeds, counted, and cut down where they fail."""
+"""Seeded runs: drawing, counting, and shrinking of failures."""

@@ -1,4 +1,4 @@
-"""Running a protocol's ablations: seed after seed, until one shows what was left out.
+"""Runs of a protocol's ablations, seed after seed, until a seed finds the missing rule.
 
 pubsubctl simulate mutants
 """
@@ -16,7 +16,7 @@ from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_s
 from brokerd.simulator.search.workers import map_in_workers
 
 SEEDS = 500
-"""So many seeds an ablation gets by default."""
+"""Default number of seeds for an ablation."""
 
 
 class _OfProtocol(NamedTuple):
@@ -34,7 +34,7 @@ def _all() -> dict[str, _OfProtocol]:
 
 
 def ablations() -> dict[str, Ablation]:
-    """Those of all protocols, by the name that their bug has in the design."""
+    """Return the ablations of all protocols, by the name of their bug in the design."""
     return {name: found.ablation for name, found in _all().items()}
 
 
@@ -46,7 +46,7 @@ def left_out(name: str) -> str:
 
 
 def options_of(ablation: Ablation) -> SwarmOptions:
-    """How an ablation's seeds are run."""
+    """Return the options of an ablation's seeds."""
     return SwarmOptions(
         mutants=frozenset(ablation.mutants),
         campaign=ablation.row,
@@ -58,15 +58,15 @@ def options_of(ablation: Ablation) -> SwarmOptions:
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """How an ablation fared.
+    """The outcome of an ablation.
 
     Attributes:
-        name: of the ablation.
-        first_seed: the first one that shows it; -1 when none does.
-        rule: that the seed breaks; "" when none does.
-        tried: how many seeds were run, the failing one included.
-        command: repeats the seed; the last one tried when none shows it.
-        lost: why a bug could not be planted; "" if all were.
+        name: name of the ablation.
+        first_seed: the first seed that finds the bug; -1 for none.
+        rule: the rule that the seed breaks; "" for none.
+        tried: number of seeds run, with the failing seed.
+        command: repeats the seed, or the last seed if none finds the bug.
+        lost: the reason why a bug could not be planted; "" if all were.
     """
 
     name: str
@@ -78,9 +78,9 @@ class Caught:
 
 
 def first_catch(name: str, first: int = 0, most: int = SEEDS) -> Caught:
-    """Run an ablation from a seed on until one shows it, `most` seeds at most.
+    """Run an ablation from a seed on until a seed finds the bug, `most` seeds at most.
 
-    A seed counts when the same plan without the bug shows nothing.
+    A seed counts only if the same plan without the bug finds no violation.
     """
     assert most > 0, f"{most} seeds of {name}"
     for seed in range(first, first + most):
@@ -95,7 +95,7 @@ def first_catch(name: str, first: int = 0, most: int = SEEDS) -> Caught:
 
 
 def catch_all(names: Iterable[str], most: int, processes: int) -> Iterator[Caught]:
-    """`first_catch` of each, in the order of the names."""
+    """Yield `first_catch` of each ablation, in the order of the names."""
     return map_in_workers(first_catch, [(name, 0, most) for name in names], processes)
 
 

@@ -1,9 +1,9 @@
-"""An adversary without a clock: one seed, one cluster, and whatever may happen next, next.
+"""An adversary without a clock: one seed, one cluster, and any possible event as the next event.
 
-Beside the swarm, which has durations, this layer has none: any message, answer, crash,
-suspicion, deadline or request may be the next thing that happens, in any order that the
-assumptions allow. It is small, fast and reaches interleavings that durations hide. At the end
-everything is healed, and all that is owed must arrive.
+The swarm has durations, and this layer has none: any message, answer, crash, suspicion, deadline or
+request may be the next event, in any order that the assumptions allow. The layer is small and fast,
+and reaches interleavings that durations hide. At the end all faults are healed, and every owed
+delivery must arrive.
 
     pubsubctl simulate adversary --seeds 17..17
 
@@ -34,10 +34,10 @@ from brokerd.simulator.world.actions import BLOBS, PREDICATES, ActedCluster, Act
 from brokerd.units import SECOND_NS
 
 _Element = BrokerNumber | tuple[Any, Any]
-"""A broker or a link; what may fail."""
+"""A broker or a link that may fail."""
 
 PURE_EVERY = 16
-"""In one seed of so many, one broker's events are repeated on a fresh core."""
+"""Period of the seeds that repeat one broker's events on a fresh core."""
 
 _NEVER_NS = 10**18
 _SUMMED = (
@@ -51,14 +51,14 @@ _SUMMED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdversaryOptions:
-    """What a seed does not decide.
+    """The choices that a seed does not make.
 
     Attributes:
-        protocol: by name.
+        protocol: the protocol, by name.
         setting: a row of the campaign, which then decides tree, δ and failures; "" for a mix.
-        mutants: named bugs that every broker has.
-        settings: parameters of the protocol whatever the seed says, as `name=value`.
-        story: keep the last steps in words, for whoever reads the report of a violation.
+        mutants: named bugs of every broker.
+        settings: parameters of the protocol for any seed, as `name=value`.
+        story: keep the last steps in words, for the report of a violation.
     """
 
     protocol: str = DEFAULT
@@ -69,20 +69,20 @@ class AdversaryOptions:
 
 
 def run_adversary(seed: int, options: AdversaryOptions | None = None) -> SeedReport:
-    """Run one seed; never raises for what the protocol does wrong."""
+    """Run one seed; never raise an error for a fault of the protocol."""
     return _Run(seed, options or AdversaryOptions()).report()
 
 
 def run_adversaries(
     seeds: Iterable[int], options: AdversaryOptions | None = None, processes: int = 1
 ) -> Iterator[SeedReport]:
-    """Run many seeds; reports come in the order of the seeds."""
+    """Run many seeds; yield reports in the order of the seeds."""
     jobs = [(seed, options) for seed in seeds]
     return map_in_workers(run_adversary, jobs, processes, at_once=8)
 
 
 def shrink_seed(seed: int, options: AdversaryOptions | None = None) -> ShortHistory | None:
-    """The history of a seed that fails, cut down; None when it shows no violation."""
+    """Return the shrunk history of a failing seed; None if the seed has no violation."""
     run = _Run(seed, options or AdversaryOptions())
     report = run.report()
     if not report.rule:
@@ -92,10 +92,10 @@ def shrink_seed(seed: int, options: AdversaryOptions | None = None) -> ShortHist
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """How often what is chosen, of all choices; the rest goes to what waits on lanes.
+    """The share of each kind of choice; the rest are entries of lanes.
 
     Attributes:
-        holding: how many lanes may be held at once.
+        holding: maximum number of held lanes.
     """
 
     publishing: float
@@ -127,7 +127,7 @@ class _Run:
             holding=random.choice((0, 1, 3)),
             longest_run=random.choice((1, 1, 3)),
         )
-        # Their own stream: what is drawn otherwise stays what it was without ends.
+        # Streams of their own: other draws stay the same as without ends.
         self._ends = Random(f"ends {seed}")
         self._ending = self._ends.choice((0.0, 0.2, 0.6))
         self._losses = Random(f"losses {seed}")
@@ -148,11 +148,11 @@ class _Run:
 
     @property
     def actions(self) -> list[Action]:
-        """What has happened so far."""
+        """The actions performed so far."""
         return self._acted.actions
 
     def report(self) -> SeedReport:
-        """Run the seed and say how it went."""
+        """Run the seed and return its report."""
         acted, cluster = self._acted, self._cluster
         with with_bugs(self.scene.mutants, self.scene.protocol):
             forgiven = simulated(self._options.protocol).forgiven
@@ -172,7 +172,7 @@ class _Run:
             command_for(self._seed, self._options),
         )
 
-    # ------------------------------------------------------------ the course of a run
+    # ------------------------------------------------------------ course of a run
 
     def _play(self) -> None:
         acted, random = self._acted, self._random
@@ -200,12 +200,12 @@ class _Run:
             self._cluster.repeat_events(self._pure)
 
     def _let_happen(self, count: int) -> None:
-        """Nothing but what waits on lanes."""
+        """Perform only entries of lanes."""
         for _ in range(count):
             self._acted.happen()
 
     def _choose(self, count: int) -> None:
-        """`count` choices."""
+        """Make `count` choices."""
         rates, random = self._rates, self._random.random
         publishing = rates.publishing
         failing = publishing + rates.failing
@@ -225,7 +225,7 @@ class _Run:
             else:
                 acted.perform(("deadline", self._random.randrange(len(acted.brokers))))
 
-    # ------------------------------------------------------------ what is chosen
+    # ------------------------------------------------------------ choices
 
     def _publish(self) -> None:
         random = self._random
@@ -250,19 +250,19 @@ class _Run:
         self._acted.perform(("subscribe", name, home, random.randrange(len(PREDICATES))))
 
     def _unsubscribe(self) -> None:
-        """One of the subscriptions ends, whether it has started or not."""
+        """End one of the subscriptions, started or not."""
         name, _ = self._ends.choice(self._subscribers)
         numbers = self._cluster.clients[name].core.subscriptions
         if numbers:
             self._acted.perform(("unsubscribe", name, self._ends.choice(numbers)))
 
     def _failed(self) -> list[_Element]:
-        """The brokers that do not serve, and the links.
+        """Return the brokers and links that do not serve.
 
-        A broker serves once it has recovered. A link serves once it is healed; where routing
-        tables are volatile, only when its ends have told each other what they know since, and
-        one whose end was taken for dead has failed like any other: a broker that crashes
-        meanwhile is brought up to date by whoever has not heard.
+        A broker serves once its recovery has completed. A link serves once it is healed. If routing
+        tables are volatile, a link serves only once its ends have exchanged their state since, and
+        a link with a suspected end has failed like any other link: a broker that crashes meanwhile
+        is restored by brokers without the latest state.
         """
         cluster = self._cluster
         brokers = cluster.brokers
@@ -288,7 +288,7 @@ class _Run:
         return failed
 
     def _fail_or_mend(self) -> None:
-        """Begin a failure, where another one is allowed, or end one."""
+        """Begin a failure, if another failure is allowed, or end one."""
         random, row, failed = self._random, self._row, self._failed()
         most = row.elements_at_once or row.delta
         if all(isinstance(element, tuple) for element in failed):
@@ -310,16 +310,16 @@ class _Run:
             acted.perform(("heal", b, a))
         elif not acted.brokers[element].alive:
             acted.perform(("restart", element))
-        elif self._random.random() < 0.3:  # it recovers, and has to begin again
+        elif self._random.random() < 0.3:  # the recovery must restart
             acted.perform(("crash", element, self._kept()))
 
     def _crash(self, failed: Sequence[_Element]) -> None:
         free = [number for number in range(len(self._cluster.brokers)) if number not in failed]
         if not free:
-            return  # of few brokers all may have failed
+            return  # all of a few brokers may have failed
         writing = [number for number in free if self._cluster.brokers[number].disk.has_unwritten]
         if writing and self._random.random() < 0.5:
-            free = writing  # between commit and persisted most can go wrong
+            free = writing  # between commit and persisted most failures are possible
         self._acted.perform(("crash", self._random.choice(free), self._kept()))
 
     def _kept(self) -> int:
@@ -345,7 +345,7 @@ class _Run:
         self._acted.perform((verb, number, peer))
 
     def _disturb(self) -> None:
-        """What may happen at any time although nothing has failed."""
+        """Perform a disturbance that is possible at any time without a failure."""
         acted, random = self._acted, self._random
         draw = random.random()
         if draw < 0.4:
@@ -418,7 +418,7 @@ class _Run:
 
 
 def command_for(seed: int, options: AdversaryOptions) -> str:
-    """What to type to run a seed again."""
+    """Return the command that runs a seed again."""
     words = [f"pubsubctl simulate adversary --seeds {seed}..{seed}"]
     if options.protocol != DEFAULT:
         words.append(f"--protocol {options.protocol}")
@@ -430,14 +430,14 @@ def command_for(seed: int, options: AdversaryOptions) -> str:
 
 
 def _touches(element: _Element, path: Sequence[BrokerNumber]) -> bool:
-    """Whether a path leads through a failed broker or link."""
+    """Return True if a path contains a failed broker or link."""
     if isinstance(element, tuple):
         return all(end in path for end in element)
     return element in path
 
 
 def _draw_setting(random: Random) -> Setting:
-    """A row of the campaign in which the promises hold, on a tree of another size or shape."""
+    """Return a row of the campaign with valid promises, on a tree of another size or shape."""
     row = random.choice([row for row in CAMPAIGN.values() if row.bound])
     return replace(row, brokers=random.randrange(7, 10), chain=random.random() < 0.25)
 
@@ -451,7 +451,7 @@ def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptio
     else:
         topology = replace(planning.topology(Random(f"topology {seed}")), name="plan")
     values = {
-        "assist": "off",  # its network has no relayed sessions; the timed swarm draws them
+        "assist": "off",  # no relayed sessions in this network; the timed swarm draws them
         "retry_first_ns": SECOND_NS,
         "retry_limit_ns": 4 * SECOND_NS,
         "audit_interval_ns": random.choice((1, 20)) * SECOND_NS,
@@ -483,9 +483,9 @@ def _homes(protocol: str, topology: Topology) -> list[BrokerNumber]:
 
 
 def _draw_wire(random: Random) -> dict[str, int]:
-    """In a third of the seeds everything goes through the codec, in half of them in small frames.
+    """Draw the use of the codec: in a third of the seeds, half of them with small frames.
 
-    Runs are short here, so payloads must be large to be split.
+    Runs are short in this layer, so payloads must be large to be split.
     """
     if random.random() < 2 / 3:
         return {}
@@ -500,5 +500,5 @@ def _draw_topology(random: Random, row: Setting) -> Topology:
     else:
         topology = random_tree(row.brokers, row.delta, random.randrange)
     names = list(topology.brokers)
-    random.shuffle(names)  # who has the smaller number decides some races
+    random.shuffle(names)  # the smaller number decides some races
     return replace(topology, brokers=tuple(names))

@@ -1,9 +1,8 @@
-"""The campaign: named settings of the swarm, each with the failures it must bear.
+"""The campaign: named settings of the swarm, each with its tolerated failures.
 
-Links may fail in any number without breaking safety; brokers, too, where every confirmed
-subscription is on disk. Without that, as many elements as δ allows. These are the settings, and
-the numbers of runs, in which the design's prototype was tried; half of the seeds of each run in
-either layer.
+Links may fail in any number without breaking safety. Brokers may, too, if every confirmed
+subscription is on disk. Otherwise δ limits the number of failed elements. The settings and the
+numbers of runs are those of the design's prototype; half of the seeds of each run in either layer.
 
     pubsubctl simulate campaign
 
@@ -21,13 +20,13 @@ class Setting:
     """One row of the campaign.
 
     Attributes:
-        chain: all brokers on one path, else random trees.
-        links_at_once: how many links may be down together.
-        elements_at_once: how many brokers and links together; 0 when no broker fails.
-        persist_routing: the parameter of that name, where the protocol has it.
+        chain: all brokers on one path, otherwise random trees.
+        links_at_once: maximum number of failed links.
+        elements_at_once: maximum number of failed brokers and links together; 0 if no broker fails.
+        persist_routing: the parameter of this name, if the protocol has it.
         runs: seeds 0 … runs - 1 are a full run.
-        bound: whether the promises hold here; the one row outside is there to be seen failing.
-        minutes: how long a run is, on a clock; 0: seconds, and half of the seeds without a clock.
+        bound: the promises hold in this row; the one row without promises must fail.
+        minutes: length of a run on a clock; 0: seconds, and half of the seeds without a clock.
     """
 
     delta: int
@@ -41,7 +40,7 @@ class Setting:
     minutes: int = 0
 
     def in_words(self) -> str:
-        """What it is, in half a line."""
+        """Return the description of the row, in half a line."""
         shape = "a line" if self.chain else "trees"
         failing = f"{self.links_at_once} links down"
         if self.elements_at_once:
@@ -79,16 +78,16 @@ LASTING: dict[str, Setting] = {
         delta=1, brokers=8, links_at_once=3, elements_at_once=1, minutes=600, runs=1
     ),
 }
-"""What shows only after hundreds of restarts, ends and partitions: growth."""
+"""Rows for effects that need hundreds of restarts, ends and partitions: growth."""
 
 ROWS = CAMPAIGN | LASTING
 
 
 def setting(name: str) -> Setting:
-    """The row called so.
+    """Return the row with a name.
 
     Raises:
-        ConfigError: there is none; names the nearest.
+        ConfigError: no row has this name; names the nearest.
     """
     if name not in ROWS:
         near = get_close_matches(name, ROWS, 1)

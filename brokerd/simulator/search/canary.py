@@ -1,7 +1,7 @@
 """Canaries: one seed in a hundred runs a named bug, and must fail.
 
-A swarm that reports no violation may have found none, or may have stopped looking. The canaries
-tell the two apart in every long run.
+A swarm without a violation may be correct, or may have stopped checking. The canaries distinguish
+both cases in every long run.
 """
 
 from collections.abc import Iterable
@@ -12,21 +12,21 @@ from brokerd.simulator.checks.protocol_checks import simulated
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 
 EVERY = 100
-"""The last of each hundred seeds has a canary."""
+"""Period of canaries: the last of each hundred seeds has a canary."""
 
 TRIES = 40
-"""Not every workload meets every bug: so many seeds on, one must have failed."""
+"""Maximum number of seeds until a canary must fail; not every workload reaches every bug."""
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryReport:
-    """How a canary fared.
+    """The outcome of a canary.
 
     Attributes:
-        failed_at: the seed at which the bug was seen; -1 when it was not.
-        rule: by which rule.
-        tries: how many seeds were run.
-        lost: why the bug could not be planted; "" if it was.
+        failed_at: the seed that found the bug; -1 for none.
+        rule: the broken rule.
+        tries: number of seeds run.
+        lost: the reason why the bug could not be planted; "" if it was.
     """
 
     seed: int
@@ -38,12 +38,12 @@ class CanaryReport:
 
 
 def canaries_among(seeds: Iterable[int]) -> list[int]:
-    """The seeds that have a canary."""
+    """Return the seeds that have a canary."""
     return [seed for seed in seeds if seed % EVERY == EVERY - 1]
 
 
 def run_canary(protocol: str, seed: int) -> CanaryReport:
-    """Run the bug that this seed has, from this seed on, until it is seen."""
+    """Run the bug of this seed, from this seed on, until a seed finds the bug."""
     canaries = simulated(protocol).canaries
     assert canaries, f"{protocol} has no canaries"
     mutant = canaries[seed // EVERY % len(canaries)]

@@ -1,7 +1,7 @@
-"""The same seeds in two interpreters that hash strings differently.
+"""Runs of the same seeds in two interpreters with different hashes of strings.
 
-Whatever depends on the order of a set, on an address, on a clock or on what ran before shows as
-another history.
+A dependency on the order of a set, on an address, on a clock or on earlier runs results in another
+history.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ _HASH_SEEDS = ("1", "2")
 
 
 def differing_seeds(first: int, last: int, protocol: str, row: str = "") -> list[int]:
-    """Seeds from `first` to `last` whose histories differ between two fresh interpreters.
+    """Return the seeds from `first` to `last` with different histories in two fresh interpreters.
 
     Raises:
-        RuntimeError: an interpreter broke down; with what it said.
+        RuntimeError: an interpreter failed; with its output.
     """
     children = [_start(first, last, protocol, row, hash_seed) for hash_seed in _HASH_SEEDS]
     one, other = _answers(children, range(first, last + 1))
@@ -31,13 +31,13 @@ def differing_seeds(first: int, last: int, protocol: str, row: str = "") -> list
 
 
 def differing_reports(reports: Sequence[SeedReport], protocol: str, row: str = "") -> list[int]:
-    """Seeds whose histories differ between these reports and a fresh interpreter.
+    """Return the seeds with different histories in these reports and a fresh interpreter.
 
-    The reports must be of seeds in a row. Their processes hash strings by chance, or as
-    PYTHONHASHSEED says; the other one hashes them otherwise.
+    The reports must be of consecutive seeds. Their processes hash strings at random, or as set by
+    PYTHONHASHSEED; the fresh interpreter uses another hash seed.
 
     Raises:
-        RuntimeError: the interpreter broke down; with what it said.
+        RuntimeError: the interpreter failed; with its output.
     """
     seeds = range(reports[0].seed, reports[-1].seed + 1)
     assert [report.seed for report in reports] == [*seeds], "seeds in a row"
@@ -61,7 +61,7 @@ def _start(first: int, last: int, protocol: str, row: str, hash_seed: str) -> su
 
 
 def _answers(children: Sequence[subprocess.Popen[str]], seeds: range) -> list[list[str]]:
-    """What each interpreter says of every seed, once all have ended."""
+    """Return the output lines of each interpreter, once all have ended."""
     answers = []
     try:
         for child in children:
@@ -88,14 +88,14 @@ def _command(first: int, last: int, protocol: str, row: str) -> list[str]:
 
 
 def _line(report: SeedReport) -> str:
-    """The digest of a seed's history, and of everything that was counted."""
+    """Return the digest of a seed's history, and of all its counters."""
     counted = json.dumps([report.counters, report.violations]).encode()
     counted_digest = hashlib.blake2b(counted, digest_size=8).hexdigest()
     return f"{report.seed} {report.digest} {counted_digest}"
 
 
 def main(arguments: Sequence[str]) -> None:
-    """One line per seed."""
+    """Print one line per seed."""
     first, last, protocol, row = arguments
     for seed in range(int(first), int(last) + 1):
         sys.stdout.write(_line(run_seed(seed, protocol, SwarmOptions(campaign=row))) + "\n")

@@ -1,7 +1,8 @@
-"""The ledger: how much was simulated, of which commit, and what came of it.
+"""The ledger: the amount of simulation, by commit, with the outcome.
 
-A document of plain values. Seeds that a clean commit has in it already are not counted again;
-they could only say the same. What was run with uncommitted changes is replaced by a newer run.
+The ledger is a document of plain values. Seeds that are already recorded for a clean commit are not
+counted again, because they can only repeat their outcome. A run with uncommitted changes is
+replaced by a newer run.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,20 +32,20 @@ _FAULT = "fault_"
 
 
 class LedgerError(Exception):
-    """A file that is no ledger; says what it is instead."""
+    """A file that is no ledger; names the found content; the user's fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """What was run: entries of a ledger differ in one of these at least.
+    """The identity of an entry of the ledger: entries differ in at least one attribute.
 
     Attributes:
-        commit: "" where there is none.
-        dirty: whether the code was not that of the commit.
-        row: of the campaign; "" for a swarm that draws everything.
-        mutants: named bugs that all brokers had; such runs are not counted in the totals.
+        commit: the commit; "" for none.
+        dirty: the code differed from the commit.
+        row: row of the campaign; "" for a swarm that draws everything.
+        mutants: named bugs of all brokers; such runs are not counted in the totals.
         settings: parameters that no seed drew, as `name=value`.
-        profile: of the protocol, where one was asked for.
+        profile: requested profile of the protocol; "" for none.
     """
 
     commit: str
@@ -57,15 +58,15 @@ class Campaign:
 
 
 def empty_ledger() -> dict[str, Any]:
-    """A ledger in which nothing stands."""
+    """Return an empty ledger."""
     return {"schema": SCHEMA, "total": {}, "latest": {}, "entries": [], "mutants": {}}
 
 
 def check_ledger(document: Any) -> dict[str, Any]:
-    """The document, if it is a ledger.
+    """Return the document, if it is a ledger.
 
     Raises:
-        LedgerError: it is not.
+        LedgerError: the document is no ledger.
     """
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
@@ -82,7 +83,7 @@ def with_runs(
     reports: Sequence[SeedReport],
     canaries: Sequence[CanaryReport] = (),
 ) -> dict[str, Any]:
-    """The ledger with these runs in it as well."""
+    """Return the ledger with these runs added."""
     entries = [dict(entry) for entry in document["entries"]]
     identity = {
         "commit": campaign.commit,
@@ -131,7 +132,7 @@ def with_runs(
 def with_caught(
     document: Mapping[str, Any], commit: str, caught: Iterable[Caught]
 ) -> dict[str, Any]:
-    """Return the ledger with the first seed that shows each bug, where it could be planted."""
+    """Return the ledger with an updated table bug → first seed that finds a planted bug."""
     table = dict(document["mutants"])
     for one in caught:
         if one.lost:
@@ -147,7 +148,7 @@ def with_caught(
 
 
 def in_one_line(counted: Mapping[str, int]) -> str:
-    """What `swarm.total` has added up, for people."""
+    """Return the totals of `swarm.total` as a line for people."""
     broken, seeds = counted["seeds_with_links_broken_for_ever"], counted["seeds"]
     return (
         f"{seeds:,} seeds, {counted['simulated_ms'] / _MS_PER_HOUR:.1f} simulated hours, "
@@ -187,12 +188,12 @@ def _stretches(seeds: Iterable[int]) -> list[list[int]]:
 
 
 def _is_of(entry: Mapping[str, Any], campaign: Campaign) -> bool:
-    """Whether it was run on the same code."""
+    """Return True if an entry was run on the same code."""
     return bool(entry["commit"] == campaign.commit and entry["dirty"] == campaign.dirty)
 
 
 def _total(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Over everything without a named bug, whatever its settings."""
+    """Return the totals of all entries without a named bug, for any settings."""
     sound = [entry for entry in entries if not entry["mutants"]]
     faults: dict[str, int] = {}
     for entry in sound:

@@ -1,33 +1,33 @@
-"""Plans: everything that a swarm's seed decides, as a value that can be read, cut down, replayed.
+"""Plans: all decisions of a swarm's seed, as a value that can be read, shrunk and replayed.
 
 As text a plan is its own story. Lines that begin with `#` are for people:
 
     simulation timed                     or `adversarial`, where instants are steps
-    protocol NAME delta=1 [M21]          and the named bugs that every broker has
+    protocol NAME delta=1 [M21]          and the named bugs of every broker
     brokers b2 b1 b3                     in the order of their numbers
     links b1-b2 b2-b3
-    overlay cells {"bundles": …}         in place of links and delta, of another kind than trees
+    overlay cells {"bundles": …}         in place of links and delta, for other kinds than trees
     limits failed=1 links=3              at once, and at once while only links are failed
-    network latency_highest_ns=60000000  what differs from the defaults; also `session`, `core`
-    chance 4711 [only]                   the seed of all that no line decides; `only`: no step of
-                                         an adversary is drawn, those below are all there are
+    network latency_highest_ns=60000000  differences from defaults; also `session`, `core`
+    chance 4711 [only]                   the seed of all choices outside of the lines; `only`: no
+                                         step of an adversary is drawn, all steps are listed
     publisher p0-b1                      a client at b1
-    lowered MODULE.LIMIT=3               a constant of the code that has another value
-    consumer c1-b1 3                     one that keeps nothing, and commits after 3 at most
+    lowered MODULE.LIMIT=3               a constant of the code with another value
+    consumer c1-b1 3                     a consumer that commits after 3 publications at most
     at 0.2 publish p0-b1 a,10,3 b,40,0   two publications in one run: kind, price, payload bytes;
-                                         a kind that is no letter is as JSON has it: true, 1, "1"
+                                         a kind other than letters is in JSON: true, 1, "1"
     at 0.25 subscribe s1-b3 kind = 'a'
-    at 0.28 unsubscribe s1-b3 1          its first subscription
-    at 0.29 detach s1-b3                 it leaves for good, and says so
-    at 0.29 forget s2-b3 1               its process begins anew without memory, and asks again for
-                                         its first subscription, and for none of the others
-    at 0.3 move s1-b3 b1                 it goes on at another broker, in the plan as s1-b3
+    at 0.28 unsubscribe s1-b3 1          the client's first subscription
+    at 0.29 detach s1-b3                 the client detaches for good
+    at 0.29 forget s2-b3 1               the process restarts without memory, and repeats the
+                                         request for its first subscription only
+    at 0.3 move s1-b3 b1                 the client moves to another broker, in the plan as s1-b3
     at 0.3 join n1 b3                    a new broker, a leaf behind b3
-    at 0.4 depart n1                     it goes; nothing, where it has clients
-    at 0.3 fault kill b2 then 0.41       its further stages, as far as they come before healing
+    at 0.4 depart n1                     the broker departs; no effect with clients
+    at 0.3 fault kill b2 then 0.41       the further stages, if before healing
     at 0.3 fault restored b2 copy then 0.5 0.6
-                                         its disk of now is put back (`empty`: an empty one), and
-                                         the operator accepts the loss; no seed draws it
+                                         the present disk is restored (`empty`: an empty disk), and
+                                         the operator accepts the loss; no seed draws this fault
     at 17 take b1>b2                     an adversary's choice
     heal 4.5
     broken cut_one_way b1 b2             from healing on
@@ -57,12 +57,12 @@ BROKEN_FOR_EVER = ("cut", "cut_one_way", "blackhole", "blackhole_one_way")
 
 
 class PlanError(ConfigError):
-    """A plan's text that cannot be read; says which line and what would be valid."""
+    """A plan's text that cannot be read; names the line and the valid words; the user's fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What one publication carries."""
+    """The content of one publication."""
 
     kind: Scalar
     price: int
@@ -71,7 +71,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """A client hands over a run of publications."""
+    """The publishing of a run of publications by a client."""
 
     when: int
     client: str
@@ -80,7 +80,7 @@ class Publishing:
 
 @dataclass(frozen=True, slots=True)
 class Subscribing:
-    """A client asks for publications; the client is made when it is new."""
+    """The subscription of a client; a new client is created."""
 
     when: int
     client: str
@@ -89,7 +89,7 @@ class Subscribing:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A client ends one of its subscriptions; nothing, where it has no such."""
+    """The end of a client's subscription; no effect without the subscription."""
 
     when: int
     client: str
@@ -98,7 +98,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A subscriber leaves for good, and has its broker keep nothing; once."""
+    """The departure of a subscriber for good, with no state left at its broker; once."""
 
     when: int
     client: str
@@ -106,10 +106,10 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """A client's process dies with its memory; another one of the same name asks again.
+    """The loss of a client's process and memory; another process of the same name repeats requests.
 
     Attributes:
-        keeps: for how many of its subscriptions it asks, the first ones, under their numbers.
+        keeps: number of requested subscriptions, from the first on, under their numbers.
     """
 
     when: int
@@ -119,7 +119,7 @@ class Forgetting:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A client goes on at another broker; nothing, where it is there, leaving, or on its way."""
+    """The move of a client to another broker; no effect if there, leaving, or moving."""
 
     when: int
     client: str
@@ -128,9 +128,10 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Reattaching:
-    """A subscriber goes on at another broker with what it has, whatever has become of its own.
+    """The attachment of a subscriber to another broker, for any state of its own broker.
 
-    Nothing, where it is there, publishes, or waits for an answer that only its own can give.
+    No effect if the client is there, publishes, or waits for an answer that only its own broker can
+    give.
     """
 
     when: int
@@ -140,7 +141,7 @@ class Reattaching:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """A new broker joins: a tree as a leaf, a hierarchy with a link or more."""
+    """The join of a new broker: in a tree as a leaf, in a hierarchy with one or more links."""
 
     when: int
     broker: str
@@ -149,13 +150,13 @@ class Joining:
 
     @property
     def near(self) -> tuple[str, ...]:
-        """Whom it is linked to."""
+        """The neighbours of the new broker."""
         return (self.at, *self.further)
 
 
 @dataclass(frozen=True, slots=True)
 class Departing:
-    """A broker that joined goes; nothing, where it has not or has clients."""
+    """The departure of a joined broker; no effect if absent or with clients."""
 
     when: int
     broker: str
@@ -163,7 +164,7 @@ class Departing:
 
 @dataclass(frozen=True, slots=True)
 class Changing:
-    """A broker comes to be something else in the overlay; nothing, where it cannot."""
+    """The change of a broker's role in the overlay; no effect if impossible."""
 
     when: int
     broker: str
@@ -172,10 +173,10 @@ class Changing:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A fault: its first stage, and when the further ones come; healing carries out the rest.
+    """A fault: its first stage, and the instants of further stages; healing performs the rest.
 
     Attributes:
-        on: its kind's arguments: brokers, a client, numbers.
+        on: arguments of the kind: brokers, a client, numbers.
     """
 
     when: int
@@ -186,7 +187,7 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """An adversary lets the head of a lane happen; nothing, where there is none."""
+    """An adversary's choice of the head of a lane; no effect on an empty lane."""
 
     when: int
     lane: str
@@ -224,7 +225,7 @@ _VERBS = (
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A link that stays broken once everything else is healed.
+    """A link that stays broken after all other faults are healed.
 
     Attributes:
         kind: one of BROKEN_FOR_EVER; one way is from a to b.
@@ -241,19 +242,19 @@ class Plan:
 
     Attributes:
         adversarial: no durations; `when` of every move is then a step, otherwise nanoseconds.
-        chance: seed of everything that is not said here: latencies, what a crash leaves on a
-            disk, the order in which an adversary takes things.
-        drawn: an adversary draws what to take in steps for which no move says it.
-        failures_at_once: how many elements may be failed; faults beyond that do not begin.
-        links_at_once: how many while only links are.
-        publishers: clients that are there from the beginning; `x-b1` lives at b1, as any client.
-        limits: constants of the code that have other values, by dotted name.
-        consumers: clients whose broker keeps how far they are committed, and how many publications
-            they take before they commit.
-        moves: in the order of `when`.
-        heal: when all faults end.
-        broken: what stays broken from then on until what can be asked for has arrived.
-        end: when the last move after healing is over; from then on patience is measured.
+        chance: seed of all choices outside of the plan: latencies, the effect of a crash on a disk,
+            the order of an adversary's events.
+        drawn: an adversary draws its choice in steps without a move.
+        failures_at_once: maximum number of failed elements; faults beyond do not begin.
+        links_at_once: maximum number while only links are failed.
+        publishers: clients from the beginning; `x-b1` is at b1, as for any client.
+        limits: constants of the code with other values, by dotted name.
+        consumers: clients with committed positions at their broker, with the number of publications
+            before a commit.
+        moves: the moves in the order of `when`.
+        heal: instant of the end of all faults.
+        broken: links that stay broken from then on until all possible deliveries have arrived.
+        end: instant of the last move after healing; the time limits begin then.
     """
 
     protocol: str
@@ -276,16 +277,16 @@ class Plan:
 
     @property
     def faults(self) -> int:
-        """How many faults it has, broken links included."""
+        """The number of faults, with broken links."""
         return sum(type(move) is Failing for move in self.moves) + len(self.broken)
 
     @property
     def publications(self) -> int:
-        """How many publications clients hand over."""
+        """The number of publications by clients."""
         return sum(len(move.contents) for move in self.moves if type(move) is Publishing)
 
     def size(self) -> str:
-        """How large it is, in words."""
+        """Return the size in words."""
         subscriptions = sum(type(move) is Subscribing for move in self.moves)
         return (
             f"{self.faults} faults, {len(self.topology.brokers)} brokers, "
@@ -293,20 +294,20 @@ class Plan:
         )
 
     def with_moves(self, moves: Iterable[Move]) -> "Plan":
-        """The same with other moves, put into order."""
+        """Return the plan with other moves, sorted."""
         return replace(self, moves=tuple(sorted(moves, key=lambda move: move.when)))
 
 
 def home_of(client: str) -> str:
-    """The broker at which a client of a plan lives."""
+    """Return the broker of a client of a plan."""
     return client.partition("-")[2]
 
 
 def make_topology(brokers: Iterable[str], links: Iterable[tuple[str, str]], delta: int) -> Topology:
-    """A topology for a plan.
+    """Return a topology for a plan.
 
     Raises:
-        ConfigError: it is no tree of these brokers.
+        ConfigError: the links are no tree of these brokers.
     """
     return Topology.from_mapping(
         {
@@ -322,10 +323,10 @@ def make_topology(brokers: Iterable[str], links: Iterable[tuple[str, str]], delt
 
 
 def topology_of_kind(kind: str, section: Any, brokers: Iterable[str]) -> Topology:
-    """A topology of another kind for a plan.
+    """Return a topology of another kind for a plan.
 
     Raises:
-        ConfigError: what its kind refuses.
+        ConfigError: the kind refuses the topology.
     """
     return Topology.from_mapping(
         {"schema": SCHEMA, "name": "plan", "kind": kind, kind: section, "brokers": [*brokers]},
@@ -334,7 +335,7 @@ def topology_of_kind(kind: str, section: Any, brokers: Iterable[str]) -> Topolog
 
 
 def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
-    """Return the plan with parameters of its protocol set anew, each as `name=value`.
+    """Return the plan with changed parameters of its protocol, each as `name=value`.
 
     Raises:
         ConfigError: see `set_parameters`.
@@ -346,13 +347,13 @@ def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
 def set_parameters(
     parameters: Any, protocol: str, topology: Topology, settings: Iterable[str]
 ) -> Any:
-    """Return the parameters of a protocol with some of them set anew, each as `name=value`.
+    """Return the parameters of a protocol with some changed, each as `name=value`.
 
     Values are written as `typed_value` reads them.
 
     Raises:
-        ConfigError: there is no such parameter or value, and names the nearest; or the protocol
-            refuses topologies that set it.
+        ConfigError: no such parameter or value, with the nearest; or the protocol refuses
+            topologies that set the value.
     """
     planning, definition = planning_of(protocol), definition_of(protocol)
     known = [item.name for item in fields(parameters) if item.name != "delta"]
@@ -379,11 +380,11 @@ def set_parameters(
     return parameters
 
 
-# ---------------------------------------------------------------- as text
+# ---------------------------------------------------------------- text
 
 
 def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
-    """The plan as text, below lines of comment."""
+    """Return the plan as text, below lines of comment."""
     when = _write_step if plan.adversarial else _write_instant
     joining = (move.broker for move in plan.moves if type(move) is Joining)
     names = *plan.topology.brokers, *joining
@@ -426,16 +427,16 @@ def _write_overlay(plan: Plan) -> Iterator[str]:
 
 
 def is_plan(text: str) -> bool:
-    """Whether a text is meant to be a plan."""
+    """Return True if a text is meant to be a plan."""
     first = next((line for line in text.splitlines() if line and not line.startswith("#")), "")
     return first.split(" ")[0] == "simulation"
 
 
 def read_plan(text: str) -> Plan:
-    """The plan in a text.
+    """Return the plan in a text.
 
     Raises:
-        PlanError: names the line, what is wrong with it, and what would be valid.
+        PlanError: names the line, the mistake, and the valid words.
     """
     reader = _Reader()
     for number, line in enumerate(text.splitlines(), 1):
@@ -450,7 +451,7 @@ def read_plan(text: str) -> Plan:
 
 @dataclass(slots=True)
 class _Reader:
-    """Takes a plan's lines, one after the other."""
+    """A reader of a plan's lines, one after the other."""
 
     layer: str = ""
     protocol: str = ""
@@ -474,7 +475,7 @@ class _Reader:
     end: int = -1
 
     def read(self, line: str) -> None:
-        """One line that is not a comment."""
+        """Read one line that is not a comment."""
         key, *words = line.split()
         if key == "overlay":
             self._on_overlay(line)
@@ -507,7 +508,7 @@ class _Reader:
         return definition_of(self.protocol).parameters
 
     def plan(self) -> Plan:
-        """What the lines say together."""
+        """Return the plan of all lines."""
         for what, there in (
             ("simulation", self.layer),
             ("protocol", self.protocol),
@@ -732,7 +733,7 @@ def _write_settings(section: str, values: Any, defaults: Any) -> Iterator[str]:
 
 
 def _write_lane(lane: str, names: tuple[str, ...]) -> str:
-    """Lanes call brokers by number; people know their names."""
+    """Return a lane with names of brokers in place of numbers."""
     return re.sub(r"(?<![^:>])\d+(?![^:>#])", lambda found: names[int(found[0])], lane)
 
 

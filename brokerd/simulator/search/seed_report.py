@@ -1,4 +1,4 @@
-"""What a seed showed, for swarm and adversary alike."""
+"""The outcome of a seed, for swarm and adversary."""
 
 import traceback
 from collections.abc import Callable, Collection, Iterable
@@ -9,15 +9,15 @@ from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
 
 @dataclass(frozen=True, slots=True)
 class SeedReport:
-    """What one seed, or one plan, showed.
+    """The outcome of one seed, or of one plan.
 
     Attributes:
-        seed: -1 for a plan that comes from elsewhere.
-        digest: of the history; the same for the same seed and code on every machine.
-        rule: of the first violation, "" when there is none.
-        violations: in words, the first ones only.
-        counters: the ledger: what happened, so that an empty run is seen to be empty.
-        last_steps: before the violation, oldest first, where they were kept.
+        seed: the seed; -1 for a plan from elsewhere.
+        digest: digest of the history; the same for the same seed and code on every machine.
+        rule: rule of the first violation; "" for none.
+        violations: the first violations, in words.
+        counters: the ledger of events, so that an empty run is visible as empty.
+        last_steps: steps before the violation, oldest first, if kept.
         command: repeats this seed.
     """
 
@@ -31,7 +31,7 @@ class SeedReport:
     command: str
 
     def in_words(self) -> str:
-        """The report of a violation, or one line saying that there was none."""
+        """Return the report of a violation, or one line for a run without one."""
         what = f"seed {self.seed}" if self.seed >= 0 else "plan"
         if not self.violations:
             return f"{what}: no violation, {self.counters['deliveries']} deliveries"
@@ -42,7 +42,7 @@ class SeedReport:
 
 
 def total(reports: Iterable[SeedReport]) -> dict[str, int]:
-    """The ledger of many seeds: every counter added up."""
+    """Return the ledger of many seeds: the sum of every counter."""
     ledger: dict[str, int] = {"seeds": 0, "violations": 0, "faults_landed": 0}
     for report in reports:
         ledger["seeds"] += 1
@@ -56,14 +56,14 @@ def total(reports: Iterable[SeedReport]) -> dict[str, int]:
 def play_and_judge(
     play: Callable[[], None], oracle: Oracle, strict: bool, forgiven: Collection[str] = ()
 ) -> tuple[str, list[str]]:
-    """Play a run to its end, or to where it went wrong.
+    """Play a run to its end, or to its first error.
 
     Args:
-        strict: the oracle stops the run at the first violation; it counts them otherwise.
-        forgiven: rules that the protocol may break, as it promises less.
+        strict: the oracle stops the run at the first violation; otherwise violations are counted.
+        forgiven: rules that the protocol may break, because it promises less.
 
     Returns:
-        the rule of the first violation, "" when there is none, and the first ones in words.
+        The rule of the first violation, "" for none, and the first violations in words.
     """
     rule, violations = "", []
     try:
@@ -71,7 +71,7 @@ def play_and_judge(
     except InvariantViolated as violation:
         rule, violations = violation.rule, [str(violation)]
     except Exception as error:
-        # A core that breaks down is a finding like any other; the seed repeats it.
+        # A core that fails is a finding like any other; the seed repeats the failure.
         where = traceback.extract_tb(error.__traceback__)[-1]
         rule = type(error).__name__
         violations = [f"{rule}: {error} ({where.filename.split('/')[-1]}:{where.lineno})"]

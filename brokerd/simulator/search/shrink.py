@@ -1,9 +1,9 @@
-"""Shrinking: from a plan that fails to a small one that fails too, and is its own story.
+"""Shrinking: from a failing plan to a small failing plan that is its own story.
 
-Delta debugging: leave out as much as possible at once, then less and less; faults first, then
-publications, subscriptions, brokers. What is left out changes who draws what, so a candidate
-that does not fail gets a few more seeds for its chance before it counts as sound. Deterministic;
-bounded by numbers of runs and of steps, not by a clock.
+The method is delta debugging: leave out as much as possible at once, then less and less; first
+faults, then publications, subscriptions, brokers. An omission changes later draws, so a candidate
+that does not fail is retried with a few more seeds of chance before it counts as correct. The
+search is deterministic, and bounded by numbers of runs and of steps, not by a clock.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,24 +45,24 @@ from brokerd.simulator.world.network import NetworkParameters
 
 MOST_RUNS = 4_000
 MOST_STEPS = 1_000_000
-"""Of brokers, over all runs: about a minute."""
+"""Limit of brokers' steps over all runs: about a minute."""
 
 SMALL_FAULTS, SMALL_BROKERS, SMALL_PUBLICATIONS = 3, 5, 20
-"""What a counter-example should not exceed."""
+"""Largest sizes of a good counter-example."""
 
 _ROUNDS = (1, 3, 10)
-"""How many seeds for its chance a candidate gets, round by round."""
+"""Number of seeds of chance per candidate, by round."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """A small plan that fails.
+    """A small failing plan.
 
     Attributes:
-        report: of its run.
-        runs: how many it took to find.
+        report: report of its run.
+        runs: number of runs of the search.
     """
 
     plan: Plan
@@ -70,7 +70,7 @@ class Shrunk:
     runs: int
 
     def is_small(self) -> bool:
-        """Whether a person can be expected to follow it."""
+        """Return True if a person can be expected to follow the plan."""
         return (
             self.plan.faults <= SMALL_FAULTS
             and len(self.plan.topology.brokers) <= SMALL_BROKERS
@@ -78,7 +78,7 @@ class Shrunk:
         )
 
     def in_words(self, origin: str) -> str:
-        """The plan as text, with what it shows above it."""
+        """Return the plan as text, below the violations."""
         story = [f"{origin}, cut down to {self.plan.size()}.", *self.report.violations]
         return write_plan(self.plan, story)
 
@@ -86,24 +86,24 @@ class Shrunk:
 def shrink(
     plan: Plan, *, most_runs: int = MOST_RUNS, most_steps: int = MOST_STEPS
 ) -> Shrunk | None:
-    """A small plan that fails as this one does; None when this one does not fail."""
+    """Return a small plan that fails like the given plan; None if the given plan does not fail."""
     search = _Search(plan, most_runs, most_steps)
     if not search.begin():
         return None
     try:
         search.run()
     except _BudgetSpent:
-        pass  # the smallest so far is a counter-example as well
+        pass  # the smallest plan so far is also a counter-example
     assert search.report is not None, "a search that has begun has a report"
     return Shrunk(search.best, search.report, search.runs)
 
 
 class _BudgetSpent(Exception):
-    """No more runs are allowed."""
+    """The limit of runs or steps is reached."""
 
 
 class _Search:
-    """The smallest failing plan so far, and the ways to a smaller one."""
+    """The smallest failing plan so far, and the steps to a smaller plan."""
 
     def __init__(self, plan: Plan, most_runs: int, most_steps: int) -> None:
         self.best = plan
@@ -117,11 +117,11 @@ class _Search:
         self._rule = ""
 
     def begin(self) -> bool:
-        """Run the plan as it is; says whether it fails."""
+        """Run the plan unchanged; return True if the plan fails."""
         return self._fails(self.best)
 
     def run(self) -> None:
-        """Shrink until nothing helps any more or the budget is spent."""
+        """Shrink until no step helps any more or the limit is reached."""
         self._truncate()
         self._limits()
         for chances in _ROUNDS:
@@ -139,10 +139,10 @@ class _Search:
         self._settings()
         self._choices()
 
-    # ------------------------------------------------------------ one candidate
+    # ------------------------------------------------------------ candidates
 
     def _fails(self, plan: Plan) -> bool:
-        """Whether a plan fails with its own chance or one of a few others; keeps it if so."""
+        """Return True if a plan fails with its own chance or a few others; keep a failing plan."""
         for number in range(self._chances):
             candidate = plan
             if number:
@@ -166,11 +166,11 @@ class _Search:
         return True
 
     def _is_like(self, rule: str) -> bool:
-        """Another rule broken by the same bug will do, but not a mere standstill."""
+        """Return True if a rule may replace the first rule: any rule except a mere stall."""
         return rule != "liveness" or self._rule in ("", "liveness")
 
     def _leave_out(self, items: Sequence[Item], build: Callable[[list[Item]], Plan]) -> None:
-        """Leave out all items, else halves, quarters, … single ones, as long as it fails."""
+        """Leave out all items, then halves, quarters, … single items, while the plan fails."""
         left = list(items)
         size = len(left)
         while size and left:
@@ -183,10 +183,10 @@ class _Search:
                     place += size
             size = min(size // 2, len(left))
 
-    # ------------------------------------------------------------ what can be left out
+    # ------------------------------------------------------------ omissions
 
     def _truncate(self) -> None:
-        """Nothing that comes after the violation has led to it."""
+        """Leave out all moves after the violation, which cannot be a cause."""
         plan, until = self.best, self._position + 1
         if until < plan.heal:
             moves = [move for move in plan.moves if move.when < until]
@@ -275,7 +275,7 @@ class _Search:
             self._fails(replace(self.best, limits=rest))
 
     def _settings(self) -> None:
-        """What need not differ from the defaults."""
+        """Reset the settings that need not differ from the defaults."""
         tolerated = self._planning.tolerated(self.best.topology)
         plain = self._planning.plain(self.best.parameters, tolerated)
         self._fails(replace(self.best, parameters=plain))
@@ -283,12 +283,12 @@ class _Search:
         self._fails(replace(self.best, network=replace(self.best.network, encode=False)))
         self._fails(replace(self.best, network=replace(self.best.network, keep_old_messages=False)))
 
-    # ------------------------------------------------------------ an adversary's choices
+    # ------------------------------------------------------------ choices of an adversary
 
     def _choices(self) -> None:
-        """Say what an adversary takes, and leave out what it need not take.
+        """Record an adversary's choices as moves, and leave out unnecessary choices.
 
-        Its messages are then delivered one by one, each by its own line.
+        The adversary's messages are then delivered one by one, each by its own line.
         """
         if not self.best.adversarial or not self.best.drawn:
             return
@@ -311,9 +311,9 @@ class _Search:
 
 
 def _without_broker(plan: Plan, name: str) -> Iterator[Plan]:
-    """The plan without a broker: with all that concerns it, or with its clients moved next door.
+    """Yield the plan without a broker: without its clients, or with its clients at a neighbour.
 
-    Of trees only. What was behind it hangs on one of its neighbours from then on.
+    Only for trees. The brokers behind the removed broker are then linked to one of its neighbours.
     """
     topology = plan.topology
     number = topology.number_of(name)
@@ -342,7 +342,7 @@ def _contracted(topology: Topology, name: str, heir: str) -> Topology:
 
 
 def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
-    """The plan on the smaller topology; without an heir, whatever needs the broker is gone."""
+    """Return the plan on the smaller topology; without an heir, without the broker's moves."""
 
     def client(old: str) -> str:
         return f"{old.partition('-')[0]}-{heir}" if home_of(old) == name else old
@@ -402,14 +402,14 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
 
 
 def _of_known_brokers(plan: Plan) -> Plan:
-    """The plan without what needs a broker that no longer joins."""
+    """Return the plan without moves that need a broker that no longer joins."""
     joining = {move.broker for move in plan.moves if type(move) is Joining}
     known = joining | set(plan.topology.brokers)
     return plan.with_moves(move for move in plan.moves if _places(move) <= known)
 
 
 def _places(move: Move) -> set[str]:
-    """The brokers that must be there for a move to be made."""
+    """Return the brokers that a move needs."""
     if isinstance(move, Departing | Changing):
         return {move.broker}
     if isinstance(move, Joining):
@@ -422,7 +422,7 @@ def _places(move: Move) -> set[str]:
 
 
 def _elements(fault: Failing) -> tuple[str, ...]:
-    """Of a fault's arguments those that name brokers or clients."""
+    """Return the arguments of a fault that name brokers or clients."""
     if fault.kind in BROKER_KINDS or fault.kind in CLIENT_KINDS:
         return fault.on[:1]
     if fault.kind in LINK_KINDS or fault.kind in FREE_KINDS or fault.kind == PARTITION:
@@ -431,7 +431,7 @@ def _elements(fault: Failing) -> tuple[str, ...]:
 
 
 def _with_steps_renumbered(plan: Plan) -> Plan:
-    """The same with the steps that are left counted from 0; stages keep their place."""
+    """Return the plan with the remaining steps renumbered from 0; stages keep their order."""
     whens = sorted(
         {move.when for move in plan.moves}
         | {stage for move in plan.moves if type(move) is Failing for stage in move.stages}

@@ -1,7 +1,7 @@
-"""Leaving actions out of a history that fails, for as long as it fails by the same rule.
+"""Omission of actions from a failing history, as long as the history breaks the same rule.
 
-Deterministic, and bounded by a number of actions, not by a clock. What a close destroys of what
-is under way is drawn anew when something before it is left out; that costs a few candidates.
+The search is deterministic, and bounded by a number of actions, not by a clock. The messages that a
+close destroys are drawn again when an earlier action is left out, which costs a few candidates.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.world.actions import ActedCluster, Action, Scene, in_words
 
 MOST_ACTIONS = 1_000_000
-"""Over all candidates: less than a minute."""
+"""Limit over all candidates: less than a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShortHistory:
-    """What is left.
+    """A shrunk history.
 
     Attributes:
-        scene: in which they happen.
-        actions: each of them is needed, as far as could be tried.
-        violation: in words.
-        tried: how many candidates were played.
+        scene: the state before the actions.
+        actions: the remaining actions, each necessary as far as tried.
+        violation: the violation, in words.
+        tried: number of played candidates.
     """
 
     scene: Scene
@@ -33,7 +33,7 @@ class ShortHistory:
     tried: int
 
     def in_words(self) -> str:
-        """Who there is, what happens, and what is wrong then."""
+        """Return the brokers and clients, the actions, and the violation, in words."""
         topology = self.scene.topology
         brokers = ", ".join(f"{number} = {name}" for number, name in enumerate(topology.brokers))
         links = ", ".join(f"{a}-{b}" for a, b in topology.links)
@@ -48,16 +48,16 @@ class ShortHistory:
 
 
 _AT_THE_END = ("", "liveness", "incomplete")
-"""Rules that only show when all has been healed."""
+"""Rules that only show after the healing of all faults."""
 
 
 def failure_of(
     scene: Scene, actions: Sequence[Action], *, to_the_end: bool = True, trace: bool = False
 ) -> tuple[str, str, ActedCluster]:
-    """Play actions, passing over what cannot happen; then, where asked to, heal, settle, judge.
+    """Play actions, without impossible ones; then, if requested, heal, settle and judge.
 
     Returns:
-        The rule that was broken first ("" for none), what is wrong, and the cluster.
+        The rule that was broken first ("" for none), the violation in words, and the cluster.
     """
     with with_bugs(scene.mutants, scene.protocol):
         cluster = ActedCluster(scene, trace=trace)
@@ -76,13 +76,13 @@ def _played(cluster: ActedCluster, actions: Sequence[Action], to_the_end: bool) 
     except InvariantViolated as violation:
         return violation.rule, str(violation)
     except Exception as error:
-        # Whatever breaks a core is what is looked for; the caller compares by its name.
+        # Any failure of a core is a finding; the caller compares its name.
         return type(error).__name__, str(error)
     return "", ""
 
 
 def shrink_history(scene: Scene, actions: Sequence[Action], rule: str) -> ShortHistory:
-    """Leave out as much as possible at once, then less and less, until nothing more goes."""
+    """Leave out as many actions as possible at once, then fewer, until no omission is possible."""
     budget = MOST_ACTIONS
     tried = 0
     kept = list(actions)

@@ -1,11 +1,11 @@
-"""Swarms: from one seed a cluster, a workload and faults; first safety, then liveness.
+"""Swarms: one seed determines a cluster, a workload and faults; first safety, then liveness.
 
-Even seeds run on a clock: seconds in which timeouts and retries are shorter than in a
-deployment or, one seed in sixteen, ten minutes in which they are not. Odd seeds have no durations:
-an adversary lets any message, timeout, crash or suspicion come next.
-Then all faults end; in more than a quarter of the seeds some links stay broken for ever, and
-what can be had without them must be had. At the end those are healed too, and all that is owed
-must arrive.
+Even seeds run on a clock: for seconds, with shorter timeouts and retries than in a deployment, or,
+in one seed of sixteen, for ten minutes with the timeouts of a deployment. Odd seeds have no
+durations: an adversary chooses any message, timeout, crash or suspicion as the next event. Then all
+faults end. In more than a quarter of the seeds some links stay broken for ever, and every possible
+delivery without these links must arrive. At the end these links are healed too, and every owed
+delivery must arrive.
 
     pubsubctl simulate swarm --protocol NAME --seeds 17..17
 """
@@ -58,14 +58,14 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
 UNTIMED_CONVERGENCE_NS = 30 * SECOND_NS
-"""So far timers may go on under an adversary until everything owed has arrived. On a clock the
-plan's own delays say how long that may take; see `timeliness`."""
+"""Limit of the time under an adversary until every owed delivery has arrived. On a clock the plan's
+own delays determine the limit; see `timeliness`."""
 
 ENDLESS = 100_000
-"""So many steps of an adversary after healing mean that it will never end."""
+"""The number of an adversary's steps after healing that proves an endless run."""
 
 FIRES = 0.02
-"""How often an adversary lets a timer come although something else could."""
+"""Share of the steps in which an adversary fires a timer although other events are possible."""
 
 _SUMMED = (
     "duplicates_received",
@@ -86,16 +86,16 @@ _SUMMED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmOptions:
-    """What a seed does not decide.
+    """The choices that a seed does not make.
 
     Attributes:
-        mutants: named bugs that every broker has.
-        faults: whether anything fails at all.
-        layer: "timed", "adversarial", or "" to let the seed say.
+        mutants: named bugs of every broker.
+        faults: faults are injected.
+        layer: "timed", "adversarial", or "" for the seed's choice.
         campaign: a row of the campaign, which then decides tree, δ and failures; "" for the mix.
-        profile: of the protocol; "" for what the seed says.
-        settings: parameters of the protocol whatever the seed says, as `name=value`.
-        moves: clients move, and brokers join and depart, besides.
+        profile: profile of the protocol; "" for the seed's choice.
+        settings: parameters of the protocol for any seed, as `name=value`.
+        moves: clients also move, and brokers join and depart.
         check_purity: repeat one broker's events on a fresh core and compare.
     """
 
@@ -109,9 +109,9 @@ class SwarmOptions:
     check_purity: bool = True
 
     def as_arguments(self) -> str:
-        """What `simulate` needs to be told for the same choice, each after a space.
+        """Return the arguments of `simulate` for the same choices, each after a space.
 
-        It cannot be told faults, layer and check_purity, which are for tests.
+        `simulate` has no arguments for faults, layer and check_purity, which are for tests.
         """
         words = f" --campaign {self.campaign}" if self.campaign else ""
         words += f" --profile {self.profile}" if self.profile else ""
@@ -121,7 +121,7 @@ class SwarmOptions:
 
 
 def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Plan:
-    """The plan that a seed stands for."""
+    """Return the plan of a seed."""
     options = options or SwarmOptions()
     planning = planning_of(protocol)
     plan = draw_plan(
@@ -139,12 +139,12 @@ def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Pl
     if options.settings:
         plan = with_settings(plan, options.settings)
     if planning.may_wait_for_links(plan.parameters):
-        return replace(plan, broken=())  # what waits for a link would wait for ever
+        return replace(plan, broken=())  # the wait for a link would never end
     return plan
 
 
 def run_seed(seed: int, protocol: str, options: SwarmOptions | None = None) -> SeedReport:
-    """Run one seed; never raises for what the protocol does wrong."""
+    """Run one seed; never raise an error for a fault of the protocol."""
     options = options or SwarmOptions()
     which = f"--protocol {protocol} --seeds {seed}..{seed}{options.as_arguments()}"
     run = PlanRun(plan_of(seed, protocol, options), check_purity=options.check_purity)
@@ -157,21 +157,21 @@ def run_swarm(
     processes: int = 1,
     options: SwarmOptions | None = None,
 ) -> Iterator[SeedReport]:
-    """Run many seeds; reports come in the order of the seeds."""
+    """Run many seeds; yield reports in the order of the seeds."""
     jobs = [(seed, protocol, options) for seed in seeds]
     return map_in_workers(run_seed, jobs, processes, at_once=4)
 
 
 class PlanRun:
-    """One run of a plan, from its start to its report; never raises for what a core does wrong.
+    """One run of a plan, from its start to its report; never raises an error for a fault of a core.
 
     Args:
-        record: keep what an adversary takes until healing.
-        watcher: told of every step of every broker.
+        record: keep the choices of an adversary until healing.
+        watcher: called with every step of every broker.
 
     Attributes:
-        position: how far it got: an instant or a step, whatever the plan counts in.
-        taken: with `record`, the moves that take the same again.
+        position: the last instant or step, in the unit of the plan.
+        taken: with `record`, the moves that repeat the choices.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class PlanRun:
         self.taken: list[Taking] = []
 
     def report(self, seed: int, command: str) -> SeedReport:
-        """Run the plan and say how it went."""
+        """Run the plan and return its report."""
         with with_bugs(self._plan.mutants, self._plan.protocol), with_limits(self._plan.limits):
             rule, violations = play_and_judge(
                 self._play, self._cluster.oracle, self._strict, self._forgiven
@@ -238,7 +238,7 @@ class PlanRun:
             command,
         )
 
-    # ------------------------------------------------------------ the course of a run
+    # ------------------------------------------------------------ course of a run
 
     def _play(self) -> None:
         if self._check_purity:
@@ -283,13 +283,13 @@ class PlanRun:
                 if self._is_out_of_patience():
                     self._give_up()
             last_ns = schedule.now_ns + self._bounds.sessions_ns
-            while schedule.pending and schedule.now_ns < last_ns:  # what is on its way arrives
+            while schedule.pending and schedule.now_ns < last_ns:  # messages in flight arrive
                 self._run_clock(schedule.now_ns + 10 * MILLISECOND_NS)
-            # Meanwhile brokers may have found out that a session is over which had seemed well.
+            # Meanwhile brokers may have detected the end of a session that had seemed alive.
             settled = self._has_converged()
 
     def _let_be_forgotten(self) -> None:
-        """Who does not come back is waited for, and then nobody speaks of it any more."""
+        """Wait until lost brokers are forgotten, and no broker mentions them any more."""
         cluster = self._cluster
         waited_ns = planning_of(self._plan.protocol).forgetting_ns(self._plan.parameters)
         if isinstance(cluster.schedule, TimedSchedule) and waited_ns and cluster.gone:
@@ -319,7 +319,7 @@ class PlanRun:
             if type(move) is not Taking:
                 at(move.when, self._move, move, at)
         self._run_steps(0, self._plan.heal, due)
-        # The same from here on, whether what came before was drawn or given.
+        # From here on equal, for drawn or given earlier choices.
         self._random = Random(f"heal {self._plan.chance}")
         schedule.draw_anew(Random(f"order after healing {self._plan.chance}"))
         self._heal()
@@ -354,11 +354,11 @@ class PlanRun:
                     self.taken.append(Taking(step, schedule.taken))
 
     def _drain(self, is_owed: Callable[[], bool], *, until_quiet: bool = False) -> None:
-        """Take what may come next until nothing is owed.
+        """Take possible events until nothing is owed.
 
         Args:
-            until_quiet: and nothing is on its way; but that is no reason to give up, for some
-                brokers say something again and again, whoever needs it.
+            until_quiet: also until nothing is in flight; messages in flight alone are no violation,
+                because some brokers repeat messages for ever.
         """
         schedule, random = self._cluster.schedule, self._random
         assert isinstance(schedule, AdversarialSchedule)
@@ -376,13 +376,14 @@ class PlanRun:
                 schedule.fire()
                 self._healed_ns += schedule.now_ns - before_ns  # nothing was waiting for that
             idle = not schedule.step() and not schedule.fire()
-            # What is owed is asked now and then; timers may fire between the last of it and that.
+            # The check of owed deliveries is rare; timers may fire between the last arrival and the
+            # check.
             late = self._is_out_of_patience(taken)
             if late and ((taken >= ENDLESS and schedule.pending) or is_owed()):
                 self._give_up()
 
     def _heal(self) -> None:
-        """All faults end; what the plan says stays broken breaks now, if it has not already."""
+        """End all faults, and break the plan's links that stay broken."""
         cluster = self._cluster
         cluster.note("heal all")
         self._faults.heal_all()
@@ -434,7 +435,7 @@ class PlanRun:
         return not self._left_over()
 
     def _left_over(self) -> list[str]:
-        """What brokers still hold although nobody is owed anything."""
+        """Return the state that brokers still hold although nothing is owed."""
         brokers = self._cluster.staying
         checker = self._cluster.checker
         lines = checker.left_over(brokers)
@@ -448,7 +449,7 @@ class PlanRun:
         return lines + checker.own.left_over(self._cluster.brokers)
 
     def _look_at_gates(self) -> None:
-        """Gates open as soon as what they stand for is over, without waiting for an audit."""
+        """Check that gates open as soon as their cause has ended, without waiting for an audit."""
         closed = self._cluster.oracle.closed_gates()
         if self._strict and closed and self._waited_ns() > self._bounds.gates_ns:
             raise InvariantViolated(
@@ -485,7 +486,7 @@ class PlanRun:
         )
 
     def _check_growth(self) -> None:
-        """Check I9: what brokers keep is in proportion to what is alive."""
+        """Check I9: the state of brokers is proportional to the live state."""
         cluster = self._cluster
         clients = sum(not client.detached for client in cluster.clients.values())
         oracle, kept = cluster.oracle, simulated(cluster.protocol).kept
@@ -498,10 +499,10 @@ class PlanRun:
         return self._cluster.checker.own.still_to_say(self._cluster.brokers)
 
     def _let_all_be_said(self) -> None:
-        """Wait until brokers have announced what they announce in time, for as long as they may.
+        """Wait, within the limit, until brokers have sent their periodic announcements.
 
         Raises:
-            InvariantViolated: a broker has not.
+            InvariantViolated: a broker has not sent an announcement.
         """
         schedule = self._cluster.schedule
         self._healed_ns = schedule.now_ns
@@ -598,7 +599,7 @@ class PlanRun:
         self._count_risk(name, published[-1].sequence)
 
     def _count_risk(self, publisher: str, sequence: int) -> None:
-        """Count subscribers who want this and lie behind what has failed at this moment."""
+        """Count the subscribers of a publication that are behind a failed element."""
         failed = [fault for fault in self._faults.active if fault.element is not None]
         if not failed:
             return
@@ -675,6 +676,6 @@ def _blob(kind: Scalar, price: int) -> bytes:
 
 
 def _payload(sequence: int, length: int) -> bytes:
-    """Bytes that differ from publication to publication, for as many as there are."""
+    """Return bytes that differ between publications, as far as the length permits."""
     word = (sequence * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8)
     return (word * (length // 8 + 1))[:length]

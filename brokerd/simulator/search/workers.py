@@ -1,4 +1,4 @@
-"""Worker processes that do not outlive whoever started them, however that one ends."""
+"""Worker processes that end with their controller, for any end of the controller."""
 
 import gc
 import multiprocessing
@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 _COLLECT_AFTER = 20_000
-"""So many new objects in place of 700: worlds are large, and have few cycles before they end."""
+"""Number of new objects per collection instead of 700: worlds are large, with few cycles before
+their end."""
 
 
 def map_in_workers(
@@ -22,14 +23,14 @@ def map_in_workers(
     *,
     at_once: int = 1,
 ) -> Iterator[_T]:
-    """What `function` gives for each job's arguments, in the order of the jobs.
+    """Yield the result of `function` for each job's arguments, in the order of the jobs.
 
-    Several processes run jobs side by side and are gone when the iterator is closed, or when
-    this process is killed; with one, everything is done here.
+    Several processes run jobs in parallel and end when the iterator is closed, or when this process
+    is killed; with one process, all jobs run in this process.
 
     Args:
-        function: can be pickled, as must be arguments and results.
-        at_once: how many jobs are handed to a process together.
+        function: a picklable function, with picklable arguments and results.
+        at_once: number of jobs that a process receives together.
     """
     if processes <= 1 or len(jobs) <= 1:
         for job in jobs:
@@ -42,9 +43,9 @@ def map_in_workers(
 
 
 def begin_worker() -> None:
-    """First in a worker of a pool: leave interrupts to the controller, and end when it ends.
+    """Prepare a worker of a pool: leave interrupts to the controller, and end with the controller.
 
-    A controller that is killed tells nobody; its workers would wait for work for ever.
+    A killed controller sends no notification, and its workers would wait for jobs for ever.
     """
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)
@@ -53,7 +54,7 @@ def begin_worker() -> None:
 
 
 def end_with_controller() -> None:
-    """In a worker, or in a process forked from one: end as soon as the controller is gone."""
+    """End this worker, or a process forked from a worker, as soon as the controller has ended."""
     controller = multiprocessing.parent_process()
     assert controller is not None, "not a worker process"
 

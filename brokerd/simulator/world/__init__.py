@@ -1,1 +1,1 @@
-"""Brokers, clients, network, disks and clocks that are simulated."""
+"""Simulated brokers, clients, network, disks and clocks."""

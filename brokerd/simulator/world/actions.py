@@ -1,23 +1,23 @@
-"""A cluster without a clock, moved by named actions, with every check on every step.
+"""A cluster without a clock, driven by named actions, with every check on every step.
 
-Every action is made of plain values, such as ("crash", 3, 1), so a list of them is a history that
-can be played again, with some of them left out. Brokers are numbers, clients are names:
+An action consists of plain values, for example ("crash", 3, 1). So a list of actions is a history
+that can be replayed, also with some actions left out. Brokers are numbers, clients are names:
 
-    LANE                        the head of a lane happens, as in ("3>1",): see below
-    hold LANE, release LANE     on lanes of this name nothing happens meanwhile
-    time out A B                A gives up its attempt although somebody may answer
-    suspect A B                 A takes B for dead, with reason or without
-    deadline B                  B's own clock shows its earliest deadline
-    crash B KEPT, restart B     of what B wrote and was not told of, at most KEPT is durable
-    cut A B, heal A B           from A to B nothing passes, and what was under way is lost
-    stale N                     the Nth last message that came too late comes nevertheless
+    LANE                       the head of a lane happens, as in ("3>1",): see below
+    hold LANE, release LANE    lanes of this name are held until the release
+    time out A B               A abandons its attempt although B may answer
+    suspect A B                A suspects B, with reason or without
+    deadline B                 B's own clock shows its earliest deadline
+    crash B KEPT, restart B    at most KEPT of B's unconfirmed writes are durable
+    cut A B, heal A B          from A to B nothing passes, and messages in flight are lost
+    stale N                    the Nth last message that was too late is received after all
     publish P BLOB COUNT, subscribe S B PREDICATE, unsubscribe S NUMBER
-    forget C                    a client's process begins anew, and asks for all that it ever asked
+    forget C                   a client's process restarts, and repeats all its requests
 
-Lanes: `A>B` is what is under way on one session, `A:dials:B`, `A:gives-up:B` and `A:suspects:B`
-what becomes of an attempt or a silent session, `B:disk` and `B:log` what a broker has written,
-`C:tries-again` and `C:takes` what a client does in its own time. Of several lanes of one name,
-`#1` is the second.
+Lanes: `A>B` has the messages in flight on a session. `A:dials:B`, `A:gives-up:B` and `A:suspects:B`
+have the outcome of an attempt or a silent session. `B:disk` and `B:log` have the writes of a
+broker. `C:tries-again` and `C:takes` have the delayed actions of a client. Of several lanes with
+one name, `#1` is the second.
 
 Paper: [DFT11] §II (system model), §VIII.
 """
@@ -42,30 +42,30 @@ from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
 Action = tuple[Any, ...]
-"""A lane, or a verb and what it is done to."""
+"""A lane, or a verb with its targets."""
 
 KINDS = (True, 1, "1")
-"""Values of different kinds that a language may take for equal."""
+"""Values of different kinds that a language may treat as equal."""
 
 BLOBS = tuple(encode_attributes({"kind": kind}) for kind in KINDS)
 PREDICATE_TEXTS = ("true", "kind = true", "kind = 1", "kind in (1.0, '1')", "kind = '1'")
 PREDICATES: tuple[Predicate, ...] = tuple(parse_predicate(text) for text in PREDICATE_TEXTS)
 
 ENDLESS = 60_000
-"""So many actions after all was healed mean that it will never end."""
+"""The number of actions after the healing of all faults that proves an endless run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What there is before anything happens.
+    """The state of a simulation before the first action.
 
     Attributes:
         publishers: name and broker of each client that publishes.
-        chance: the seed of what no action decides.
-        frame_limit_bytes: messages go through the wire's codec, in frames no larger; 0: they
-            do not.
-        payload_bytes: of each publication, of which a few tell it from others.
-        strict: raise what is not as promised; without it is counted.
+        chance: the seed of all choices that no action decides.
+        frame_limit_bytes: messages pass through the codec of the wire, in frames up to this size;
+            0: without codec.
+        payload_bytes: size of each payload, of which a few bytes distinguish the publications.
+        strict: raise an error for a broken promise; otherwise broken promises are counted.
     """
 
     protocol: str
@@ -80,11 +80,11 @@ class Scene:
 
 
 class ActedCluster:
-    """The cluster of one scene, and what has been done to it.
+    """The cluster of one scene, with the performed actions.
 
     Attributes:
-        actions: what has happened so far.
-        crashes_before_persisted: crashes of brokers that had written what was not durable.
+        actions: the actions performed so far.
+        crashes_before_persisted: crashes of brokers with writes that were not durable.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class ActedCluster:
         }
 
     def start(self, pure: BrokerNumber | None = None) -> None:
-        """Start brokers and publishers; keep the history of one broker where asked to."""
+        """Start brokers and publishers; keep the history of the broker `pure`, if given."""
         if pure is not None:
             self.brokers[pure].history = []
         self.cluster.start()
@@ -139,7 +139,7 @@ class ActedCluster:
             self.cluster.client(name, self.brokers[number].name, publishes=True)
 
     def perform(self, action: Action) -> bool:
-        """Let this happen; False, and nothing has, where it cannot happen now."""
+        """Perform an action; return False, without an effect, if the action is impossible now."""
         self._begin(action)
         verb = self._verbs.get(action[0], self.schedule.take)
         if verb(*(action if len(action) == 1 else action[1:])):
@@ -148,7 +148,7 @@ class ActedCluster:
         return False
 
     def happen(self) -> bool:
-        """Let the head of any lane happen; False when there is none."""
+        """Take the head of any lane; return False if no lane has a head."""
         lane = self.schedule.draw()
         if lane is None:
             return False
@@ -157,16 +157,16 @@ class ActedCluster:
         return True
 
     def _begin(self, action: Action) -> None:
-        """Before it happens, so that what breaks a rule is part of the history."""
+        """Record an action in advance, so that the history of a broken rule contains the action."""
         self.actions.append(action)
         if self.cluster.trace is not None:
             self.schedule.now_ns = len(self.actions) * SECOND_NS  # instants are numbers of actions
             self.cluster.note(in_words(action))
 
-    # ------------------------------------------------------------ the end
+    # ------------------------------------------------------------ end
 
     def heal_all(self) -> None:
-        """Nothing is held, cut or dead any more."""
+        """Release all lanes, heal all cuts and restart all dead brokers."""
         for lane in list(self.schedule.held):
             self.perform(("release", lane))
         for way in self.network.cut_ways():
@@ -176,10 +176,10 @@ class ActedCluster:
                 self.perform(("restart", broker.number))
 
     def settle(self, random: Random) -> None:
-        """Let happen whatever can, in any order, until everything owed has arrived.
+        """Perform all possible events, in any order, until every owed delivery has arrived.
 
         Raises:
-            InvariantViolated: it never ends; says what is left.
+            InvariantViolated: the run does not end; lists the remaining work.
         """
         self.schedule.draw_anew(random)
         most = len(self.actions) + ENDLESS
@@ -193,13 +193,13 @@ class ActedCluster:
                 break
             self.perform(("deadline", random.choice(waiting).number))
         left = [*self.cluster.unsettled(), *self._left_over(), *self.oracle.closed_gates()]
-        rule = "liveness" if left else "incomplete"  # what nobody holds any more is lost
+        rule = "liveness" if left else "incomplete"  # without a holder it is lost
         left += self.oracle.undelivered()
         why = "no end" if len(self.actions) > most else "nothing left to happen"
         raise InvariantViolated(rule, f"{why}: {'; '.join(left[:12])}")
 
     def has_converged(self) -> bool:
-        """Whether everything owed has arrived, and no broker holds more than it has to."""
+        """Return True if all owed deliveries have arrived, and brokers hold no excess."""
         if not self.scene.strict:
             return not self.cluster.unsettled()
         if self.oracle.undelivered() or self.oracle.closed_gates():
@@ -210,10 +210,10 @@ class ActedCluster:
         checker = self.cluster.checker
         return checker.left_over(self.brokers) + checker.own.left_over(self.brokers)
 
-    # ------------------------------------------------------------ what it was
+    # ------------------------------------------------------------ digest
 
     def digest(self) -> str:
-        """32 hex digits over everything that happened and what came of it."""
+        """Return 32 hex digits over all actions and their outcome."""
         hashed = blake2b(digest_size=16)
         hashed.update(repr((self.actions, self._effects)).encode())
         for broker in self.brokers:
@@ -225,7 +225,7 @@ class ActedCluster:
     def _count(self, broker: Any, event: Event, effects: list[Effect]) -> None:
         self._effects.append(len(effects))
 
-    # ------------------------------------------------------------ the verbs
+    # ------------------------------------------------------------ verbs
 
     def _time_out(self, owner: Peer, peer: Peer) -> bool:
         return self.network.time_out(self.network.endpoints[owner], peer)
@@ -300,7 +300,7 @@ class ActedCluster:
 
 
 def _network_of(scene: Scene) -> NetworkParameters:
-    """Nothing takes any time, so that chance decides little but what a close destroys."""
+    """Return parameters without durations, so that chance decides only the losses of closes."""
     session = SessionParameters()
     if scene.frame_limit_bytes:
         session = replace(session, frame_limit_bytes=scene.frame_limit_bytes)
@@ -316,5 +316,5 @@ def _network_of(scene: Scene) -> NetworkParameters:
 
 
 def in_words(action: Action) -> str:
-    """An action on one line."""
+    """Return an action on one line."""
     return " ".join(map(str, action))

@@ -1,4 +1,4 @@
-"""The authority of simulated deployments; its secret is public, as everything simulated is."""
+"""The authority of simulated deployments, with a public secret."""
 
 import hashlib
 from typing import Final

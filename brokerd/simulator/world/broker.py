@@ -1,4 +1,4 @@
-"""A simulated broker: the driver of one core, doing what the runtime's driver does."""
+"""A simulated broker: the driver of one core, equivalent to the driver of the runtime."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -47,47 +47,47 @@ from brokerd.units import MILLISECOND_NS
 
 DISK_NS = 2 * MILLISECOND_NS
 STEP = 4_096
-"""How far an incarnation advances where a loss is accepted."""
+"""The step of the incarnation when a loss is accepted."""
 ACCEPTED = 1_000_000
-"""The first lineage: far behind all incarnations of clients, as the time in seconds is."""
+"""The first lineage: far below all incarnations of clients, as the time in seconds is."""
 
 
 @dataclass(slots=True)
 class OwnClock:
-    """A clock that goes on only when its broker is told that a deadline has come."""
+    """A clock that advances only to a deadline of its broker."""
 
     now_ns: Instant = 0
 
 
 class Observer(Protocol):
-    """Sees every step of every broker, after its core and before its effects are carried out."""
+    """An observer of every step of every broker, after the core and before the effects."""
 
     def step(self, broker: "SimulatedBroker", event: Event, effects: list[Effect]) -> None:
-        """A protocol has handled an event; relayed sessions look like any other."""
+        """Record a step of a protocol; relayed sessions look like direct sessions."""
         ...
 
     def driven(self, broker: "SimulatedBroker", event: Event, effects: list[Effect]) -> None:
-        """A driver has handed over an event and got effects; direct sessions are all there is."""
+        """Record an event from a driver with its effects; the driver has direct sessions only."""
         ...
 
 
 class SimulatedBroker(Endpoint):
-    """One broker: a core while it is alive, and a disk that outlives it.
+    """One broker: a core while the broker is alive, and a disk that outlives the core.
 
     Args:
-        clock: what it reads the time from, when that is not the schedule; it then has no timers,
-            and its disk takes no time.
+        clock: source of the time instead of the schedule; such a broker has no timers, and its disk
+            takes no time.
 
     Attributes:
-        core: of the current or last incarnation.
-        protocol: the same, without what relays its sessions.
-        disk: outlives it.
-        events: how many its cores have handled, all incarnations together.
-        history: of this incarnation, (event, instant, effects), where it is to be kept.
-        joins: it knows nothing when it first starts, but others do.
+        core: the core of the current or last incarnation.
+        protocol: the core without the relay of sessions.
+        disk: the disk; outlives the core.
+        events: number of events that the cores of all incarnations have handled.
+        history: (event, instant, effects) of this incarnation, if requested.
+        joins: the broker first starts without state in a running deployment.
         lineage: see Started.
-        recorded: what the core had to say for the event log, as (event, details).
-        has_ended: its core ended it; set until it is started again.
+        recorded: records of the core for the event log, as (event, details).
+        has_ended: the core shut the broker down; set until the next start.
     """
 
     def __init__(
@@ -169,13 +169,13 @@ class SimulatedBroker(Endpoint):
         )
 
     def accept_loss(self) -> None:
-        """Start on a disk that lost durable state, as the operator accepts."""
+        """Start on a disk that lost durable state, as accepted by the operator."""
         self.incarnation += STEP
         self.lineage = ACCEPTED + self.incarnation
         self.start()
 
     def kill(self, kept: int | None = None) -> None:
-        """Lose everything volatile, at once; of what is not durable `kept`, see its disk."""
+        """Lose all volatile state at once; for `kept` see `SimulatedDisk.crash`."""
         assert self.alive, f"{self.name} is dead already"
         self.alive = self.frozen = self.absorbing = False
         self._handles_all = True
@@ -186,14 +186,14 @@ class SimulatedBroker(Endpoint):
         self.disk.crash(kept)
 
     def freeze(self) -> None:
-        """Stop its time until `thaw`; peers hear nothing."""
+        """Stop the time of this broker until `thaw`; peers receive nothing."""
         if not self.frozen:
             self._network.freeze(self)
             self.disk.lane.hold()
             self.disk.log_lane.hold()
 
     def thaw(self) -> None:
-        """Let its time go on."""
+        """Resume the time of this broker."""
         if self.frozen:
             self.disk.lane.release()
             self.disk.log_lane.release()
@@ -202,16 +202,16 @@ class SimulatedBroker(Endpoint):
             self._rearm()
 
     def absorb(self) -> None:
-        """Take everything in and let only signs of life out until `release` or `kill`."""
+        """Receive everything and send only signs of life until `release` or `kill`."""
         self.absorbing = True
         self._handles_all = False
 
     def omit_sends(self) -> None:
-        """Handle everything and let only signs of life out until `release` or `kill`."""
+        """Handle everything and send only signs of life until `release` or `kill`."""
         self.absorbing = True
 
     def release(self) -> None:
-        """Let go what was absorbed, in order."""
+        """Handle and send the absorbed messages, in order."""
         if not self.absorbing:
             return
         self.absorbing = False
@@ -225,26 +225,26 @@ class SimulatedBroker(Endpoint):
     def tell(
         self, event: TopologyGrown | TopologyShrunk | BrokerDecommissioned | OverlayChanged
     ) -> None:
-        """Whoever runs the brokers says something of them; not while it is down."""
+        """Handle an event from the operator; the broker must be alive."""
         self._handle(event)
 
     @property
     def is_responsive(self) -> bool:
-        """Whether it does what it is asked to."""
+        """Return True if the broker handles requests."""
         return self.alive and not self.frozen and not self.absorbing
 
     def session_with(self, peer: Peer) -> int:
-        """The number of its session with a peer, relayed or direct; 0 when there is none."""
+        """Return the number of the session with a peer, relayed or direct; 0 without a session."""
         if self._wrapper is not None and isinstance(peer, int):
             return self._wrapper.session_with(peer)
         end = self.ends.get(peer)
         return end.number if end is not None else 0
 
     def on_disk(self) -> Mapping[str, Mapping[str, Any]]:
-        """The rows that a restart would find: table → key → value."""
+        """Return the rows for a restart: table → key → value."""
         return self.disk.recovered()
 
-    # ------------------------------------------------------------ what the network says
+    # ------------------------------------------------------------ events from the network
 
     def established(self, end: SessionEnd, incarnation: int) -> None:
         self._handle(SessionEstablished(end.peer, end.number, incarnation))
@@ -264,24 +264,24 @@ class SimulatedBroker(Endpoint):
             self._handle(MessageReceived(end.peer, end.number, message))
 
     def receive_old(self, old: OldMessage) -> bool:
-        """Take a message of a session that is over; False when it was another incarnation's.
+        """Receive a message of a closed session; return False if the incarnation differs.
 
-        No sound driver would hand it over.
+        No correct driver passes such a message to a core.
         """
         if not self.alive or self.incarnation != old.incarnation:
             return False
         self._handle(MessageReceived(old.peer, old.session, old.message))
         return True
 
-    # ------------------------------------------------------------ a clock of its own
+    # ------------------------------------------------------------ own clock
 
     def deadline(self) -> Instant | None:
-        """Its core's earliest deadline, if that is meant ever to come."""
+        """Return the earliest deadline of the core; None for a deadline beyond any patience."""
         due = self.core.next_deadline() if self.alive else None
         return due if due is not None and due < self._clock.now_ns + PATIENCE_NS else None
 
     def reach_deadline(self) -> bool:
-        """Its own clock shows its earliest deadline; False when there is none worth waiting for."""
+        """Advance the own clock to the earliest deadline; return False without a deadline."""
         assert self._own_clock is not None, f"{self.name} goes by the common clock"
         due = self.deadline()
         if due is None:
@@ -290,10 +290,10 @@ class SimulatedBroker(Endpoint):
         self._handle(DeadlineReached())
         return True
 
-    # ------------------------------------------------------------ the core
+    # ------------------------------------------------------------ core
 
     def _handle(self, event: Event) -> None:
-        """Let the core handle an event and whatever follows at this broker at once."""
+        """Handle an event in the core, with all immediate consequences at this broker."""
         self._local.append(event)
         if self._handling:
             return
@@ -332,7 +332,7 @@ class SimulatedBroker(Endpoint):
         if not self.alive or self.incarnation != incarnation or self._deadline != deadline:
             return
         if self.frozen:
-            return  # thaw looks again
+            return  # thaw checks again
         self._deadline = None
         due = self.core.next_deadline()
         if due is not None and due <= self._schedule.now_ns:

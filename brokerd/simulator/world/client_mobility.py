@@ -1,7 +1,7 @@
-"""Where the clients of a plan are, and which brokers have come and gone, in one run of a swarm.
+"""Positions of a plan's clients, and joined and departed brokers, in one run of a swarm.
 
-A client that moves has another name at each broker; the plan knows its first one. What the plan
-has it do on its way it does when it has arrived.
+A client that moves has another name at each broker; the plan uses the first name. Actions of the
+plan during a move are performed after the move.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,14 @@ class ClientMobility:
     """Moves of clients, joins and departures of brokers.
 
     Args:
-        is_broken: whether links are broken that no fault of `faults` has broken.
+        is_broken: returns True if links are broken by other causes than `faults`.
 
     Attributes:
-        moved: clients that have arrived.
-        moved_whole: those whose streams had to go on without a step, since nothing failed.
-        reattached: clients that have gone to another broker on their own.
-        joined, departed: brokers.
+        moved: number of completed moves of clients.
+        moved_whole: number of moves without a failure, after which streams had to continue without
+            a gap.
+        reattached: number of clients that attached to another broker without a move.
+        joined, departed: numbers of brokers.
     """
 
     def __init__(
@@ -47,13 +48,13 @@ class ClientMobility:
         self.moved = self.moved_whole = self.reattached = self.joined = self.departed = 0
 
     def now(self, client: ClientId) -> ClientId:
-        """The present name of a client of the plan."""
+        """Return the present name of a client of the plan."""
         return self._names.get(client, client)
 
     def holds(self, client: ClientId, action: Callable[..., None], *arguments: Any) -> bool:
-        """Whether a client cannot do this now, be it on its way or of a broker that is not there.
+        """Return True if a client moves or lacks its broker, and cannot act now.
 
-        If it is on its way, it does it when it has arrived.
+        During a move the action is postponed until the arrival.
         """
         if client in self._waiting:
             self._waiting[client].append((action, arguments))
@@ -61,7 +62,7 @@ class ClientMobility:
         return self._is_without_home(self.now(client))
 
     def _is_without_home(self, name: ClientId) -> bool:
-        """Whether the broker that a client is at, or would begin at, is not there any more."""
+        """Return True if the present or first broker of a client has departed."""
         cluster = self._cluster
         client, home = cluster.clients.get(name), home_of(name)
         if home not in cluster.topology.present():
@@ -69,13 +70,14 @@ class ClientMobility:
         return (client.broker if client else cluster.topology.number_of(home)) in cluster.gone
 
     def under_way(self) -> list[str]:
-        """Clients that are on their way, in words."""
+        """Return the clients with a move in progress, in words."""
         return [f"{client} is on its way" for client in self._waiting]
 
     def move(self, move: Moving) -> None:
-        """Move a client as the client library does; not while it is on its way.
+        """Move a client as the client library does; no effect during a move.
 
-        Where brokers keep nothing of clients, it attaches to the other broker under its own name.
+        If brokers keep no state of clients, the client attaches to the other broker under the same
+        name.
         """
         if move.client in self._waiting:
             return
@@ -103,7 +105,7 @@ class ClientMobility:
         self._cluster.move(client.name, move.to, over, arrived)
 
     def reattach(self, move: Reattaching) -> None:
-        """A client goes to another broker on its own, be it for good or while on its way to one."""
+        """Attach a client to another broker without a move, also during an earlier attachment."""
         name = self.now(move.client)
         client = self._cluster.clients.get(name)
         if self._cluster.clients_leave_freely:
@@ -132,7 +134,7 @@ class ClientMobility:
         self._cluster.reattach(name, move.to)
 
     def _may_go(self, client: SimulatedClient, broker: str) -> bool:
-        """Whether a broker is another one than a client's, and neither of them never comes back."""
+        """Return True if a broker is a possible target of a client."""
         topology, gone = self._cluster.topology, self._cluster.gone
         if broker not in topology.present():
             return False
@@ -140,7 +142,7 @@ class ClientMobility:
         return to != client.broker and to not in gone and client.broker not in gone
 
     def _reattach_freely(self, client: SimulatedClient | None, broker: str) -> None:
-        """Whatever it has asked for is asked for again there."""
+        """Attach a client to a broker, with all its requests repeated there."""
         if broker not in self._cluster.topology.present():
             return
         to = self._cluster.topology.number_of(broker)
@@ -150,9 +152,9 @@ class ClientMobility:
         self._cluster.reattach(client.name, broker)
 
     def join(self, move: Joining, at: At) -> None:
-        """A broker joins; whoever runs the brokers waits until all can be told.
+        """Join a broker; wait until all brokers can be notified.
 
-        Nothing, where it cannot.
+        No effect if the join is impossible.
         """
         later = self._again_after
         present = self._cluster.topology.present()
@@ -166,7 +168,7 @@ class ClientMobility:
             self.joined += 1
 
     def depart(self, move: Departing, at: At) -> None:
-        """A broker that has joined departs; nothing, where others need it."""
+        """Remove a joined broker; no effect if other brokers need this broker."""
         cluster, later = self._cluster, self._again_after
         if move.broker not in cluster.topology.present():
             return
@@ -180,10 +182,10 @@ class ClientMobility:
             cluster.leave(move.broker)
             self.departed += 1
 
-    # ------------------------------------------------------------ how calm it is
+    # ------------------------------------------------------------ calm
 
     def _is_calm(self) -> bool:
-        """Whether nothing has failed, and nothing that did has left anything behind."""
+        """Return True if nothing has failed, and earlier failures have no aftermath."""
         cluster = self._cluster
         if self._is_broken() or self._faults.any_active() or cluster.unsettled():
             return False

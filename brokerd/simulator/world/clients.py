@@ -1,4 +1,4 @@
-"""Simulated clients: the client library's core with an application on top."""
+"""Simulated clients: the core of the client library with an application on top."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,14 +36,14 @@ RECONNECT_NS = 100 * MILLISECOND_NS
 
 
 class ClientObserver(Protocol):
-    """Sees what the applications on top of the clients see, and nothing else."""
+    """An observer with the view of the clients' applications, and no other."""
 
     def connected(self, client: ClientId, source: SourceId | None) -> None:
-        """The client knows under which source its publications go."""
+        """Record the source of a client's publications."""
         ...
 
     def started(self, client: ClientId, number: int) -> None:
-        """The client was told that a subscription of its own has started."""
+        """Record that the broker reported a start of a subscription to the client."""
         ...
 
     def delivered(
@@ -55,37 +55,37 @@ class ClientObserver(Protocol):
         blob: bytes,
         payload: Buffer,
     ) -> None:
-        """The application got a publication, behind the library's duplicate check."""
+        """Record a publication for the application, after the duplicate check of the library."""
         ...
 
     def withheld(self, client: ClientId, notice: Notice) -> None:
-        """The application was told what it does not get."""
+        """Record a notice of withheld publications."""
         ...
 
     def gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
-        """The application was told that it does not get publications, now or ever."""
+        """Record an announced gap: publications that do not arrive, now or ever."""
         ...
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
-        """The client was told that its publication is done."""
+        """Record an acknowledgement of the client's publication."""
         ...
 
 
 class Observers:
-    """Several observers as one; each is told in turn."""
+    """Several observers as one, called in turn."""
 
     def __init__(self, *observers: ClientObserver) -> None:
         self._observers = observers
 
     def connected(self, client: ClientId, source: SourceId | None) -> None:
-        """See ClientObserver."""
+        """Pass the source to each observer."""
         for observer in self._observers:
             observer.connected(client, source)
 
     def started(self, client: ClientId, number: int) -> None:
-        """See ClientObserver."""
+        """Pass the start to each observer."""
         for observer in self._observers:
             observer.started(client, number)
 
@@ -98,24 +98,24 @@ class Observers:
         blob: bytes,
         payload: Buffer,
     ) -> None:
-        """See ClientObserver."""
+        """Pass the publication to each observer."""
         for observer in self._observers:
             observer.delivered(client, number, source, sequence, blob, payload)
 
     def withheld(self, client: ClientId, notice: Notice) -> None:
-        """See ClientObserver."""
+        """Pass the notice to each observer."""
         for observer in self._observers:
             observer.withheld(client, notice)
 
     def gap(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
-        """See ClientObserver."""
+        """Pass the gap to each observer."""
         for observer in self._observers:
             observer.gap(client, number, source, first, last, reason)
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
-        """See ClientObserver."""
+        """Pass the acknowledgement to each observer."""
         for observer in self._observers:
             observer.acknowledged(client, sequence)
 
@@ -124,24 +124,25 @@ class SimulatedClient(Endpoint):
     """A client that publishes, subscribes, and reconnects for ever.
 
     Attributes:
-        name: also its key.
-        broker: the only broker it talks to, until it goes to another one.
-        core: what the client library decides.
-        received: per subscription number, what the application got, in order.
-        started_numbers: subscriptions that the broker has called started.
-        withheld: what a partition kept from it, as it was told, in order.
-        gaps: what it was told that it does not get, now or ever, in order.
+        name: name of the client, also the key of the endpoint.
+        broker: the access broker; the only peer until a move.
+        core: the core of the client library.
+        received: deliveries to the application by subscription number, in order.
+        started_numbers: subscriptions that the broker reported as started.
+        withheld: notices of publications withheld by partitions, in order.
+        gaps: announced gaps, in order.
         refused: requests that the broker refused for good.
-        asking_again: subscriptions refused for the time being.
-        ended: subscriptions that the broker has ended, as it was asked to.
-        detached: the broker keeps nothing for it any more.
-        tokens: how far it had come with each subscription, some times; none unless it is asked to.
-        take_after_ns: how long the application needs for what it receives.
-        on_change: called when anything may have changed.
+        asking_again: number of subscriptions that were refused temporarily.
+        ended: subscriptions that the broker has ended on request.
+        detached: the broker keeps no state for this client any more.
+        tokens: committed positions by subscription at several times; empty unless requested.
+        take_after_ns: time that the application needs for a delivery.
+        on_change: called after any possible change.
         on_refused: called with each request that was refused for good.
-        brokers: which it may be told to go to, by their numbers as text; None before it is told.
-        on_redirected: called with those that its broker tells it to go to, the best first.
-        is_moving: it is on its way to another broker, or has just come from one, and stays so long.
+        brokers: possible targets of redirects, by their numbers as text; None before the first
+            redirect.
+        on_redirected: called with the brokers of a redirect, best first.
+        is_moving: the client moves to another broker, or has just moved, and stays meanwhile.
     """
 
     def __init__(
@@ -184,15 +185,15 @@ class SimulatedClient(Endpoint):
         self._retry = Lane(network.schedule, f"{name}:tries-again")
         self._application = Lane(network.schedule, f"{name}:takes")
 
-    # ------------------------------------------------------------ what the application does
+    # ------------------------------------------------------------ actions of the application
 
     def dial(self) -> None:
-        """Open a session with the broker; after each interruption that happens by itself."""
+        """Open a session with the broker; after each interruption the client dials by itself."""
         if self.alive:
             self._network.open(self, self.broker)
 
     def go_to(self, home: Home, broker: BrokerNumber) -> None:
-        """Go on at another broker with what it has, as where its own cannot be reached."""
+        """Continue at another broker, as if the old broker were unreachable."""
         here, self.broker = self.broker, broker
         self.started_numbers = {}
         self._network.close(self, here, "closed_by_us")
@@ -202,41 +203,41 @@ class SimulatedClient(Endpoint):
         self.dial()
 
     def leave(self) -> None:
-        """The process of the application ends for good, as on a machine that fails."""
+        """End the process of the application for good, as a machine failure does."""
         self.alive = False
         self._network.endpoint_died(self)
 
     def subscribe(self, predicate: Predicate) -> int:
-        """Ask for publications; returns the number of the subscription."""
+        """Subscribe to publications; return the number of the subscription."""
         number = self.core.subscribe(predicate)
         self.received[number] = []
         self._send_out()
         return number
 
     def mark(self) -> int:
-        """Ask for nothing: it starts behind all that was published before; returns its number."""
+        """Subscribe to nothing, with a start behind all earlier publications; return the number."""
         number = self.core.mark()
         self._send_out()
         return number
 
     def unsubscribe(self, number: int) -> None:
-        """End a subscription; the application hears nothing more of it."""
+        """End a subscription; the application receives nothing more of this subscription."""
         self.core.unsubscribe(number)
         self._send_out()
 
     def detach(self, *, drain: bool = False) -> None:
-        """Have the broker keep nothing for this client."""
+        """Detach from the broker, which then keeps no state of this client."""
         self.core.detach(drain=drain)
         self._send_out()
 
     def take_over(self, predecessor: "SimulatedClient") -> None:
-        """Go on where this client has come to at another broker; see ClientCore."""
+        """Continue from the state of this client at another broker; see ClientCore."""
         for event in self.core.take_over(predecessor.core):
             self._on_event(event)
         self._send_out()
 
     def publish(self, contents: Sequence[tuple[bytes, bytes]]) -> int:
-        """Publish (attribute blob, payload) pairs as one run; returns the first sequence number."""
+        """Publish (attribute blob, payload) pairs as one run; return the first sequence number."""
         first = self.core.next_sequence
         for blob, payload in contents:
             self.core.publish(blob, payload)
@@ -245,12 +246,12 @@ class SimulatedClient(Endpoint):
 
     @property
     def waits(self) -> str:
-        """What it has asked its broker for and not been told yet, in words."""
+        """Unanswered requests to the broker, in words."""
         if self.core.is_detaching:
             return "" if self.detached else "leave to go"
         return f"the end of {self.core.ending}" if self.core.ending else ""
 
-    # ------------------------------------------------------------ what the network says
+    # ------------------------------------------------------------ events from the network
 
     def established(self, end: SessionEnd, incarnation: int) -> None:
         self.core.on_established()
@@ -271,7 +272,7 @@ class SimulatedClient(Endpoint):
         self._send_out()
         self.on_change()
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internals
 
     def _on_event(self, event: ClientEvent) -> None:
         match event:
@@ -331,7 +332,7 @@ class SimulatedClient(Endpoint):
     def _taken_later(self, serial: int) -> None:
         if self.take_after_ns:
             self._network.schedule.post(self._application, self.take_after_ns, self._take, serial)
-        elif self._application.queue:  # what came earlier must be taken earlier
+        elif self._application.queue:  # earlier deliveries must be taken earlier
             self._network.schedule.post(self._application, 0, self._take, serial)
         else:
             self._take_now(serial)

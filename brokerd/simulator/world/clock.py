@@ -1,9 +1,9 @@
-"""Virtual time, and who decides what happens next.
+"""Virtual time, and the order of events.
 
-Whatever will happen later lies on a lane. A lane is first in, first out: one direction of a
-session, one broker's disk, one attempt to connect. Two schedules empty the lanes. The timed one
-gives each entry an instant and takes the earliest; the adversarial one knows no durations and
-takes the head of any lane, so that every order the assumptions allow can come up.
+Every future event is on a lane. A lane is first in, first out: one direction of a session, one
+broker's disk, one attempt to connect. Two schedules empty the lanes. The timed schedule gives each
+entry an instant and takes the earliest entry. The adversarial schedule has no durations and takes
+the head of any lane, so that every order allowed by the assumptions can occur.
 """
 
 import heapq
@@ -17,23 +17,24 @@ from brokerd.protocols.interface import Instant
 from brokerd.units import SECOND_NS
 
 NEVER_NS = 1_000_000 * SECOND_NS
-"""A timer that is set to this does not come in any seed."""
+"""An instant of timers that never fire, in any seed."""
 
 PATIENCE_NS = 1_000 * SECOND_NS
-"""Timers farther off than this are meant never to come."""
+"""The limit of the distance of timers; later timers are meant never to fire."""
 
 TIMER = "timer"
-"""What a recorded choice calls the earliest timer."""
+"""The name of the earliest timer in a recorded choice."""
 
 Action = Callable[..., None]
 
 
 class Lane:
-    """Things that will happen, in this order and in no other.
+    """A queue of future events in a fixed order.
 
     Attributes:
-        name: what a recorded choice calls it; lanes of one kind between the same two share it.
-        holds: how many reasons there are to let nothing out at present.
+        name: name in a recorded choice; lanes of one kind between the same two endpoints share a
+            name.
+        holds: number of reasons to hold the lane at present.
     """
 
     __slots__ = ("_overdue", "_place", "_schedule", "holds", "last_ns", "name", "queue")
@@ -48,14 +49,14 @@ class Lane:
         self.holds = 0
 
     def hold(self) -> None:
-        """Let nothing out until as many releases as holds were asked for."""
+        """Hold the lane until an equal number of releases."""
         if not self.holds:
             self._schedule.pending -= len(self.queue)
         self.holds += 1
         self._schedule.lane_held(self)
 
     def release(self) -> None:
-        """Take back one hold."""
+        """Release one hold."""
         assert self.holds > 0, "a lane was released more often than held"
         self.holds -= 1
         if not self.holds:
@@ -63,7 +64,7 @@ class Lane:
             self._schedule.lane_released(self)
 
     def let_one_out(self) -> bool:
-        """Let the first entry happen although the lane is held; False when there is none."""
+        """Perform the first entry although the lane is held; return False if the lane is empty."""
         assert self.holds, f"{self.name} is not held"
         if not self.queue:
             return False
@@ -72,7 +73,7 @@ class Lane:
         return True
 
     def truncate(self, keep: int) -> list[tuple[Action, tuple[Any, ...]]]:
-        """Drop all but the first `keep` entries and return what was dropped."""
+        """Drop all but the first `keep` entries and return the dropped entries."""
         dropped = [self.queue.pop() for _ in range(len(self.queue) - keep)]
         dropped.reverse()
         if not self.holds:
@@ -83,12 +84,12 @@ class Lane:
 
 
 class Schedule:
-    """Decides what happens next; see the two kinds below.
+    """The order of events, of two kinds; see below.
 
     Attributes:
-        now_ns: virtual time; never goes back.
-        adversarial: whether durations mean nothing.
-        pending: entries on lanes that nobody holds. Timers do not count.
+        now_ns: virtual time; never decreases.
+        adversarial: True if durations have no meaning.
+        pending: number of entries on lanes without a hold. Timers do not count.
     """
 
     adversarial = False
@@ -99,21 +100,21 @@ class Schedule:
         self._numbers = itertools.count()
 
     def post(self, lane: Lane, delay_ns: int, action: Action, *arguments: Any) -> None:
-        """Let `action` happen on `lane`, not before `delay_ns` from now."""
+        """Schedule `action` on `lane`, at least `delay_ns` from now."""
         raise NotImplementedError
 
     def at(self, when_ns: Instant, action: Action, *arguments: Any) -> None:
-        """Let `action` happen at an instant; for timers, which wait for nothing else."""
+        """Schedule `action` at an instant, for timers, which wait for no other event."""
         raise NotImplementedError
 
     def lane_held(self, lane: Lane) -> None:
-        """A lane lets nothing out from now on."""
+        """Stop the events of a lane."""
 
     def lane_released(self, lane: Lane) -> None:
-        """A lane is free again; what was due meanwhile happens now, in order."""
+        """Resume the events of a lane; overdue events happen now, in order."""
 
     def lane_emptied(self, lane: Lane) -> None:
-        """What a lane held was dropped."""
+        """Forget a lane with dropped entries."""
 
 
 class TimedSchedule(Schedule):
@@ -145,11 +146,11 @@ class TimedSchedule(Schedule):
         lane._overdue = 0
 
     def next_ns(self) -> Instant | None:
-        """When the next thing happens; None when nothing will."""
+        """Return the instant of the next event; None without events."""
         return self._heap[0][0] if self._heap else None
 
     def step(self) -> bool:
-        """Let the next thing happen; False when there is none."""
+        """Perform the next event; return False without events."""
         heap = self._heap
         if not heap:
             return False
@@ -167,7 +168,7 @@ class TimedSchedule(Schedule):
         return True
 
     def run_until(self, until_ns: Instant) -> None:
-        """Let everything happen up to and at an instant; the clock then shows it."""
+        """Perform all events up to and at an instant; the clock then shows the instant."""
         heap, step = self._heap, self.step
         while heap and heap[0][0] <= until_ns:
             step()
@@ -175,15 +176,16 @@ class TimedSchedule(Schedule):
 
 
 class AdversarialSchedule(Schedule):
-    """No durations: any lane's head may be next; timers fire earliest first, when asked to.
+    """A schedule without durations: the head of any lane may be next.
 
-    Time goes on only with timers, so that a broker's retries cannot starve its waiting periods.
+    Timers fire earliest first, on request. Time advances only with timers, so that a broker's
+    retries cannot starve its waiting periods.
 
     Attributes:
-        names_taken: whether to keep what was taken last in `taken`.
-        taken: the lane whose head was taken last, with its number among those of the same name;
-            TIMER for a timer.
-        held: names of lanes of which nothing happens, whether they are there yet or not.
+        names_taken: True to keep the name of the last event in `taken`.
+        taken: the lane of the last event, with its number among the lanes of this name; TIMER for a
+            timer.
+        held: names of held lanes, present or future.
     """
 
     adversarial = True
@@ -219,7 +221,7 @@ class AdversarialSchedule(Schedule):
         self._remove(lane)
 
     def step(self) -> bool:
-        """Let the head of some lane happen; False when all lanes are empty or held."""
+        """Take the head of some lane; return False if all lanes are empty or held."""
         lane = self.draw()
         if lane is None:
             return False
@@ -227,12 +229,12 @@ class AdversarialSchedule(Schedule):
         return True
 
     def draw(self) -> Lane | None:
-        """Any lane on which something can happen now; None when there is none."""
+        """Return any lane with a possible event; None if there is none."""
         ready = self._ready
         return ready[int(self._random.random() * len(ready))] if ready else None
 
     def name_of(self, lane: Lane) -> str:
-        """What `take` is to be given for the head of this lane, as things stand."""
+        """Return the present argument of `take` for the head of this lane."""
         name, number = lane.name, 0
         for other in self._ready[: lane._place]:
             if other.name == name:
@@ -240,7 +242,7 @@ class AdversarialSchedule(Schedule):
         return f"{name}#{number}" if number else name
 
     def hold(self, name: str) -> bool:
-        """Let nothing out of lanes of this name, of later ones neither; False when held already."""
+        """Hold all lanes of this name, also later lanes; return False if held already."""
         if name in self.held:
             return False
         self.held[name] = {}
@@ -250,7 +252,7 @@ class AdversarialSchedule(Schedule):
         return True
 
     def release(self, name: str) -> bool:
-        """Take back `hold`; False when it was not held."""
+        """Undo `hold`; return False if the name was not held."""
         if name not in self.held:
             return False
         for lane in self.held.pop(name):
@@ -259,7 +261,7 @@ class AdversarialSchedule(Schedule):
         return True
 
     def take(self, name: str) -> bool:
-        """Let what a recorded choice names happen; False when there is nothing of the kind."""
+        """Perform the event of a recorded choice; return False if no such event is possible."""
         if name == TIMER:
             return self.fire()
         name, _, place = name.partition("#")
@@ -271,11 +273,11 @@ class AdversarialSchedule(Schedule):
         return True
 
     def draw_anew(self, random: Random) -> None:
-        """Draw from another stream from now on, however much was drawn from the first."""
+        """Draw from another random stream from now on, for any number of earlier draws."""
         self._random = random
 
     def take_head(self, lane: Lane) -> None:
-        """Let the head of a lane happen; there must be one, and nobody may hold it."""
+        """Take the head of a lane; the lane must have entries and no hold."""
         if self.names_taken:
             self.taken = self.name_of(lane)
         action, arguments = lane.queue.popleft()
@@ -285,7 +287,7 @@ class AdversarialSchedule(Schedule):
         action(*arguments)
 
     def fire(self, within_ns: int = PATIENCE_NS) -> bool:
-        """Let the earliest timer happen; False when there is none so soon."""
+        """Fire the earliest timer; return False if no timer is due within `within_ns`."""
         if not self._timers or self._timers[0][0] > self.now_ns + within_ns:
             return False
         self.taken = TIMER

@@ -1,4 +1,4 @@
-"""A whole simulated cluster, with verbs for whoever writes its story.
+"""A whole simulated cluster, with verbs for the authors of stories.
 
 cluster = SimulatedCluster(topology, protocol, seed=7)
 oil = cluster.subscribe("b3", "topic = 'oil'")
@@ -70,7 +70,7 @@ from brokerd.wire.attributes import decode_attribute_table, decode_attributes, e
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One publication, as its publisher knows it."""
+    """One publication, identified by its publisher."""
 
     client: ClientId
     sequence: int
@@ -80,33 +80,34 @@ class Published:
 
 
 class NotQuietError(Exception):
-    """A cluster has not come to rest in the time it was given; says who still waits for what."""
+    """A cluster has not become quiet in time; the message lists the unfinished work."""
 
 
 class SimulatedCluster:
     """Brokers, links and clients under one virtual clock.
 
     Args:
-        topology: what it sets of the protocol rules, unless `parameters` say otherwise.
+        topology: parameters of the protocol in the topology apply, unless `parameters` override
+            them.
         seed: the same seed, calls and code give the same history.
-        strict: raise InvariantViolated as soon as something promised does not hold.
-        trace: keep the last steps and a digest of all.
+        strict: raise InvariantViolated as soon as a promise is broken.
+        trace: keep the last steps and a digest of all steps.
         adversarial: no durations; see AdversarialSchedule.
-        own_clocks: without durations, each broker goes by a clock of its own, which whoever writes
-            the story moves, and each client's application takes what it gets in its own time.
-            Each broker is looked into after each of its steps.
-        make_network: of another kind, for tests.
-        watcher: told of every step of every broker.
+        own_clocks: without durations, each broker has a clock of its own, advanced by the author of
+            the story, and each client's application takes its deliveries at its own time. The
+            checks examine each broker after each of its steps.
+        make_network: class of the network, for tests.
+        watcher: called with every step of every broker.
 
     Attributes:
-        oracle: judges deliveries; `oracle.judge_end()` says what is missing.
-        graph: the overlay that the protocol runs on.
-        brokers: by number.
-        clients: by name.
-        held: clients on their way that keep to themselves what they receive.
+        oracle: judges deliveries; `oracle.judge_end()` reports missing deliveries.
+        graph: the overlay of the protocol.
+        brokers: brokers by number.
+        clients: clients by name.
+        held: moving clients that withhold their deliveries from the application.
         gone: brokers that were decommissioned, and their clients with them, or are lost.
         checker: judges single steps.
-        redirected: how often a client has gone where its broker told it to.
+        redirected: number of clients that followed a redirect.
     """
 
     def __init__(
@@ -132,7 +133,8 @@ class SimulatedCluster:
         self.parameters = parameters or parameters_on(topology, protocol)
         self.graph = graph_of(topology, definition_of(protocol).kind)
         self.schedule: Schedule
-        # Its own stream: choices that are given instead of drawn leave the network's alone.
+        # A stream of its own: given choices instead of drawn choices leave the network's stream
+        # alone.
         order = Random(f"order {seed}")
         self.schedule = AdversarialSchedule(order) if adversarial else TimedSchedule()
         network = network or NetworkParameters(session=topology.session_parameters())
@@ -192,7 +194,7 @@ class SimulatedCluster:
 
     @property
     def tree(self) -> PrimaryTree:
-        """Its graph, where the protocol runs on a tree."""
+        """The graph as a tree, for protocols on trees."""
         return tree_of(self.graph)
 
     def start(self) -> Self:
@@ -200,18 +202,18 @@ class SimulatedCluster:
         for broker in self.brokers:
             if not broker.alive:
                 broker.start()
-        if self._own_clocks:  # checks look at all cores, so all must be there
+        if self._own_clocks:  # checks examine all cores, so all must exist
             self.checker.looks_at = self.brokers
         return self
 
     def join(self, name: str, at: str, *further: str, place: str = "") -> "BrokerHandle":
-        """A new broker is to be linked to `at`; it has yet to start.
+        """Link a new broker to `at`, without a start of the broker.
 
-        In a tree it is a leaf, and all near are told; in a hierarchy all are, and it may have
-        `further` links and an address, `place`.
+        In a tree the new broker is a leaf, and all near brokers are notified. In a hierarchy all
+        brokers are notified, and the new broker may have `further` links and an address, `place`.
 
         Raises:
-            ConfigError: it cannot join so; nothing has changed then.
+            ConfigError: the broker cannot join; the cluster is unchanged.
         """
         before = self.topology
         self._change(before.with_joined(Joined(name, at, "", place, further), "join"))
@@ -223,10 +225,10 @@ class SimulatedCluster:
         return self.broker(name)
 
     def leave(self, name: str) -> None:
-        """A broker, which has no clients any more, stops, and all near are told, or simply all.
+        """Stop a broker without clients, and notify all near brokers, or all brokers.
 
         Raises:
-            ConfigError: it cannot leave; nothing has changed then.
+            ConfigError: the broker cannot leave; the cluster is unchanged.
         """
         number, before = self.topology.number_of(name), self.topology
         near = [other for other in self._near(number) if other.alive]
@@ -240,7 +242,7 @@ class SimulatedCluster:
     def _tell_change(
         self, before: Topology, links: TopologyGrown | TopologyShrunk, near: list[SimulatedBroker]
     ) -> None:
-        """Of other links tell all near; of another section of the overlay's kind tell all."""
+        """Notify near brokers of links, or all brokers of a section of the overlay."""
         if self.topology.sections == before.sections:
             for broker in near:
                 broker.tell(links)
@@ -250,7 +252,7 @@ class SimulatedCluster:
                 broker.tell(OverlayChanged(self.graph.overlay))
 
     def change_role(self, name: str, role: str) -> bool:
-        """A broker comes to be something else in the overlay, and all are told; or it cannot."""
+        """Change the role of a broker and notify all; return False if impossible."""
         definition = definition_of(self.protocol)
         try:
             topology = self.topology.with_role(name, role, "role")
@@ -265,12 +267,12 @@ class SimulatedCluster:
         return True
 
     def decommission(self, name: str) -> list[str]:
-        """Have all others go on for good without a broker that is down, as an operator does.
+        """Decommission a broker that is down, for all other brokers, as an operator does.
 
-        Its clients end with it: what they are owed nobody has any more.
+        The clients of the broker end, because no other broker has their owed publications.
 
         Returns:
-            Why that cannot be now, in words; nothing has changed then.
+            Reasons against the decommission, in words; the cluster is then unchanged.
         """
         number = self.topology.number_of(name)
         others = [each for each in self.brokers if each.number not in (number, *self.gone)]
@@ -301,7 +303,7 @@ class SimulatedCluster:
         return [each for each in present if each.number not in self.gone]
 
     def _lose(self, client: SimulatedClient) -> None:
-        """A client ends with its broker, and is owed nothing any more."""
+        """End a client with its broker, without further owed publications."""
         for number in client.core.subscriptions:
             self.oracle.unsubscribed(client.name, number)
         client.leave()
@@ -310,11 +312,11 @@ class SimulatedCluster:
     # ------------------------------------------------------------ names
 
     def broker(self, name: str) -> "BrokerHandle":
-        """The verbs of a broker."""
+        """Return the verbs of a broker."""
         return BrokerHandle(self, self.brokers[self.topology.number_of(name)])
 
     def link(self, a: str, b: str) -> "LinkHandle":
-        """The verbs of whatever sessions two brokers have, or a client and its broker."""
+        """Return the verbs of all sessions between two brokers, or a client and its broker."""
         return LinkHandle(self, self._peer(a), self._peer(b))
 
     def _peer(self, name: str) -> Peer:
@@ -323,7 +325,7 @@ class SimulatedCluster:
     # ------------------------------------------------------------ clients
 
     def client(self, name: ClientId, broker: str, publishes: bool = False) -> SimulatedClient:
-        """The client called so; made, and dialling, when it is new."""
+        """Return the client with this name; a new client is created and dials."""
         client = self.clients.get(name)
         if client is None:
             client = self._add_client(name, broker, publishes)
@@ -356,7 +358,7 @@ class SimulatedCluster:
     def subscribe(
         self, broker: str, predicate: str | Predicate = "true", client: ClientId | None = None
     ) -> "Subscription":
-        """A new subscription at a broker, of a client of its own unless one is named."""
+        """Return a new subscription at a broker, for a new client unless `client` is given."""
         name = client or f"s{sum(key.startswith('s') for key in self.clients) + 1}-{broker}"
         subscriber = self.client(name, broker)
         wanted = self._parse(predicate) if isinstance(predicate, str) else predicate
@@ -369,23 +371,23 @@ class SimulatedCluster:
     def consume(
         self, broker: str, predicate: str | Predicate = "true", *, uncommitted: int, name: str = ""
     ) -> "Subscription":
-        """The subscription of a new client that keeps nothing, and has its broker keep a token.
+        """Return the subscription of a new client without state, with a token at the broker.
 
         Args:
-            uncommitted: how many publications it takes before it commits.
+            uncommitted: number of publications that the client takes before a commit.
         """
         name = name or f"c{len(self.consumers) + 1}-{broker}"
         self.consumers[name] = uncommitted
         return self.subscribe(broker, predicate, name)
 
     def unsubscribe(self, client: ClientId, number: int = 1) -> None:
-        """A client ends one of its subscriptions."""
+        """End a subscription of a client."""
         self.oracle.unsubscribed(client, number)
         self.note(f"unsubscribe {client}/{number}")
         self.clients[client].unsubscribe(number)
 
     def detach(self, client: ClientId) -> None:
-        """A client leaves for good, and says so; it has published what it had to."""
+        """Detach a client for good; all its publications must be complete."""
         state = self.clients[client]
         for number in state.core.subscriptions:
             self.oracle.unsubscribed(client, number)
@@ -393,10 +395,10 @@ class SimulatedCluster:
         state.detach()
 
     def forget(self, client: ClientId, keeps: int | None = None) -> SimulatedClient:
-        """A client's process dies with its memory; another one of that name asks again.
+        """Restart a client's process without its memory, and repeat its requests.
 
         Args:
-            keeps: for how many of all that it has ever asked for, from the first on; None for all.
+            keeps: number of requests to repeat, from the first request on; None for all.
         """
         old = self.clients[client]
         wanted = self._asked.get(client, [])[:keeps]
@@ -420,9 +422,9 @@ class SimulatedCluster:
         return new
 
     def _older_token(self, client: SimulatedClient) -> Mapping[int, Positions]:
-        """Where a process that begins anew finds that the one before had come to, in half of them.
+        """Return older positions as the token of a restarted process, in half of the cases.
 
-        Only where the protocol tells who comes back with it what is not kept any more.
+        Only if the protocol reports released publications to clients that return with a token.
         """
         random = Random(f"token of {client.name} at {self.schedule.now_ns}")
         if not client.tokens or random.random() < 0.5:
@@ -431,22 +433,22 @@ class SimulatedCluster:
         return random.choice(client.tokens)
 
     def _on_refused(self, client: SimulatedClient, refused: Refused) -> None:
-        """The application makes do without: it has too many, or had others before it forgot."""
+        """Accept a refusal if the client has too many subscriptions or lost its memory."""
         number, most = refused.number, self.parameters.client_subscriptions
         if refused.request != "subscribe" or (number <= most and client.name not in self._forgot):
             raise InvariantViolated("refused", f"{client.name}: {refused}")
         if client.core.predicates.get(number) == NOTHING:
             if client.name not in self._forgot:
                 raise InvariantViolated("refused", f"{client.name} cannot move: {refused}")
-            client.unsubscribe(number)  # it tries again with the next number
+            client.unsubscribe(number)  # the client retries with the next number
             return
         if number in client.core.subscriptions:
             self.unsubscribe(client.name, number)
 
     def _on_redirected(self, client: SimulatedClient, addresses: Sequence[str]) -> None:
-        """As the client library does: go to the first that is known, where that costs nothing.
+        """Follow a redirect to the first present broker, if free of cost.
 
-        One that is told so long ago that the broker is gone for good meanwhile stays.
+        A client stays if all brokers of an old redirect have been removed since.
         """
         core = client.core
         if core.home is None:
@@ -472,12 +474,13 @@ class SimulatedCluster:
         over: Callable[[ClientId, bool], bool],
         arrived: Callable[[], None] = lambda: None,
     ) -> ClientMove:
-        """A client moves to another broker, where it has another name.
+        """Move a client to another broker, under another name.
 
         Args:
-            over: told the name, and whether the old broker has delivered all it had, when the
-                move is over; says whether the client's streams must go on without a step.
-            arrived: called when it has what was kept for it.
+            over: called at the end of the move with the new name, and True if the old broker has
+                delivered everything; returns True if the client's streams must continue without a
+                gap.
+            arrived: called when the client has received its kept publications.
         """
         name = f"{client.partition('-')[0]}.-{broker}"
 
@@ -511,14 +514,14 @@ class SimulatedCluster:
 
     @property
     def clients_leave_freely(self) -> bool:
-        """Whether a client may go to another broker whatever it has asked for."""
+        """True if a client may leave for another broker with any requests."""
         return definition_of(self.protocol).promises.leaves_freely
 
     def reattach(self, client: ClientId, broker: str) -> None:
-        """A client goes on at another broker under its own name, without asking the one it leaves.
+        """Attach a client to another broker under the same name, without notice to the old broker.
 
-        Its subscriptions have all started once, and nothing that it has asked for is unanswered;
-        unless its protocol has clients leave freely.
+        All subscriptions of the client have started once, and no request is unanswered, unless
+        clients of the protocol leave freely.
         """
         self.note(f"reattach {client} {broker}")
         number = self.topology.number_of(broker)
@@ -526,7 +529,7 @@ class SimulatedCluster:
         self.clients[client].go_to(self._home(broker), number)
 
     def _home(self, broker: str) -> Home:
-        """What a client knows of a broker that it has gone to."""
+        """Return the client's view of its new broker."""
         promises = definition_of(self.protocol).promises
         return Home(
             broker,
@@ -545,14 +548,14 @@ class SimulatedCluster:
         payload: bytes = b"",
         **attributes: Scalar,
     ) -> Published:
-        """One publication at a broker; by default of the client `p-<broker>`."""
+        """Publish one publication at a broker, by default as the client `p-<broker>`."""
         blob = encode_attributes(attributes)
         return self.publish_run(broker, [(blob, payload)], client)[0]
 
     def publish_run(
         self, broker: str, contents: list[tuple[bytes, bytes]], client: ClientId | None = None
     ) -> list[Published]:
-        """Publications (attribute blob, payload) that leave as one run."""
+        """Publish (attribute blob, payload) pairs as one run."""
         publisher = self.client(client or f"p-{broker}", broker, publishes=True)
         first = publisher.publish(contents)
         for sequence, (blob, payload) in enumerate(contents, first):
@@ -561,18 +564,18 @@ class SimulatedCluster:
         return [Published(publisher.name, first + place) for place in range(len(contents))]
 
     def name_of(self, source: SourceId) -> ClientId:
-        """Which client publishes under a source."""
+        """Return the client that publishes under a source."""
         return next(name for name, client in self.clients.items() if client.core.source == source)
 
     # ------------------------------------------------------------ time
 
     def run_for(self, seconds: float) -> None:
-        """Let this much virtual time pass."""
+        """Run for this virtual time."""
         assert isinstance(self.schedule, TimedSchedule), "without durations no time can pass"
         self.schedule.run_until(self.schedule.now_ns + int(seconds * SECOND_NS))
 
     def step(self, until_ns: Instant) -> bool:
-        """Let the next thing happen; False when there is none up to `until_ns`."""
+        """Perform the next event; return False if no event is due up to `until_ns`."""
         assert isinstance(self.schedule, TimedSchedule), "an adversary knows no instants"
         next_ns = self.schedule.next_ns()
         if next_ns is None or next_ns > until_ns:
@@ -580,10 +583,10 @@ class SimulatedCluster:
         return self.schedule.step()
 
     def run_until_quiet(self, limit_s: float = 60.0) -> None:
-        """Run until nothing is under way but retries towards what cannot be reached.
+        """Run until nothing is in flight except retries towards unreachable endpoints.
 
         Raises:
-            NotQuietError: it does not become quiet within `limit_s` of virtual time.
+            NotQuietError: the cluster is not quiet within `limit_s` of virtual time.
         """
         assert isinstance(self.schedule, TimedSchedule), "an adversary is never quiet"
         until_ns = self.schedule.now_ns + int(limit_s * SECOND_NS)
@@ -596,10 +599,10 @@ class SimulatedCluster:
                     return
 
     def is_quiet(self) -> bool:
-        """Whether nothing is under way and everyone has the sessions that can be had.
+        """Return True if nothing is in flight and every possible session is established.
 
-        Links may stay broken: once a broker has found out that it cannot reach another one, its
-        further attempts, as long as they cannot succeed, disturb nobody.
+        Links may stay broken: once a broker has failed to reach another broker, further attempts,
+        as long as no attempt can succeed, are ignored.
         """
         return self.schedule.pending == 0 and not self.unsettled()
 
@@ -609,12 +612,13 @@ class SimulatedCluster:
         all_attempts: bool = True,
         may_ask: Callable[[BrokerNumber], bool] = lambda broker: True,
     ) -> list[str]:
-        """Who still waits for a session or an answer that can be had, in words.
+        """Return the waits for possible sessions or answers, in words.
 
         Args:
-            all_attempts: whether an attempt counts that cannot succeed, until it has failed. One
-                that is made again after a wait never does.
-            may_ask: whether clients of a broker get an answer there to what they end.
+            all_attempts: True to count an attempt that cannot succeed, until its failure. A
+                repeated attempt after a wait never counts.
+            may_ask: returns True if clients of a broker can receive an answer to the end of a
+                subscription.
         """
         lines = []
         for broker in self.brokers:
@@ -657,20 +661,20 @@ class SimulatedCluster:
                 lines.append(f"{client.name} was told to ask again")
         return lines
 
-    # ------------------------------------------------------------ what happened
+    # ------------------------------------------------------------ records
 
     def note(self, what: str) -> None:
-        """Put a line of our own into the trace."""
+        """Add a line to the trace."""
         if self.trace is not None:
             self.trace.note(self.schedule.now_ns, what)
 
     def reasons(self, broker: str) -> list[str]:
-        """Why a broker's core withheld, refused or ignored something, in order."""
+        """Return the reasons of a core for withheld, refused or ignored items, in order."""
         records = self.brokers[self.topology.number_of(broker)].recorded
         return [str(details["reason"]) for _, details in records if "reason" in details]
 
     def statistics(self) -> dict[str, int]:
-        """The sum of all live brokers' counters."""
+        """Return the sum of all live brokers' counters."""
         total: dict[str, int] = {}
         for broker in self.brokers:
             if broker.alive:
@@ -680,10 +684,10 @@ class SimulatedCluster:
 
     @property
     def broker_events(self) -> int:
-        """How many events the cores of all brokers have handled."""
+        """The number of events that the cores of all brokers have handled."""
         return sum(broker.events for broker in self.brokers)
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ internals
 
     def _add_broker(self, name: str) -> BrokerNumber:
         number = len(self.brokers)
@@ -718,7 +722,7 @@ class SimulatedCluster:
         return self._fresh_core(number)
 
     def _fresh_core(self, number: BrokerNumber) -> DeliveryProtocol:
-        """A core like a broker's own when it started."""
+        """Return a core equal to a broker's core at its start."""
         return make_protocol(
             self.protocol,
             number,
@@ -729,10 +733,10 @@ class SimulatedCluster:
         )
 
     def repeat_events(self, number: BrokerNumber) -> None:
-        """I17: the events that were kept of a broker give a fresh core the same effects.
+        """Check I17: the kept events of a broker give a fresh core the same effects.
 
         Raises:
-            InvariantViolated: they do not.
+            InvariantViolated: the effects differ.
         """
         broker = self.brokers[number]
         core = self._fresh_core(number)
@@ -745,13 +749,13 @@ class SimulatedCluster:
                 )
 
     def recount(self) -> int:
-        """Count again what brokers and clients keep count of; all must be at rest.
+        """Recompute the counters of brokers and clients; the cluster must be at rest.
 
         Returns:
-            How many counters were counted again.
+            The number of recomputed counters.
 
         Raises:
-            InvariantViolated: names a counter that is wrong.
+            InvariantViolated: a counter is wrong; names the counter.
         """
         recounts = simulated(self.protocol).recounts
         living = [broker for broker in self.staying if broker.alive]
@@ -760,7 +764,7 @@ class SimulatedCluster:
         return counted + sum(check_recounts(each.name, each.core, ()) for each in clients)
 
     def check_internals(self) -> None:
-        """Look into every broker; what random steps leave behind must make sense."""
+        """Check the internal state of every broker after random steps."""
         self.checker.look_into(self.brokers)
 
     def _has_publishers(self, number: BrokerNumber) -> bool:
@@ -780,22 +784,22 @@ def _farewell(broker: SimulatedBroker, leaving: BrokerNumber) -> Farewell:
 
 
 class BrokerHandle:
-    """What can be done to a broker; each verb returns the handle."""
+    """The verbs of a broker; each verb returns the handle."""
 
     def __init__(self, cluster: SimulatedCluster, broker: SimulatedBroker) -> None:
         self._cluster = cluster
         self.broker = broker
 
     def kill(self) -> Self:
-        """The process dies, with everything that was not durable."""
+        """Kill the process, with the loss of all volatile state."""
         return self._do("kill", self.broker.kill)
 
     def start(self) -> Self:
-        """A new incarnation on the same disk."""
+        """Start a new incarnation on the same disk."""
         return self._do("start", self.broker.start)
 
     def put_back(self, copy: tuple[Any, ...] | None) -> Self:
-        """Replace its disk by an older copy, or by an empty one, and accept what is lost."""
+        """Replace the disk by an older copy, or by an empty disk, and accept the loss."""
         self._cluster.oracle.accepts_losses = True
         self.broker.disk.put_back(copy)
         return self._do("accept-loss", self.broker.accept_loss)
@@ -805,27 +809,27 @@ class BrokerHandle:
         return self.kill().start()
 
     def absorb(self) -> Self:
-        """Takes everything in and lets only signs of life out."""
+        """Receive everything and send only signs of life."""
         return self._do("absorb", self.broker.absorb)
 
     def omit_sends(self) -> Self:
-        """Handles everything and lets only signs of life out."""
+        """Handle everything and send only signs of life."""
         return self._do("send-omission", self.broker.omit_sends)
 
     def release(self) -> Self:
-        """Lets go what it absorbed, in order."""
+        """Handle and send the absorbed messages, in order."""
         return self._do("release", self.broker.release)
 
     def freeze(self) -> Self:
-        """Its time stops."""
+        """Stop the time of the broker."""
         return self._do("freeze", self.broker.freeze)
 
     def thaw(self) -> Self:
-        """Its time goes on."""
+        """Resume the time of the broker."""
         return self._do("thaw", self.broker.thaw)
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """What its core says about itself."""
+        """Return the status of the core."""
         return self.broker.core.status()
 
     def _do(self, verb: str, action: Any) -> Self:
@@ -835,7 +839,7 @@ class BrokerHandle:
 
 
 class LinkHandle:
-    """What can be done to the sessions between two endpoints; each verb returns the handle."""
+    """The verbs of the sessions between two endpoints; each verb returns the handle."""
 
     def __init__(self, cluster: SimulatedCluster, a: Peer, b: Peer) -> None:
         self._cluster = cluster
@@ -844,42 +848,42 @@ class LinkHandle:
         self._b = b
 
     def cut(self, which: WhichWay = "both") -> Self:
-        """What is under way is lost; `out` is from the first to the second."""
+        """Cut the link and lose messages in flight; `out` is from first to second."""
         self._note(f"cut {which}")
         self._network.cut(self._a, self._b, which)
         return self
 
     def blackhole(self, which: WhichWay = "both") -> Self:
-        """Nothing passes, nothing is lost."""
+        """Block all messages without a loss."""
         self._note(f"blackhole {which}")
         self._network.blackhole(self._a, self._b, which)
         return self
 
     def absorb(self, which: WhichWay = "both") -> Self:
-        """Only signs of life pass; `out` is from the first to the second."""
+        """Pass only signs of life; `out` is from the first to the second."""
         self._note("absorb" if which == "both" else f"absorb {which}")
         self._network.absorb_link(self._a, self._b, which)
         return self
 
     def let_one_pass(self) -> bool:
-        """The first message arrives that was absorbed on its way from the first to the second."""
+        """Deliver the first absorbed message from the first to the second end."""
         self._note("let one pass")
         return self._network.let_one_pass(self._a, self._b)
 
     def delay(self, delay_ns: int) -> Self:
-        """Everything takes longer."""
+        """Delay every message."""
         self._note(f"delay {delay_ns}")
         self._network.delay(self._a, self._b, delay_ns)
         return self
 
     def heal(self) -> Self:
-        """All faults of the link end."""
+        """End all faults of the link."""
         self._note("heal")
         self._network.heal(self._a, self._b)
         return self
 
     def suspect(self) -> Self:
-        """The first end takes the second for dead."""
+        """Suspect the second end at the first end."""
         self._note("suspect")
         end = self._network.endpoints[self._a].ends.get(self._b)
         if end is not None:
@@ -891,7 +895,7 @@ class LinkHandle:
 
 
 class Subscription:
-    """A subscription and what its application has seen of it."""
+    """A subscription with the view of its application."""
 
     def __init__(self, cluster: SimulatedCluster, client: SimulatedClient, number: int) -> None:
         self._cluster = cluster
@@ -900,12 +904,12 @@ class Subscription:
 
     @property
     def received(self) -> list[Published]:
-        """What the application got, in order."""
+        """Deliveries to the application, in order."""
         return list(self._received())
 
     @property
     def started(self) -> bool:
-        """Whether the client was told that it has started."""
+        """True if the client was notified of the start."""
         return self.number in self.client.started_numbers
 
     def _received(self) -> Iterator[Published]:

@@ -1,7 +1,7 @@
-"""Simulated consumers: applications that keep nothing, and have their broker keep a token.
+"""Simulated consumers: applications without state, with a token at their broker.
 
-Such an application takes what there is, up to what it may leave uncommitted, does something about
-it, has that committed, and waits for the answer before it takes more.
+Such an application takes available publications up to its limit of uncommitted publications,
+processes them, commits, and waits for the answer before the next publications.
 """
 
 from typing import Any, Final
@@ -18,12 +18,12 @@ WORKS_NS: Final = 5 * MILLISECOND_NS
 
 
 class SimulatedConsumer(SimulatedClient):
-    """A client with one subscription, whose broker keeps how far it is committed.
+    """A client with one subscription and committed positions at the broker.
 
     Attributes:
-        uncommitted: how many publications it takes before it commits.
-        again: what it was given marked as redelivered, in order.
-        works_ns: how long it needs for what it has taken, at most.
+        uncommitted: number of publications that the application takes before a commit.
+        again: publications that were marked as redelivered, in order.
+        works_ns: maximum time of processing.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class SimulatedConsumer(SimulatedClient):
 
     @staticmethod
     def make_core(name: str, incarnation: int = 1) -> ClientCore:
-        """A process that knows nothing."""
+        """Return the core of a process without state."""
         return ClientCore(name, publishes=False, incarnation=incarnation, in_transactions=True)
 
     def subscribe(self, predicate: Predicate) -> int:
-        """See SimulatedClient."""
+        """Subscribe once, as a consumer."""
         assert self._consumption is None, f"{self.name} consumes one subscription"
         number = self.core.consume(predicate, self.uncommitted)
         self.received[number] = []
@@ -56,7 +56,7 @@ class SimulatedConsumer(SimulatedClient):
 
     @property
     def waits(self) -> str:
-        """See SimulatedClient."""
+        """Unanswered requests, including a commit."""
         if self._is_busy and not self.core.is_detaching and self.core.subscriptions:
             return "what it has consumed to be committed"
         return super().waits
@@ -79,7 +79,7 @@ class SimulatedConsumer(SimulatedClient):
         self._work()
 
     def _work(self) -> None:
-        """Take what there is; what is done about it is seen at once, and committed later."""
+        """Take available publications, visible at once, and schedule their commit."""
         consumption = self._consumption
         if self._is_busy or consumption is None or not self.core.subscriptions:
             return

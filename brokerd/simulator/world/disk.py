@@ -1,4 +1,4 @@
-"""The disk of one simulated broker: what a crash loses is what was not yet durable."""
+"""The disk of one simulated broker; a crash loses writes that were not durable."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -22,20 +22,20 @@ from brokerd.units import MILLISECOND_NS
 
 LAZY_NS = 50 * MILLISECOND_NS
 LARGEST_PAGE = 4
-"""So few records are read at once, that cores do not take one answer for all there are."""
+"""A small limit of records per read, so that cores do not treat one answer as complete."""
 
 
 class SimulatedDisk:
-    """Transactions become durable one after another, in the order they were committed.
+    """A disk whose transactions become durable one after another, in the order of commits.
 
-    So do changes of logs, apart from them. A crash keeps some of those that nobody was told
-    about: any number from the front.
+    Changes of logs have an order of their own. A crash keeps any number of unconfirmed writes from
+    the front.
 
     Args:
-        delay_ns: until a transaction is durable that somebody waits for, at least; 0 where there
-            are no durations, so that none is drawn.
-        logs: their names.
-        tell: is handed what the core is to know.
+        delay_ns: minimum time until a transaction with a token is durable; 0 without durations, so
+            that no time is drawn.
+        logs: names of the logs.
+        tell: receives events for the core.
     """
 
     def __init__(
@@ -65,19 +65,19 @@ class SimulatedDisk:
         self.log_lane = Lane(schedule, self._log_lane_name)
 
     def commit(self, changes: tuple[Change, ...], token: int | None) -> None:
-        """Take a transaction in; with a token, say when it is durable."""
+        """Accept a transaction; with a token, report its durability."""
         for change in changes:
             _check_storable(change.value, f"broker {self._broker}: {change}")
         self._committed += 1
         self._waiting.append((self._committed, changes))
         if token is None and len(self._waiting) > 1 and not self._schedule.adversarial:
-            return  # the group that is already waiting takes it along
+            return  # the waiting group includes this transaction
         delay_ns = self._draw_delay(LAZY_NS if token is None else self._delay_ns)
         lane = self.lane if token is not None else Lane(self._schedule, self._lane_name)
         self._schedule.post(lane, delay_ns, self._flush, self._crashes, self._committed, token)
 
     def log(self, effect: LogEffect) -> None:
-        """Change a log, or read it; an answer follows where the effect has one."""
+        """Change or read a log; an answer follows for effects with an answer."""
         self._logs.take(effect)
         self._logs_changed += 1
         self._log_effects.append((self._logs_changed, effect))
@@ -85,39 +85,39 @@ class SimulatedDisk:
         if isinstance(effect, Append):
             answered = effect.token is not None
         elif not answered:
-            return  # what comes next takes it along
+            return  # the next write includes this effect
         delay_ns = self._draw_delay(self._delay_ns if answered else LAZY_NS)
         lane = self.log_lane if answered else Lane(self._schedule, self._log_lane_name)
         self._schedule.post(lane, delay_ns, self._write_logs, self._crashes, self._logs_changed)
 
     def ends(self) -> Mapping[str, LogEnds]:
-        """What a restarted broker finds of its logs."""
+        """Return the ends of the logs for a restarted broker."""
         return self._logs.ends()
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether a crash may lose something."""
+        """True if a crash may lose writes."""
         return bool(self._waiting or self._log_effects)
 
     def contents(self) -> tuple[Any, ...]:
-        """All that is durable: rows, and logs."""
+        """Return all durable rows and logs."""
         return self.recovered(), self._logs.contents()
 
     def copy(self) -> tuple[Any, ...]:
-        """Return a copy of all that is durable, for `put_back`."""
+        """Return a copy of all durable rows and logs, for `put_back`."""
         return deepcopy((self._tables, self._logs.contents()))
 
     def put_back(self, copy: tuple[Any, ...] | None) -> None:
-        """Replace all that is durable by an older copy, or by nothing; after a crash."""
+        """Replace all durable data by an older copy, or by nothing; only after a crash."""
         tables, logs = deepcopy(copy) if copy is not None else ({}, ())
         self._tables = tables
         self._logs.put_back(logs)
 
     def crash(self, kept: int | None = None) -> None:
-        """Keep what was durable and, of the rest, a part from the front.
+        """Keep durable data and a front part of the other writes.
 
         Args:
-            kept: at most so many transactions, and changes of logs; None draws how many.
+            kept: maximum number of transactions and of changes of logs; None draws the number.
         """
         if self._log_effects:
             for _ in range(self._draw_kept(len(self._log_effects), kept)):
@@ -132,7 +132,7 @@ class SimulatedDisk:
         self.lane = Lane(self._schedule, self._lane_name)
 
     def recovered(self) -> Mapping[str, Mapping[str, Any]]:
-        """What a restarted broker finds: table → key → value, tuples as lists."""
+        """Return the rows for a restarted broker: table → key → value, tuples as lists."""
         return {
             table: {key: _as_stored(value) for key, value in rows.items()}
             for table, rows in self._tables.items()

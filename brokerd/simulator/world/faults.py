@@ -1,8 +1,8 @@
-"""Faults of a swarm: kinds, stages, and how many elements may fail at once.
+"""Faults of a swarm: kinds, stages, and the limit of simultaneous failures.
 
-A fault has stages (absorb, kill, start) and one element, a broker or a link, that counts as
-failed from the first stage until the last one is over and, for a broker that was restarted,
-until it has recovered.
+A fault has stages (absorb, kill, start) and one element, a broker or a link. The element counts as
+failed from the first stage to the end of the last stage and, for a restarted broker, until its
+recovery.
 
 Paper: [DFT11] abstract, §II (at most δ concurrent failures).
 """
@@ -29,28 +29,29 @@ BROKER_KINDS = (
 )
 LINK_KINDS = ("cut", "cut_one_way", "blackhole", "absorb_link_then_cut", "absorb_link_then_heal")
 FREE_KINDS = ("suspect", "delay", "client_drop", "slow_client")
-"""These disturb without making an element fail."""
+"""Disturbances that fail no element."""
 
 CLIENT_KINDS = ("client_drop", "slow_client", "client_away")
-"""These concern one client: its session ends, it takes slowly, it cannot reach its broker."""
+"""Faults of one client: its session ends, it takes slowly, it cannot reach its broker."""
 
 KILL_FOR_GOOD = "kill_for_good"
-"""A leaf dies, and the others go on without it, where they can; it comes back all the same."""
+"""A leaf crashes, and the others continue without this broker if possible; it restarts later."""
 
 LOST = "lost"
-"""Brokers die at the same moment, and never come back."""
+"""Brokers crash at the same moment, and never return."""
 
 RESTORED = "restored"
-"""A broker dies and starts on an older copy of its disk, or an empty one; the loss is accepted."""
+"""A broker crashes and starts on an older copy of its disk, or an empty disk, with accepted
+loss."""
 
 COPY, EMPTY = "copy", "empty"
-"""What is put back."""
+"""The kinds of restored disks."""
 
 PARTITION = "partition"
-"""No session passes from one side of a link to the other, past its ends either."""
+"""No session passes from one side of a link to the other, also beyond the ends of the link."""
 
 OLD_MESSAGE = "old_message"
-"""A message of a session that is over reaches a core, as from a careless driver."""
+"""A message of a closed session reaches a core, as from an incorrect driver."""
 
 STAGES = {
     "kill": 2,
@@ -75,15 +76,15 @@ STAGES = {
     PARTITION: 2,
     OLD_MESSAGE: 1,
 }
-"""How many stages each kind has, the first one included."""
+"""Number of stages by kind, with the first stage."""
 
 
 class Fault:
-    """One fault on its way through its stages.
+    """One fault with its remaining stages.
 
     Attributes:
-        kind: its name in the ledger.
-        element: the broker or link that fails; None for a disturbance that fails nothing.
+        kind: name in the ledger.
+        element: the failed broker or link; None for a disturbance without a failure.
     """
 
     def __init__(self, kind: str, element: BrokerNumber | Link | None, stages: list[Stage]) -> None:
@@ -93,15 +94,15 @@ class Fault:
 
     @property
     def stages_left(self) -> int:
-        """How many stages are still to come."""
+        """The number of remaining stages."""
         return len(self._stages)
 
     def advance(self) -> None:
-        """Carry out the next stage."""
+        """Perform the next stage."""
         self._stages.pop(0)()
 
     def touches(self, path: tuple[BrokerNumber, ...]) -> bool:
-        """Whether a path leads through the failed element."""
+        """Return True if a path contains the failed element."""
         if isinstance(self.element, tuple):
             a, b = self.element
             return any(pair in ((a, b), (b, a)) for pair in pairwise(path))
@@ -109,19 +110,19 @@ class Fault:
 
 
 class Faults:
-    """Begins, advances and ends faults, never more than allowed at once.
+    """The faults of a run, within the limits of simultaneous failures.
 
     Args:
-        failures_at_once: how many elements may be failed.
-        links_at_once: how many links may fail together while no broker does; failures of links
-            alone may not break safety, however many.
+        failures_at_once: maximum number of failed elements.
+        links_at_once: maximum number of failed links while no broker has failed; failures of links
+            alone must not break safety, in any number.
 
     Attributes:
-        active: faults that have begun and are not over.
-        landed: how often each kind has begun.
-        at_crash: counters that died with brokers, added up.
-        lost: how many brokers never come back.
-        restarted: how many brokers ended by themselves and were started again.
+        active: faults that have begun and not ended.
+        landed: number of begun faults by kind.
+        at_crash: sums of the counters of crashed brokers.
+        lost: number of brokers that never return.
+        restarted: number of brokers that shut down by themselves and were started again.
     """
 
     def __init__(
@@ -137,12 +138,12 @@ class Faults:
         self._is_spared = False
 
     def begin(self, kind: str, on: tuple[str, ...]) -> Fault | None:
-        """Begin a fault, first stage included; None where it may not or cannot be.
+        """Begin a fault with its first stage; return None if not allowed or impossible.
 
         Args:
-            on: the broker, or those that are lost; or the two ends of a link, and for a delay its
-                milliseconds; or a client, and how it is dropped (near, far) or its milliseconds;
-                or which old message.
+            on: the broker, or the lost brokers; or the two ends of a link, and for a delay its
+                milliseconds; or a client, with the end of the drop (near, far) or milliseconds; or
+                the number of an old message.
         """
         self._drop_finished()
         fault = self._make(kind, on)
@@ -154,24 +155,24 @@ class Faults:
         return fault
 
     def advance(self, fault: Fault) -> None:
-        """Carry out the next stage, where there is one."""
+        """Perform the next stage, if any."""
         if fault.stages_left:
             fault.advance()
 
     def start_ended(self) -> None:
-        """Start the brokers that have ended by themselves, as an operator does."""
+        """Start the brokers that shut down by themselves, as an operator does."""
         for broker in self._cluster.staying:
             if broker.has_ended:
                 self._cluster.broker(broker.name).start()
                 self.restarted += 1
 
     def any_active(self) -> bool:
-        """Whether a fault has begun and is not over."""
+        """Return True if a fault has begun and not ended."""
         self._drop_finished()
         return bool(self.active)
 
     def heal_all(self) -> None:
-        """Carry out every stage that is left."""
+        """Perform all remaining stages."""
         for fault in self.active:
             while fault.stages_left:
                 fault.advance()
@@ -227,7 +228,7 @@ class Faults:
         return Fault(kind, number, stages[kind])
 
     def _loss(self, name: str) -> Fault | None:
-        """Who runs the brokers gives one up, unless that is refused: then it is started again."""
+        """Decommission a crashed broker, or restart the broker if the decommission is refused."""
         cluster, fault = self._cluster, self._broker_fault("kill", name)
         if fault is None:
             return None
@@ -244,9 +245,10 @@ class Faults:
         return Fault(KILL_FOR_GOOD, do.broker.number, [fault.advance, give_up, come_back])
 
     def _lost(self, *names: str) -> Fault | None:
-        """Nobody is told; who fails in another way already does not.
+        """Lose brokers without notice, unless one of the brokers has failed already.
 
-        Nobody does after that either: with who has stayed, what is left may be in parts.
+        After a refusal no brokers are lost any more: together with the brokers that stayed, the
+        remaining overlay may be in parts.
         """
         cluster, failed = self._cluster, self._failed()
         brokers = [cluster.broker(name) for name in names]
@@ -268,7 +270,7 @@ class Faults:
         return Fault(LOST, None, [lose])
 
     def _restored(self, name: str, how: str) -> Fault | None:
-        """Copy the disk of a broker, unless it is to be empty, and later put the copy back."""
+        """Crash a broker with a copy of its disk, or an empty disk, and restore this disk later."""
         fault = self._broker_fault("kill", name)
         if fault is None:
             return None
@@ -285,7 +287,7 @@ class Faults:
         return Fault(RESTORED, do.broker.number, [copy, fault.advance, put_back])
 
     def _move_away(self, lost: list[BrokerNumber]) -> None:
-        """Clients of brokers that never come back go on at others, each at the next one."""
+        """Attach the clients of lost brokers to other brokers, each to the next broker."""
         cluster = self._cluster
         left = [each.number for each in cluster.staying]
         for client in list(cluster.clients.values()):
@@ -294,7 +296,7 @@ class Faults:
                 cluster.reattach(client.name, cluster.brokers[(after or left)[0]].name)
 
     def _may_be_given_up(self, number: BrokerNumber) -> bool:
-        """Whether no publisher is there, and no client, or what it has asked for, on its way."""
+        """Return True if a broker has no publisher, and no client is in transit."""
         cluster = self._cluster
         clients = [each for each in cluster.clients.values() if not each.detached]
         return not any(
@@ -329,9 +331,10 @@ class Faults:
         return Fault(kind, element, stages[kind])
 
     def _partition(self, a: str, b: str) -> Fault | None:
-        """Links in any number may fail without breaking safety, so none are counted here.
+        """Cut all sessions across a link.
 
-        All who may have a session past this link lose it.
+        Failures of links alone do not break safety, in any number, so no limit applies. All brokers
+        with a possible session across this link lose the session.
         """
         cluster, number = self._cluster, self._cluster.topology.number_of
         here, there = number(a), number(b)
@@ -382,7 +385,7 @@ class Faults:
         return Fault(kind, None, [drop])
 
     def _old_message(self, place: int) -> Fault | None:
-        """Hand over a message of a session that is over, as a careless driver would."""
+        """Deliver a message of a closed session, as an incorrect driver would."""
         old = self._cluster.network.old_messages
         if not old:
             return None
@@ -393,7 +396,7 @@ class Faults:
             return None
         return Fault(OLD_MESSAGE, None, [lambda: receiver.receive_old(message)])
 
-    # ------------------------------------------------------------ who is failed
+    # ------------------------------------------------------------ failed elements
 
     def _failed(self) -> list[BrokerNumber | Link]:
         return [fault.element for fault in self.active if fault.element is not None]
@@ -410,6 +413,6 @@ class Faults:
         return bool(broker.core.status().state == "running")
 
     def _remember(self, broker: SimulatedBroker) -> None:
-        """Keep the counters that die with a broker."""
+        """Add the counters of a broker that crashes."""
         for name, value in broker.core.statistics().items():
             self.at_crash[name] = self.at_crash.get(name, 0) + value

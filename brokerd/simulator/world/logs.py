@@ -1,4 +1,4 @@
-"""The named logs of one simulated broker: what of them is durable, and what its core may do."""
+"""The named logs of one simulated broker: durable records, and permitted effects of the core."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,9 +26,9 @@ class _Log:
 
 
 class SimulatedLogs:
-    """Logs whose changes are taken from a core first, and are durable when they are written.
+    """Logs with changes that are first accepted from a core, and durable after `write`.
 
-    A disk says when; it writes them in the order in which it had them taken.
+    A disk decides the time of a write. The order of writes is the order of acceptance.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -36,25 +36,25 @@ class SimulatedLogs:
         self._bounds = LogBounds(self.ends())
 
     def ends(self) -> Mapping[str, LogEnds]:
-        """Of what is durable."""
+        """Return the ends of the durable logs."""
         return {
             name: LogEnds(log.first, log.first + len(log.records))
             for name, log in self._logs.items()
         }
 
     def contents(self) -> list[tuple[str, int, list[bytes]]]:
-        """All that is durable: name, first index, records."""
+        """Return all durable logs: name, first index, records."""
         return [(name, log.first, log.records) for name, log in self._logs.items()]
 
     def put_back(self, contents: Iterable[tuple[str, int, Iterable[bytes]]]) -> None:
-        """Replace all that is durable by what `contents` returned earlier; () for nothing."""
+        """Replace all durable records by an earlier result of `contents`; () for nothing."""
         self._logs = {name: _Log() for name in self._logs}
         for name, first, records in contents:
             self._logs[name] = _Log(first, [*records])
         self._bounds = LogBounds(self.ends())
 
     def take(self, effect: LogEffect) -> None:
-        """See that the core may do this, after all that was taken before."""
+        """Assert that the core may apply an effect after all accepted effects."""
         if isinstance(effect, Append):
             self._bounds.append(effect)
         elif isinstance(effect, Read):
@@ -65,7 +65,7 @@ class SimulatedLogs:
             self._bounds.truncate(effect)
 
     def write(self, effect: LogEffect, page: int) -> Event | None:
-        """It is durable now, or read: what the core is told, with at most `page` records."""
+        """Make an effect durable, or read up to `page` records; return the event for the core."""
         log = self._logs[effect.log]
         if isinstance(effect, Append):
             log.records.extend(b"".join(pieces) for pieces in effect.records)
@@ -83,5 +83,5 @@ class SimulatedLogs:
         return None
 
     def crash(self) -> None:
-        """What was taken and not written is gone."""
+        """Drop effects that were accepted and not written."""
         self._bounds = LogBounds(self.ends())

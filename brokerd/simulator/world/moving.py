@@ -1,10 +1,11 @@
-"""Clients that move to another broker in a simulation, step by step as the client library does.
+"""Moves of simulated clients to another broker, step by step as in the client library.
 
-What was published is done first. Then the client attaches to the new broker and subscribes to
-the same there; when all has started, the old broker delivers what it has, behind a last
-subscription that marks the moment, and is left. Only then is given on what the new broker has
-sent. Where the old broker cannot be reached at that time, the client goes on without it; what
-the old broker still keeps it gives up when it is reached again, as if its linger were over.
+Earlier publications complete first. Then the client attaches to the new broker and repeats its
+subscriptions there. After all have started, the old broker delivers its remaining publications, up
+to a last subscription that marks the moment, and the client detaches from the old broker. Only then
+the deliveries of the new broker reach the application. If the old broker is unreachable at this
+time, the client continues without the remaining publications, and the old broker releases them at
+the next contact, as after its linger.
 """
 
 from collections.abc import Callable
@@ -13,20 +14,20 @@ from brokerd.simulator.world.clients import SimulatedClient
 
 
 class ClientMove:
-    """One client on its way.
+    """The move of one client.
 
     Args:
-        make_successor: the same client at the new broker, which dials.
-        on_drain: called when the old broker is about to be asked for the rest.
-        on_over: called once, when the old broker has been left and before anything that the
-            new one has sent is given on: the old client, the new one, and whether the old
-            broker has delivered all it had.
-        on_arrived: called once, behind all that.
+        make_successor: creates the same client at the new broker, which dials.
+        on_drain: called before the request for the remaining publications of the old broker.
+        on_over: called once, after the detachment from the old broker and before any delivery of
+            the new broker reaches the application, with the old client, the new client, and True if
+            the old broker has delivered everything.
+        on_arrived: called once, after the move.
 
     Attributes:
         old: the client at its old broker.
-        new: the client at its new one, as soon as it is there.
-        is_over: nothing is left to be done.
+        new: the client at its new broker, once created.
+        is_over: the move is complete.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ClientMove:
         old.on_change = self.advance
 
     def advance(self) -> None:
-        """Take every step that can be taken now."""
+        """Perform every step that is possible now."""
         old = self.old
         if self.is_over or old.core.outstanding:
             return
@@ -66,7 +67,7 @@ class ClientMove:
             self._go_on_without(old, new)
             return
         if self._marked_by and self._marked_by not in old.core.subscriptions:
-            self._marked_by = 0  # it was refused
+            self._marked_by = 0  # the marker was refused
         if old.core.subscriptions and not self._marked_by:
             self._marked_by = old.mark()
         if not self._drains and (not self._marked_by or self._marked_by in old.started_numbers):

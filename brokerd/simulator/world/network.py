@@ -1,8 +1,9 @@
 """The simulated network: sessions between brokers, and between clients and their broker.
 
-It keeps the promises the runtime keeps and no others. A session instance delivers in order or
-not at all; when it has lost one message it is dead for both ends; each end learns of the end of
-a session exactly once, at its own time. Links fail per pair of endpoints and per direction.
+The network keeps the promises of the runtime and no others. A session instance delivers in order or
+not at all. After the loss of one message the session is dead for both ends. Each end is notified of
+the end of a session exactly once, at its own time. Links fail per pair of endpoints and per
+direction.
 
 Paper: [DFT11] §II (system model).
 """
@@ -19,24 +20,24 @@ from brokerd.simulator.world.clock import Lane, Schedule
 from brokerd.simulator.world.through_wire import through_wire
 
 Direction = tuple[Peer, Peer]
-"""From whom, to whom."""
+"""The sender and the receiver."""
 
 WhichWay = Literal["both", "out", "in"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkParameters:
-    """How long things take.
+    """Durations and options of the network.
 
     Attributes:
         latency_lowest_ns, latency_highest_ns: bounds of a session's own one-way latency.
-        jitter_ns: what a single message may take on top; 0 makes suspicion punctual too.
-        lost_on_close: whether a close may overtake (and so destroy) what is still in flight.
-        early_timeouts: without durations, some attempts may time out although they are answered.
-        keep_old_messages: what arrives for a session that is over is kept, so that a test can
-            hand it to the broker as a message of that old session.
-        encode: every message goes through the wire's codec, as between processes, in several
-            frames where one would be over the session's limit.
+        jitter_ns: maximum extra time of a single message; 0 makes suspicion punctual too.
+        lost_on_close: True if a close may overtake, and so destroy, messages in flight.
+        early_timeouts: without durations, some attempts may time out although the peer answers.
+        keep_old_messages: keep messages for closed sessions, so that a test can pass them to the
+            broker as messages of the old session.
+        encode: pass every message through the codec of the wire, as between processes, in several
+            frames if one frame would exceed the session's limit.
         session: heartbeat and suspicion times, connect timeout.
     """
 
@@ -51,18 +52,18 @@ class NetworkParameters:
 
 
 class Endpoint:
-    """What has sessions: a broker or a client. Subclasses react to the methods below.
+    """An endpoint of sessions: a broker or a client. Subclasses react to the methods below.
 
     Attributes:
         key: number of a broker, name of a client.
-        incarnation: told to the other end of each session.
-        alive: whether a process is there at all.
-        frozen: whether its time stands still.
-        absorbing: whether it lets nothing but signs of life out.
-        ends: its established sessions, by peer.
-        attempts: its attempts to open one, by peer.
-        connected: its ends, whether already established here or not, in order of creation.
-        deferred: what fell due while it was frozen.
+        incarnation: announced to the other end of each session.
+        alive: True while a process exists.
+        frozen: True while the time of the process is stopped.
+        absorbing: True while only signs of life leave the process.
+        ends: the established sessions, by peer.
+        attempts: the attempts to open a session, by peer.
+        connected: the ends, established here or not yet, in order of creation.
+        deferred: actions that fell due while the process was frozen.
     """
 
     def __init__(self, key: Peer) -> None:
@@ -78,24 +79,24 @@ class Endpoint:
         self._sessions = 0
 
     def next_session(self) -> int:
-        """A session number this incarnation has not used."""
+        """Return a session number that is new in this incarnation."""
         self._sessions += 1
         return self._sessions
 
     def established(self, end: "SessionEnd", incarnation: int) -> None:
-        """A session is up at this end."""
+        """Handle the establishment of a session at this end."""
         raise NotImplementedError
 
     def lost(self, end: "SessionEnd", reason: LossReason) -> None:
-        """The session is over at this end."""
+        """Handle the end of a session at this end."""
         raise NotImplementedError
 
     def open_failed(self, peer: Peer, reason: str) -> None:
-        """An attempt came to nothing."""
+        """Handle a failed attempt."""
         raise NotImplementedError
 
     def message_arrived(self, end: "SessionEnd", message: Any) -> None:
-        """A message came in on a session that is up."""
+        """Handle a message on an established session."""
         raise NotImplementedError
 
 
@@ -103,14 +104,14 @@ class SessionEnd:
     """One end of one session instance.
 
     Attributes:
-        lane: what is on its way to this end.
+        lane: messages in flight to this end.
         other: the far end.
-        attempt: what it will answer, at the end that opened the session.
+        attempt: the attempt that the session answers, at the end that opened the session.
         up: established here and not lost.
         over: lost here, or never to be established.
-        deaf: something on its way here was lost, so nothing may arrive any more.
-        silence: which stretch of silence it is in; 0 while it hears its peer.
-        held_out: messages that an absorbing owner has not let out.
+        deaf: a message to this end was lost, so no later message may arrive.
+        silence: number of the current period of silence; 0 while the peer is audible.
+        held_out: outgoing messages that an absorbing owner has withheld.
     """
 
     __slots__ = (
@@ -136,10 +137,10 @@ class SessionEnd:
 
 
 class Attempt:
-    """One attempt to open a session, until it is answered, refused, given up or timed out.
+    """One attempt to open a session, until an answer, a refusal, a close or a timeout.
 
     Attributes:
-        again: made because a wait was over, and not because of anything that has happened.
+        again: made at the end of a wait, and not as a reaction to an event.
     """
 
     __slots__ = ("again", "endpoint", "lane", "over", "peer", "timeout")
@@ -155,7 +156,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class OldMessage:
-    """A message that came for a session instance which is over at its receiver."""
+    """A message for a session instance that is closed at its receiver."""
 
     endpoint: Endpoint
     incarnation: int
@@ -165,11 +166,11 @@ class OldMessage:
 
 
 class Network:
-    """Carries messages between endpoints and breaks as it is told to.
+    """The carrier of messages between endpoints, with injected faults.
 
     Attributes:
-        counters: what was carried, lost and broken.
-        bytes_between_brokers: frames as the codec makes them, where `encode` is set.
+        counters: numbers of carried, lost and broken items.
+        bytes_between_brokers: bytes of frames from the codec, if `encode` is set.
         old_messages: see NetworkParameters.keep_old_messages.
     """
 
@@ -194,10 +195,10 @@ class Network:
         self._delays: dict[Direction, int] = {}
         self._silences = 0
 
-    # ------------------------------------------------------------ what endpoints ask for
+    # ------------------------------------------------------------ requests of endpoints
 
     def open(self, endpoint: Endpoint, peer: Peer, *, again: bool = False) -> None:
-        """Try once to open a session; ignored while one is up or being opened.
+        """Try once to open a session; no effect with a session or an attempt present.
 
         Args:
             again: see Attempt.
@@ -207,14 +208,14 @@ class Network:
         attempt = Attempt(endpoint, peer, self.schedule, again)
         endpoint.attempts[peer] = attempt
         self.schedule.post(attempt.lane, 2 * self._draw_latency(), self._hello_arrives, attempt)
-        # Without durations a timeout could come at any moment; it mostly should not, or hardly
+        # Without durations a timeout could happen at any moment; early timeouts are rare, or hardly
         # an attempt would ever succeed.
         early = self.parameters.early_timeouts
         if not self.schedule.adversarial or (early and self._random.random() < 0.1):
             self._arm_timeout(attempt)
 
     def close(self, endpoint: Endpoint, peer: Peer, reason: LossReason) -> None:
-        """End the session or the attempt with a peer; nothing happens when there is none."""
+        """End the session or the attempt with a peer; no effect without either."""
         end = endpoint.ends.get(peer)
         if end is not None:
             self._end_here(end, reason)
@@ -223,7 +224,7 @@ class Network:
             self._give_up(endpoint.attempts[peer], "closed by us")
 
     def send(self, endpoint: Endpoint, peer: Peer, message: Any) -> None:
-        """Put a message on the session with a peer; dropped when there is none."""
+        """Send a message on the session with a peer; the message is dropped without a session."""
         end = endpoint.ends.get(peer)
         if end is None:
             self.counters["messages_lost"] += 1
@@ -235,14 +236,14 @@ class Network:
     # ------------------------------------------------------------ faults of links
 
     def cut(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
-        """What is under way is lost, and nothing passes until `heal`."""
+        """Lose messages in flight, and block all further messages until `heal`."""
         for way in _ways(a, b, which):
             self._cut[way] = 1
             for end in self._ends_reached_by(way):
                 self._deafen(end)
 
     def blackhole(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
-        """Nothing passes until `heal`, nothing is lost, and nobody is told."""
+        """Block all messages until `heal`, without a loss and without a notification."""
         for way in _ways(a, b, which):
             if way not in self._blackholed:
                 self._blackholed[way] = 1
@@ -255,7 +256,7 @@ class Network:
                         self._wait_for_timeout(end.attempt)
 
     def absorb_link(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
-        """Only signs of life pass until `heal`; a cut destroys what was taken in."""
+        """Pass only signs of life until `heal`; a cut destroys absorbed messages."""
         for way in _ways(a, b, which):
             if way not in self._absorbed:
                 self._absorbed[way] = 1
@@ -264,14 +265,14 @@ class Network:
                         end.lane.hold()
 
     def let_one_pass(self, a: Peer, b: Peer) -> bool:
-        """Let the first message through that an absorbing link has from a to b; False if none."""
+        """Deliver the first absorbed message from a to b; return False if there is none."""
         for end in self._ends_reached_by((a, b)):
             if end.up and (a, b) in self._absorbed:
                 return end.lane.let_one_out()
         return False
 
     def delay(self, a: Peer, b: Peer, delay_ns: int) -> None:
-        """Every message between the two takes this much longer; 0 ends it."""
+        """Delay every message between two endpoints by this time; 0 ends the delay."""
         for way in _ways(a, b, "both"):
             if delay_ns:
                 self._delays[way] = delay_ns
@@ -279,7 +280,7 @@ class Network:
                 self._delays.pop(way, None)
 
     def heal(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
-        """Undo every fault of this link. A session that has lost something stays dead."""
+        """Undo every fault of this link. A session with a loss stays dead."""
         for way in _ways(a, b, which):
             self._cut.pop(way, None)
             self._delays.pop(way, None)
@@ -293,14 +294,14 @@ class Network:
                         end.lane.release()
 
     def suspect(self, end: SessionEnd) -> None:
-        """This end takes its peer for dead and closes, rightly or not."""
+        """Suspect the peer at this end and close the session, rightly or not."""
         if end.up:
             self.counters["sessions_lost_silent"] += 1
             self._end_here(end, "silent")
             self._tell_other(end)
 
     def time_out(self, endpoint: Endpoint, peer: Peer) -> bool:
-        """Its attempt to reach a peer times out, whoever may answer; False when there is none."""
+        """Time out an attempt, answered or not; return False without an attempt."""
         attempt = endpoint.attempts.get(peer)
         if attempt is None:
             return False
@@ -308,11 +309,11 @@ class Network:
         return True
 
     def cut_ways(self) -> list[Direction]:
-        """The directions that are cut, oldest first."""
+        """Return the directions that are cut, oldest first."""
         return [*self._cut]
 
     def is_open(self, a: Peer, b: Peer) -> bool:
-        """Whether a session between the two could be opened now."""
+        """Return True if a session between two endpoints could be opened now."""
         first, second = self.endpoints[a], self.endpoints[b]
         if not (first.alive and second.alive) or first.frozen or second.frozen:
             return False
@@ -321,7 +322,7 @@ class Network:
     # ------------------------------------------------------------ faults of endpoints
 
     def endpoint_died(self, endpoint: Endpoint) -> None:
-        """Its sessions and attempts are gone; the far ends learn it as the links allow."""
+        """Drop an endpoint's sessions and attempts; far ends are notified as links allow."""
         for attempt in list(endpoint.attempts.values()):
             attempt.over = True
         endpoint.attempts.clear()
@@ -333,14 +334,14 @@ class Network:
         endpoint.deferred.clear()
 
     def freeze(self, endpoint: Endpoint) -> None:
-        """Time stops for an endpoint; peers hear nothing of it."""
+        """Stop the time of an endpoint; peers receive nothing from this endpoint."""
         endpoint.frozen = True
         for end in endpoint.connected:
             end.lane.hold()
             self._update_silence(end.other)
 
     def thaw(self, endpoint: Endpoint) -> None:
-        """Time goes on, first with what gathered meanwhile."""
+        """Resume the time of an endpoint, first with the deferred actions."""
         endpoint.frozen = False
         for end in list(endpoint.connected):
             end.lane.release()
@@ -351,7 +352,7 @@ class Network:
             action(*arguments)
 
     def let_out(self, endpoint: Endpoint) -> None:
-        """Send what an absorbing endpoint held back, in order."""
+        """Send the withheld messages of an absorbing endpoint, in order."""
         for end in list(endpoint.ends.values()):
             held, end.held_out = end.held_out, []
             for message in held:
@@ -367,7 +368,7 @@ class Network:
         if blocked:
             self._wait_for_timeout(attempt)
             return
-        if there.frozen:  # its kernel has the connection: it reads Hello when its time goes on
+        if there.frozen:  # its kernel has the connection: Hello is read after the thaw
             there.deferred.append((self._hello_arrives, (attempt,)))
             self._wait_for_timeout(attempt)
             return
@@ -378,7 +379,7 @@ class Network:
         if crossing is not None:
             assert isinstance(here.key, int), f"{here.key} is a client, and nobody dials clients"
             assert isinstance(there.key, int), f"{there.key} is a client, and dials no broker back"
-            if here.key > there.key:  # the smaller one's attempt is kept
+            if here.key > there.key:  # the attempt of the smaller number is kept
                 self._wait_for_timeout(attempt)
                 return
             crossing.over = True
@@ -388,7 +389,7 @@ class Network:
             self._end_here(old, "closed_by_peer")
             self._tell_other(old)
             late = there.attempts.pop(here.key, None)
-            if late is not None:  # made on the loss of the old one; this one is being opened
+            if late is not None:  # made on the loss of the old session
                 late.over = True
         self._connect(attempt, here, there)
 
@@ -428,7 +429,7 @@ class Network:
         self._update_silence(end)
 
     def _wait_for_timeout(self, attempt: Attempt) -> None:
-        """Nothing will answer; where timeouts are not always set, set this one."""
+        """Set a timeout for an attempt without an answer, if timeouts are not always set."""
         if self.schedule.adversarial:
             self._arm_timeout(attempt)
 
@@ -449,7 +450,7 @@ class Network:
         attempt.over = True
         del attempt.endpoint.attempts[attempt.peer]
         for end in list(attempt.endpoint.connected):
-            if end.attempt is attempt:  # answered, but the answer has not come
+            if end.attempt is attempt:  # answered, but the answer has not arrived
                 self._forget(end)
                 self._tell_other(end)
         self.counters["opens_failed"] += 1
@@ -490,7 +491,7 @@ class Network:
             self._keep_old(end, message)
 
     def _end_here(self, end: SessionEnd, reason: LossReason) -> None:
-        """The session is over at this end, which is up; the far end is not told."""
+        """End an established session at this end, without a notification of the far end."""
         del end.endpoint.ends[end.peer]
         self._forget(end)
         end.endpoint.lost(end, reason)
@@ -505,7 +506,7 @@ class Network:
                     self._keep_old(end, arguments[1])
 
     def _tell_other(self, end: SessionEnd) -> None:
-        """Let the close of this end reach the other end, unless the link swallows it."""
+        """Send the close of this end to the other end, unless the link loses the close."""
         other = end.other
         if other.over or other.deaf:
             return
@@ -516,7 +517,7 @@ class Network:
         if way in self._absorbed or (self.parameters.lost_on_close and self._random.random() < 0.5):
             keep = 0 if way in self._absorbed else self._random.randrange(len(other.lane.queue) + 1)
             self.counters["messages_lost"] += len(other.lane.truncate(keep))
-        # A close passes where signs of life pass.
+        # A close passes wherever signs of life pass.
         lane = other.lane
         if way in self._absorbed:
             lane = Lane(self.schedule, f"{end.endpoint.key}:closes:{end.peer}")
@@ -528,7 +529,7 @@ class Network:
         if end.up:
             self._end_here(end, "closed_by_peer")
             return
-        # The answer to our attempt was destroyed by the close behind it.
+        # The close destroyed the preceding answer to our attempt.
         self._forget(end)
         if end.attempt is not None:
             self._give_up(end.attempt, "closed by peer")
@@ -548,7 +549,7 @@ class Network:
                 OldMessage(end.endpoint, end.incarnation, end.peer, end.number, message)
             )
 
-    # ------------------------------------------------------------ the failure detector
+    # ------------------------------------------------------------ failure detector
 
     def _update_silence(self, end: SessionEnd) -> None:
         if not end.up:
@@ -563,7 +564,7 @@ class Network:
             end.silence = self._silences
             session = self.parameters.session
             delay_ns = session.suspicion_ns
-            if self.parameters.jitter_ns:  # the last sign of life came up to a heartbeat ago
+            if self.parameters.jitter_ns:  # the last sign of life was up to a heartbeat ago
                 delay_ns -= int(self._random.random() * session.heartbeat_ns)
             self.schedule.post(end.watch, delay_ns, self._silence_noticed, end, end.silence)
         elif not silent:
@@ -573,7 +574,7 @@ class Network:
         if not end.up or end.silence != silence:
             return
         if end.endpoint.frozen:
-            end.silence = 0  # measured anew when its time goes on
+            end.silence = 0  # measured again after the thaw
         else:
             self.suspect(end)
 

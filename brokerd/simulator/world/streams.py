@@ -1,4 +1,4 @@
-"""What the oracle remembers: publishers, subscriptions, and a stream for each pair of them."""
+"""The state of the oracle: publishers, subscriptions, and a stream for each pair of both."""
 
 from dataclasses import dataclass, field
 
@@ -11,12 +11,12 @@ Publication = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Publisher:
-    """What one client has published: (blob, payload) per sequence number, from 1, and when.
+    """The publications of one client: (blob, payload) and time by sequence number, from 1.
 
     Attributes:
-        name: of the client; with a number behind it when it has lost its memory before.
-        over: its client has lost its memory: nobody sends again what its broker has not got.
-        given_up: its broker, having crashed, no longer waits for it to come back.
+        name: name of the client; with a number after an earlier loss of its memory.
+        over: the client has lost its memory: nothing that the broker lacks is sent again.
+        given_up: the broker, after a crash, no longer waits for the return of the client.
     """
 
     client: ClientId
@@ -36,19 +36,19 @@ class Stream:
     Attributes:
         matching: sequence numbers that match, in order.
         ranks: place in `matching` by sequence number.
-        got: what was delivered.
-        at: place in `matching` of the last delivery; None before the first.
-        fence: all matching publications above this sequence number are owed; None as long as
-            the subscription has not started, or the gate is closed.
-        withheld: highest number that the subscriber was told it does not get.
-        asked: highest number when the subscriber learnt that its subscription had started.
-        had: highest number that the client had before it began anew, at another broker or here.
-        old_until: up to here publications may be missing: the client had them before it lost
-            its memory, or they were handed out before the start, by a publisher for whom nobody
-            waited any more. -1 while that publisher is away.
-        gaps: what was announced as a gap.
-        excused: of that, what the protocol promises to announce.
-        committed: first and last numbers of what the application is done with.
+        got: delivered sequence numbers.
+        at: place in `matching` of the last delivery; None before the first delivery.
+        fence: all matching publications above this sequence number are owed; None as long as the
+            subscription has not started, or the gate is closed.
+        withheld: highest number that was announced as withheld.
+        asked: highest number at the time when the subscriber was notified of the start.
+        had: highest number that the client had before its restart, at another broker or here.
+        old_until: publications up to this number may be missing: the client had them before it lost
+            its memory, or a publisher without a waiting broker sent them before the start. -1 while
+            this publisher is away.
+        gaps: numbers in announced gaps.
+        excused: the gaps that the protocol promises to announce.
+        committed: first and last numbers that the application has acknowledged.
     """
 
     matching: list[int] = field(default_factory=list)
@@ -66,16 +66,16 @@ class Stream:
 
     @property
     def last(self) -> int:
-        """The highest number that the subscriber has or knows that it does not get."""
+        """The highest number that the subscriber has received or seen announced as withheld."""
         delivered = self.matching[self.at] if self.at is not None else 0
         return max(delivered, self.withheld, self.had)
 
     def is_committed(self, sequence: int) -> bool:
-        """Whether the application is done with it."""
+        """Return True if the application has acknowledged a number."""
         return any(first <= sequence <= last for first, last in self.committed)
 
     def begin_anew(self) -> None:
-        """The subscription is another one from now on; nothing that it had may come again."""
+        """Restart the subscription as a new one; earlier deliveries must not repeat."""
         self.had = self.last
         self.at = self.fence = None
         self.withheld = 0
@@ -83,16 +83,17 @@ class Stream:
 
 @dataclass(slots=True)
 class Subscription:
-    """What one client has asked for.
+    """A subscription of one client.
 
     Attributes:
-        draining: its client has asked for the rest; nothing beside that is owed at this broker.
-        given_up: its client was away for too long, so its broker has ended it; it begins anew
-            when the client is told that it has started, again.
-        closed: source brokers that it does not hear.
-        before: what the client had of it when it lost its memory.
-        streams: by publisher.
-        log: its number among all that there have been.
+        draining: the client has requested the remaining publications; only they are owed at this
+            broker.
+        given_up: the client was away for too long, so its broker has ended the subscription; it
+            restarts when the client is notified of a start again.
+        closed: source brokers behind a closed gate.
+        before: the client's earlier subscription at its loss of memory.
+        streams: streams by publisher.
+        log: its number among all subscriptions.
     """
 
     client: ClientId

@@ -1,4 +1,4 @@
-"""Messages as the wire makes them: encoded, split where they are too large, and decoded again."""
+"""Messages after the wire: encoded, split into frames of limited size, and decoded again."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ _PREFIX_BYTES = 8
 
 
 def through_wire(message: Any, limit_bytes: int) -> list[tuple[Any, int]]:
-    """What the far end makes of a message: one or several messages, each with its frame's size.
+    """Return the received form of a message: one or several messages, each with its frame's size.
 
-    Several where one frame would be larger than `limit_bytes`, as the session layer does.
+    Several messages are returned if one frame would exceed `limit_bytes`, as in the session layer.
     """
     parts = []
     for pieces, size in frames(message, limit_bytes):

@@ -1,4 +1,4 @@
-"""What happened, step by step: a digest of all of it, and the last steps in words."""
+"""The history of a run, step by step: a digest of all steps, and the last steps in words."""
 
 import hashlib
 from collections import deque
@@ -24,7 +24,7 @@ _RECORDS = (Append, RecordsRead)
 
 
 class Trace:
-    """Takes every step of a run; two runs with the same digest went the same way."""
+    """A digest of every step of a run; equal digests mean equal runs."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -33,7 +33,7 @@ class Trace:
         self._last: deque[tuple[Instant, str, Any, list[Effect]]] = deque(maxlen=LAST_STEPS)
 
     def step(self, now_ns: Instant, who: str, event: Event, effects: list[Effect]) -> None:
-        """A core has handled an event."""
+        """Record an event that a core has handled."""
         self.steps += 1
         self._last.append((now_ns, who, event, effects))
         self._lines.append(f"{now_ns} {who} {in_words(event)} {len(effects)}")
@@ -41,17 +41,17 @@ class Trace:
             self._fold()
 
     def note(self, now_ns: Instant, what: str) -> None:
-        """Something happened that no core handles: a fault, what a client did."""
+        """Record an occurrence outside of the cores: a fault, or an action of a client."""
         self._last.append((now_ns, what, None, []))
         self._lines.append(f"{now_ns} {what}")
 
     def digest(self) -> str:
-        """32 hex digits over everything so far."""
+        """Return 32 hex digits over all steps so far."""
         self._fold()
         return self._hash.hexdigest()
 
     def last_steps(self) -> list[str]:
-        """The last steps in words, oldest first."""
+        """Return the last steps in words, oldest first."""
         lines = []
         for now_ns, who, event, effects in self._last:
             if event is None:
@@ -69,7 +69,7 @@ class Trace:
 
 
 def in_words(item: Any) -> str:
-    """An event, effect or message, short enough for a line and the same on every machine."""
+    """Return an event, effect or message on a short line that is equal on every machine."""
     if type(item) is MessageReceived:
         return f"from {item.peer}/{item.session} {in_words(item.message)}"
     if type(item) in _PLAIN:

@@ -1,4 +1,4 @@
-"""What the checks of single steps need to know of a simulated broker, whoever drives it."""
+"""Views of a simulated broker for the checks of single steps, independent of its driver."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -11,8 +11,8 @@ class EndView(Protocol):
     """One end of one session instance.
 
     Attributes:
-        number: of the session, at this end.
-        incarnation: of the broker or client whose end it is.
+        number: number of the session at this end.
+        incarnation: incarnation of the broker or client at this end.
         other: the far end.
     """
 

@@ -1,4 +1,4 @@
-"""The wall clocks of simulated brokers: they may show anything, and be put right in between."""
+"""The wall clocks of simulated brokers, with any time, and corrections between incarnations."""
 
 from random import Random
 
@@ -12,9 +12,9 @@ _LARGEST_STEP_NS = 3_600 * SECOND_NS
 
 
 class WallClocks:
-    """Each clock starts anywhere; between two incarnations it may step, also back.
+    """Clocks with any start; between two incarnations a clock may step, also backwards.
 
-    They draw from a stream of their own, so that nothing else depends on them.
+    The clocks draw from a random stream of their own, so that no other choice depends on them.
     """
 
     def __init__(self, seed: object) -> None:
@@ -22,7 +22,7 @@ class WallClocks:
         self._ahead_ns: dict[BrokerNumber, int] = {}
 
     def at_start(self, broker: BrokerNumber, now_ns: Instant) -> int:
-        """What a broker's clock shows as a new incarnation of it starts; nanoseconds."""
+        """Return the time of a broker's clock at the start of an incarnation, in nanoseconds."""
         ahead_ns = self._ahead_ns.get(broker)
         if ahead_ns is None:
             ahead_ns = self._random.randint(_EARLIEST_S, _LATEST_S) * SECOND_NS

@@ -28,8 +28,9 @@ from brokerd.protocols.multi_proxy.parameters import (
     RENDEZVOUS,
     MultiProxyParameters,
 )
-from brokerd.protocols.registry import read_topology
-from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.protocols.registry import definition_of, read_topology
+from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.world.clock import Schedule
 
 PROXY, SERVER, OTHER, HOME = 0, 1, 2, 3
 TOPIC = 1
@@ -39,7 +40,8 @@ SOURCE = SourceId(HOME, 0, 1)
 def check(*said: tuple[int, Any], ownership: str = "arbiter", spread_topics: int = 0) -> None:
     """Brokers say this, one after the other."""
     parameters = MultiProxyParameters(ownership=ownership, spread_topics=spread_topics)
-    world: Any = SimpleNamespace(parameters=parameters)
+    oracle = Oracle(lambda _: {}, True, definition_of("multi_proxy").promises)
+    world: Any = SimpleNamespace(parameters=parameters, schedule=Schedule(), oracle=oracle)
     checks = MultiProxyChecks(world)
     for number, message in said:
         follows = type(message) is not Follow or TOPIC in message.topics

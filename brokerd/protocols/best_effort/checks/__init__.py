@@ -1,4 +1,4 @@
-"""Wording of the messages of best_effort and one rule, for simulations."""
+"""Simulation of best_effort: the wording of its messages, and one rule."""
 
 from typing import Any
 

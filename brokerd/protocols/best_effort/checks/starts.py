@@ -12,7 +12,7 @@ from brokerd.simulator.world.views import BrokerView
 
 
 class StartChecks(ProtocolChecks):
-    """See ProtocolChecks.
+    """Checks of best_effort.
 
     - started early: when a subscription is reported as started, every live broker has a route to
       it, unless a broker on the way has restarted since the request: a restart forgets routes.

@@ -1,7 +1,7 @@
-"""Routing by a subscription when all behind have confirmed it (`accept` "late"), and its cuts.
+"""Routing by a subscription after all confirmations from behind (`accept` "late"), with cuts.
 
-A broker that does not route by a subscription yet may call done what that wants, so every broker
-on the way raises the cut to what it has let pass (`cut` "full").
+A broker that does not route by a subscription yet may confirm matching publications, so every
+broker on the way raises the cut to the publications that have passed the broker (`cut` "full").
 
 Paper: [DFT11] §V lines 388-391, Fig. 5. Deviates: the paper has no cut.
 """
@@ -17,7 +17,7 @@ from brokerd.protocols.delta_tree.subscriptions.upstream_copies import UpstreamC
 
 
 class FullCut(Subscriptions):
-    """Subscriptions whose cuts take the word of every broker on the way."""
+    """Subscriptions with cuts that include the numbers of every broker on the way."""
 
     def _cut_from_here(self, row: RoutedSubscription) -> Cut:
         cut = super()._cut_from_here(row)
@@ -25,7 +25,7 @@ class FullCut(Subscriptions):
         return cut
 
     def _raise_to_received(self, row: RoutedSubscription, cut: Cut) -> None:
-        """Have a cut cover what this broker has let pass, of sources not on the home's side."""
+        """Raise a cut to the publications received here, of sources not on the home's side."""
         for source, sequence in self._sequences.all_received().items():
             path = self._sequences.paths[source.broker]
             if len(path) == 1 or path[-2] != row.towards_home:
@@ -34,16 +34,17 @@ class FullCut(Subscriptions):
 
 
 class LateUpstreamCopies(UpstreamCopies):
-    """Upstream copies where brokers do not route by all that they know."""
+    """Upstream copies for brokers that do not route by all subscriptions in their table."""
 
     def _unaware(self, row: RoutedSubscription) -> Node | None:
         node = super()._unaware(row) if row.accepted else None
         return None if node is None or self._will_accept(row, node.broker) else node
 
     def _will_accept(self, row: RoutedSubscription, sender: BrokerNumber) -> bool:
-        """Whether a broker that has sent a subscription will route by it before it starts.
+        """Return True if a sender of a subscription will route by it before the start.
 
-        One that a broker nearer to the home got past may wait for ever, and nobody for it.
+        A broker that a broker nearer to the home bypassed may wait forever, and no broker waits for
+        it.
         """
         place = row.path.index(sender)
         return sender in row.senders and not any(
@@ -68,20 +69,20 @@ class LateAcceptance(Subscriptions):
 
 
 class LateAcceptanceWithFullCut(LateAcceptance, FullCut):
-    """As the paper has it, with the cut that this needs."""
+    """The paper's acceptance, with the cut that it needs."""
 
 
 class LateRecovery(Recovery):
-    """The recovery of a broker that does not route by all that it has been told."""
+    """The recovery of a broker that does not route by all subscriptions in its table."""
 
     def end_if_complete(self) -> None:
-        """End it once it does, too."""
+        """End the recovery once the broker routes by all of its subscriptions, too."""
         if all(row.accepted for row in self._subscriptions.table.unconfirmed.values()):
             super().end_if_complete()
 
 
 def subscriptions_for(parameters: DeltaTreeParameters) -> type[Subscriptions]:
-    """What decides about subscriptions, as `accept` and `cut` say."""
+    """Return the class of subscriptions for `accept` and `cut`."""
     return {
         ("early", "src"): Subscriptions,
         ("early", "full"): FullCut,
@@ -91,5 +92,5 @@ def subscriptions_for(parameters: DeltaTreeParameters) -> type[Subscriptions]:
 
 
 def recovery_for(parameters: DeltaTreeParameters) -> type[Recovery]:
-    """What decides about recovery, as `accept` says."""
+    """Return the class of recovery for `accept`."""
     return LateRecovery if parameters.accept == "late" else Recovery

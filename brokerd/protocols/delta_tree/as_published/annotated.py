@@ -1,7 +1,7 @@
 """Publications that carry more than their path: sequence vectors, and tags of partitions.
 
-In place of the plain queue and publications where any of `dedupe`, `legitimacy`, `tag_eval` and
-`switch` is not as in profile "robust".
+The classes here replace the plain queue and publications if any of `dedupe`, `legitimacy`,
+`tag_eval` and `switch` differs from profile "robust".
 
 Paper: [DFT11] §VI-§VII.
 """
@@ -50,7 +50,7 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
 
 @dataclass(slots=True, eq=False)
 class AnnotatedReceipt(Receipt):
-    """A frame, with what its publications carry: as received, then with this broker's own."""
+    """A frame with its vector and tags: as received, then with this broker's own."""
 
     vector: SequenceVector | None = None
     tags: PublicationTags = ()
@@ -58,11 +58,11 @@ class AnnotatedReceipt(Receipt):
 
 @dataclass(slots=True, eq=False)
 class AnnotatedEntry(Entry):
-    """An entry, with what its publications carry.
+    """An entry with the vector and tags of its publications.
 
     Attributes:
-        vector: their stamps, this broker's first, where vectors are in use.
-        tags: where home brokers go by them.
+        vector: the stamps, this broker's first, if vectors are in use.
+        tags: if home brokers evaluate tags.
     """
 
     vector: SequenceVector | None = None
@@ -70,7 +70,7 @@ class AnnotatedEntry(Entry):
 
     @property
     def order(self) -> int:
-        """Its frame's place in the queue of this broker, where vectors are in use."""
+        """The place of its frame in the queue of this broker, if vectors are in use."""
         assert self.vector is not None, f"{self} has no vector"
         own = self.vector.stamps[0]
         assert own is not None, f"{self} has no stamp of this broker"
@@ -78,7 +78,7 @@ class AnnotatedEntry(Entry):
 
 
 class AnnotatedQueue(PublicationQueue):
-    """The queue of publications that carry more, and some of which wait although there is a hop."""
+    """The queue of annotated publications; some of them wait although a hop exists."""
 
     entry_type = AnnotatedEntry
 
@@ -120,7 +120,7 @@ class AnnotatedQueue(PublicationQueue):
         return assigned
 
     def on_confirmation(self, peer: BrokerNumber, message: PublicationConfirmation) -> None:
-        """See PublicationQueue; what waited for these may go now."""
+        """See PublicationQueue; also send publications that waited for this confirmation."""
         super().on_confirmation(peer, message)
         if self._propagation.blocks:
             self.reroute()
@@ -155,7 +155,7 @@ class AnnotatedQueue(PublicationQueue):
 
 
 class AnnotatedPublications(Publications):
-    """What one broker does with publications that carry more than their path."""
+    """The receipt of publications that carry more than their path."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ def publications_for(
     table: RoutingTable,
     sequences: SourceSequences,
 ) -> Publications:
-    """What decides about publications, as `dedupe`, `legitimacy`, `tag_eval` and `switch` say."""
+    """Return the publications for `dedupe`, `legitimacy`, `tag_eval` and `switch`."""
     chosen = state.parameters
     if chosen.carries_vectors or chosen.tag_eval == "pt" or chosen.switch == "drain":
         return AnnotatedPublications(state, sessions, partitions, table, sequences)
@@ -222,7 +222,7 @@ def publications_for(
 
 
 def annotated(transfer: Transfer) -> AnnotatedEntry:
-    """The entry of a transfer of this queue."""
+    """Return the entry of a transfer of this queue."""
     entry = transfer.entry
     assert isinstance(entry, AnnotatedEntry), entry
     return entry
@@ -234,10 +234,10 @@ def _order(entry: Entry) -> int:
 
 
 def pack_stamped(transfers: Iterable[Transfer]) -> Iterator[list[Transfer]]:
-    """Transfers in queue order, packed into frames whose publications have one vector.
+    """Yield transfers in queue order, in frames with one vector each.
 
-    Entries of one received frame stay together; frames of one source that follow one another
-    in every queue they have been in are joined.
+    Entries of one received frame stay together; frames of a source that are consecutive
+    in every queue so far are joined.
     """
     frame: list[Transfer] = []
     size = last = 0
@@ -257,7 +257,7 @@ def pack_stamped(transfers: Iterable[Transfer]) -> Iterator[list[Transfer]]:
 
 
 def _follows(entry: AnnotatedEntry, before: AnnotatedEntry) -> bool:
-    """Whether each broker's stamps go on as the sequences do."""
+    """Return True if every broker's stamps continue as the sequence numbers do."""
     if (entry.source, entry.path) != (before.source, before.path) or entry.notifier is not None:
         return False
     assert entry.vector is not None, f"{entry} has no vector"

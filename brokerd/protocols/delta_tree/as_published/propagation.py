@@ -1,10 +1,10 @@
-"""Which publications have to wait although there is a hop: for legitimacy, and while draining.
+"""Publications that wait although a hop exists: for legitimacy, and while draining.
 
-A hop for which something waits is *blocked*: everything behind it in the queue waits too, or
-the order would be lost, and with it publications, which would be taken for old.
+A hop with a waiting publication is *blocked*: all later publications in the queue wait too.
+Otherwise the order would be lost, and publications, which would count as old.
 
-Paper: [DFT11] §VII lines 693-700 (legitimate propagation). Deviates: the paper does not say what
-becomes of the publications behind one that may not be forwarded.
+Paper: [DFT11] §VII lines 693-700 (legitimate propagation). Deviates: the paper does not define
+the handling of publications behind one that may not be forwarded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,24 +18,24 @@ from brokerd.protocols.delta_tree.sessions.sessions import Sessions
 
 
 class Resending:
-    """Publications leave a hop as soon as there is another one (`switch` "resend")."""
+    """Publications leave a hop as soon as another one exists (`switch` "resend")."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
     def staying(self) -> dict[BrokerNumber, int]:
-        """Hop → session on which what was sent there may stay, beside those in use."""
+        """Return hop → session for transfers that may stay, in addition to hops in use."""
         return {}
 
     def blocked(
         self, entries: Iterable[Entry], routes: Sequence[Route]
     ) -> dict[BrokerNumber, None]:
-        """Hops that wait until something is confirmed by another one."""
+        """Return the hops that wait for a confirmation by another hop."""
         return {}
 
 
 class Draining(Resending):
-    """Publications stay where they are while the session lives (`switch` "drain")."""
+    """Publications stay at their hop while the session lives (`switch` "drain")."""
 
     def staying(self) -> dict[BrokerNumber, int]:
         """See Resending."""
@@ -56,22 +56,22 @@ class Draining(Resending):
 
 
 class Observing:
-    """What would not propagate legitimately goes on (`legitimacy` "observe")."""
+    """Publications without legitimate propagation continue (`legitimacy` "observe")."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._window = window(state)
 
     def holds(self, vector: SequenceVector | None, hop: BrokerNumber) -> bool:
-        """Whether publications with this vector may not go to a hop."""
+        """Return True if publications with this vector may not be sent to a hop."""
         return False
 
     def passed(self, vector: SequenceVector) -> int:
-        """How many brokers of the window publications went past."""
+        """Return the number of brokers of the window that publications bypassed."""
         return vector.stamps.count(None)
 
     def onward(self, vector: SequenceVector, hop: BrokerNumber) -> SequenceVector:
-        """The vector with which publications arrive at a hop."""
+        """Return the vector of the publications at the hop."""
         passed = len(self._state.neighbourhood.paths[hop]) - 2
         if not passed:
             return vector
@@ -79,7 +79,7 @@ class Observing:
 
 
 class Holding(Observing):
-    """What would not propagate legitimately waits (`legitimacy` "hold")."""
+    """Publications without legitimate propagation wait (`legitimacy` "hold")."""
 
     def holds(self, vector: SequenceVector | None, hop: BrokerNumber) -> bool:
         """See Observing."""
@@ -88,7 +88,7 @@ class Holding(Observing):
 
 
 class Propagation:
-    """Says for each entry and hop whether it may go now, and with which vector."""
+    """The decision whether an entry may be sent to a hop now, and its vector."""
 
     def __init__(self, state: State, sessions: Sessions) -> None:
         self._state = state
@@ -99,23 +99,23 @@ class Propagation:
 
     @property
     def blocks(self) -> bool:
-        """Whether anything waits for a hop that there is."""
+        """True if a publication waits for an existing hop."""
         return bool(self._blocked)
 
     # ------------------------------------------------------------ waiting
 
     def staying(self) -> dict[BrokerNumber, int]:
-        """Hop → session on which what was sent there may stay, beside those in use."""
+        """Return hop → session for transfers that may stay, in addition to hops in use."""
         return self._switch.staying()
 
     def begin(self, entries: Iterable[Entry], routes: Sequence[Route]) -> None:
-        """Forget what was blocked; block hops whose publications still ride another way."""
+        """Clear the blocked hops; block hops with publications still at another hop."""
         self._blocked = self._switch.blocked(entries, routes)
 
     def may_go(self, entry: Entry, vector: SequenceVector | None, route: Route) -> bool:
-        """Whether the entry may go to the hop now; if not, nothing behind it may.
+        """Return True if the entry may be sent to the hop now; otherwise block the hop.
 
-        Asked in queue order.
+        Called in queue order.
         """
         if route.hop in self._blocked:
             return False
@@ -130,7 +130,7 @@ class Propagation:
     def vector_for(
         self, vector: SequenceVector, hop: BrokerNumber, publications: int
     ) -> SequenceVector:
-        """The vector that publications carry to a hop."""
+        """Return the vector that publications carry to a hop."""
         onward = self._legitimacy.onward(vector, hop)
         if self._legitimacy.passed(onward) > self._state.parameters.delta:
             self._state.counters["legitimacy_violating"] += publications

@@ -1,14 +1,14 @@
-"""Publications tagged by brokers on their way, for `tag_eval` "pt"; nothing in profile "robust".
+"""Tags of publications by brokers on the way, for `tag_eval` "pt"; unused in profile "robust".
 
-Every broker within 2δ links of a detector tags what comes from a source on or beyond one of its
-partitions, be the partition in its table or in the tags of a subscription it routes by. A home
-broker withholds a publication from a subscription that has a tag for the same broker, of the
-same detector; one on it always, one beyond it where the subscription does not hear what lies
-beyond. A broker looks no farther back along a publication's path than it needs to see the whole
-of such a partition: 3δ + 1 brokers.
+Every broker within 2δ links of a detector tags publications from a source on or beyond one of the
+detector's partitions, if the partition is in the broker's table or in the tags of a subscription
+that the broker routes by. A home broker withholds a publication from a subscription with a tag for
+the same broker, of the same detector: a publication from the broker itself always, a publication
+from beyond if the tag has `beyond`. A broker examines no more of a publication's path than is
+necessary for the whole of a partition: 3δ + 1 brokers.
 
-A partition is known by its detector and the broker that could not be reached, not by its number:
-where the same broker has been lost again, what is kept from a subscription is the same.
+A partition is identified by the detector and the unreachable broker, not by the partition's number:
+if the same broker is lost again, the same publications are withheld.
 
 Paper: [DFT11] §VI lines 630-645 and 663-675, §VIII lines 917-944.
 """
@@ -29,14 +29,14 @@ PublicationTags = tuple[PublicationTag, ...]
 
 
 class Untagged:
-    """Nothing is tagged, and the path alone says what is withheld."""
+    """Publications without tags; the path alone decides about withholding."""
 
     def tagged(self, given: PublicationTags, path: Path) -> PublicationTags:
-        """The tags of publications that come along `path` (source … here), with this broker's."""
+        """Return the tags of publications along `path` (source … here), with this broker's."""
         return given
 
     def check(self, peer: BrokerNumber, tags: PublicationTags, path: Path) -> None:
-        """Make sure that received tags are for partitions that the publications come from.
+        """Check that received tags are for partitions that the publications come from.
 
         Raises:
             RemoteProtocolError: they are not; the fault of the peer that sent them.
@@ -47,16 +47,16 @@ class Untagged:
     def withholding(
         self, local: LocalSubscription, path: Path, given: PublicationTags, covered: Tag | None
     ) -> Tag | None:
-        """The tag of a subscription for which tagged publications are withheld from it.
+        """Return the tag for which tagged publications are withheld from a subscription.
 
         Args:
-            covered: the one that covers their path.
+            covered: the tag that covers their path.
         """
         return covered
 
 
 class Tagging(Untagged):
-    """What one broker tags publications with, and withholds for it."""
+    """The tags that one broker adds to publications, and withholding by tags."""
 
     def __init__(self, state: State, partitions: PartitionTable, table: RoutingTable) -> None:
         self._state = state
@@ -91,7 +91,7 @@ class Tagging(Untagged):
     def withholding(
         self, local: LocalSubscription, path: Path, given: PublicationTags, covered: Tag | None
     ) -> Tag | None:
-        """See Untagged. Where path and tags disagree that is put on record."""
+        """See Untagged. A disagreement of path and tags is recorded in the event log."""
         withheld = withheld_by(local.tags, given, has_joined=path[0] >= self._state.newcomers)
         if (covered is None) != (withheld is None):
             missing = withheld is None
@@ -106,17 +106,17 @@ class Tagging(Untagged):
 
 
 def make_tagging(state: State, partitions: PartitionTable, table: RoutingTable) -> Untagged:
-    """The tagging that `tag_eval` asks for."""
+    """Return the tagging for `tag_eval`."""
     if state.parameters.tag_eval == "pt":
         return Tagging(state, partitions, table)
     return Untagged()
 
 
 def tag_for(partition: PartitionId, path: Path, near: Path) -> PublicationTag | None:
-    """What publications along `path` are tagged with for a partition; None when with nothing.
+    """Return the tag of publications along `path` for a partition; None without one.
 
     Args:
-        near: the end of the path, where the partition is looked for.
+        near: the end of the path, which is searched for the partition.
     """
     if not partition.nodes or partition.nodes[-1] not in near:
         return None
@@ -129,9 +129,9 @@ def tag_for(partition: PartitionId, path: Path, near: Path) -> PublicationTag | 
 
 
 def joined(parts: Iterable[PublicationTags]) -> PublicationTags:
-    """The tags of publications of one source that leave together.
+    """Return the tags of publications of a source that leave together.
 
-    What holds for one of them holds for all: they come from the same broker.
+    A tag of one publication holds for all: they come from the same broker.
     """
     found: dict[tuple[BrokerNumber, BrokerNumber], PublicationTag] = {}
     for tags in parts:
@@ -142,10 +142,10 @@ def joined(parts: Iterable[PublicationTags]) -> PublicationTags:
 def withheld_by(
     tags: Iterable[Tag], given: PublicationTags, *, has_joined: bool = False
 ) -> Tag | None:
-    """Return the first tag of a subscription for which tagged publications are withheld from it.
+    """Return the first tag of a subscription for which tagged publications are withheld.
 
     Args:
-        has_joined: the source's broker has joined; a tag covers it wherever it lies behind.
+        has_joined: the source's broker has joined; a tag covers it at any place behind.
     """
     beyond = {tag.place: tag.beyond for tag in given}
     for tag in tags:
@@ -156,7 +156,7 @@ def withheld_by(
 
 
 def _distance(home_to_detector: Path, home_to_here: Path) -> int:
-    """How many links lie between the ends of two paths from one home."""
+    """Return the number of links between the ends of two paths from a home."""
     shared = 0
     for one, other in zip(home_to_detector, home_to_here, strict=False):
         if one != other:

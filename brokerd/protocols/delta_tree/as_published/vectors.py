@@ -1,10 +1,10 @@
 """Duplicate detection by vectors of the stamps of 2δ + 1 brokers (`dedupe`, `legitimacy`).
 
-Stamps begin anew in a broker that restarts, and others go on to compare them, so vectors go wrong
-when a broker of the window restarts between two copies.
+Stamps restart in a broker that restarts, and other brokers still compare them, so vectors go wrong
+if a broker of the window restarts between two copies.
 
-Each scheme answers the same question for a whole run: up to which sequence have its publications
-come before. What is first comes behind what is not, in all of them.
+Every scheme answers the same question for a whole run: the number up to which its publications
+are duplicates. In all schemes first copies follow duplicates.
 
 Paper: [DFT11] §VII lines 688-816.
 """
@@ -25,22 +25,22 @@ HIGHEST_STAMP = 1 << 62
 
 
 class DuplicateDetection(Protocol):
-    """Tells which publications of a run came before, and keeps what that takes."""
+    """A scheme that separates first copies from duplicates, with its state."""
 
     def old_until(self, run: PublicationRun, path: Path, vector: SequenceVector | None) -> int:
-        """The sequence up to which the run's publications have come before.
+        """Return the sequence number up to which the run's publications are duplicates.
 
-        Asked once per received run: what its vector says of other brokers is noted.
+        Called once per received run: the stamps of other brokers in its vector are recorded.
         """
         ...
 
     def accept(self, run: PublicationRun, vector: SequenceVector | None) -> SequenceVector | None:
-        """Publications are first copies and are about to be queued: their stamps from here on."""
+        """Record first copies that are about to be queued; return their stamps from here on."""
         ...
 
 
 class BySource:
-    """What is not above the highest sequence received of the source is a duplicate."""
+    """Duplicate detection by the highest received sequence number of the source."""
 
     def __init__(self, sequences: SourceSequences) -> None:
         self._sequences = sequences
@@ -55,14 +55,14 @@ class BySource:
 
 
 class ByVector:
-    """What a broker of the window has stamped, not above its highest stamp known, is a duplicate.
+    """Duplicate detection by the highest recorded stamp of every broker of the window.
 
-    Any two copies that went past at most δ brokers of the window each have a broker in common,
+    Any two copies that bypassed at most δ brokers of the window have a broker in common,
     which has queued the publication once and gave both the same stamp. Publications of clients
-    carry no vector; for them the publisher's own numbers decide.
+    carry no vector; their publishers' own numbers decide.
 
     Paper: [DFT11] §VII lines 688-816. The update of vectors is derived; the paper's extended
-    version, which has it, is not available.
+    version with the update is not available.
     """
 
     def __init__(self, state: State, sequences: SourceSequences) -> None:
@@ -93,7 +93,7 @@ class ByVector:
         return until
 
     def restarted(self, path: Path, vector: SequenceVector) -> list[BrokerNumber]:
-        """Brokers of the vector that are known to have restarted; this copy may be from before."""
+        """Return restarted brokers of the vector; this copy may be from before the restart."""
         return [
             broker
             for broker, stamp in zip(path[-2::-1], vector.stamps, strict=False)
@@ -111,7 +111,7 @@ class ByVector:
 
 
 class BySourceWithVectors:
-    """Decides by source and keeps vectors beside it, for who has to know what went past whom."""
+    """Detection by source, with vectors in addition for the check of legitimacy."""
 
     def __init__(self, state: State, sequences: SourceSequences) -> None:
         self._state = state
@@ -141,10 +141,10 @@ class BySourceWithVectors:
 
 
 class BothWays(BySourceWithVectors):
-    """Counts where vectors would decide otherwise than sources, which decide.
+    """Detection by source, with a count of the disagreements of vectors.
 
-    A disagreement is put on record with the brokers of the window that have restarted. Without
-    one, and while nothing propagates illegitimately, there is none.
+    A disagreement is recorded with the restarted brokers of the window. Without restarts, and with
+    legitimate propagation, none occurs.
     """
 
     def _compare(
@@ -185,7 +185,7 @@ class BothWays(BySourceWithVectors):
 
 
 def make_detection(state: State, sequences: SourceSequences) -> DuplicateDetection:
-    """The duplicate detection that the parameters ask for."""
+    """Return the duplicate detection for the parameters."""
     if not state.parameters.carries_vectors:
         return BySource(sequences)
     if state.parameters.dedupe == "vector":
@@ -196,10 +196,10 @@ def make_detection(state: State, sequences: SourceSequences) -> DuplicateDetecti
 
 
 def window(state: State) -> int:
-    """How many brokers a vector speaks of, at most.
+    """Return the greatest number of brokers in a vector.
 
-    Paper: [DFT11] §VII line 812. So many brokers, not links: of 2δ + 1, two copies that went
-    past δ each have one in common.
+    Paper: [DFT11] §VII line 812. The number counts brokers, not links: of 2δ + 1, two copies that
+    bypassed δ each have one in common.
     """
     return 2 * state.parameters.delta + 1
 
@@ -207,11 +207,11 @@ def window(state: State) -> int:
 def check_vector(
     state: State, peer: Peer, run: PublicationRun, path: Path, vector: SequenceVector | None
 ) -> None:
-    """Make sure that a received vector speaks of the brokers before this one on the path.
+    """Check that a received vector is about the brokers before this broker on the path.
 
     Raises:
-        RemoteProtocolError: it does not, or there is one where there must be none; the fault of
-            the peer that sent it.
+        RemoteProtocolError: the vector is about other brokers, or present without use; the fault of
+            the peer that sent the vector.
     """
     if vector is None and not state.parameters.carries_vectors:
         return

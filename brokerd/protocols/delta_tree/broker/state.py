@@ -1,4 +1,4 @@
-"""What the parts of a δ-tree broker share: who it is, how it is set, and its way out."""
+"""State that the parts of a δ-tree broker share: identity, parameters and the outbox."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,12 +35,12 @@ COUNTERS = (
 
 @dataclass(slots=True)
 class State(Durability):
-    """Shared by all parts of one broker.
+    """The shared state of a broker.
 
     Attributes:
         restarted: this deployment has run on this disk before.
-        recovering: restarted, and not yet brought up to date by its neighbours.
-        deadlines: keyed by (what for, whom).
+        recovering: restarted, and not yet brought up to date by neighbours.
+        deadlines: keyed by (purpose, peer).
     """
 
     broker: BrokerNumber
@@ -54,28 +54,30 @@ class State(Durability):
     _checked_paths: dict[Path, None] = field(default_factory=dict)
 
     def change_neighbourhood(self, neighbourhood: Neighbourhood) -> None:
-        """A leaf has joined or left near here."""
+        """Replace the neighbourhood after a leaf has joined or left."""
         self.neighbourhood = neighbourhood
         self._checked_paths.clear()
 
     def has_left(self, broker: BrokerNumber) -> bool:
-        """Whether the broker is known to have left the tree; others may still speak of it."""
+        """Return True if the broker has left the tree; other brokers may still mention it."""
         return broker in self.neighbourhood.left
 
     @property
     def newcomers(self) -> BrokerNumber:
-        """Brokers from this number on are unaware of what those before them are unaware of."""
+        """The first number of brokers that joined after the deployment.
+
+        A newcomer lacks every subscription that the brokers before it lack.
+        """
         return self.neighbourhood.newcomers
 
     def check_path(self, path: Path, peer: Peer) -> None:
-        """Make sure that `path` can be the primary path from its first broker to this one.
+        """Check that `path` can be the primary path from its first broker to this broker.
 
-        Only the part inside the neighbourhood can be held against what is known. Nothing is
-        known of where brokers were that have left: what comes from them still comes through
-        those that have not.
+        Only the part inside the neighbourhood is checked. The places of departed brokers are
+        unknown: their publications still arrive through remaining brokers.
 
         Raises:
-            RemoteProtocolError: it cannot; the fault of the peer that sent it.
+            RemoteProtocolError: the path is impossible; the fault of the peer that sent it.
         """
         if path in self._checked_paths:
             return
@@ -93,14 +95,14 @@ class State(Durability):
 
 
 def is_plain_path(path: Path) -> bool:
-    """Whether the numbers can be brokers, none of them twice."""
+    """Return True if the numbers can be brokers, without repetition."""
     return len(set(path)) == len(path) and all(0 <= broker <= LARGEST_BROKER for broker in path)
 
 
 def onward_path(home_to_here: Path, here_to_peer: Path) -> Path:
-    """The primary path from a home broker to a peer, given both paths through this broker.
+    """Return the primary path from a home broker to a peer, given both paths through this broker.
 
-    Where the two share their first links, the primary path turns off before it gets here.
+    If both paths share links, the primary path branches off before it gets here.
     """
     shared = 0
     limit = min(len(home_to_here), len(here_to_peer))
@@ -110,7 +112,7 @@ def onward_path(home_to_here: Path, here_to_peer: Path) -> Path:
 
 
 def bits(brokers: Sequence[BrokerNumber]) -> int:
-    """The bit set of these brokers."""
+    """Return the bit set of these brokers."""
     found = 0
     for broker in brokers:
         found |= 1 << broker

@@ -1,4 +1,4 @@
-"""Marks, ablations, wording and checks of the state of delta_tree, for simulations."""
+"""Simulation of delta_tree: marks, ablations, wording, and checks of internal state."""
 
 from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, CANARIES

@@ -1,4 +1,4 @@
-"""Which rules of delta_tree are left out to see whether a swarm notices.
+"""Rules of delta_tree that are disabled to test that a swarm notices.
 
 Paper: [DFT11] §V-§VIII, rule by rule.
 """
@@ -14,14 +14,14 @@ CANARIES = (
     "confirm-covers-pending",
     "M27",
 )
-"""Bugs that any swarm meets within a few seeds."""
+"""Bugs that any swarm finds within a few seeds."""
 
 NOT_SIMULATED = {
     "M38": "the queue between core and socket: tests/runtime",
     "M39": "the writer of a session: tests/runtime",
     "M40": "the writer of a session: tests/runtime",
 }
-"""Bugs between core and socket, where nothing is simulated."""
+"""Bugs between core and socket, outside of the simulation."""
 
 UNSEEN: dict[str, str] = {
     "no-last-in-cut": "one seed in some hundreds: tests/simulator/test_stories.py",
@@ -40,13 +40,13 @@ UNSEEN: dict[str, str] = {
     "sync-end-from-inactive": "without a clock: tests/simulator/test_adversary_mutants.py",
     "gone-early": "partition tables: tests/protocols/delta_tree/test_partitions.py",
 }
-"""Bugs that a swarm does not see, and what does."""
+"""Bugs that a swarm does not find, with the test that does."""
 
 ROWS: dict[str, str] = {
     "M20": "crashes-beyond",
     "half-an-intersection": "crashes-beyond",
 }
-"""Bugs that need more failures at once than the mix has."""
+"""Bugs that need more simultaneous failures than the mix has."""
 
 OF_MOVES = ("move-without-mark", "move-before-start", "move-forgets-positions")
 """Bugs of clients that move."""
@@ -132,4 +132,4 @@ ABLATIONS: dict[str, Ablation] = {
         mutants=tuple(sorted(PAPER_LITERAL)), row="links", settings=("profile=paper",)
     ),
 }
-"""By the name that their bug has in the design."""
+"""The ablations by the name of their bug in the design."""

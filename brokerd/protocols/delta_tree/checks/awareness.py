@@ -1,7 +1,7 @@
-"""Who knows of which subscription, followed from the messages alone.
+"""Checks of the subscriptions at every broker, from the messages alone.
 
-A broker that routes by a subscription may hand a matching publication only to brokers that know
-the subscription too: one that does not would drop it and call it done.
+A broker that routes by a subscription may send a matching publication only to brokers that have
+the subscription, too: a broker without the subscription would drop and confirm the publication.
 
 Paper: [DFT11] §V-B lines 456-465, §VI lines 614-621.
 """
@@ -45,12 +45,12 @@ ROUTING_TABLE = "routing"
 
 @dataclass(slots=True)
 class _Memory:
-    """What one broker incarnation was told.
+    """The messages that one broker incarnation has received.
 
     Attributes:
-        accepted: subscription → step at which it came; what is over is taken out.
-        tombstones: what it was told is over.
-        received: source → sequence → step at which it first came.
+        accepted: subscription → step of arrival; ended ones are removed.
+        tombstones: the received tombstones.
+        received: source → sequence number → step of first arrival.
         peers: broker → its incarnation at the other end of the session.
     """
 
@@ -61,14 +61,14 @@ class _Memory:
 
 
 class AwarenessChecker:
-    """Checks I8, I10 and I16 of the design on every step.
+    """Checks of I8, I10 and I16 of the design on every step.
 
     Args:
-        wants: whether a predicate holds for an attribute blob, by the reference semantics.
-        brokers: to ask who is alive, and who recovers.
-        has_publishers: whether clients of a broker publish.
-        late: brokers route by a subscription when they confirm it. What they pass on meanwhile
-            is no part of the stream, which the start cut sees to; so I8 is not asked for.
+        wants: returns whether a predicate holds for an attribute blob, by the reference semantics.
+        brokers: returns all brokers, with their liveness and recovery.
+        has_publishers: returns whether clients of a broker publish.
+        late: brokers route by a subscription when they confirm it. Publications forwarded before
+            that are no part of the stream, by the start cut; so I8 is not checked.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class AwarenessChecker:
         self._behind: dict[tuple[BrokerNumber, BrokerNumber], tuple[SubscriptionId, ...]] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
-        """A core has handled an event."""
+        """Check a core's step."""
         self._steps += 1
         if type(event) is Started:
             rows = event.recovered.get(ROUTING_TABLE, {})
@@ -142,7 +142,7 @@ class AwarenessChecker:
     def _check_handed_over(
         self, broker: BrokerView, peer: BrokerNumber, run: PublicationRun
     ) -> None:
-        """I8, I16: what the sender routes this by, the receiver knows."""
+        """I8, I16: the receiver has the subscriptions that the sender routes a publication by."""
         here = self._memories[broker.number]
         # Who thaws may find what a peer sent before it restarted.
         sender = self._of_incarnations[peer, here.peers[peer]]
@@ -171,7 +171,7 @@ class AwarenessChecker:
                     )
 
     def _lying_behind(self, broker: BrokerNumber, peer: BrokerNumber) -> tuple[SubscriptionId, ...]:
-        """Subscriptions whose home lies strictly behind a broker, as seen from a peer."""
+        """Return the subscriptions with a home strictly behind a broker, as seen from a peer."""
         found = self._behind.get((broker, peer))
         if found is None:
             found = tuple(
@@ -184,7 +184,7 @@ class AwarenessChecker:
         return found
 
     def _on_commit(self, broker: BrokerView, effect: Commit) -> None:
-        """I10: whose sources a subscription is to hear knows it, or recovers."""
+        """I10: a source that a subscription receives from has the subscription, or recovers."""
         for change in effect.changes:
             if change.table != HOME_TABLE or change.value is None or not change.value[3]:
                 continue
@@ -214,7 +214,7 @@ class AwarenessChecker:
 
 
 def read_tags(row: Any) -> tuple[Tag, ...]:
-    """The tags in a row of the home table."""
+    """Return the tags in a row of the home table."""
     return tuple(Tag(tuple(path), *rest) for path, *rest in row[5])
 
 

@@ -1,11 +1,11 @@
-"""What a broker says must rest on what is on its disk, or a crash would make it untrue.
+"""Checks that the disk backs a broker's statements, so that no crash makes them untrue.
 
-Others act on it at once and never ask again: a confirmed subscription is passed by, a confirmed
-notifier is forgotten, an end is told on. A run in which no broker crashes just then shows nothing
-wrong, so every word is held against the disk, crash or not. Likewise what holds until a restarted
-broker knows enough: it neither publishes nor confirms before.
+Other brokers act on a statement at once and never ask again: they stop spreading a confirmed
+subscription, drop a confirmed notifier, and forward an end. A run without a crash at that moment
+shows no mistake, so every statement is compared with the disk, crash or not. Likewise a restarted
+broker is checked to publish and confirm nothing before the broker's state is complete.
 
-Paper: [DFT11] §VIII. Deviates: it is silent on what is durable.
+Paper: [DFT11] §VIII. Deviates: the paper is silent on durability.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,14 +46,14 @@ Rows = dict[str, dict[str, Any]]
 
 @dataclass(slots=True)
 class _Memory:
-    """One broker's disk, as its incarnation may know it, and what it waits for.
+    """One broker's disk, as far as its incarnation may rely on it, and its pending work.
 
     Attributes:
-        rows: table → key → value, as far as it has been told that it is durable.
+        rows: table → key → value, as far as reported durable.
         written: not yet durable, in order.
-        missing: publishers that were attached before a restart, and are neither back nor gone.
-        notifiers: that came to this broker as their home; None once it has called one done: what
-            an older confirmation brings back afterwards is for the audit, and does no harm.
+        missing: publishers that were attached before a restart, and have neither returned nor left.
+        notifiers: arrived at this broker as their home; None after the confirmation: tags that
+            an older confirmation restores later are left to the audit, and do no harm.
     """
 
     rows: Rows = field(default_factory=dict)
@@ -62,7 +62,7 @@ class _Memory:
     notifiers: dict[tuple[SourceId, int], RecoveryNotifier | None] = field(default_factory=dict)
 
     def persisted(self, token: int) -> None:
-        """A commit is durable, and with it whatever was written before."""
+        """Apply a durable commit, and all commits written before it."""
         if all(commit.token != token for commit in self.written):
             return  # of the publication log
         while self.written:
@@ -73,7 +73,7 @@ class _Memory:
                 return
 
     def routed(self) -> dict[str, None]:
-        """The keys of the routing table once all that was written is durable."""
+        """Return the keys of the routing table once all written commits are durable."""
         keys = dict.fromkeys(self.rows.get(ROUTING, {}))
         for commit in self.written:
             for change in commit.changes:
@@ -92,13 +92,13 @@ class _Memory:
 
 
 class DurabilityChecker:
-    """Holds what delta_tree's brokers say against their disks, on every step."""
+    """Checks of the statements of delta_tree's brokers against their disks, on every step."""
 
     def __init__(self) -> None:
         self._memories: dict[BrokerNumber, _Memory] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """A core has handled an event."""
+        """Check a core's step."""
         core = broker.protocol
         if not isinstance(core, DeltaTree):
             return
@@ -124,7 +124,10 @@ class DurabilityChecker:
                     raise InvariantViolated("said too early", f"{broker.name} {fault}")
 
     def left_on_disk(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """Rows on disk that no live broker routes by, in words; none may be left in the end."""
+        """Return rows on disk that no live broker routes by, for people.
+
+        The end of a run allows none.
+        """
         lines = []
         for broker in brokers:
             core = broker.protocol
@@ -179,7 +182,7 @@ def _faults(broker: BrokerView, core: DeltaTree, memory: _Memory, effect: Send) 
 
 
 def _gates_on_disk(memory: _Memory, source: SourceId, sequences: range) -> Iterator[str]:
-    """What a notifier that is called done has taken away is on disk no more."""
+    """Yield faults: tags on disk that a confirmed notifier has removed."""
     for sequence in sequences:
         notifier = memory.notifiers.get((source, sequence))
         if notifier is None:

@@ -1,9 +1,8 @@
-"""What telling duplicates must bring about at every broker, whichever way it is done.
+"""Checks of duplicate detection at every broker, for any scheme.
 
-A broker hands no publication to a client twice on one session, nor an older one behind a newer;
-the client's own check would hide it. And two ways of telling duplicates may tell different
-things only where a broker has restarted. That nothing is wrongly taken for a duplicate shows
-where it is confirmed: see StepChecker.
+A broker delivers no publication twice to a client on a session, and none out of order;
+the client's own check would hide that. Two schemes may disagree only if a broker has restarted. A
+first copy that counts as a duplicate is found at its confirmation: see StepChecker.
 
 Paper: [DFT11] §VII lines 676-691.
 """
@@ -26,10 +25,10 @@ from brokerd.simulator.world.views import BrokerView
 
 
 class FirstCopyChecker:
-    """Checks each step of each broker.
+    """Checks of every step of every broker.
 
     Attributes:
-        disagreements: publications that two ways of telling duplicates told differently.
+        disagreements: number of publications with a disagreement between two schemes.
     """
 
     def __init__(self, tree: PrimaryTree, oracle: Oracle) -> None:
@@ -64,11 +63,11 @@ class FirstCopyChecker:
             known.extend(run.sequences)
 
     def _check_disagreement(self, broker: BrokerView, event: MessageReceived, details: Any) -> None:
-        """I6: no disagreement without a restart, but on what nobody behind is owed.
+        """I6: no disagreement without a restart, except on publications that nobody behind is owed.
 
-        A subscription may be routed by here and not yet at a broker of the window. What that
-        broker has stamped and not sent on for it may come later than its stamp says; it lies
-        below the cut of the subscription, and is never delivered.
+        A subscription may be in the table here and not yet at a broker of the window. A publication
+        that the other broker has stamped and not forwarded for it may arrive later than its stamp
+        indicates; it lies below the cut of the subscription, and is never delivered.
         """
         run = event.message.run
         disputed = [s for s in run.sequences if details["first"] <= s <= details["last"]]

@@ -1,6 +1,6 @@
-"""What must hold inside δ-tree brokers, whatever came in.
+"""Invariants inside δ-tree brokers, for any input.
 
-A white box: this reads the private parts of the core, so that the core carries no code for it.
+A white box: this module reads the private parts of the core, so that the core has no code for it.
 
 Paper: [DFT11] §II (one active session per primary path), §VI (queue order).
 """
@@ -14,9 +14,9 @@ from brokerd.simulator.world.views import BrokerView
 
 
 def zombies(brokers: Sequence[BrokerView]) -> list[str]:
-    """Rows of subscriptions that do not live at their home, in words.
+    """Return rows of subscriptions that do not live at their home, for people.
 
-    None may be left when all is healed and nothing is under way.
+    A healed and idle tree has none.
     """
     lines = []
     for broker in brokers:
@@ -34,10 +34,10 @@ def zombies(brokers: Sequence[BrokerView]) -> list[str]:
 
 
 def check_broker(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-    """Look into one live broker; `brokers` are all, by number.
+    """Check one live broker; `brokers` are all, by number.
 
     Raises:
-        InvariantViolated: naming the broker and what is wrong in it.
+        InvariantViolated: naming the broker and the fault.
     """
     core = broker.protocol
     if isinstance(core, DeltaTree):
@@ -48,7 +48,7 @@ def check_broker(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
 
 
 def _check_sessions(broker: BrokerView, core: DeltaTree) -> None:
-    """I11: what is active is established, and nothing nearer on its path is."""
+    """I11: an active session is established, and no session is nearer on its path."""
     nodes = core._sessions.nodes
     for node in nodes.values():
         if broker.session_with(node.broker) != node.session:
@@ -65,7 +65,7 @@ def _check_sessions(broker: BrokerView, core: DeltaTree) -> None:
 
 
 def _check_queue(broker: BrokerView, core: DeltaTree) -> None:
-    """I12: entries of a source in order, and sent on sessions that exist."""
+    """I12: entries of a source are in order, and sent on existing sessions."""
     for source, entries in core._publications.queue.entries.items():
         last = 0
         for entry in entries:
@@ -84,7 +84,7 @@ def _check_queue(broker: BrokerView, core: DeltaTree) -> None:
 
 
 def _check_partitions(broker: BrokerView, core: DeltaTree) -> None:
-    """I13 and I14: own partitions are paths of what cannot be reached; others' are near enough."""
+    """I13 and I14: own partitions are paths of unreachable brokers; others are within reach."""
     table, nodes = core._partitions, core._sessions.nodes
     wrong: list[str] = []
     for number, detector in table.detectors.items():
@@ -114,7 +114,7 @@ def _check_partitions(broker: BrokerView, core: DeltaTree) -> None:
 
 
 def _check_known(broker: BrokerView, core: DeltaTree, brokers: Sequence[BrokerView]) -> None:
-    """I18: a peer has every subscription it is known to have."""
+    """I18: a peer has every subscription recorded for the peer."""
     for peer, known in core._subscriptions.table.known.items():
         other = brokers[peer]
         end, core_there = broker.ends.get(peer), other.protocol
@@ -142,9 +142,9 @@ def _check_known(broker: BrokerView, core: DeltaTree, brokers: Sequence[BrokerVi
 
 
 def are_serving(one: BrokerView, other: BrokerView) -> bool:
-    """Whether two live brokers have told each other what they know, or need not.
+    """Return True if two live brokers have synchronised with each other, or need not.
 
-    A link that was cut, or an end that was taken for dead, is as good as failed until then.
+    Until then a cut link, or an end that counts as dead, is equivalent to a failure.
     """
     for here, there in ((one, other), (other, one)):
         core, core_there = here.protocol, there.protocol

@@ -1,4 +1,4 @@
-"""How much a delta_tree core keeps of what, when all is quiet."""
+"""Bounds of a delta_tree core's state at rest."""
 
 from brokerd.simulator.checks.growth import Kept
 

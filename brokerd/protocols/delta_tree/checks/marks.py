@@ -1,4 +1,4 @@
-"""The marks of the δ tree, found in what goes into a core and what comes out of it.
+"""The marks of the δ tree, found in the events and effects of a core.
 
 `PROTOCOL.md` names each of them at the rule that it stands for.
 """
@@ -125,7 +125,7 @@ MARKS = (
 
 @dataclass(slots=True)
 class _Step:
-    """What a core made of an event."""
+    """An event of a core with its effects."""
 
     broker: BrokerView
     core: DeltaTree
@@ -133,25 +133,25 @@ class _Step:
     effects: Sequence[Effect]
 
     def sends(self, kind: type, peer: Peer | None = None) -> bool:
-        """Whether it sends a message of this type, to this peer where one is named."""
+        """Return True if the step sends a message of this type, to this peer if named."""
         return any(
             type(effect) is Send and type(effect.message) is kind and peer in (None, effect.peer)
             for effect in self.effects
         )
 
     def delivers(self, kind: type) -> bool:
-        """Whether it delivers an item of this type to a client."""
+        """Return True if the step delivers an item of this type to a client."""
         return any(type(effect) is Deliver and type(effect.item) is kind for effect in self.effects)
 
     def commits(self, table: str) -> bool:
-        """Whether it changes a row of this table."""
+        """Return True if the step changes a row of this table."""
         return any(
             type(effect) is Commit and any(change.table == table for change in effect.changes)
             for effect in self.effects
         )
 
     def removed(self, table: str) -> int:
-        """How many rows of this table it removes."""
+        """Return the number of removed rows of this table."""
         return sum(
             change.table == table and change.value is None
             for effect in self.effects
@@ -160,12 +160,12 @@ class _Step:
         )
 
     def answers(self, *kinds: type) -> bool:
-        """Whether the event is a message of one of these types."""
+        """Return True if the event is a message of one of these types."""
         return type(self.event) is MessageReceived and type(self.event.message) in kinds
 
 
 class DeltaTreeMarks:
-    """Counts the marks of one cluster of δ-tree brokers; see marks.MarkObserver."""
+    """Counters of the marks of one cluster of δ-tree brokers; see marks.MarkObserver."""
 
     def __init__(self, tree: PrimaryTree) -> None:
         self.counts: dict[str, int] = {mark.name: 0 for mark in MARKS}

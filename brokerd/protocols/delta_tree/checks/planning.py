@@ -1,4 +1,4 @@
-"""How a simulated seed sets delta_tree."""
+"""The parameters that simulated seeds draw for delta_tree."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "hold-out-of-order": {"legitimacy": "hold", "assist": "off"},
     "drain-compares-peers": {"switch": "drain"},
 }
-"""Bugs in what is off by default. It may wait for a link, so none stays broken."""
+"""Bugs in features that are off by default. These may wait for a link, so no link stays broken."""
 
 PAPER_LITERAL = frozenset(
     (
@@ -32,7 +32,7 @@ With that profile, the paper to the letter. It loses publications: see PROTOCOL.
 """
 
 LITERAL = "paper-literal"
-"""The paper with its errors: what profile "paper" has mended is a bug there."""
+"""The paper with its errors: the repairs of profile "paper" are disabled as bugs."""
 
 
 class DeltaTreePlanning(ProtocolPlanning):
@@ -65,7 +65,7 @@ class DeltaTreePlanning(ProtocolPlanning):
     def rare_options(
         self, seed: int, parameters: DeltaTreeParameters, *, timed: bool = True
     ) -> DeltaTreeParameters:
-        """See ProtocolPlanning: switches of profile "paper" that promise the same as ours."""
+        """See ProtocolPlanning: switches of profile "paper" with the same promises as ours."""
         chosen: DeltaTreeParameters = super().rare_options(seed, parameters, timed=timed)
         draw = Random(f"rare switches {seed}").random()
         if draw < 0.1:
@@ -75,9 +75,9 @@ class DeltaTreePlanning(ProtocolPlanning):
         return replace(chosen, tag_eval="pt") if draw < 0.3 else chosen
 
     def waiting_options(self, seed: int, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
-        """Parts with which something may wait for a link, and for ever where it stays broken.
+        """Return parameters with which publications may wait for a link, even forever.
 
-        Vectors beside sources tell the same duplicates only where propagation is legitimate.
+        Vectors beside sources detect the same duplicates only if propagation is legitimate.
         """
         random = Random(f"waiting {seed}")
         if random.random() < 0.25:
@@ -113,10 +113,10 @@ class DeltaTreePlanning(ProtocolPlanning):
 def _draw_timers(
     random: Random, parameters: DeltaTreeParameters, long: bool
 ) -> DeltaTreeParameters:
-    """When a broker does by itself what its peers should have made it do long before.
+    """Draw the times after which a broker acts alone, long after its peers should have caused it.
 
-    In a third of the seeds no audit comes: it would heal what others have left undone. Who is
-    away for good is never given up in another third.
+    A third of the seeds has no audit: it would repair the omissions of others. In another
+    third a departed client is never evicted.
     """
     lingers = (10, 60) if long else (1, 3)
     without_audit = random.random() < 1 / 3
@@ -129,7 +129,7 @@ def _draw_timers(
 
 
 def _draw_limits(random: Random, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
-    """How much of something there may be before a broker says so, or refuses more."""
+    """Draw the limits at which a broker writes to its event log, or refuses more."""
     if random.random() < 0.3:
         parameters = replace(parameters, queue_limit=random.choice((3, 20)))
     if random.random() < 0.2:
@@ -140,7 +140,7 @@ def _draw_limits(random: Random, parameters: DeltaTreeParameters) -> DeltaTreePa
 def _draw_options(
     random: Random, parameters: DeltaTreeParameters, simple: bool
 ) -> DeltaTreeParameters:
-    """Parts of the protocol that may be on or off; they leave the rest of the plan as it is.
+    """Draw optional parts of the protocol; these leave the rest of the plan as it is.
 
     A simple plan has no relayed sessions.
     """

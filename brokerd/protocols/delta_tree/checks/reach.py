@@ -1,21 +1,21 @@
-"""Who hears whom in the δ tree while links stay broken for ever, and who is let off.
+"""Owed deliveries in the δ tree while links stay broken forever, and exempt brokers.
 
-A source at P reaches a subscription at S where the walk of next hops from P reaches S: each broker
-hands over to the first one on its path to S that it can have a session with, at most δ + 1 links
-away. Nothing is demanded where some broker on the walk has nobody to hand over to. That is the
-paper's own limit: activity is one-sided, so a broker next to a broken link may be handed what it
-cannot pass on.
+A source at P reaches a subscription at S if the walk of next hops from P reaches S: every broker
+hands over to the first broker on the path to S with a possible session, at most δ + 1 links
+away. Nothing is owed if a broker on the walk has no broker to hand over to. That is the
+paper's own limit: activity is one-sided, so a broker next to a broken link may receive publications
+without a way to forward.
 
-With relayed sessions the one-sidedness is gone. A broken link counts as whole for the walk where
-its ends are sure to meet through a third broker: both are asked to reach each other through δ
-brokers within δ + 1 links of both, if there are so many, and which of them is not said. So it is
-sure when fewer than δ of those have a broken link with either end. With at most δ links broken
-that is always so, in a tree of δ + 2 brokers or more: all is owed then, starts included, and
-nobody is let off.
+Relayed sessions remove the one-sidedness. A broken link counts as whole for the walk if
+both ends certainly get a session through a third broker: both request sessions through δ
+brokers within δ + 1 links of both, if there are enough, in an unspecified choice. So the session
+is certain when fewer than δ of the possible relays have a broken link with either end. With at most
+δ links broken that is always so, in a tree of δ + 2 brokers or more: all is owed then, starts
+included, and no broker is exempt.
 
-Without them, let off are brokers that had not recovered yet when a link of the tree broke:
-whoever could teach them may be one with which they have a session that is not active at its end.
-Nothing is demanded of their publishers, nor of subscriptions at them.
+Without relays, brokers are exempt that had not recovered yet when a link of the tree broke:
+the only complete broker may have a session with an exempt broker that is not active at the other
+end. Nothing is owed from publishers, or to subscriptions, at exempt brokers.
 
 Paper: [DFT11] §II (one-sided activity), §VI lines 646-652 (next hop).
 """
@@ -65,14 +65,14 @@ class DeltaTreeReach(Reach):
         return (min(a, b), max(a, b)) not in self._broken
 
     def _is_bridged(self, a: BrokerNumber, b: BrokerNumber) -> bool:
-        """Whether two brokers whose link is broken are sure to meet through a third one."""
+        """Return True if two brokers with a broken link certainly meet through a third one."""
         if not self._assisted:
             return False
         able, unable = self._relays(a, b)
         return able > 0 and unable < self._radius - 1
 
     def _relays(self, a: BrokerNumber, b: BrokerNumber) -> tuple[int, int]:
-        """How many brokers near both could relay, and how many cannot."""
+        """Return the number of brokers near both that can relay, and of the others."""
         near_b = self._tree.ball(b, self._radius)
         both = [c for c in self._tree.ball(a, self._radius) if c in near_b and c != b]
         able = sum(self._is_open(a, c) and self._is_open(c, b) for c in both)

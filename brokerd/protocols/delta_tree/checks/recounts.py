@@ -1,4 +1,4 @@
-"""Counters of the δ tree, and what each of them stands for once all is at rest."""
+"""Counters of the δ tree with their expected values at rest."""
 
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, SourceQueue
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue

@@ -1,12 +1,12 @@
-"""Whom the network really kept from whom: a second opinion on gates that are closed at a start.
+"""Checks of partition tags at the start of subscriptions, against the real sessions.
 
-A home broker says on its disk what a new subscription does not hear. Were it believed, a broker
-that closes too much would be owed less. So it is held against the sessions that there were: a
-source may be closed off only where, at some moment while the subscription spread, a broker on
-the way could not reach the source's broker, nor anybody nearer, up to as far as it looks.
+A home broker stores the tags of a new subscription. Without a check, a broker
+with too many tags would be owed less. So the tags are compared with the sessions: a
+source may be tagged only if, at some moment while the subscription spread, a broker on
+the way could reach neither the source's broker, nor a nearer broker, within its radius.
 
-What is reachable is followed here from nothing but which sessions began, ended or failed to
-begin, and what was tried for the first time counts as neither.
+Reachability is computed here from the starts, ends and failures of sessions only;
+a first attempt counts as neither reachable nor unreachable.
 
 Paper: [DFT11] §III lines 320-336, §IV lines 356-361.
 """
@@ -44,10 +44,10 @@ _OF_SESSIONS = (
 
 
 class Outlook:
-    """What one broker can reach, and could at any earlier moment.
+    """The reachable brokers of a broker, now and at every earlier moment.
 
     Args:
-        radius: how far it looks: Δ.
+        radius: of the neighbourhood: Δ.
     """
 
     def __init__(self, tree: PrimaryTree, broker: BrokerNumber, radius: int) -> None:
@@ -61,7 +61,7 @@ class Outlook:
         self._past: list[Unreachable] = []
 
     def take(self, moment: int, event: Event) -> None:
-        """Something has happened to a session with another broker."""
+        """Record an event of a session with another broker."""
         if type(event) is Started:
             self._up, self._lost, self._tried = {}, {}, {}
         elif type(event) is SessionEstablished and isinstance(event.peer, int):
@@ -81,7 +81,7 @@ class Outlook:
             self._past.append(now)
 
     def was_cut_off(self, source: BrokerNumber, since: int, newcomers: BrokerNumber) -> bool:
-        """Whether at some moment since then it could not reach a source's broker at all."""
+        """Return True if the broker had no path to a source's broker at some moment since then."""
         path = self._tree.path(self._broker, source)
         first = max(0, bisect_right(self._moments, since) - 1)
         if source >= newcomers:  # it knows what those before it know
@@ -90,7 +90,7 @@ class Outlook:
         return any(end in unreachable for unreachable in self._past[first:])
 
     def _look_around(self) -> None:
-        """Who is behind somebody that can be reached is not looked for."""
+        """Update the unreachable brokers; brokers behind a reachable broker are not dialled."""
         found: dict[BrokerNumber, None] = {}
         tried: dict[BrokerNumber, None] = {}
         for other, path in self._tree.ball(self._broker, self._radius).items():
@@ -102,7 +102,7 @@ class Outlook:
 
 
 class SeparationChecker:
-    """Judges what subscriptions do not hear when they start."""
+    """Checks of the tags of subscriptions at their start."""
 
     def __init__(self, tree: PrimaryTree, radius: int) -> None:
         self._tree = tree
@@ -113,7 +113,7 @@ class SeparationChecker:
         self._judged: dict[SubscriptionId, None] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """A core has handled an event."""
+        """Record a core's step."""
         self._moment += 1
         if type(event) in _OF_SESSIONS:
             outlook = self._outlooks.get(broker.number)
@@ -131,7 +131,7 @@ class SeparationChecker:
     def judge(
         self, subscription: SubscriptionId, name: str, closed: frozenset[BrokerNumber]
     ) -> None:
-        """A subscription has started, and does not hear these; asked again, it says nothing.
+        """Check the tagged brokers of a started subscription; later calls for it do nothing.
 
         Raises:
             InvariantViolated: some of them were never cut off.

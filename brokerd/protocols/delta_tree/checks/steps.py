@@ -1,39 +1,39 @@
-"""What delta_tree must keep to on every step: what it confirms is true, what it withholds is told.
+"""Invariants of delta_tree on every step: true confirmations, and announced withholding.
 
-Where each invariant of the δ tree's design is checked:
+The checks of every invariant of the δ tree's design:
 
     I1   exactly once          oracle: `delivered` (duplicate)
     I2   order                 oracle: `delivered` (order)
     I3   no gap                oracle: `delivered` (gap), `_check_first` (gap, silent)
     I4   complete after heal   oracle: `judge_end`; swarm: `_has_converged`, `_left_over` (queues,
-                               tags, partition tables empty, nobody recovering; nothing routed
-                               by, or on disk, that is over)
+                               tags, partition tables empty, no broker recovering; no ended
+                               subscription in a table, or on disk)
     I5   not before the start  oracle: early, closed gate, gap; invariants:
                                `_check_delivery`
     I6   duplicates are such   first_copies: `_check_delivery`, `_check_disagreement`; here:
-                               `_check_confirmation` (what was wrongly taken for one is confirmed
-                               and has not arrived)
+                               `_check_confirmation` (a false duplicate is confirmed, and has not
+                               arrived)
     I7   confirmations true    here: `_check_confirmation`; invariants:
                                `_check_acknowledgement`
     I8   hops are aware        awareness: `_check_handed_over`
-    I9   gates only open       here: `_note_gates`; oracle: `gates`; separation: `judge` (closed at
-                               the start is what was cut off, and nothing else)
-    I10  sources are aware     awareness: `_on_commit`; durability: `_faults` (who recovers
-                               publishes nothing)
+    I9   gates only open       here: `_note_gates`; oracle: `gates`; separation: `judge` (only
+                               brokers that were cut off are closed at the start)
+    I10  sources are aware     awareness: `_on_commit`; durability: `_faults` (a
+                               recovering broker publishes nothing)
     I11  active sessions       internals: `_check_sessions`
     I12  queues in order       internals: `_check_queue`
     I13  own partitions        internals: `_check_partitions`
     I14  partition tables      internals: `_check_partitions`
-    I15  legitimacy            where publications are held: the core counts what is not legitimate
+    I15  legitimacy            with held publications: the core counts illegitimate ones
     I16  subscription first    awareness: `_check_handed_over`
     I17  purity                swarm: `_repeat_events`; determinism: whole seeds
     I18  summaries are true    internals: `_check_known`
 
-And, so that no crash makes untrue what has been said:
+And, so that no crash makes a statement untrue:
 
-    nobody is given up too soon
+    no client is evicted too soon
                                lingering: `_check`
-    on disk before it is said, and nothing published or confirmed by who does not know enough yet
+    on disk before a statement, and nothing published or confirmed in an incomplete state
                                durability: `_faults`
 
 Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
@@ -155,7 +155,7 @@ class DeltaTreeChecks(ProtocolChecks):
                 self._received.pop((*key, self._current.pop(key)), None)
 
     def _note_gates(self, broker: int, event: Event, effects: list[Effect]) -> None:
-        """I9: what a subscription hears is what is on disk at its home, and never less."""
+        """I9: the open sources of a subscription are on disk at its home, and never close."""
         if type(event) is Persisted:
             for changes in self._committing.pop((broker, event.token), []):
                 self._take_over_gates(broker, [(c.key, c.value) for c in changes])
@@ -187,7 +187,7 @@ class DeltaTreeChecks(ProtocolChecks):
     def _check_confirmation(
         self, broker: BrokerView, peer: Peer, message: PublicationConfirmation
     ) -> None:
-        """I7: what is confirmed to a broker has arrived wherever it was sent that way for."""
+        """I7: a confirmed publication has arrived at every owed client behind the broker."""
         assert isinstance(peer, int), f"{message} sent to a client"
         session = self._current.get((broker.number, peer))
         if session is None:

@@ -1,4 +1,4 @@
-"""Wording of the messages between brokers of delta_tree, for scenarios."""
+"""The wording of delta_tree's messages in scenarios."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -86,7 +86,7 @@ class DeltaTreeWording(Wording):
         return super().message(message)
 
     def is_detail(self, effect: Effect) -> bool:
-        """What only tells of partitions, to peers or the event log."""
+        """Return True for an effect about partitions only, to peers or the event log."""
         match effect:
             case Send(message=PartitionNew() | PartitionGone()):
                 return True

@@ -1,6 +1,6 @@
-"""Clients of one broker: attaching, publishing, subscribing, and what they leave behind.
+"""The clients of a broker: attachment, publishing, subscribing, and state after their departure.
 
-Paper: none; [DFT11] says nothing about clients.
+Paper: none; [DFT11] does not cover clients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,17 +46,17 @@ from brokerd.protocols.parts.selection import match_run
 
 
 def _nothing() -> None:
-    """What is to be done when there is nothing to be done."""
+    """Do nothing."""
 
 
 @dataclass(slots=True, eq=False)
 class Client(HostedClient[LocalSubscription]):
-    """A client that has a session here, or had one and may come back.
+    """A client that has a session here, or had a session and may return.
 
     Attributes:
-        done_before: what it published below this number was done when it connected.
+        done_before: publications below this number were done when the client connected.
         held: requests that wait for the end of the recovery, in order.
-        draining: that it is leaving is on disk, and it has not been answered.
+        draining: the client's departure is on disk, and not answered.
     """
 
     done_before: int = 1
@@ -65,7 +65,7 @@ class Client(HostedClient[LocalSubscription]):
 
 
 class Clients(ClientService[Client, LocalSubscription]):
-    """The clients of one broker."""
+    """The clients of a broker."""
 
     keeps_subscriptions = True
 
@@ -98,10 +98,10 @@ class Clients(ClientService[Client, LocalSubscription]):
         )
 
     def recover(self, recovered: Rows, logs: Mapping[str, LogEnds]) -> None:
-        """Take over what an earlier incarnation had on disk.
+        """Restore the state of an earlier incarnation.
 
-        Started subscriptions go on where they were. Pending ones are issued again under a new
-        id when the recovery is over: confirmations of the old one may still be under way, with
+        Started subscriptions resume at their positions. Pending ones are issued again under a new
+        id after the recovery: confirmations of the old one may still be under way, with
         cuts from before the crash.
         """
         home = read_home_table(self._state.broker, recovered)
@@ -124,14 +124,14 @@ class Clients(ClientService[Client, LocalSubscription]):
 
     @property
     def log_is_read(self) -> bool:
-        """Whether it is known what publications an earlier incarnation has left."""
+        """True if the publications of earlier incarnations are complete."""
         return self._log is None or self._log.is_read
 
     def on_records(self, event: RecordsRead) -> None:
-        """Take what an earlier incarnation has left of publications.
+        """Restore publications of an earlier incarnation.
 
-        Until all of it is known no client is let in, as nobody could tell what of its
-        publications is new, and no subscription is confirmed.
+        Until they are complete, no client is admitted, since its new publications could not be
+        distinguished, and no subscription is confirmed.
         """
         assert self._log is not None, f"{event} without a log"
         self._log.on_records(event)
@@ -146,7 +146,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         self._subscriptions.evaluate_unconfirmed()
 
     def _open_for_departed(self, local: LocalSubscription) -> None:
-        """Leaves that left while this broker was down are not waited for; nobody asks them."""
+        """Remove the tags of leaves that left while this broker was down."""
         heard = region(tag for tag in local.tags if not self._state.has_left(tag.node))
         if heard != local.tags:
             local.tags = heard
@@ -154,12 +154,12 @@ class Clients(ClientService[Client, LocalSubscription]):
             self._state.machine.emit(Commit((row,), None))
 
     def settle(self) -> None:
-        """Acknowledge what an event has made durable or done, where a log decides that."""
+        """Acknowledge publications that became safe in an event, if a log decides that."""
         if self._log is not None:
             self._log.acknowledge()
 
     def living(self) -> list[SubscriptionId]:
-        """The ids of local subscriptions that are in use; pending ones get new ones."""
+        """Return the ids of started local subscriptions; pending ones get new ids."""
         return [
             local.subscription
             for client in self._clients.values()
@@ -192,20 +192,20 @@ class Clients(ClientService[Client, LocalSubscription]):
         return bool(client.subscriptions) or client.name in self._attached
 
     def _all_done(self, client: Client, source: SourceId) -> bool:
-        """Whether the publisher has nothing that it might send again."""
+        """Return True if the publisher has no publication that it might send again."""
         known_last = max(self._sequences.received(source), client.done_before - 1)
         handed_out = self._sequences.handed_out().get(source, 0)
         return handed_out <= known_last and not self._publications.queue.pending(source)
 
     def _is_logged(self, source: SourceId) -> bool:
-        """Whether all that a publisher has handed out is on disk, to be sent from there."""
+        """Return True if all publications of a publisher are on disk, to be sent from there."""
         handed_out = self._sequences.handed_out().get(source, 0)
         return self._log is not None and handed_out <= dict(self._log.durable()).get(source, 0)
 
     def linger_over(self, name: ClientId) -> None:
-        """Unsubscribe for a client what it had here and did not come back for.
+        """Unsubscribe a client's subscriptions that it has not requested in time.
 
-        A client that is here keeps the subscriptions it has asked for since it came.
+        A connected client keeps the subscriptions requested on its session.
         """
         client = self._clients[name]
         over = [local for local in client.subscriptions.values() if not local.claimed]
@@ -219,7 +219,7 @@ class Clients(ClientService[Client, LocalSubscription]):
             self._forget(name)
 
     def _forget(self, name: ClientId) -> None:
-        """Nothing of a client that is not here is left to be kept."""
+        """Remove an absent client without remaining state."""
         super()._forget(name)
         self._publications.windows.forget(name)
         self._found(name)
@@ -231,10 +231,10 @@ class Clients(ClientService[Client, LocalSubscription]):
         then: Callable[[], None] = _nothing,
         drain: bool = False,
     ) -> None:
-        """End subscriptions: here at once, elsewhere and in words when that is on disk.
+        """End subscriptions: here at once, elsewhere and in the answer once that is durable.
 
-        Were it told before, a crash could bring back here what is over everywhere else. What
-        the client has claimed it may still get, with `drain`.
+        An earlier announcement could let a crash restore here a subscription that ended elsewhere.
+        With `drain` the client still receives the deliveries of claimed subscriptions.
         """
         changes: list[Change] = []
         told: list[SubscriptionId] = []
@@ -306,7 +306,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         return len(client.subscriptions) + held
 
     def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
-        """End a subscription, also one that is held back yet."""
+        """End a subscription, even one that is still held back."""
         client = self._clients[name]
         client.held = [
             each
@@ -316,7 +316,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         super().on_unsubscribe(name, message)
 
     def on_detach(self, name: ClientId, message: Detach) -> None:
-        """End all subscriptions of a client that wants nothing kept for it."""
+        """End all subscriptions of a client, and release its state."""
         client = self._connected_client(name, "Detach")
         source, done = client.source, message.done_through
         handed_out = self._sequences.handed_out().get(source, 0) if source is not None else 0
@@ -349,7 +349,7 @@ class Clients(ClientService[Client, LocalSubscription]):
                 self._answer_ended(client, session, 0)
 
     def _publish(self, client: Client, message: Publish) -> None:
-        """Take publications; while this broker recovers they wait."""
+        """Receive publications; during the recovery of this broker they wait."""
         held = self._state.recovering
         if held:
             # Malformed ones are refused now.
@@ -366,10 +366,10 @@ class Clients(ClientService[Client, LocalSubscription]):
         return self._sequences.received(source)
 
     def _durable_of(self, source: SourceId) -> int | None:
-        """See ClientService. The log forgets a source with which all are done, so it proves none.
+        """See ClientService. The log drops finished sources, so it proves no loss.
 
-        Once a loss was accepted, whatever the log does not know is announced. A broker that has
-        received it drops the marker as a duplicate.
+        Once a loss was accepted, all publications missing in the log are announced. A broker that
+        has received them drops the marker as a duplicate.
         """
         if self._log is None or not self.lineage:
             return None
@@ -387,7 +387,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         self._leave_when_drained(client)
 
     def admit(self) -> None:
-        """The recovery is over: issue pending subscriptions again, then do what was held."""
+        """End the recovery: issue pending subscriptions again, then handle held requests."""
         reissue, self._reissue = self._reissue, []
         for local in reissue:
             local.subscription = self._new_id()
@@ -438,9 +438,9 @@ class Clients(ClientService[Client, LocalSubscription]):
             )
 
     def _on_confirmed(self, local: LocalSubscription, cut: Cut, tags: Region) -> None:
-        """Every broker but the tagged ones has it: fix where its streams begin, then start it.
+        """Start a confirmed subscription: fix and store the beginnings of its streams.
 
-        Its publications are queued from now on, and sent when the start is on disk: a broker
+        Its publications are queued from now on, and sent when the start is durable: a broker
         that crashed in between would otherwise begin the streams elsewhere.
         """
         local.phase = Phase.STARTING
@@ -456,11 +456,12 @@ class Clients(ClientService[Client, LocalSubscription]):
     def _on_opened(
         self, local: LocalSubscription, opened: Opened, done: Callable[[], None]
     ) -> None:
-        """More of the tree is heard: deliver from there once that is on disk.
+        """Deliver from newly opened sources once the change is durable.
 
-        A broker that crashed in between would otherwise close what it has delivered from. What
-        comes before the streams of these sources is announced first: brokers that did not know
-        of the subscription may have let it pass, so most of it never came here.
+        A broker that crashed in between would otherwise close the opened sources again.
+        Publications before the beginnings of the opened streams are announced as withheld first:
+        brokers without the subscription may have let such publications pass, so most never arrived
+        here.
         """
         windows = self._publications.windows
         windows.hold(local.client)
@@ -500,15 +501,15 @@ class Clients(ClientService[Client, LocalSubscription]):
         return subscription
 
     def _detach(self, name: ClientId) -> None:
-        """Nothing of this publisher is under way: a restart need not wait for it."""
+        """Remove a publisher without publications under way: a restart need not wait for it."""
         if self._attached.pop(name, None) is not None:
             self._state.machine.emit(Commit((Change(ATTACHED, name, None),), None))
 
     def _found(self, name: ClientId) -> None:
-        """A publisher that was here before the restart is back, or given up.
+        """Record that a publisher from before the restart has returned, or has expired.
 
-        Until all are, this broker confirms no subscription: it could not say after which of
-        their publications the streams begin.
+        Until all have, this broker confirms no subscription: it could not determine the
+        publications after which the streams begin.
         """
         if name in self._missing:
             del self._missing[name]

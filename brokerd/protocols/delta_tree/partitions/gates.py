@@ -1,12 +1,12 @@
-"""How the part of the tree that a subscription does not hear gets smaller, and only smaller.
+"""The shrinking of the region that lacks a subscription.
 
-A broker that was tagged is back and confirms; the broker that hears this first takes the tags
-under it away, keeps of them what the confirmation still names, and tells everybody towards home.
-Whoever is told cuts its own tags back in the same way. Both ends intersect: the one may hold
-tags that notifiers went past, the other may hear from one that does.
+A tagged broker returns and confirms. The broker that receives the confirmation removes the tags
+under the returned broker, keeps the tags that the confirmation still names, and notifies all
+brokers towards home. A notified broker reduces tags in the same way. Both ends intersect: the first
+end may hold tags that notifiers went past, the other may receive a notifier from such a broker.
 
 Paper: [DFT11] §VIII-A lines 859-900. Deviates: the paper adds the new tags unconditionally,
-which closes open gates; per subscription, since each has its own tags and its own cut.
+which closes open gates; per subscription, since tags and cut belong to a subscription.
 """
 
 from collections.abc import Iterable
@@ -30,10 +30,10 @@ Cut = dict[SourceId, int]
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Of `removed` only `added` is still unaware; where the streams of the rest begin.
+    """The tags that replace `removed` tags, and the beginnings of streams from the other sources.
 
     Attributes:
-        source_paths: home … source broker, for each broker with a source in the cut.
+        source_paths: home … source broker, for every broker with a source in the cut.
     """
 
     removed: Region
@@ -43,7 +43,7 @@ class Replacement:
 
     @classmethod
     def of(cls, message: RecoveryNotifier) -> "Replacement":
-        """What a notifier says."""
+        """Return the replacement in a notifier."""
         return cls(message.removed, message.added, message.cut, message.source_paths)
 
 
@@ -53,9 +53,9 @@ def replacement_for(
     message: SubscriptionConfirmation,
     newcomers: BrokerNumber = NOBODY,
 ) -> Replacement | None:
-    """What a confirmation changes in settled tags; None when nothing.
+    """Return the change of settled tags by a confirmation; None without a change.
 
-    A restarted broker may confirm again with larger tags than it once had: they are ignored.
+    A restarted broker may confirm again with larger tags than before: these are ignored.
     """
     removed = under(tags, peer)
     if not removed:
@@ -72,9 +72,9 @@ def replaced(
     replacement: Replacement,
     newcomers: BrokerNumber = NOBODY,
 ) -> tuple[Region, Region]:
-    """What is left of `tags`, and which of them were touched; raises `cut` for those.
+    """Return the rest of `tags`, and the touched tags; raise `cut` for the touched tags.
 
-    The cut of a source that is heard already must not rise: it would tear a hole into a stream.
+    The cut of an open source must not rise: that would cause a gap in a stream.
     """
     touched = tuple(tag for tag in tags if includes(replacement.removed, (tag,)))
     raise_covered_cut(cut, touched, replacement.cut, replacement.source_paths, newcomers)
@@ -88,9 +88,9 @@ def refined(
     earlier: Iterable[Replacement],
     newcomers: BrokerNumber = NOBODY,
 ) -> Replacement:
-    """The replacement without what earlier ones have taken away of what it adds.
+    """Return the replacement without tags that earlier replacements have removed.
 
-    Whoever speaks may not have heard those yet: they may have gone past it.
+    The emitter may lack the earlier replacements, if they went past it.
     """
     added, cut = replacement.added, dict(replacement.cut)
     paths = {path[-1]: path for path in replacement.source_paths}

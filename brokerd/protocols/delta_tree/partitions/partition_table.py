@@ -1,12 +1,13 @@
-"""The partition table: who cannot reach whom, as far as 2δ links from here.
+"""The partition table: unreachable brokers with their detectors, up to 2δ links from here.
 
-Each broker that becomes unreachable makes a partition. Its detector tells every broker within
-2δ links, over all sessions, and takes it back when the broker can be reached again and no
-subscription is kept from it on this partition's account: not before the last recovery notifier
-that names it is confirmed, or a publication from behind it could pass for a safe one.
+Every broker that becomes unreachable makes a partition. The detector announces the partition to
+every broker within 2δ links, over all sessions. The detector withdraws the partition when the
+broker is reachable again and no subscription is tagged for this partition: not before the
+confirmation of the last recovery notifier with a tag of the partition, or a publication from behind
+the partition could count as safe.
 
-In profile "robust" the table is there to be looked at. With `tag_eval` "pt" brokers stamp
-publications from it (`as_published/tagging.py`).
+In profile "robust" the table is only for inspection. With `tag_eval` "pt" brokers stamp
+publications from the table (`as_published/tagging.py`).
 
 Paper: [DFT11] §III lines 317-346, §IV lines 362-370, §VIII lines 896-900 and 917-944.
 """
@@ -28,7 +29,7 @@ from brokerd.protocols.delta_tree.sessions.sessions import Node, Sessions
 from brokerd.protocols.parts.leaps import check_incarnation
 
 LIVE_LIMIT = 1_024
-"""Partitions of one detector at a time; more are no mistake that a broker of ours makes."""
+"""Greatest number of live partitions of a detector; no correct broker exceeds it."""
 
 TOMBSTONE_RANGES = 64
 
@@ -38,10 +39,10 @@ Kind = Literal["island", "barrier"]
 def partition_kind(
     partition: PartitionId, path: Path, reached: Iterable[BrokerNumber]
 ) -> Kind | None:
-    """What a partition is on a primary path from its detector on; None when it is not on it.
+    """Return the kind of a partition on a primary path from its detector; None off the path.
 
-    The same partition is an island for some paths and a barrier for others, so this is asked
-    for each path and never remembered.
+    The same partition is an island for some paths and a barrier for others, so the kind is computed
+    for each path and never stored.
 
     Args:
         path: detector … the broker in question.
@@ -57,11 +58,11 @@ def partition_kind(
 
 @dataclass(slots=True, eq=False)
 class Detector:
-    """What is known of one broker's partitions.
+    """The known partitions of a broker.
 
     Attributes:
         path: detector … here.
-        gone: ranges of numbers that are over, ascending; all earlier incarnations are, too.
+        gone: ranges of ended numbers, ascending; all earlier incarnations have ended, too.
     """
 
     path: Path
@@ -70,11 +71,11 @@ class Detector:
     gone: list[tuple[int, int]] = field(default_factory=list)
 
     def is_gone(self, number: int) -> bool:
-        """Whether a partition of this number is over."""
+        """Return True if the partition of this number has ended."""
         return any(first <= number <= last for first, last in self.gone)
 
     def end(self, first: int, last: int) -> bool:
-        """The partitions numbered in [first, last] are over; says whether that is news."""
+        """End the partitions numbered in [first, last]; return True if one was not ended before."""
         if any(start <= first and last <= end for start, end in self.gone):
             return False
         for number in [number for number in self.live if first <= number <= last]:
@@ -89,7 +90,7 @@ class Detector:
         return True
 
     def _bounded(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """As few ranges as there may be: what nobody has told of between two is over, too."""
+        """Merge ranges down to the limit; unannounced numbers between two ranges end, too."""
         place = 0
         while len(ranges) > TOMBSTONE_RANGES and place + 1 < len(ranges):
             (first, last), (following, end) = ranges[place], ranges[place + 1]
@@ -101,7 +102,7 @@ class Detector:
 
 
 class PartitionTable:
-    """The partition table of one broker (PT)."""
+    """The partition table of a broker (PT)."""
 
     def __init__(self, state: State, sessions: Sessions) -> None:
         self._state = state
@@ -112,18 +113,18 @@ class PartitionTable:
         self._holds: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """How many partitions are in the table."""
+        """Return the number of partitions in the table."""
         return sum(len(detector.live) for detector in self.detectors.values())
 
     def __iter__(self) -> Iterator[PartitionId]:
-        """All of them."""
+        """Yield all partitions."""
         for detector in self.detectors.values():
             yield from detector.live.values()
 
     # ------------------------------------------------------------ our own
 
     def follow_sessions(self) -> None:
-        """Take over which brokers have become unreachable, and which are so no more."""
+        """Record brokers that have become unreachable, and brokers that are reachable again."""
         begun, ended = self._sessions.take_partition_changes()
         self._ended.update(dict.fromkeys(ended))
         if not begun:
@@ -156,7 +157,7 @@ class PartitionTable:
                     self._holds[tag.number] = left
 
     def withdraw_ended(self) -> None:
-        """Take back every partition that has ended and that nothing holds.
+        """Withdraw every ended partition without a hold.
 
         Paper: [DFT11] §VIII-A lines 896-900. Deviates: the paper does so at once.
         """
@@ -177,10 +178,11 @@ class PartitionTable:
     # ------------------------------------------------------------ everybody's
 
     def synchronise(self, peer: Node) -> None:
-        """Bring a peer whose session has become ready up to date, in front of everything else.
+        """Send the partition table to a peer with a ready session, before all other messages.
 
-        It is told what there is. What it has beyond that it tells in turn, and is answered; but
-        not what it has of this broker's own partitions, so it is told which of those are over.
+        The peer replies with the entries that this broker lacks, and receives the answer. The reply
+        omits this broker's own partitions, so this broker sends the ended numbers of own
+        partitions.
         """
         here, incarnation = self._state.broker, self._state.incarnation
         gone = [PartitionNumbers(here, incarnation, 0, 0)] if self._state.restarted else []
@@ -191,7 +193,7 @@ class PartitionTable:
         self._send_new(peer, list(self))
 
     def on_new(self, peer: BrokerNumber, message: PartitionNew) -> None:
-        """Brokers near here have lost others.
+        """Add new partitions of brokers nearby, and forward them.
 
         Paper: [DFT11] §IV lines 362-370.
         """
@@ -228,7 +230,7 @@ class PartitionTable:
                     self._send_new(node, fresh)
 
     def on_gone(self, peer: BrokerNumber, message: PartitionGone) -> None:
-        """Partitions are over, and everything of earlier incarnations of their detectors is.
+        """End partitions, and all partitions of earlier incarnations of their detectors.
 
         Paper: [DFT11] §VIII-A lines 896-900.
         """
@@ -258,7 +260,7 @@ class PartitionTable:
                     self._send_gone(node, news)
 
     def forget(self, broker: BrokerNumber) -> None:
-        """A leaf has left the tree, and its partitions with it; others may still speak of it."""
+        """Remove the partitions of a departed leaf; other brokers may still mention them."""
         detector = self.detectors.get(broker)
         if detector is not None and detector.live:
             numbers = PartitionNumbers(broker, detector.incarnation, 1, max(detector.live))
@@ -269,11 +271,10 @@ class PartitionTable:
     # ------------------------------------------------------------ inside
 
     def _correct_about_departed(self, peer: BrokerNumber, message: PartitionNew) -> None:
-        """Tell a peer that partitions made by a leaf that has left, or for one, are over.
+        """Announce to a peer that partitions by a departed leaf, or for one, have ended.
 
-        Brokers within δ + 1 links of the leaf are told that it has left. Those up to 2δ links
-        from the detector may not even know it, and have only what others say, which may be lost
-        with a session.
+        Brokers within δ + 1 links of the leaf are notified of its departure. A broker up to 2δ
+        links away is corrected over a session.
 
         Raises:
             RemoteProtocolError: a detector's path does not end here.
@@ -315,7 +316,7 @@ class PartitionTable:
     def _detector(
         self, number: BrokerNumber, incarnation: int, paths: dict[BrokerNumber, Path]
     ) -> Detector | None:
-        """The detector's record for this incarnation, new if need be; None when that is over."""
+        """Return the detector's record for this incarnation, new if needed; None if outdated."""
         known = self.detectors.get(number)
         if known is None or known.incarnation < incarnation:
             known = self.detectors[number] = Detector(paths[number], incarnation)
@@ -324,11 +325,11 @@ class PartitionTable:
     def _checked_paths(
         self, peer: BrokerNumber, paths: tuple[Path, ...]
     ) -> dict[BrokerNumber, Path]:
-        """Detector → its path to here.
+        """Return the checked path from every detector to here.
 
         Raises:
-            RemoteProtocolError: one is no such path, longer than partitions are told about, or
-                another than is known.
+            RemoteProtocolError: a path is no detector's path, is longer than 2δ links, or differs
+                from the recorded path.
         """
         neighbourhood = self._state.neighbourhood
         found: dict[BrokerNumber, Path] = {}
@@ -350,10 +351,11 @@ class PartitionTable:
     def _check_partition(
         self, peer: BrokerNumber, partition: PartitionId, paths: dict[BrokerNumber, Path]
     ) -> None:
-        """Make sure that there can be such a partition.
+        """Check that a partition is possible.
 
         Raises:
-            RemoteProtocolError: its brokers form no path, or none that fits what is known.
+            RemoteProtocolError: its brokers form no path, or a path that contradicts the
+                neighbourhood.
         """
         neighbourhood = self._state.neighbourhood
         path = paths.get(partition.detector)
@@ -380,10 +382,10 @@ class PartitionTable:
         raise RemoteProtocolError(peer, f"no partition: {tuple(partition)}"[:300])
 
     def _check_leap(self, peer: BrokerNumber, detector: BrokerNumber, incarnation: int) -> None:
-        """Make sure that a detector can have come to an incarnation, which ends all earlier ones.
+        """Check that a detector's incarnation, which ends all earlier ones, does not leap.
 
         Raises:
-            RemoteProtocolError: it cannot.
+            RemoteProtocolError: the incarnation leaps.
         """
         known = self.detectors.get(detector)
         check_incarnation(peer, detector, known.incarnation if known else 0, incarnation)
@@ -407,7 +409,7 @@ class PartitionTable:
             self._state.machine.send(peer.broker, PartitionGone(told, tuple(paths.values())))
 
     def _paths_to(self, peer: Node, detectors: Iterable[BrokerNumber]) -> dict[BrokerNumber, Path]:
-        """Detector → its path to a peer, for those that are near enough to it, and not itself."""
+        """Return the paths to a peer from the detectors within reach, except the peer itself."""
         found: dict[BrokerNumber, Path] = {}
         for number in dict.fromkeys(detectors):
             known = self.detectors.get(number)

@@ -1,14 +1,15 @@
-"""Regions: the parts of the tree whose sources a subscription does not hear yet.
+"""Regions: the parts of the tree with sources that a subscription does not receive from yet.
 
-A region is a set of tags and stands for the source brokers that any of them covers. It is what
-a confirmation carries towards the subscriber, and it only ever shrinks after the subscription
-has started. All tags of one subscription point away from its home, and each carries the path
-from there; everything here rests on that.
+A region is a set of tags and covers the source brokers that any of the tags covers. A confirmation
+carries a region towards the subscriber, and the region only shrinks after the subscription
+has started. All tags of a subscription point away from home, and contain the path
+from there; all functions here depend on that.
 
-A tag covers its broker, with `beyond` what lies behind it, and always what lies behind it and has
-joined since the tree was deployed (*newcomers*, by number): a newcomer learns from those it is
-linked to what they know, so of a subscription that they are unaware of it is unaware, too, and
-nobody asked it before the subscription started. It is heard from the moment they are.
+A tag covers a broker, with `beyond` all brokers behind that broker, and always the brokers behind
+that have joined since the tree was deployed (*newcomers*, by number). A newcomer receives
+subscriptions from linked brokers. So a newcomer lacks the subscriptions that the linked brokers
+lack, and no broker asked a newcomer before the subscription started. The newcomer is open from the
+moment that the linked brokers are.
 
 Paper: [DFT11] §III (on and beyond a partition), §VIII-A.
 """
@@ -20,17 +21,17 @@ from brokerd.protocols.delta_tree.broker.state import Path
 from brokerd.protocols.delta_tree.messages import Tag
 
 Region = tuple[Tag, ...]
-"""Tags in ascending order, none twice, so that equal sets are equal values."""
+"""Tags in ascending order without repetition, so that equal sets are equal values."""
 
 NOBODY = 1 << 62
-"""As the first newcomer's number: nobody has joined."""
+"""The first newcomer's number in a tree without newcomers."""
 
 
 def region(tags: Iterable[Tag]) -> Region:
-    """The region of these tags.
+    """Return the region of these tags.
 
-    A tag inside another one's coverage stays: when the larger one is taken away because its
-    broker is back, the smaller one still holds.
+    A tag inside another tag's coverage stays: after the removal of the larger tag, because its
+    broker is back, the smaller tag still holds.
     """
     by_place: dict[tuple[BrokerNumber, Path, bool], Tag] = {}
     for tag in tags:
@@ -39,7 +40,7 @@ def region(tags: Iterable[Tag]) -> Region:
 
 
 def covering(tags: Iterable[Tag], path: Path, newcomers: BrokerNumber = NOBODY) -> Tag | None:
-    """The first tag that covers the last broker of `path`, which begins at the home."""
+    """Return the first tag that covers the last broker of `path`, which begins at the home."""
     reaches_behind = path[-1] >= newcomers
     for tag in tags:
         node = tag.path[-1]
@@ -49,7 +50,7 @@ def covering(tags: Iterable[Tag], path: Path, newcomers: BrokerNumber = NOBODY) 
 
 
 def covers(tags: Iterable[Tag], path: Path, newcomers: BrokerNumber = NOBODY) -> bool:
-    """Whether publications from the last broker of `path` (home … broker) are withheld."""
+    """Return True if publications from the last broker of `path` (home … broker) are withheld."""
     return covering(tags, path, newcomers) is not None
 
 
@@ -59,25 +60,25 @@ def intersect(
     *,
     newcomers: BrokerNumber = NOBODY,
 ) -> Region:
-    """A region that covers exactly the brokers that both cover.
+    """Return a region that covers exactly the brokers that both regions cover.
 
-    Every change to the tags of a started subscription goes through here, so a stale or larger
-    replacement cannot close what is open.
+    Every change to the tags of a started subscription uses this function, so a stale or larger
+    replacement cannot close an open part.
     """
     old, new = region(held), region(replacement)
     return region([*_kept(old, new), *_entered(old, new, newcomers)])
 
 
 def under(tags: Iterable[Tag], broker: BrokerNumber) -> Region:
-    """The tags for `broker` and for what lies behind it, seen from the home."""
+    """Return the tags for `broker` and for brokers behind it, seen from the home."""
     return region(tag for tag in tags if broker in tag.path)
 
 
 def includes(larger: Iterable[Tag], smaller: Iterable[Tag]) -> bool:
-    """Whether each tag of `smaller` lies within one tag of `larger`.
+    """Return True if every tag of `smaller` lies within one tag of `larger`.
 
-    True means that every broker covered by `smaller` is covered by `larger`. False may be said
-    of a region that only several tags together fill: that costs a message, no more.
+    True means that every broker covered by `smaller` is covered by `larger`. False is possible
+    for a region that only several tags together fill: that costs a message, no more.
     """
     held = region(larger)
     return all(
@@ -87,7 +88,7 @@ def includes(larger: Iterable[Tag], smaller: Iterable[Tag]) -> bool:
 
 
 def _kept(old: Region, new: Region) -> Iterable[Tag]:
-    """The old tags whose node is still covered, no farther than the new ones reach."""
+    """Yield the old tags with a still covered node, no farther than the new tags reach."""
     for tag in old:
         over = [other for other in new if covers((other,), tag.path)]
         if over:
@@ -96,7 +97,7 @@ def _kept(old: Region, new: Region) -> Iterable[Tag]:
 
 
 def _entered(old: Region, new: Region, newcomers: BrokerNumber) -> Iterable[Tag]:
-    """The new tags that lie behind an old one's node: a part of it is covered still."""
+    """Yield the new tags behind an old tag's node: a part of that tag is still covered."""
     reaching = [tag for tag in old if tag.beyond]
     for other in new:
         joined = other.node >= newcomers and any(tag.node in other.path[:-1] for tag in old)

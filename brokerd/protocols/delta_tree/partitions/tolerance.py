@@ -1,4 +1,4 @@
-"""What the δ tree goes on without: no more than δ consecutive brokers of any primary path.
+"""The tolerance of the δ tree: no more than δ consecutive lost brokers of any primary path.
 
 Paper: [DFT11] §II ("δ-fault-tolerance").
 """
@@ -13,8 +13,10 @@ from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 
 
 def excess(topology: Topology, parameters: DeltaTreeParameters, lost: Lost) -> Excess | None:
-    """One more than δ consecutive brokers of a primary path that are all lost; None: there are
-    none. Links count by how many fail at once only."""
+    """Return δ + 1 consecutive lost brokers of a primary path; None without such brokers.
+
+    Links count only in the number of simultaneous failures.
+    """
     if lost.latest is None:
         row = longest_lost(topology, lost.brokers)
     else:
@@ -29,6 +31,6 @@ def excess(topology: Topology, parameters: DeltaTreeParameters, lost: Lost) -> E
 
 
 def reaches(topology: Topology, parameters: DeltaTreeParameters, outage: Outage) -> Reached:
-    """Who gets whose publications, up to δ brokers being gone past."""
+    """Return the brokers from which publications arrive, past up to δ brokers."""
     relays = parameters.assist == "on"
     return reached_in_tree(topology, outage, topology.delta + 1, relays=relays)

@@ -1,6 +1,6 @@
-"""Publications that arrive: matched once, queued for others, delivered to local clients.
+"""Arriving publications: matched once, queued for other brokers, delivered to local clients.
 
-Everything works on runs. One received frame is matched once per distinct attribute blob; the
+All steps work on runs. One received frame is matched once per distinct attribute blob; the
 publications with the same audience become one queue entry.
 
 Paper: [DFT11] §VI, Fig. 8 lines 1-18.
@@ -37,14 +37,14 @@ from brokerd.protocols.parts.selection import (
 
 
 class Publications:
-    """What one broker does with publications that it receives.
+    """The receipt of publications at a broker.
 
     Attributes:
-        queue: where they are until everybody has them.
+        queue: publications until all of their audience has confirmed.
         windows: of the local clients.
-        straight: takes what needs no decision that was not made just before; None where each
-            frame has more to say than its path.
-        joining: lets what stays take less room; None likewise.
+        straight: the fast path for publications without a new decision; None if frames carry
+            more than their path.
+        joining: reduces the memory of publications that stay; None likewise.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Publications:
     # ------------------------------------------------------------ receiving
 
     def on_copy(self, peer: BrokerNumber, message: PublicationCopy) -> None:
-        """Publications from another broker."""
+        """Receive publications from another broker."""
         run, path = message.run, message.path
         own = run.source.broker == self._state.broker or run.source.publisher == NOTIFIER
         if own or path[:1] != (run.source.broker,):
@@ -80,7 +80,7 @@ class Publications:
         self._receive(run, self._receipt(peer, message))
 
     def publish(self, run: PublicationRun, client: ClientId, session: int) -> None:
-        """Publications of a local client.
+        """Receive publications of a local client.
 
         Raises:
             RemoteProtocolError: an attribute blob is malformed.
@@ -89,7 +89,7 @@ class Publications:
         self._receive(run, Receipt(client, session, run.source, run.first, run.last, path))
 
     def _receipt(self, peer: BrokerNumber, message: PublicationCopy) -> Receipt:
-        """The receipt of a frame that carries no more than publications and their path."""
+        """Return the receipt of a frame with publications and their path only."""
         run = message.run
         if message.vector is not None:
             text = f"publications of {run.source} with a vector, which nobody here has"
@@ -100,7 +100,7 @@ class Publications:
         return Receipt(peer, session, run.source, run.first, run.last, message.path)
 
     def _receive(self, run: PublicationRun, receipt: Receipt) -> None:
-        """Queue publications, send them on, and remember who wants them confirmed.
+        """Queue publications, forward them, and record the receipt for the confirmation.
 
         Raises:
             RemoteProtocolError: an attribute blob is malformed.
@@ -127,17 +127,17 @@ class Publications:
             self.queue.confirm(receipt)
 
     def _received_before(self, run: PublicationRun, receipt: Receipt) -> int:
-        """The sequence up to which the run's publications are duplicates."""
+        """Return the sequence number up to which the run's publications are duplicates."""
         return self._sequences.received(run.source)
 
     def _accept(self, run: PublicationRun, receipt: Receipt) -> None:
-        """Publications are first copies and are about to be queued."""
+        """Record first copies, which are about to be queued."""
         self._sequences.receive(run.source, run.last, receipt.path)
 
     def _where_streams_begin(
         self, run: PublicationRun, audiences: Sequence[Audience]
     ) -> list[PublicationRun]:
-        """The run, cut where the stream of a local subscription begins within it."""
+        """Return the run, cut at the beginnings of local subscriptions' streams in it."""
         source, first, last = run.source, run.first, run.last
         beginnings: list[int] = []
         for audience in dict.fromkeys(audiences):
@@ -161,10 +161,11 @@ class Publications:
         audiences: Sequence[Audience],
         receipt: Receipt,
     ) -> None:
-        """Make queue entries, one per audience, and send them.
+        """Make queue entries, an entry per audience, and send the entries.
 
-        Whom a publication is for is decided here, once: what is subscribed later must not
-        change it, or a later publication might reach a home broker before an earlier one.
+        The audience of a publication is decided here, once, and later subscriptions must not
+        change the audience. Otherwise a later publication might reach a home broker before an
+        earlier publication.
         """
         queue = self.queue
         behind_sender = 0
@@ -220,7 +221,7 @@ class Publications:
     ) -> tuple[
         dict[ClientId, tuple[LocalSubscription, ...]], list[tuple[LocalSubscription, PartitionId]]
     ]:
-        """The local subscriptions that get the run, by client, and those it is withheld from.
+        """Return the local subscriptions that receive the run, by client, and the withheld ones.
 
         Paper: [DFT11] §VI lines 663-675 (safety check). Deviates: a cut per source in place
         of a test per publication; the source is looked for on its own path, not in tags that
@@ -242,7 +243,7 @@ class Publications:
         return found, withheld
 
     def _withholding(self, local: LocalSubscription, receipt: Receipt) -> Tag | None:
-        """The tag of a subscription for which it does not get what a frame brings.
+        """Return the tag for which a frame is withheld from a subscription, if any.
 
         Paper: [DFT11] §VI lines 663-675.
         """
@@ -255,7 +256,7 @@ class Publications:
         table_length: int,
         parts: list[tuple[list[int], tuple[LocalSubscription, ...], Entry]],
     ) -> None:
-        """Queue for one client what it gets of one run: in order, one copy of each."""
+        """Queue a client's part of a run: in order, a single copy of every publication."""
         entries = tuple(entry for _, _, entry in parts)
         subscriptions = parts[0][1]
         if all(part[1] == subscriptions for part in parts):

@@ -1,4 +1,4 @@
-"""What the clients of a δ-tree broker have still to get, what is withheld, and how far they got."""
+"""The deliveries of a δ-tree broker's clients, with notices and positions."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -20,7 +20,7 @@ Entry = TypeVar("Entry")
 
 
 class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
-    """The deliveries of all clients of one broker."""
+    """The deliveries of all clients of a broker."""
 
     def __init__(self, state: State, on_done: Callable[[Entry], None]) -> None:
         super().__init__(state.machine, state.parameters.client_window, on_done, state.counters)
@@ -34,10 +34,10 @@ class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
         partition: PartitionId,
         entries: tuple[Entry, ...],
     ) -> None:
-        """Queue a notice that a subscription does not get these, nor what came before them.
+        """Queue a notice that the run and all earlier publications are withheld.
 
-        What was announced before this broker restarted may come again. It is announced again,
-        whole, so that what the client answers covers it; the client knows what it was told.
+        A notice from before a restart may be repeated. The repetition covers the whole range, so
+        that the client's answer covers the range; the client ignores the repeated part.
         """
         fresh = local.withhold(run.source, run.last, partition)
         first = run.first if fresh is None else min(run.first, fresh[0])
@@ -45,13 +45,13 @@ class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
         self.deliver(local.client, run, (local,), entries, notice)
 
     def say_withheld(self, local: LocalSubscription, source: SourceId, withheld: Withheld) -> None:
-        """Queue a notice of publications that need not have come here."""
+        """Queue a notice of publications that need not have arrived here."""
         first, last, partition = withheld
         notice = Notice(local.number, source, ((first, last),), partition)
         self.announce(local.client, (local,), source, last, notice)
 
     def flush_positions(self) -> None:
-        """Hand the positions reached since the last time to the disk, lazily."""
+        """Commit the positions since the last call, lazily."""
         changes = [
             Change(POSITIONS, position_key(local.client, local.number, source), last)
             for (local, source), last in self._positions.items()
@@ -73,5 +73,5 @@ class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
 
 
 def position_key(client: ClientId, number: int, source: SourceId) -> str:
-    """The key of a row of the positions table."""
+    """Return the key of a row of the positions table."""
     return f"{client}/{number}/{source.broker}.{source.publisher}.{source.incarnation}"

@@ -1,22 +1,21 @@
-"""Duplicate detection by source: what is not above the highest sequence received is a duplicate.
+"""Duplicate detection by source: publications up to the highest received number are duplicates.
 
-First copies of one source reach every broker in order (the argument is in PROTOCOL.md), so
-one number per source tells a first copy from another one. Whatever a broker remembers dies with
-it: a table that outlived the queue would call publications duplicates that were lost with the
-queue.
+First copies of a source arrive at every broker in order (the argument is in PROTOCOL.md), so
+a number per source distinguishes first copies from others. The table is volatile: a table that
+outlived the queue would count publications as duplicates that were lost with the queue.
 
-Paper: [DFT11] §VII lines 676-688, the simple scheme. Deviates: it is the default; the paper's
-vectors are in `as_published/vectors.py`.
+Paper: [DFT11] §VII lines 676-688, the simple scheme. Deviates: this scheme is the default; the
+paper's vectors are in `as_published/vectors.py`.
 """
 
 from brokerd.model.identity import BrokerNumber, SourceId
 
 
 class SourceSequences:
-    """Per source, the highest sequence received, and the highest known to be handed out.
+    """The highest received, and the highest assigned sequence number of every source.
 
     Attributes:
-        last: per source, the highest sequence received.
+        last: per source, the highest received sequence number.
         paths: source broker → path from there to here.
     """
 
@@ -27,11 +26,11 @@ class SourceSequences:
         self.paths: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
 
     def received(self, source: SourceId) -> int:
-        """The highest sequence received of `source`."""
+        """Return the highest received sequence number of `source`."""
         return self.last.get(source, 0)
 
     def receive(self, source: SourceId, last: int, path: tuple[BrokerNumber, ...]) -> None:
-        """Publications of `source` up to `last` have been received, which came along `path`."""
+        """Record the receipt of publications of `source` up to `last`, along `path`."""
         self.paths[source.broker] = path
         if last > self.last.get(source, 0):
             self.last[source] = last
@@ -39,14 +38,14 @@ class SourceSequences:
             self.hand_out(source, last)
 
     def hand_out(self, source: SourceId, sequence: int) -> None:
-        """A local publisher has used the numbers up to `sequence`, received here or not."""
+        """Record that a local publisher has used the numbers up to `sequence`, received or not."""
         if sequence > self._handed_out.get(source, 0):
             self._handed_out[source] = sequence
 
     def handed_out(self) -> dict[SourceId, int]:
-        """Per local source, the highest sequence it is known to have used."""
+        """Return the highest used sequence number of each local source."""
         return self._handed_out
 
     def all_received(self) -> dict[SourceId, int]:
-        """Per source, the highest sequence received."""
+        """Return the highest received sequence number of every source."""
         return self.last

@@ -1,4 +1,4 @@
-"""What the publication queue holds: entries, what was sent of them, and who waits for them."""
+"""The contents of the publication queue: entries, their transfers, and receipts of senders."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -25,12 +25,12 @@ class Route:
 
 @dataclass(slots=True, eq=False)
 class Receipt:
-    """A frame of publications that its sender wants confirmed.
+    """A frame of publications with a pending confirmation to its sender.
 
-    `remaining` counts the queue entries that must be done first: those made of the frame, and
-    those that were pending when it brought the same publications again. `path`: the
-    publications' source broker … here. `more`: first and last of whatever else is confirmed with
-    it, in a receipt that stands for many.
+    `remaining` counts the queue entries that must be done first: entries made of the frame, and
+    entries that were pending when the frame repeated their publications. `path`: the
+    publications' source broker … here. `more`: first and last of further ranges to confirm, in a
+    receipt that replaces several receipts.
     """
 
     peer: Peer
@@ -43,14 +43,14 @@ class Receipt:
     more: "array[int] | None" = None
 
     def ranges(self) -> list[tuple[int, int]]:
-        """What is confirmed, as (first, last)."""
+        """Return the ranges to confirm, as (first, last)."""
         more = self.more
         if more is None:
             return [(self.first, self.last)]
         return [(self.first, self.last), *zip(more[::2], more[1::2], strict=True)]
 
     def add(self, other: "Receipt") -> None:
-        """Stand for a later one, too."""
+        """Add the ranges of a later receipt."""
         for first, last in other.ranges():
             if self.more is None and first == self.last + 1:
                 self.last = last
@@ -64,12 +64,12 @@ class Receipt:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """One entry as it was sent to one hop on one session.
+    """One entry as sent to a hop on a session.
 
     Attributes:
-        destinations: home brokers it is for, as a bit set.
-        first, last: what the hop has not confirmed lies between.
-        left: exactly that, once a confirmation has covered a part; None while it is all.
+        destinations: home brokers of the transfer, as a bit set.
+        first, last: the bounds of the unconfirmed publications.
+        left: the unconfirmed publications after a partial confirmation; None before.
     """
 
     entry: "Entry"
@@ -83,22 +83,22 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """Publications of one source with one audience, until that has all of them.
+    """Publications of a source with one audience, until all of the audience has confirmed.
 
     Attributes:
-        selection, places: which publications of which frame, if these are not all it is.
-        frame_first: the first sequence of what was new in that frame.
+        selection, places: the publications' places in their frame, if a part of the frame.
+        frame_first: the first sequence number of the new publications in that frame.
         first, last, publications: their extent and number.
         path: source broker … here.
         receipts: frames that wait for this entry.
-        unsent: home brokers to which no hop leads at present, as a bit set.
-        transfers: hop → what was sent to it and is not confirmed.
-        deliveries: how many deliveries to local clients are not acknowledged.
-        notifier: what the entry is instead of publications, if it is that.
-        whole: the publications, where they are a run of their own.
-        clients: who gets it here.
-        serial: how many deliveries had been made before those of it.
-        part_of: the entry that it was joined to others in, which stands for it since.
+        unsent: home brokers without a hop at present, as a bit set.
+        transfers: hop → unconfirmed transfer.
+        deliveries: number of unacknowledged deliveries to local clients.
+        notifier: the recovery notifier, in an entry without publications.
+        whole: the publications, if they are a run of their own.
+        clients: the local clients in the audience.
+        serial: number of earlier deliveries.
+        part_of: the joined entry that has replaced this entry.
     """
 
     source: SourceId
@@ -121,14 +121,14 @@ class Entry:
     part_of: "Entry | None" = None
 
     def run(self) -> PublicationRun:
-        """The publications themselves."""
+        """Return the publications."""
         if self.whole is not None:
             return self.whole
         assert self.selection is not None, f"{self.source} {self.first} of no frame"
         return self.selection.having(self.places)
 
     def let_go_of_frame(self) -> None:
-        """Keep no more of the frame than these publications, where they are a part of it."""
+        """Release the rest of the frame, if the entry is a part of it."""
         assert self.selection is not None, f"{self.source} {self.first} of no frame"
         self.whole = self.selection.made(self.places)
         if self.whole is not None:
@@ -136,10 +136,10 @@ class Entry:
 
 
 class SourceQueue:
-    """The entries of one source that are not done, in the order of their frames.
+    """The entries of a source that are not done, in the order of their frames.
 
-    Frames follow one another without overlap; entries of one frame may interleave. Where vectors
-    have taken an old frame for a new one that is not so, and everything is looked at.
+    Frames follow one another without overlap; entries of a frame may interleave. If vectors
+    have accepted an old frame as a new one, the order is lost, and searches visit all entries.
     """
 
     __slots__ = (
@@ -170,17 +170,17 @@ class SourceQueue:
         self._living += 1
 
     def newest(self) -> int:
-        """Where the newest frame begins."""
+        """Return the first sequence number of the newest frame."""
         return self._frame_firsts[-1]
 
     def unsettled(self, through: int) -> int:
-        """How many entries of frames that begin up to `through` have not been settled."""
+        """Return the number of unsettled entries in frames that begin up to `through`."""
         if not self._in_order:
             return 0
         return max(0, bisect_right(self._frame_firsts, through) - self._settled)
 
     def next_unsettled(self, through: int, publications: int) -> list[Entry]:
-        """The first of those, whole frames, with so many publications or some more."""
+        """Return the first unsettled entries, in whole frames, with enough publications."""
         firsts, end = self._frame_firsts, self._settled
         last = bisect_right(firsts, through)
         while end < last and (publications > 0 or firsts[end] == firsts[end - 1]):
@@ -189,9 +189,9 @@ class SourceQueue:
         return self._entries[self._settled : end]
 
     def settle(self, count: int, entries: Sequence[Entry], settled: int) -> None:
-        """Put entries in place of so many unsettled ones, of which they hold what is not done.
+        """Replace `count` unsettled entries by entries with their unfinished publications.
 
-        So many of the new ones are settled.
+        The first `settled` new entries count as settled.
         """
         start, end = self._settled, self._settled + count
         self._living += len(entries) - sum(not each.done for each in self._entries[start:end])
@@ -201,7 +201,7 @@ class SourceQueue:
         self._done_in_front = 0
 
     def end(self, entry: Entry) -> None:
-        """The entry is done; forget it."""
+        """Mark an entry as done, and remove it."""
         entry.done = True
         self._living -= 1
         if self._living < len(self._entries) // 2:
@@ -211,13 +211,13 @@ class SourceQueue:
             self._done_in_front = 0
 
     def done_below(self) -> int:
-        """All publications numbered below are done; some more may be. The queue is not empty."""
+        """Return a number below which all publications are done. The queue must not be empty."""
         while self._entries[self._done_in_front].done:
             self._done_in_front += 1
         return self._frame_firsts[self._done_in_front]
 
     def between(self, first: int, last: int) -> list[Entry]:
-        """The entries that may hold a publication numbered in [first, last]."""
+        """Return the entries that may hold a publication numbered in [first, last]."""
         firsts = self._frame_firsts
         found = self._entries
         if self._in_order:
@@ -229,10 +229,10 @@ class SourceQueue:
 
 
 def pack_frames(transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
-    """Transfers of one source, by first sequence, packed into frames of bounded size.
+    """Yield transfers of a source, by first sequence number, in frames of bounded size.
 
-    Entries that interleave, which were made of one received frame, stay in one frame: were
-    they sent one after the other, the second would be taken for old.
+    Interleaving entries, which were made of a single received frame, stay in a single frame: sent
+    in two frames, the second entry would count as old.
     """
     frame: list[Transfer] = []
     size = 0

@@ -1,13 +1,13 @@
-"""Joining what stays: many small entries of one source become few large ones.
+"""Joining of entries that stay in the queue: many small entries of a source become few.
 
-Publications that come one by one, and are not done soon, would cost several times their bytes:
-entry, receipt, transfers, deliveries, and the read that each came in. What has been in the queue
-since the last look is joined here, as if it had come in one frame: entries that wait for the same
-brokers and clients become one, and so do their receipts, transfers and deliveries. The bytes of
-each publication are there once, in a piece of bounded size.
+Single publications that stay for long would cost several times their bytes: an entry, a receipt,
+transfers, deliveries, and the read of their arrival. Entries that have stayed since the last
+look are joined here, as after an arrival in a single frame: entries that wait for the same
+brokers and clients are joined, with receipts, transfers and deliveries. The bytes of
+a publication are stored once, in a piece of bounded size.
 
-An entry is done as a whole, so what was joined is confirmed as a whole. Nothing is joined that
-would make one home broker, or one client, wait for another one.
+An entry is done as a whole, so joined publications are confirmed as a whole. Entries are not joined
+if a home broker, or a client, would then wait for another.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -27,16 +27,16 @@ STEP = 64
 
 @dataclass(frozen=True)
 class JoiningBounds:
-    """When is looked, and how much is joined.
+    """The times and the limits of joining.
 
     Attributes:
-        fewest: publications in the queue up to which nobody looks.
-        step: so many have come, and it is looked again.
-        interval_ns: what has stayed was there so long ago.
-        window: so many entries are joined at one look, about: nothing else is done meanwhile.
-        crowd: entries that stayed, above which few of a source are joined, too.
-        few: so many of a source, at least, of which one may be what was joined before.
-        publications: so many become one entry, or one delivery, at most.
+        fewest: number of publications in the queue up to which nothing is joined.
+        step: number of arrivals between two looks.
+        interval_ns: age of entries that count as staying.
+        window: approximate number of entries joined in one look, which delays all other work.
+        crowd: number of staying entries above which few of a source are joined, too.
+        few: least number of entries of a source, including a joined one.
+        publications: greatest number in a joined entry or delivery.
         payload_bytes: likewise.
     """
 
@@ -51,7 +51,7 @@ class JoiningBounds:
 
 
 class Joining:
-    """Joins what stays in one broker's queue."""
+    """The joining of staying entries in a broker's queue."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Joining:
         queue.look_above = self.bounds.fewest
 
     def watch(self, now_ns: int) -> None:
-        """To be called whenever the queue has changed."""
+        """Look at the queue if necessary; called after every change of the queue."""
         queue = self._queue
         if queue.publications > queue.look_above:
             received = self._counters["publications_received"]
@@ -85,7 +85,7 @@ class Joining:
                 queue.look_at = received + self.bounds.step
 
     def _look(self, now_ns: int) -> None:
-        """Join some of what has stayed for an interval or two."""
+        """Join some of the entries that have stayed for an interval or two."""
         of_sources = self._queue.entries
         if now_ns - self._noted_ns >= self.bounds.interval_ns:
             self._noted_ns, self._stayed = now_ns, self._newest
@@ -101,7 +101,10 @@ class Joining:
                 left -= self._settle(source)
 
     def _note_due(self) -> None:
-        """Of which sources enough has stayed: fewer are enough where there are many sources."""
+        """Record the sources with enough staying entries.
+
+        The threshold is lower if there are many sources.
+        """
         bounds, of_sources = self.bounds, self._queue.entries
         stayed = {
             source: of_sources[source].unsettled(through)
@@ -113,7 +116,7 @@ class Joining:
         self._due = [source for source, count in stayed.items() if count >= self._fewest_due]
 
     def _settle(self, source: SourceId) -> int:
-        """Join the oldest entries that stayed of a source; how many these are."""
+        """Join the oldest staying entries of a source; return their number."""
         queue = self._queue
         of_source = queue.entries[source]
         old = of_source.next_unsettled(self._stayed[source], self.bounds.window)
@@ -148,14 +151,14 @@ class Joining:
         return len(old)
 
     def _settled(self, entries: list[Entry]) -> int:
-        """How many come before those at the end that are small still, which may be joined again."""
+        """Return the number of entries before the last small ones, which may be joined again."""
         count = len(entries)
         while count and self._is_small(entries[count - 1]):
             count -= 1
         return count
 
     def _is_small(self, entry: Entry) -> bool:
-        """Whether it is to be joined to others, if there are any."""
+        """Return True if an entry may be joined to other entries."""
         if entry.notifier is not None or 2 * entry.publications >= self.bounds.publications:
             return False
         if any(transfer.left is not None for transfer in entry.transfers.values()):
@@ -179,7 +182,7 @@ class Joining:
         yield group
 
     def _joined(self, group: list[Entry]) -> Entry:
-        """One entry for several that wait for the same; they are parts of it since."""
+        """Return a joined entry for entries that wait for the same, which become parts."""
         some = group[0]
         run = self._runs.joined([entry.run() for entry in group])
         whole = Entry(
@@ -227,10 +230,10 @@ class Joining:
 
 
 def _waits_for(entry: Entry) -> Hashable:
-    """What differs between entries that must not wait for one another.
+    """Return a key that differs between entries that must not wait for one another.
 
-    Clients acknowledge in order: of entries for the same ones, those that wait for as many wait for
-    the same.
+    Clients acknowledge in order: entries for the same clients with the same number of open
+    deliveries wait for the same acknowledgements.
     """
     hops = sorted(
         (hop, transfer.session, transfer.destinations) for hop, transfer in entry.transfers.items()
@@ -239,7 +242,7 @@ def _waits_for(entry: Entry) -> Hashable:
 
 
 def _are_alike(one: Receipt, other: Receipt) -> bool:
-    """Whether both are for one peer, and wait for one and the same entry only."""
+    """Return True if both receipts are for a peer, and wait for the same single entry."""
     return (
         one.remaining == other.remaining == 1
         and (one.peer, one.session, one.path) == (other.peer, other.session, other.path)
@@ -248,7 +251,7 @@ def _are_alike(one: Receipt, other: Receipt) -> bool:
 
 
 def _number_frames(entries: list[Entry], first: int) -> None:
-    """Let entries that interleave be as of one frame, and those of different ones not overlap."""
+    """Assign interleaving entries to a frame, and separate the frames of other entries."""
     start = 0
     through = first - 1
     while start < len(entries):
@@ -268,7 +271,7 @@ def _first(entry: Entry) -> int:
 
 
 def _part_of(entry: Entry) -> Entry | None:
-    """The entry that stands for it, if it was joined to others."""
+    """Return the joined entry that has replaced an entry, if any."""
     whole = entry.part_of
     while whole is not None and whole.part_of is not None:
         whole = whole.part_of

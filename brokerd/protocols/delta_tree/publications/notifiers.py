@@ -1,7 +1,7 @@
-"""Recovery notifiers: publications whose only reader is the home broker of a subscription.
+"""Recovery notifiers: queued messages for the home broker of a subscription.
 
-They are queued, sent, confirmed and sent again as publications are, so none overtakes what its
-sender had queued before; and every broker on the way applies what it passes on.
+Notifiers are queued, sent, confirmed and sent again like publications, so no notifier overtakes
+the sender's earlier queue; and every broker on the way applies the forwarded notifiers.
 
 Paper: [DFT11] §VIII-A lines 859-900.
 """
@@ -27,7 +27,7 @@ NOTIFIER = 1 << 32
 
 
 class Notifiers:
-    """The recovery notifiers that one broker makes and passes on."""
+    """The recovery notifiers that one broker makes and forwards."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Notifiers:
         subscriptions.unheard.tell_home_by(self.notify)
 
     def notify(self, row: RoutedSubscription, replacement: Replacement) -> None:
-        """Tell the home of a subscription, and all on the way, that a region has shrunk.
+        """Notify the home of a subscription, and all brokers on the way, of a smaller region.
 
         Paper: [DFT11] §VIII-A lines 859-900.
         """
@@ -67,7 +67,7 @@ class Notifiers:
         self._add(notifier, [])
 
     def on_notifier(self, peer: BrokerNumber, message: RecoveryNotifier) -> None:
-        """A notifier from another broker: apply it, pass it on, keep it until it is home."""
+        """Apply and forward another broker's notifier, and keep the notifier until confirmed."""
         self._check(peer, message)
         source, sequence = message.source, message.sequence
         session = self._sessions.current(peer)
@@ -92,9 +92,9 @@ class Notifiers:
                 self._add(message, [receipt])
 
     def _forget_earlier(self, source: SourceId) -> None:
-        """What an earlier incarnation of an emitter told is applied, and passed on.
+        """Remove numbers of an emitter's earlier incarnations, except with queued notifiers.
 
-        Should an old notifier come once more, it is applied once more, which changes nothing.
+        An old notifier that arrives again is applied again, which changes nothing.
         """
         if source in self._received:
             return

@@ -1,7 +1,7 @@
 """The publication queue: entries, sent to next hops, kept until confirmed, sent again.
 
-An entry is done when every home broker of its audience has confirmed it and every local client
-has acknowledged it; a frame is confirmed to its sender when all entries made of it are done.
+An entry is done when every home broker of the audience has confirmed and every local client
+has acknowledged; a frame is confirmed to the sender when all entries made of the frame are done.
 
 Paper: [DFT11] §VI, Fig. 8 lines 19-27, 784-795.
 """
@@ -32,15 +32,15 @@ from brokerd.protocols.parts.selection import RunSelection
 
 
 class PublicationQueue:
-    """The publication queue of one broker.
+    """The publication queue of a broker.
 
     Attributes:
-        entries: what is not done, by source.
-        sent: per hop and source, what was sent to it and is not confirmed, in sequence order.
-        publications: how many are in the queue.
-        limit: of those, above which it says so in the event log.
-        look_above: of those, above which it is seen to what has stayed,
-        look_at: once so many have been received.
+        entries: entries that are not done, by source.
+        sent: per hop and source, the unconfirmed transfers, in sequence order.
+        publications: number of publications in the queue.
+        limit: number of publications above which the broker writes to its event log.
+        look_above: number of publications above which staying entries are joined,
+        look_at: once this number has been received.
     """
 
     entry_type = Entry
@@ -72,17 +72,17 @@ class PublicationQueue:
 
     @property
     def routes(self) -> list[Route]:
-        """The hops in use; each home broker is behind at most one of them."""
+        """The hops in use; a home broker is behind at most one hop."""
         if len(self._table.paths_home) != self._routed_homes:
             self._routes = self._find_routes()
         return self._routes
 
     def acknowledge_by(self, on_done: Callable[[SourceId], None]) -> None:
-        """Leave acknowledging to a publication log, which is told whenever something is done."""
+        """Leave acknowledgements to a publication log, and notify it of finished entries."""
         self._on_logged_done = on_done
 
     def forget_broker(self, broker: BrokerNumber) -> None:
-        """A leaf has left the tree: what was for it is for nobody, whatever way it went."""
+        """Remove a departed leaf from all destinations and transfers."""
         self.sent.pop(broker, None)
         others = ~(1 << broker)
         for queue in list(self.entries.values()):
@@ -94,24 +94,24 @@ class PublicationQueue:
                 self._end_if_done(entry)
 
     def client_session(self, client: ClientId, session: int) -> None:
-        """The session of a client, 0 when it has none."""
+        """Set the session of a client, 0 without a session."""
         if session:
             self._client_sessions[client] = session
         else:
             self._client_sessions.pop(client, None)
 
     def payload_bytes(self) -> int:
-        """The size of the payloads of all publications that are not done."""
+        """Return the size of the payloads of all publications that are not done."""
         return sum(
             entry.run().payload_bytes() for queue in self.entries.values() for entry in queue
         )
 
     def pending(self, source: SourceId) -> bool:
-        """Whether any publication of the source is not done."""
+        """Return True if a publication of the source is not done."""
         return source in self.entries
 
     def done_through(self, source: SourceId) -> int:
-        """All publications of the source up to this number that were received are done."""
+        """Return the number through which all received publications of the source are done."""
         queue = self.entries.get(source)
         return self._sequences.received(source) if queue is None else queue.done_below() - 1
 
@@ -124,7 +124,7 @@ class PublicationQueue:
         places: list[int],
         receipt: Receipt,
     ) -> Entry:
-        """Queue those publications of a frame that have one audience."""
+        """Queue the publications of a frame that have one audience."""
         first, last, publications = selection.extent(places)
         entry = self.entry_type(
             run.source,
@@ -151,7 +151,7 @@ class PublicationQueue:
         self.publications += entry.publications
 
     def assign(self, entry: Entry, destinations: int) -> list[Transfer]:
-        """Transfers of an entry to the hops that lead to its home brokers; the others wait."""
+        """Return transfers of an entry to the hops of its home brokers; the other homes wait."""
         assigned: list[Transfer] = []
         for route in self.routes:
             reached = destinations & route.destinations
@@ -166,7 +166,7 @@ class PublicationQueue:
         return assigned
 
     def note_sent(self, hop: BrokerNumber, transfers: Sequence[Transfer]) -> None:
-        """Remember what of one run was sent to a hop, ordered by first sequence."""
+        """Record the transfers of one run to a hop, ordered by first sequence number."""
         by_source = self.sent.setdefault(hop, {})
         for transfer in sorted(transfers, key=_first):
             of_source = by_source.setdefault(transfer.entry.source, deque())
@@ -176,7 +176,7 @@ class PublicationQueue:
                 by_source[transfer.entry.source] = deque(sorted(of_source, key=_first))
 
     def replace_sent(self, hop: BrokerNumber, source: SourceId, transfer: Transfer) -> None:
-        """Put the transfer of a joined entry in place of those of its parts."""
+        """Replace the transfers of a joined entry's parts by its own transfer."""
         sent = self.sent[hop][source]
         start = bisect_left(sent, transfer.first, key=_first)
         count = bisect_right(sent, transfer.last, key=_first) - start
@@ -187,7 +187,7 @@ class PublicationQueue:
         sent.rotate(start)
 
     def receive_again(self, receipt: Receipt, last: int) -> None:
-        """Let the receipt wait for what is still pending of publications that came before."""
+        """Add the receipt to the pending entries of repeated publications."""
         queue = self.entries.get(receipt.source)
         for entry in queue.between(receipt.first, last) if queue is not None else ():
             entry.receipts.append(receipt)
@@ -196,7 +196,7 @@ class PublicationQueue:
     # ------------------------------------------------------------ confirming
 
     def on_confirmation(self, peer: BrokerNumber, message: PublicationConfirmation) -> None:
-        """A hop is done with what it received on this session in the given ranges.
+        """Record a hop's confirmation of ranges that it received on this session.
 
         Paper: [DFT11] Fig. 8, lines 19-27.
         """
@@ -222,13 +222,13 @@ class PublicationQueue:
                 del sent[source]
 
     def _cut_transfer(self, transfer: Transfer, first: int, last: int) -> None:
-        """Take [first, last], which is not all of it, out of a transfer."""
+        """Remove [first, last] from a transfer that also has other publications."""
         left = without(transfer.left or transfer.entry.run(), first, last)
         assert left is not None, f"[{first}, {last}] leaves nothing of {transfer}"
         transfer.left, transfer.first, transfer.last = left, left.first, left.last
 
     def delivered(self, entry: Entry) -> None:
-        """A delivery to a local client is acknowledged, or nobody's any more."""
+        """Record that a delivery to a local client is acknowledged, or no longer owed."""
         while entry.part_of is not None:
             entry = entry.part_of
         entry.deliveries -= 1
@@ -250,9 +250,9 @@ class PublicationQueue:
                 self.confirm(receipt)
 
     def confirm(self, receipt: Receipt) -> None:
-        """Note that a frame is to be confirmed, if the session it came on still is there.
+        """Queue the confirmation of a frame, if its session is still current.
 
-        A confirmation that nobody hears is made again when the sender sends the frame again.
+        A lost confirmation is made again when the sender sends the frame again.
         """
         if not self.is_heard(receipt):
             return
@@ -268,7 +268,7 @@ class PublicationQueue:
                 ranges.append((source, first, last))
 
     def is_heard(self, receipt: Receipt) -> bool:
-        """Whether anybody would hear of it."""
+        """Return True if a confirmation of the receipt still has a receiver."""
         peer = receipt.peer
         if isinstance(peer, int):
             return self._sessions.current(peer) == receipt.session
@@ -276,7 +276,7 @@ class PublicationQueue:
         return logged or self._client_sessions.get(peer, 0) == receipt.session
 
     def send_confirmations(self) -> None:
-        """Send what was noted: one message per broker, ranges joined where they touch."""
+        """Send queued confirmations: one message per broker, with adjacent ranges joined."""
         for peer, ranges in self._confirmations.items():
             if isinstance(peer, int):
                 self._state.counters["confirmations_sent"] += 1
@@ -289,11 +289,11 @@ class PublicationQueue:
     # ------------------------------------------------------------ routing
 
     def reroute(self) -> None:
-        """Send again, in queue order, whatever is unconfirmed and has another way now.
+        """Send unconfirmed publications with a new route again, in queue order.
 
-        All of it goes out before anything newer: whenever the next hop of a destination
-        changes, its publications reach the new hop in order. A session that is over never
-        counts as the same way, even to the same broker.
+        All resent publications leave before newer publications: when the next hop of a destination
+        changes, publications reach the new hop in order. A closed session never
+        counts as the same route, even to the same broker.
 
         Paper: [DFT11] Fig. 8, lines 784-795. Deviates: decided per destination.
         """
@@ -309,15 +309,15 @@ class PublicationQueue:
             self._send_again(hop, transfers)
 
     def _unconfirmed(self) -> list[Entry]:
-        """All entries, each source's in the order of its frames."""
+        """Return all entries, every source's in the order of its frames."""
         return [entry for queue in self.entries.values() for entry in queue]
 
     def _staying(self) -> dict[BrokerNumber, int]:
-        """Hop → session on which what was sent there may stay."""
+        """Return hop → session for the transfers that remain valid."""
         return {route.hop: route.session for route in self._routes}
 
     def _take_back(self, entries: Sequence[Entry]) -> list[int]:
-        """Take back all that cannot stay; per entry, the home brokers that wait for it."""
+        """Discard invalid transfers; return, per entry, the home brokers without a transfer."""
         staying = self._staying()
         sessions_used = {
             hop: next(iter(by_source.values()))[0].session
@@ -330,7 +330,7 @@ class PublicationQueue:
         return [self._homeless(entry, staying) for entry in entries]
 
     def _homeless(self, entry: Entry, staying: dict[BrokerNumber, int]) -> int:
-        """Take back what was sent where it cannot stay; the home brokers that wait for it."""
+        """Discard an entry's invalid transfers; return its home brokers without a transfer."""
         homeless = entry.unsent
         for transfer in list(entry.transfers.values()):
             if staying.get(transfer.hop) != transfer.session:
@@ -346,7 +346,7 @@ class PublicationQueue:
         self._end_if_done(entry)
 
     def _find_routes(self) -> list[Route]:
-        """The hops in use; each destination is behind at most one of them."""
+        """Return the hops in use; a destination is behind at most one hop."""
         self._routed_homes = len(self._table.paths_home)
         destinations: dict[BrokerNumber, int] = {}
         for home, path in self._table.paths_home.items():
@@ -361,13 +361,13 @@ class PublicationQueue:
     # ------------------------------------------------------------ sending
 
     def send(self, hop: BrokerNumber, run: PublicationRun, transfers: Sequence[Transfer]) -> None:
-        """Send the publications of transfers, which have been noted as sent, to a hop."""
+        """Send the publications of recorded transfers to a hop."""
         self._state.counters["publications_forwarded"] += len(run)
         onward = transfers[0].entry.path + self._state.neighbourhood.paths[hop][1:]
         self._state.machine.send(hop, PublicationCopy(run, onward))
 
     def _send_again(self, hop: BrokerNumber, transfers: list[Transfer]) -> None:
-        """Send entries of any number of frames and sources, each source in sequence order."""
+        """Send entries of any number of frames and sources, every source in sequence order."""
         for of_source in self._by_source(transfers):
             of_source.sort(key=_first)
             self.note_sent(hop, of_source)
@@ -381,7 +381,7 @@ class PublicationQueue:
                 self.send(hop, run, frame)
 
     def _by_source(self, transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
-        """Transfers that may leave together, which are of one source."""
+        """Return transfers that may leave together, grouped by source."""
         by_source: dict[SourceId, list[Transfer]] = {}
         for transfer in transfers:
             by_source.setdefault(transfer.entry.source, []).append(transfer)
@@ -390,10 +390,10 @@ class PublicationQueue:
     # ------------------------------------------------------------ limits
 
     def watch_limit(self) -> None:
-        """Put it on record when the queue grows over its limit, once each time.
+        """Record in the event log that the queue exceeds the limit, once per excess.
 
-        Nothing is dropped or refused: a publisher's window bounds what it has in here, for
-        nothing is acknowledged before it is confirmed.
+        Nothing is dropped or refused: a publisher's window bounds the publications here, since
+        nothing is acknowledged before the confirmation.
         """
         limit = self.limit
         if self.publications > limit and not self._over_limit:
@@ -406,10 +406,10 @@ class PublicationQueue:
 
 
 def _put_back(transfers: deque[Transfer], kept: list[Transfer]) -> None:
-    """Add transfers of which parts are confirmed; all stay ordered by first sequence.
+    """Add partly confirmed transfers; all stay ordered by first sequence number.
 
-    What is left of one may begin behind another one, for the entries of one frame alternate
-    where its publications differ in audience.
+    The rest of a transfer may begin behind another transfer, for the entries of a frame alternate
+    if its publications differ in audience.
     """
     if not kept:
         return

@@ -1,11 +1,11 @@
-"""The straight lane: one publication that goes where others of its kind have just gone.
+"""The fast path: handling of a publication in a single step, without a new decision.
 
-At low rates each frame brings one publication, and what is decided about it is what was decided
-about the one before: it comes along a path that was checked, it is new, and its audience is
-reached over hops in use and by clients that hear all of the tree. What is so decided is kept,
-until anything happens but publications, confirmations and acknowledgements. Whatever else comes
-goes the general way (`arrivals.py`), which does the same to it, one step at a time; a test puts
-both side by side.
+At low rates a frame brings a single publication, and the decisions equal the decisions
+about the previous publication: the path was checked, the publication is new, and the audience is
+reached over hops in use and by clients without tags. The decisions are cached
+until an event other than publications, confirmations and acknowledgements. All other publications
+take the general path (`arrivals.py`), which has the same result, step by step; a test
+compares both.
 
 Paper: [DFT11] §VI, Fig. 8 lines 1-18.
 """
@@ -34,12 +34,12 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
 from brokerd.protocols.interface import MessageReceived, Send
 
 KEPT: Final = 10_000
-"""Ways, and audiences of each, of which what was decided is kept."""
+"""Greatest number of cached routes, and of cached audiences of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """A hop for an audience: its session, the homes behind it, and the path up to it."""
+    """A hop for an audience: the session, the homes behind the hop, and the path up to the hop."""
 
     hop: BrokerNumber
     session: int
@@ -49,10 +49,10 @@ class Onward:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Where publications with one audience go that come one way.
+    """The targets of publications with one audience from one route.
 
     Attributes:
-        clients: who gets them here, with the subscriptions that all are for.
+        clients: the local clients, with the subscriptions of every publication.
         names: of the clients.
     """
 
@@ -63,13 +63,13 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A session, and a path on it, from which publications may come.
+    """A session and a path from which publications may arrive.
 
     Attributes:
         path: source broker … here.
         behind_sender: home brokers that the sender reaches by itself, as a bit set.
-        source: that of a client, its only one; None for a broker.
-        directions: what was decided, by audience; None: it takes the general way.
+        source: the only source of a client; None for a broker.
+        directions: the decisions by audience; None: the audience takes the general path.
     """
 
     peer: Peer
@@ -80,7 +80,7 @@ class Way:
 
 
 class StraightLane:
-    """Takes publications that need no decision that was not made just before."""
+    """The fast path for publications without a new decision."""
 
     def __init__(
         self,
@@ -100,17 +100,17 @@ class StraightLane:
         self._ways: dict[tuple[int, Path], Way] = {}
 
     def forget(self) -> None:
-        """Something has happened on which what was decided may rest."""
+        """Clear the cache after an event that may change decisions."""
         if self._ways:
             self._ways = {}
 
     def open_to_client(self, session: int, client: ClientId, source: SourceId) -> None:
-        """A client may publish as `source`; with its first run it was found to."""
+        """Open the fast path to a client that publishes as `source`, after its first run."""
         path = (self._state.broker,)
         self._ways[session, path] = Way(client, path, source=source)
 
     def take(self, event: MessageReceived) -> bool:
-        """Whether the publication was taken; if not, nothing was done, and it is for others."""
+        """Handle a publication and return True; False, without any effect, for the general path."""
         message: PublicationCopy | Publish = event.message
         run = message.run
         if len(run.sequences) != 1 or len(run.attribute_table) != 1 or run.origins:
@@ -197,7 +197,10 @@ class StraightLane:
         return True
 
     def _open(self, event: MessageReceived, path: Path) -> bool:
-        """Whether publications may come along a path on a session; the general way says why not."""
+        """Return True if publications may arrive on a path and session.
+
+        Errors are left to the general path.
+        """
         peer = event.peer
         if not isinstance(peer, int) or self._sessions.current(peer) != event.session:
             return False
@@ -215,7 +218,7 @@ class StraightLane:
         return True
 
     def _decide(self, way: Way, audience: Audience) -> Direction | None:
-        """Where an audience is; None where that takes more than to send and to deliver."""
+        """Return the targets of an audience; None if sending and delivering are not enough."""
         destinations = audience.homes & ~way.behind_sender
         onward: list[Onward] = []
         for route in self._queue.routes:

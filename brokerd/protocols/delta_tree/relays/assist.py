@@ -1,15 +1,16 @@
-"""Sessions that a third broker relays, for live brokers whose link is down.
+"""Relayed sessions: a third broker connects two live brokers with a broken link.
 
-On A-B-C with the link A-B cut, the tree's protocol can only wait: for C the way to A is B, and B
-has none. So A asks C, with which it has a session, for one with B through C; what both ends then
-have is a session like any other, as far as the protocol can tell: another instance, in order, or
-over for both. Nothing else of the protocol knows of it. It ends when the direct session is back.
+On A-B-C with the link A-B cut, the tree's protocol can only wait: for C the path to A leads through
+B, and B has none. So A has a session with C, and asks for a session with B through C. For the
+protocol that is an ordinary session: another instance, in order, or closed at both ends. No
+other part of the protocol depends on relays. The relayed session ends when the direct session is
+back.
 
-With at most δ brokers and links down, any δ brokers within δ + 1 links of both ends hold one that
-both can reach: each failure takes away one of them at most, and the missing link itself none. So
-asking δ of them is enough. PROTOCOL.md §9 has the steps and the whole argument.
+With at most δ brokers and links down, any δ brokers within δ + 1 links of both ends include a
+broker that both ends can reach: every failure removes at most one relay, and the missing link
+itself none. So asking δ brokers is enough. PROTOCOL.md §9 has the steps and the whole argument.
 
-Paper: [DFT11] §II lines 284-304, which makes activity one-sided; silent on what follows.
+Paper: [DFT11] §II lines 284-304, which makes activity one-sided; silent on the rest.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -67,9 +68,9 @@ class RelayedSession(Channel):
     Attributes:
         peer: the other end.
         relay: the broker in the middle.
-        session: its number here.
+        session: the session's number here.
         incarnation: of the peer.
-        proven: the peer is known to have it up too.
+        proven: the session is also established at the peer.
     """
 
     peer: BrokerNumber = -1
@@ -81,7 +82,7 @@ class RelayedSession(Channel):
 
 @dataclass(slots=True)
 class _Asked:
-    """What this broker has asked in order to meet a peer: whom, under which number."""
+    """The open requests for a relayed session with a peer: their number and relays."""
 
     number: int
     relays: dict[BrokerNumber, None] = field(default_factory=dict)
@@ -89,19 +90,19 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Offer:
-    """A peer wants to meet this broker."""
+    """A peer's request for a relayed session with this broker."""
 
     name: Name
     incarnation: int
 
 
 class AssistedDeltaTree(CoreWrapper):
-    """A δ-tree broker (DeliveryProtocol) with relayed sessions beside its direct ones.
+    """A δ-tree broker (DeliveryProtocol) with relayed sessions in addition to direct ones.
 
     Attributes:
-        core: the protocol itself; to it a relayed session is a session.
-        is_busy: there is a relayed session, or one passes here.
-        watch: told of each step of the core, where anybody wants to know.
+        core: the protocol itself; for the core a relayed session is a session.
+        is_busy: a relayed session exists, or passes through here.
+        watch: receives every step of the core, if set.
     """
 
     def __init__(self, core: DeltaTree, parameters: DeltaTreeParameters) -> None:
@@ -146,7 +147,7 @@ class AssistedDeltaTree(CoreWrapper):
     # ------------------------------------------------------------ what a driver asks for
 
     def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """As `handle`, where sessions are relayed or may be from now on."""
+        """Handle an event while sessions are relayed, or may be relayed after it."""
         self._now_ns = now_ns
         try:
             self._handlers.get(type(event), self._step)(event)
@@ -173,12 +174,12 @@ class AssistedDeltaTree(CoreWrapper):
         return self.core.aftermath()
 
     def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol. `relayed`: with whom there is a session through a third broker."""
+        """See DeliveryProtocol. `relayed`: the peers of relayed sessions."""
         status = self.core.status()
         return replace(status, detail={**status.detail, "relayed": list(self._relayed)})
 
     def session_with(self, peer: BrokerNumber) -> int:
-        """The number by which the core knows its session with a peer; 0 when there is none."""
+        """Return the number of the core's session with a peer; 0 without a session."""
         relayed, leg = self._relayed.get(peer), self._legs.get(peer)
         if relayed is not None:
             return relayed.session
@@ -238,9 +239,9 @@ class AssistedDeltaTree(CoreWrapper):
         self._review()
 
     def _on_shrunk(self, event: TopologyShrunk) -> None:
-        """A leaf has left: nothing is with it, through it or for it any more.
+        """Remove a departed leaf from all requests, offers and relayed sessions.
 
-        Its leg ends as any other, with the driver's SessionLost.
+        Its direct session ends as any other, with the driver's SessionLost.
         """
         gone = event.broker
         self._candidates.clear()
@@ -289,7 +290,7 @@ class AssistedDeltaTree(CoreWrapper):
             self._take_in(leg, leg.incoming, message)
 
     def _take_in(self, leg: Leg, channel: Channel, message: Any) -> None:
-        """A message of something relayed: for this broker, or to be passed on."""
+        """Handle a message on a relayed session: for this broker, or to forward."""
         if isinstance(channel, RelayedSession):
             if channel.over:
                 return
@@ -397,7 +398,7 @@ class AssistedDeltaTree(CoreWrapper):
     # ------------------------------------------------------------ relayed sessions
 
     def _review(self) -> None:
-        """Accept what can be accepted; ask for whom there is no way to, and for nobody else."""
+        """Accept possible offers; request sessions with unreachable brokers only."""
         for (asker, relay), offer in list(self._offers.items()):
             if self._may_accept(asker, offer):
                 del self._offers[asker, relay]
@@ -409,10 +410,10 @@ class AssistedDeltaTree(CoreWrapper):
                 self._ask(node.broker)
 
     def _may_accept(self, asker: BrokerNumber, offer: _Offer) -> bool:
-        """Whether there is no better session now; an offer that is not taken stands.
+        """Return True if an offer is better than the present session; other offers stay open.
 
-        Where an own attempt has had no answer yet, it mostly will. A newer offer by the same
-        asker says that it has lost the older one.
+        An own pending attempt will mostly succeed. A newer offer by the same asker proves that it
+        has lost the older session.
         """
         relayed = self._relayed.get(asker)
         if relayed is not None:
@@ -431,10 +432,10 @@ class AssistedDeltaTree(CoreWrapper):
         self._begin(RelayedSession(offer.name, False, asker, relay), offer.incarnation, False)
 
     def _still_asks(self, peer: BrokerNumber) -> bool:
-        """Whether an ask has to stand.
+        """Return True if a request must stay open.
 
-        Both ends may ask at the same time, and only one way may be kept: the larger number takes
-        its own asks back as it accepts, the smaller one when the way is seen to be up.
+        Both ends may ask at the same time, and only a single path may be kept: the larger number
+        withdraws own requests on acceptance, the smaller number when the session is proven.
         """
         relayed = self._relayed.get(peer)
         if relayed is not None:
@@ -454,7 +455,7 @@ class AssistedDeltaTree(CoreWrapper):
                 self._send_ask(peer, asked, relay)
 
     def _insist(self, peer: BrokerNumber, asked: _Asked) -> None:
-        """Have everybody asked try again, and try those that cannot be asked yet."""
+        """Repeat all requests, and dial relays that cannot be asked yet."""
         for relay in asked.relays:
             self._send_ask(peer, asked, relay)
         missing = self._parameters.delta - len(asked.relays)
@@ -494,7 +495,7 @@ class AssistedDeltaTree(CoreWrapper):
         self._step(SessionLost(relayed.peer, relayed.session, reason))
 
     def _candidates_for(self, peer: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """Who may know both ends, the nearest to the peer first: those need no new session."""
+        """Return possible relays, nearest to the peer first: near ones need no new session."""
         found = self._candidates.get(peer)
         if found is None:
             paths, radius = self.core.neighbourhood.paths, self.core.neighbourhood.radius
@@ -515,7 +516,7 @@ class AssistedDeltaTree(CoreWrapper):
         return sessions.node(peer).reach if sessions.knows(peer) else Reach.NOT_WANTED
 
     def _step(self, event: Event) -> None:
-        """Let the core handle an event, and do what it wants done."""
+        """Let the core handle an event, and perform its effects."""
         effects = self.core.step(event, self._now_ns)
         if self.watch is not None:
             self.watch(event, effects)
@@ -557,7 +558,7 @@ class AssistedDeltaTree(CoreWrapper):
 
 
 def _distance(one: tuple[BrokerNumber, ...], other: tuple[BrokerNumber, ...]) -> int:
-    """How many links lie between the ends of two paths that begin at the same broker."""
+    """Return the number of links between the ends of two paths from a broker."""
     shared = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -567,7 +568,7 @@ def _distance(one: tuple[BrokerNumber, ...], other: tuple[BrokerNumber, ...]) ->
 
 
 def make_core(context: CoreContext) -> DeliveryProtocol:
-    """A broker's core."""
+    """Return a broker's core."""
     around = primary_tree(context.topology).surroundings(context.broker)
     core = DeltaTree(context.broker, around, context.parameters, context.decode_attributes)
     if context.parameters.assist == "on":

@@ -1,7 +1,7 @@
-"""What a broker in the middle keeps of relayed sessions: who asked for whom, and what passes.
+"""The state of a broker in the middle of relayed sessions: requests and passages.
 
-A passage binds two session instances, the asker's and the target's. It is over when either is,
-and both ends are told: so what passes arrives in order, or not at all and then no more ever.
+A passage connects two session instances, the asker's and the target's. It ends with either of
+them, and both ends are notified: so messages arrive in order, or not at all from some point on.
 """
 
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from brokerd.protocols.delta_tree.messages import Relay
 from brokerd.protocols.interface import Instant
 
 Name = tuple[BrokerNumber, BrokerNumber, int]
-"""Asker, target and the asker's number: what tells relayed sessions apart."""
+"""Asker, target and the asker's number: the key of a relayed session."""
 
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """Something whose messages travel on other brokers' sessions.
+    """A relayed session with messages on other brokers' sessions.
 
     Attributes:
-        over: nothing of it is to be taken any more.
+        over: no further message is accepted.
     """
 
     name: Name
@@ -28,16 +28,16 @@ class Channel:
 
 
 NOWHERE = Channel((-1, -1, 0), over=True)
-"""What a session carries after the name of something that is over here."""
+"""The channel of messages that belong to a closed relayed session."""
 
 
 @dataclass(slots=True, eq=False)
 class Leg:
-    """A direct session, on which relayed ones may travel.
+    """A direct session that may carry relayed sessions.
 
     Attributes:
-        known_as: the number by which the core knows it; another one with a mutant only.
-        outgoing, incoming: whose messages follow on it; None: its own.
+        known_as: the core's number of the session; a different one with a mutant only.
+        outgoing, incoming: the channel of the next messages; None: the direct session.
     """
 
     peer: BrokerNumber
@@ -50,11 +50,11 @@ class Leg:
 
 @dataclass(slots=True, eq=False)
 class Passage(Channel):
-    """A relayed session as the broker in the middle sees it.
+    """A relayed session at the broker in the middle.
 
     Attributes:
-        incarnation: the asker's.
-        target_session: the session on which the target was asked; 0 while there is none.
+        incarnation: of the asker.
+        target_session: the session on which the target was asked; 0 without one.
         accepted: the target has accepted on it.
     """
 
@@ -65,7 +65,7 @@ class Passage(Channel):
 
 @dataclass(slots=True)
 class Passages:
-    """All passages through one broker; at most one per asker and target.
+    """All passages through a broker; at most one per asker and target.
 
     Args:
         send: queues a message about passages on a direct session.
@@ -76,9 +76,9 @@ class Passages:
     _passages: dict[tuple[BrokerNumber, BrokerNumber], Passage] = field(default_factory=dict)
 
     def ask(self, message: Relay) -> bool:
-        """The asker wants to meet the target; says whether there is a session to ask it on.
+        """Record a request of the asker; return True if a session leads to the target.
 
-        An ask stands until it is taken back, so a target that is reached later is asked then.
+        A request stands until it is withdrawn, so a target that is reached later is asked then.
         """
         asker, target, number = message.name
         passage = self._passages.get((asker, target))
@@ -91,7 +91,7 @@ class Passages:
         return self._forward(passage, again=True)
 
     def accept(self, message: Relay) -> None:
-        """The target agrees; from now on messages pass."""
+        """Record the target's acceptance; from now on messages pass."""
         asker, target, _ = message.name
         passage = self._passages.get((asker, target))
         if passage is None or passage.name != message.name or not passage.target_session:
@@ -101,27 +101,27 @@ class Passages:
             self.send(asker, message)
 
     def close(self, peer: BrokerNumber, message: Relay) -> None:
-        """One end has ended it, or the asker asks no longer."""
+        """End a passage after the close of one end, or the withdrawal of the request."""
         asker, target, _ = message.name
         passage = self._passages.get((asker, target))
         if passage is not None and passage.name == message.name:
             self._end(passage, tell=target if peer == asker else asker)
 
     def find(self, name: Name) -> Channel:
-        """The accepted passage of this name; NOWHERE when there is none."""
+        """Return the accepted passage of this name; NOWHERE without one."""
         passage = self._passages.get(name[:2])
         if passage is None or passage.name != name or not passage.accepted:
             return NOWHERE
         return passage
 
     def leg_established(self, peer: BrokerNumber) -> None:
-        """There is a session with this broker: ask it what it is to be asked."""
+        """Send pending requests to a target with a new session."""
         for passage in self._passages.values():
             if passage.name[1] == peer and not passage.target_session:
                 self._forward(passage)
 
     def leg_lost(self, peer: BrokerNumber) -> None:
-        """The session with this broker is over, and with it all that used it."""
+        """End the passages on a lost session."""
         for passage in list(self._passages.values()):
             asker, target, _ = passage.name
             if peer == asker:
@@ -132,7 +132,7 @@ class Passages:
                     self._end(passage, tell=asker)
 
     def forget(self, broker: BrokerNumber) -> None:
-        """A leaf has left the tree: nobody meets it any more, and it meets nobody."""
+        """End the passages of a departed leaf."""
         for passage in list(self._passages.values()):
             asker, target, _ = passage.name
             if broker in (asker, target):

@@ -1,8 +1,8 @@
-"""Which brokers of the neighbourhood have a session, which sessions are active, and bypassing.
+"""The sessions with brokers of the neighbourhood: activity and bypassing.
 
 A session is *active* when no broker strictly between has one; messages travel over active
-sessions only. When a broker cannot be reached, its neighbours on the far side are tried, up to
-δ + 1 links away; a broker tried for the first time counts as neither reachable nor not.
+sessions only. When a broker cannot be reached, its neighbours on the far side are dialled, up to
+δ + 1 links away; a broker in its first attempt counts as neither reachable nor unreachable.
 
 Paper: [DFT11] §II (active sessions), §IV (bypass).
 """
@@ -19,7 +19,7 @@ RETRY = "retry"
 
 
 class Reach(Enum):
-    """What this broker knows of its way to another one."""
+    """The reachability of another broker from here."""
 
     NOT_WANTED = "not wanted"  # something nearer on the path has a session, or no verdict yet
     TRYING = "trying"
@@ -32,18 +32,19 @@ class Node:
     """Another broker of the neighbourhood, seen from here.
 
     Attributes:
-        path: from here to it, both included.
-        session: the current session's number; 0 when there is none.
-        ready: its Summary has come on that session.
-        activated: the session for which this end has done all that activation asks for.
-        synchronised: its SyncEnd has come on that session.
-        complete: it was not recovering when it sent that.
-        recovering: what it last said about itself.
-        attempting: an attempt to open a session has not been answered yet.
-        wait_ns: how long the last attempt was waited for; 0 since it was reached.
-        partition: number of the partition that it is in; 0 while it is not unreachable.
-        expected: it is joining: there is no use in trying it at once.
-        met: it has been there, or is not joining. Others may not know yet that it is to come.
+        path: from here to the broker, both included.
+        session: the current session's number; 0 without one.
+        ready: the broker's Summary has arrived on that session.
+        activated: the session for which this end has completed its activation.
+        synchronised: the broker's SyncEnd has arrived on that session.
+        complete: the broker was not recovering when it sent SyncEnd.
+        recovering: the broker's last announcement about itself.
+        attempting: an attempt to open a session is pending.
+        wait_ns: the wait after the last attempt; 0 since the broker was reached.
+        partition: number of the broker's partition; 0 unless unreachable.
+        expected: the broker is joining: an immediate attempt is useless.
+        met: the broker has had a session, or is not joining. Others may still lack a joining
+            broker.
     """
 
     broker: BrokerNumber
@@ -68,7 +69,7 @@ class Sessions:
 
     Attributes:
         nodes: the brokers, nearest first.
-        unreachable: those that were, when it was last found out what is wanted.
+        unreachable: the unreachable nodes at the last `refresh`.
     """
 
     def __init__(self, state: State) -> None:
@@ -82,7 +83,7 @@ class Sessions:
         self.unreachable: list[Node] = []
 
     def adjust_to_neighbourhood(self) -> None:
-        """Leaves have joined or left."""
+        """Add joined leaves, and remove departed ones."""
         paths = self._state.neighbourhood.paths
         left = [node for broker, node in self.nodes.items() if broker not in paths]
         for node in left:
@@ -95,21 +96,21 @@ class Sessions:
         }
 
     def knows(self, peer: BrokerNumber) -> bool:
-        """Whether the broker is (still) in the neighbourhood."""
+        """Return True if the broker is (still) in the neighbourhood."""
         return peer in self.nodes
 
     def node(self, peer: BrokerNumber) -> Node:
-        """The broker `peer`, which has or had a session here."""
+        """Return the node of a broker in the neighbourhood."""
         assert peer in self.nodes, f"broker {peer} is outside the neighbourhood"
         return self.nodes[peer]
 
     def current(self, peer: BrokerNumber) -> int:
-        """The session with `peer`, 0 when there is none, or the broker has left the tree."""
+        """Return the session with `peer`, 0 without one, or if the broker has left the tree."""
         node = self.nodes.get(peer)
         return node.session if node is not None else 0
 
     def established(self, peer: BrokerNumber, session: int) -> None:
-        """A session is up; it carries nothing before the peer's Summary has come."""
+        """Record a session; it carries nothing before the peer's Summary has arrived."""
         node = self.node(peer)
         assert node.reach is not Reach.ESTABLISHED, f"second session with broker {peer}"
         node.reach, node.session, node.met = Reach.ESTABLISHED, session, True
@@ -117,19 +118,19 @@ class Sessions:
         self._state.deadlines.cancel((RETRY, peer))
 
     def summary_came(self, peer: BrokerNumber, recovering: bool) -> None:
-        """The peer's Summary is here: the session can be used."""
+        """Record the arrival of the peer's Summary: the session is usable."""
         node = self.node(peer)
         node.ready, node.recovering, node.wait_ns = True, recovering, 0
 
     def lost(self, peer: BrokerNumber, session: int) -> None:
-        """The session is over. It never comes back: a new one is a new instance."""
+        """Record the end of a session. It never returns: a new one is a new instance."""
         node = self.node(peer)
         assert node.session == session, f"session {session} with {peer} is not {node.session}"
         node.reach, node.session = Reach.UNREACHABLE, 0
         node.ready = node.synchronised = node.complete = False
 
     def open_failed(self, peer: BrokerNumber) -> bool:
-        """An attempt came to nothing; says whether that is news of the peer."""
+        """Record a failed attempt; return True if the peer becomes unreachable by it."""
         node = self.node(peer)
         node.attempting = False
         if node.reach is Reach.UNREACHABLE and (RETRY, peer) not in self._state.deadlines:
@@ -140,15 +141,15 @@ class Sessions:
         return True
 
     def retry(self, peer: BrokerNumber) -> None:
-        """The wait before another attempt is over."""
+        """Dial a peer after the wait."""
         if self.nodes[peer].reach in (Reach.UNREACHABLE, Reach.TRYING):
             self._open(self.nodes[peer])
 
     def retry_on_news(self) -> None:
-        """Somebody can be reached again: try at once those whose next attempt is far off.
+        """Dial unreachable brokers at once if their next attempt is far off, after a peer's return.
 
-        What cut this broker off may be over for all of them. Attempts that are near come anyway:
-        where a single broker has just died, nothing is tried twice.
+        The cause of their loss may be gone for all of them. Near attempts happen anyway:
+        after the crash of a single broker, no attempt is made twice.
         """
         parameters, deadlines = self._state.parameters, self._state.deadlines
         soon_ns = self._state.machine.now_ns + parameters.retry_first_ns
@@ -161,7 +162,7 @@ class Sessions:
                 self._open(node)
 
     def refresh(self) -> list[Node]:
-        """Find out what is wanted and what is active; try what is newly wanted.
+        """Update the wanted and the active sessions; dial newly wanted brokers.
 
         Returns:
             The nodes whose session became active and ready, nearest first.
@@ -190,21 +191,21 @@ class Sessions:
         return newly_active
 
     def take_partition_changes(self) -> tuple[list[Node], list[int]]:
-        """Nodes that have become unreachable since last asked, and partitions that have ended."""
+        """Return newly unreachable nodes and ended partitions since the last call."""
         begun, ended = self._partitions_begun, self._partitions_ended
         self._partitions_begun, self._partitions_ended = [], []
         return begun, ended
 
     def ready(self) -> list[Node]:
-        """The nodes with a session that can be used, active or not, nearest first."""
+        """Return the nodes with a usable session, active or not, nearest first."""
         return [node for node in self.nodes.values() if node.ready]
 
     def usable(self) -> list[Node]:
-        """The nodes with an active and ready session, nearest first."""
+        """Return the nodes with an active and ready session, nearest first."""
         return [node for node in self.nodes.values() if node.active and node.ready]
 
     def next_hop(self, path: Path) -> Node | None:
-        """Where to send what goes along `path` (from here outward); None means wait.
+        """Return the next hop along `path` (from here outward); None means wait.
 
         Paper: [DFT11] §VI lines 646-652.
         """
@@ -234,7 +235,7 @@ class Sessions:
             self._retry_later(node)
 
     def _number_partition(self, node: Node) -> None:
-        """Each broker that becomes unreachable makes a partition of its own.
+        """Assign a partition of its own to each newly unreachable broker.
 
         Paper: [DFT11] §III lines 337-346.
         """

@@ -1,4 +1,4 @@
-"""The rows a broker keeps on disk about its clients' subscriptions and publishers."""
+"""The rows on disk about a broker's clients: subscriptions and publishers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +31,10 @@ ATTACHED = "attached_publishers"
 
 @dataclass(slots=True)
 class HomeTable:
-    """What a restarted broker finds about its clients.
+    """The recovered rows about a restarted broker's clients.
 
     Attributes:
-        subscriptions: those of local clients; pending ones still under their old ids.
+        subscriptions: of local clients; pending ones still under their old ids.
         attached: publishers that had a session when the broker ended, with their incarnation.
     """
 
@@ -43,7 +43,7 @@ class HomeTable:
 
 
 def subscription_change(local: LocalSubscription, *, started: bool) -> Change:
-    """The row of a subscription, as it is to be on disk."""
+    """Return the present row of a subscription."""
     cut = [[*source, sequence] for source, sequence in local.begins_after.items()]
     late = local.late.items()
     value = [
@@ -59,7 +59,7 @@ def subscription_change(local: LocalSubscription, *, started: bool) -> Change:
 
 
 def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
-    """What the rows say.
+    """Return the contents of the rows.
 
     Raises:
         StorageCorrupt: a row is not one that this broker writes.
@@ -115,7 +115,7 @@ def _read_late(row: Any) -> tuple[SourceId, Withheld]:
 
 
 def read_cut(row: Any) -> Cut:
-    """The cut in a row made by `subscription_change`."""
+    """Return the cut in a row of `subscription_change`."""
     return {
         SourceId(broker, publisher, incarnation): sequence
         for broker, publisher, incarnation, sequence in row

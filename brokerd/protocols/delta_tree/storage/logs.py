@@ -1,4 +1,4 @@
-"""The log that a broker keeps, by name."""
+"""The name of a broker's log."""
 
 from typing import Final
 

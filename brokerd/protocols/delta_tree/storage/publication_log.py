@@ -1,14 +1,13 @@
-"""What a publisher's broker has on disk of its publications, and when it says so.
+"""The publication log of a publisher's broker, with acknowledgements.
 
-With the log a publication is acknowledged once it is durable here; its broker has taken over
-from the publisher to see it delivered, across crashes of both. It is sent on at once, beside
-the writing, so a delivery waits for no disk. What is done everywhere is chopped off; after a crash
-the rest is published again under its old numbers, before anything new.
+With the log a publication is acknowledged once durable here; the broker is responsible for
+the write, so a delivery waits for no disk. Publications that are done everywhere are chopped; after
+a crash the others are published again under the old numbers, before new publications.
 
-A record is some publications of one source, behind what was done by then of sources whose
-records are still there: one that is not done keeps all behind it.
+A record contains publications of a source, behind the finished numbers at that time of sources
+with older records: an unfinished record keeps all later records.
 
-Paper: none; [DFT11] has the publisher's broker lose what it had not sent on.
+Paper: none; in [DFT11] the publisher's broker loses publications that were not forwarded.
 """
 
 import struct
@@ -32,15 +31,15 @@ _DONE: Final = struct.Struct(">QQQQ")  # source, its last publication that is do
 
 @dataclass(slots=True)
 class Logged:
-    """One source. All numbers are the last of a row without holes from the publisher's first.
+    """The progress of a source. All numbers end a range without gaps from the publisher's first.
 
     Attributes:
         appended: given to the disk.
-        durable: on it.
-        done: everywhere, so that the log may give them up.
-        client: its publisher while that has a session, else "".
+        durable: on disk.
+        done: everywhere, so that the log may release them.
+        client: the publisher during its session, else "".
         offered: received on this session.
-        acknowledged: told on this session.
+        acknowledged: acknowledged on this session.
     """
 
     appended: int = 0
@@ -52,13 +51,13 @@ class Logged:
 
 
 class PublicationLog:
-    """The publications of one broker's own clients, until they are done.
+    """The publications of a broker's own clients, until they are done.
 
     At most `queue_limit` publications of a source are acknowledged and not done: beyond that
-    its publisher's window fills, and it waits.
+    the publisher's window fills, and the publisher waits.
 
     Attributes:
-        is_read: what an earlier incarnation has left is known.
+        is_read: the log of earlier incarnations is complete.
     """
 
     def __init__(self, state: State, queue: PublicationQueue) -> None:
@@ -75,14 +74,14 @@ class PublicationLog:
         queue.acknowledge_by(self._note)
 
     def recover(self, ends: LogEnds) -> None:
-        """Read what an earlier incarnation has left on disk."""
+        """Read the log of earlier incarnations."""
         self._ends = ends
         self.is_read = ends.first == ends.next
         if not self.is_read:
             self._state.machine.emit(Read(LOG, ends.first, ends.next))
 
     def on_records(self, event: RecordsRead) -> None:
-        """Take a page of it; with the last one everything that was left is known."""
+        """Restore a page of the log; after the last page the log is complete."""
         for index, record in enumerate(event.records, event.first):
             done, run = _unpack(record)
             self._done_since.update(done)
@@ -107,16 +106,16 @@ class PublicationLog:
         self._unpublished.append(run)
 
     def durable(self) -> list[tuple[SourceId, int]]:
-        """Per source, the last publication on disk."""
+        """Return the last publication on disk of every source."""
         return [(source, row.durable) for source, row in self._sources.items()]
 
     def take_unpublished(self) -> list[PublicationRun]:
-        """What has to be published when the recovery is over, in order; given once."""
+        """Return the publications to publish after the recovery, in order, and clear them."""
         unpublished, self._unpublished = self._unpublished, []
         return unpublished
 
     def opened(self, source: SourceId, client: ClientId) -> None:
-        """The publisher has a session and sends again what it holds."""
+        """Record a publisher's session, on which unacknowledged publications are sent again."""
         row = self._row(source)
         row.client, row.offered, row.acknowledged = client, 0, 0
 
@@ -126,15 +125,15 @@ class PublicationLog:
         row.acknowledged = max(row.acknowledged, run.last)
 
     def closed(self, source: SourceId) -> None:
-        """The publisher's session is over."""
+        """Record the end of a publisher's session."""
         self._row(source).client = ""
 
     def take(self, run: PublicationRun, *, publish_later: bool) -> None:
-        """Publications from their publisher: append what is new.
+        """Append the new publications of a publisher's run.
 
         Args:
-            publish_later: nothing is published before the recovery is over. The log keeps it
-                until then: once it is acknowledged its publisher has it no longer.
+            publish_later: publish after the recovery. The log keeps the run until then: after the
+                acknowledgement its publisher no longer has it.
         """
         row = self._row(run.source)
         if not row.offered:
@@ -154,7 +153,7 @@ class PublicationLog:
         self._note(run.source)
 
     def acknowledge(self) -> None:
-        """Tell publishers what this event has made safe, and the log what it has made done.
+        """Acknowledge publications that became safe in this event, and release finished records.
 
         Paper: none.
         """
@@ -174,7 +173,7 @@ class PublicationLog:
         self._chop()
 
     def _chop(self) -> None:
-        """Give up all records before the first that is not done."""
+        """Release all records before the first unfinished one."""
         living = self._living
         while living and living[0][2] <= self._sources[living[0][1]].done:
             living.popleft()
@@ -186,7 +185,7 @@ class PublicationLog:
             self._done_since.clear()
 
     def _take_done(self) -> dict[SourceId, int]:
-        """What a restart is to know of records behind the first that is not done; once."""
+        """Return finished numbers of records behind the first unfinished one, and clear them."""
         self._done_since.pop(self._living[0][1], None)  # its done ones are all before that
         done, self._done_since = self._done_since, {}
         return done

@@ -1,9 +1,9 @@
-"""How a restarted broker gets the subscriptions it has lost, and when it is whole again.
+"""The recovery of a restarted broker's subscriptions.
 
-Its queue and duplicate table are gone; upstream brokers still hold what it had not confirmed
-and send it again. Its routing table is gone but for its own clients' subscriptions; every
-neighbour whose session becomes active sends what it may lack, then says SyncEnd. Until enough
-of them have, local publishers are held and new subscriptions wait.
+Queue and duplicate table are lost; upstream brokers still hold the unconfirmed publications
+and send these again. The routing table is lost except for the subscriptions of own clients; every
+neighbour with a newly active session sends the subscriptions that may be missing, then SyncEnd.
+Until enough neighbours have done so, local publishers are held and new subscriptions wait.
 
 Paper: [DFT11] §VIII-B lines 905-916. Deviates: the end is tied to a peer that is not itself
 recovering; local publishers are held.
@@ -21,9 +21,9 @@ COLD_START = "cold start"
 
 
 class Recovery:
-    """The recovery of one broker; `on_end` is called when it is over, if there is one.
+    """The recovery of a broker; `on_end` is called at its end.
 
-    It is not over before `may_end` says so.
+    The recovery does not end before `may_end` returns True.
     """
 
     def __init__(
@@ -41,30 +41,30 @@ class Recovery:
         self._on_end = on_end
 
     def begin(self) -> None:
-        """This broker has run before: what it knew in memory is gone."""
+        """Begin the recovery of a broker that has run before, with an empty memory."""
         self._state.restarted = True
         self._state.recovering = True
         self._wait_for_others()
         self.end_if_complete()
 
     def on_sync_end(self, peer: BrokerNumber, message: SyncEnd) -> None:
-        """The peer, for which the session is active, has sent all it had to."""
+        """Record that the peer, for which the session is active, has sent all subscriptions."""
         node = self._sessions.node(peer)
         node.synchronised, node.recovering = True, message.recovering
         node.complete = not message.recovering
         self.end_if_complete()
 
     def on_recovery_flag(self, peer: BrokerNumber, message: RecoveryFlag) -> None:
-        """The peer is (no longer) recovering; it has not sent subscriptions."""
+        """Record whether the peer is recovering; it has not sent subscriptions."""
         self._sessions.node(peer).recovering = message.recovering
         self.end_if_complete()
 
     def end_if_complete(self) -> None:
-        """End the recovery once the neighbours have told what they know.
+        """End the recovery once the neighbours have sent their subscriptions.
 
-        A peer that recovers too may know no more than this broker: one must have known
-        everything when it sent its SyncEnd, which is sent on active sessions only. That a peer
-        has recovered since does not help, unless it has sent what it learnt.
+        A peer that recovers too may have no more than this broker: at least one peer must have been
+        complete when sending SyncEnd, which is sent on active sessions only. A peer that
+        has recovered since does not count, unless the peer has sent the new subscriptions.
         """
         if self._state.recovering and self._may_end() and self._neighbours_have_told():
             helped = any(node.ready and node.complete for node in self._sessions.nodes.values())
@@ -72,10 +72,10 @@ class Recovery:
                 self._end()
 
     def cold_start(self) -> None:
-        """Nobody around was there before: go on with what there is, after a while.
+        """Continue with the present subscriptions if no complete broker is in reach, after a wait.
 
-        The promise is void for subscriptions that started before: which publications of theirs
-        were lost nobody knows.
+        The promise is void for subscriptions that started before: their lost publications are
+        unknown.
         """
         if not self._state.recovering:
             return

@@ -1,7 +1,7 @@
-"""The subscription routing table (SRT): its rows, and what is found with their help.
+"""The subscription routing table (SRT): its rows, and searches in them.
 
-Whom a publication is for, the way to each home broker, and what each peer is known to route by.
-What may be done to a row, and when, is decided elsewhere: `spreading.py`, `unheard.py`,
+The table has the audiences of publications, the path to every home broker, and the subscriptions
+that every peer routes by. Rules about changes of rows are elsewhere: `spreading.py`, `unheard.py`,
 `upstream_copies.py`.
 
 Paper: [DFT11] §V.
@@ -34,14 +34,14 @@ from brokerd.protocols.delta_tree.partitions.regions import Region, region
 from brokerd.protocols.delta_tree.subscriptions.tombstones import TombstoneTable
 
 Withheld = tuple[int, int, PartitionId]
-"""First and last sequence of a source that a subscription does not get, and by which partition."""
+"""First and last withheld sequence number of a source, and the partition."""
 
 Opened = dict[SourceId, PartitionId]
-"""Sources that a subscription has begun to hear, with the partition that was in the way."""
+"""Sources that a subscription has begun to receive from, with their former partition."""
 
 
 class Phase(Enum):
-    """How far a subscription of a local client is."""
+    """The progress of a local client's subscription."""
 
     PENDING = "pending"
     STARTING = "starting"  # confirmed; that and the cut are on their way to disk
@@ -54,15 +54,15 @@ class LocalSubscription:
     """A subscription of a client of this broker.
 
     Attributes:
-        begins_after: per source, the sequence after which its stream begins here: the start
-            cut, raised by what the client had before this broker restarted.
-        claimed: the client has asked for it on its current session.
-        tags: the part of the tree that it does not hear; only shrinks after the start.
-        start_cut: `begins_after` as it was at the start.
-        late: per source that it did not hear at the start, what it has been told it does not
-            get: first and last sequence, and by which partition.
-        reached: per source, up to where its client has acknowledged; a notice that is given
-            again to a client that is further changes nothing.
+        begins_after: per source, the sequence number after which the stream begins here: the start
+            cut, raised to the client's positions before this broker restarted.
+        claimed: the client has requested the subscription on the current session.
+        tags: the part of the tree that withholds publications; only shrinks after the start.
+        start_cut: `begins_after` at the start.
+        late: per source tagged at the start, the announced withheld range: first and last sequence
+            number, and the partition.
+        reached: per source, the last acknowledged number; a repeated notice below that changes
+            nothing.
     """
 
     client: ClientId
@@ -79,18 +79,18 @@ class LocalSubscription:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True after the end of the subscription."""
         return self.phase is Phase.ENDED
 
     def advance(self, source: SourceId, last: int) -> bool:
-        """Note that its client has acknowledged all up to `last`; False if it had before."""
+        """Record an acknowledgement through `last`; return False if it is not new."""
         if last <= max(self.reached.get(source, 0), self.begins_after.get(source, 0)):
             return False
         self.reached[source] = last
         return True
 
     def withhold(self, source: SourceId, last: int, partition: PartitionId) -> Withheld | None:
-        """Nothing of a source comes up to `last`: what of this is to be told; None if nothing."""
+        """Withhold a source through `last`; return the new range, None without one."""
         known = self.late.get(source)
         told = known[1] if known else self.start_cut.get(source, 0)
         if last <= told:
@@ -101,7 +101,7 @@ class LocalSubscription:
 
 @dataclass(slots=True)
 class Answer:
-    """What one broker's confirmation said of everything behind it."""
+    """The tags and the cut of a broker's confirmation, for all brokers behind it."""
 
     tags: Region
     cut: Cut
@@ -113,17 +113,17 @@ class RoutedSubscription:
 
     Attributes:
         path: home … here.
-        accepted: this broker routes by it.
-        senders: who sent it from the home side and wants it confirmed.
-        answers: brokers behind this one that confirmed, each for all behind itself.
-        confirming: every broker behind this one has it; that this one has is going to disk.
-        confirmed: it is on disk.
-        durable: the row itself is.
-        tags: what the confirmations did not speak for, as notifiers have reduced it since.
-        cut: the highest of all cuts that came with confirmations.
-        source_paths: home … source broker, for the sources in it.
-        replacements: what notifiers said before all was heard here; late answers need it.
-        sent: broker → session on which it was sent there.
+        accepted: this broker routes by the subscription.
+        senders: brokers that sent a copy from the home side and await the confirmation.
+        answers: brokers behind this broker that confirmed, for all brokers behind themselves.
+        confirming: all brokers behind have the subscription; the write of this row is pending.
+        confirmed: the confirmation is on disk.
+        durable: the row itself is on disk.
+        tags: the parts without confirmation, as notifiers have reduced the tags since.
+        cut: the highest of all cuts in confirmations.
+        source_paths: home … source broker, for the sources in the cut.
+        replacements: replacements by notifiers before the last answer, for late answers.
+        sent: broker → session of the copy.
         sent_upstream: the same for upstream copies.
     """
 
@@ -151,14 +151,14 @@ class RoutedSubscription:
 
     @property
     def settled(self) -> bool:
-        """Whether the answers are in, if not yet on disk; tags only shrink from then on."""
+        """True if the answers are complete, even if not on disk; tags only shrink after that."""
         return self.confirming or self.confirmed
 
     @property
     def unheard(self) -> Region:
-        """Its tags; while answers are awaited, those that have come with some.
+        """The row's tags; while answers are awaited, the tags of the present answers.
 
-        Who gave them may crash, and then neither knows of them nor takes them back.
+        An answering broker may crash, and then loses the tags and does not withdraw them.
         """
         if self.settled:
             return self.tags
@@ -167,10 +167,10 @@ class RoutedSubscription:
 
 @dataclass(slots=True, eq=False)
 class Audience:
-    """Who wants publications with certain attributes.
+    """The receivers of publications with certain attributes.
 
     Attributes:
-        homes: the home brokers, this one excepted, as a bit set.
+        homes: the home brokers, except this one, as a bit set.
         local: subscriptions of this broker's clients.
     """
 
@@ -179,17 +179,17 @@ class Audience:
 
 
 class RoutingTable:
-    """The SRT of one broker.
+    """The SRT of a broker.
 
     Attributes:
-        rows: by subscription, in the order in which they came.
-        unconfirmed: those that are not confirmed.
-        tagged: those that wait for brokers which could not be reached.
-        known: peer → what it is known to route by.
-        memo: attributes → whom publications with them are for.
-        paths_home: home broker → path from here to it; kept when its last subscription ends,
-            for publications under way.
-        tombstones: of subscriptions that are over for ever.
+        rows: by subscription, in the order of arrival.
+        unconfirmed: rows without confirmation.
+        tagged: rows that wait for unreachable brokers.
+        known: peer → the subscriptions that the peer routes by.
+        memo: attributes → the audience of publications with the attributes.
+        paths_home: home broker → path from here; kept after the end of the home's last
+            subscription, for publications under way.
+        tombstones: of subscriptions that have ended permanently.
     """
 
     def __init__(
@@ -220,24 +220,24 @@ class RoutingTable:
     # ------------------------------------------------------------ brokers
 
     def homes_behind(self, neighbour: BrokerNumber) -> int:
-        """The known home brokers on `neighbour`'s side, as a bit set."""
+        """Return the recorded home brokers on `neighbour`'s side, as a bit set."""
         return self._homes_behind[neighbour]
 
     def learn_home(self, path: Path) -> None:
-        """Remember the way from here to a home broker."""
+        """Record the path from here to a home broker."""
         home = path[-1]
         if home not in self.paths_home:
             self.paths_home[home] = path
             self._homes_behind[path[1]] |= 1 << home
 
     def add_broker(self, broker: BrokerNumber) -> None:
-        """A leaf has joined within the neighbourhood; it knows nothing."""
+        """Add a joined leaf of the neighbourhood, without subscriptions."""
         self.known[broker] = set()
         if self._state.neighbourhood.direction(broker) == broker:
             self._homes_behind[broker] = 0
 
     def remove_broker(self, broker: BrokerNumber) -> None:
-        """A leaf has left, with nothing of its own."""
+        """Remove a departed leaf, which has no subscriptions."""
         self.known.pop(broker)
         if broker in self.paths_home:
             path = self.paths_home.pop(broker)
@@ -245,10 +245,10 @@ class RoutingTable:
         self._homes_behind.pop(broker, None)
 
     def check_home_path(self, path: Path, peer: BrokerNumber) -> None:
-        """Make sure that the way from here to a home broker is the known one.
+        """Check that the path from here to a home broker equals the recorded path.
 
         Raises:
-            RemoteProtocolError: it is not, or cannot be one.
+            RemoteProtocolError: it differs, or is impossible.
         """
         known = self.paths_home.get(path[-1], path)
         plain = len(path) < 2 or path[1] in self._homes_behind
@@ -256,10 +256,10 @@ class RoutingTable:
             raise RemoteProtocolError(peer, f"two paths to broker {path[-1]}")
 
     def check_copy(self, peer: BrokerNumber, message: SubscriptionCopy | UpstreamCopy) -> None:
-        """Make sure that a subscription that arrives can be the one that is known.
+        """Check that an arriving subscription does not contradict the recorded row.
 
         Raises:
-            RemoteProtocolError: it cannot; the fault of the peer that sent it.
+            RemoteProtocolError: it does; the fault of the peer that sent it.
         """
         self._state.check_path(message.path, peer)
         if message.path[0] != message.subscription.home:
@@ -274,7 +274,7 @@ class RoutingTable:
     # ------------------------------------------------------------ rows
 
     def row_of(self, message: SubscriptionCopy | UpstreamCopy) -> RoutedSubscription:
-        """The row of a subscription that arrives, which may be its first."""
+        """Return the row of an arriving subscription; create it if needed."""
         row = self.rows.get(message.subscription)
         if row is None:
             row = RoutedSubscription(message.subscription, message.predicate, message.path)
@@ -282,7 +282,7 @@ class RoutingTable:
         return row
 
     def put(self, row: RoutedSubscription) -> None:
-        """Have a new row."""
+        """Add a new row."""
         self.rows[row.subscription] = row
         if not row.confirmed:
             self.unconfirmed[row.subscription] = row
@@ -300,13 +300,13 @@ class RoutingTable:
             self._forget_matches()
 
     def set_tags(self, row: RoutedSubscription, tags: Region) -> None:
-        """Give a row its tags; partitions of ours stay in the table while a row names them."""
+        """Set the tags of a row; own partitions stay in the table while a row names them."""
         self._partitions.hold(tags)
         self._partitions.release(row.tags)
         row.tags = tags
 
     def remove(self, row: RoutedSubscription) -> None:
-        """Be without a row."""
+        """Remove a row."""
         del self.rows[row.subscription]
         self.set_tags(row, ())
         self.unconfirmed.pop(row.subscription, None)
@@ -318,9 +318,9 @@ class RoutingTable:
             self._forget_matches()
 
     def drop(self, statement: Tombstones) -> list[SubscriptionId]:
-        """Route no more by other homes' subscriptions that a statement ends; returns which.
+        """Remove other homes' subscriptions that a statement ends; return their ids.
 
-        What is queued for them runs out: their home lets it pass, and confirms it.
+        Queued publications for them run out: their home ignores and confirms them.
         """
         rows = self.rows
         listed = [
@@ -363,13 +363,13 @@ def check_region(
     cut: tuple[tuple[SourceId, int], ...],
     source_paths: tuple[Path, ...],
 ) -> None:
-    """Make sure that tags and cut speak of what lies at or behind the end of `onward` only.
+    """Check that tags and cut are only about brokers at or behind the end of `onward`.
 
     Args:
-        onward: home … the broker that speaks.
+        onward: home … the sending broker.
 
     Raises:
-        RemoteProtocolError: they do not; the fault of the peer that sent them.
+        RemoteProtocolError: they are not; the fault of the peer that sent them.
     """
     for tag in tags:
         if tag.detector not in tag.path[len(onward) - 1 : -1] or not tag.number:

@@ -1,4 +1,4 @@
-"""Routing-table rows as the plain lists that go to disk."""
+"""Routing-table rows as plain lists for the meta store."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,19 +16,19 @@ Rows = Mapping[str, Mapping[str, Any]]
 
 
 def routing_change(subscription: SubscriptionId, predicate: Predicate, path: Path) -> Change:
-    """The row of a subscription of another broker's client; `path`: home … here."""
+    """Return the row of a subscription of another broker's client; `path`: home … here."""
     key = f"{subscription.home}.{subscription.incarnation}.{subscription.number}"
     return Change(ROUTING, key, [predicate_row(predicate), list(path)])
 
 
 def routing_removal(subscription: SubscriptionId) -> Change:
-    """That row, gone."""
+    """Return the removal of that row."""
     key = f"{subscription.home}.{subscription.incarnation}.{subscription.number}"
     return Change(ROUTING, key, None)
 
 
 def read_routing(recovered: Rows) -> list[tuple[SubscriptionId, Predicate, Path]]:
-    """The rows of other brokers' subscriptions.
+    """Return the rows of other brokers' subscriptions.
 
     Raises:
         StorageCorrupt: a row is not one that this broker writes.

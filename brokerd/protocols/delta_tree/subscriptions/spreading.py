@@ -1,10 +1,10 @@
-"""The subscription routing table: spreading subscriptions, confirming them, starting them.
+"""The spreading, confirmation and start of subscriptions.
 
-A subscription floods away from its home broker. Every broker routes by it at once, and
-confirms it towards home when every broker behind it has confirmed. At home it starts when all
-confirmations are in; its stream then begins, per source, after the *cut* that the
-confirmations brought. Brokers that nobody could reach meanwhile are *tagged*: sources there
-are not heard until they, too, have confirmed, which a recovery notifier tells.
+A subscription floods away from the home broker. Every broker routes by the subscription at once,
+and confirms towards home when every broker behind has confirmed. At home the subscription starts
+after all confirmations; the stream then begins, per source, after the *cut* that the
+confirmations brought. Unreachable brokers are *tagged*: publications of sources there
+are withheld until the tagged brokers, too, have confirmed, which a recovery notifier announces.
 
 Paper: [DFT11] §V, Figs. 5-6. Deviates: routable on arrival instead of on confirmation; the
 start cut, without which the paper's safety condition still allows a gap.
@@ -49,11 +49,11 @@ from brokerd.protocols.interface import Change, Commit
 
 
 class Subscriptions:
-    """What one broker does about every subscription of the tree.
+    """The handling of all subscriptions of the tree at a broker.
 
     Attributes:
         table: the SRT.
-        unheard: what its rows do not hear.
+        unheard: the tags of the table's rows.
     """
 
     upstream_copies = UpstreamCopies
@@ -82,31 +82,31 @@ class Subscriptions:
         on_opened_at_home: Callable[[LocalSubscription, Opened, Callable[[], None]], None],
         may_confirm: Callable[[], bool],
     ) -> None:
-        """Say whom to tell of local subscriptions, and what may hold confirming up."""
+        """Set the receivers of changes of local subscriptions, and the condition for confirming."""
         self._on_confirmed_at_home = on_confirmed_at_home
         self._may_confirm = may_confirm
         self.unheard.connect(on_opened_at_home=on_opened_at_home, ask=self._ask_again)
 
     def __len__(self) -> int:
-        """How many subscriptions are in the table."""
+        """Return the number of subscriptions in the table."""
         return len(self.table.rows)
 
     @property
     def tagged(self) -> int:
-        """How many of them do not hear the whole tree, as far as this broker knows."""
+        """Number of subscriptions with tags in this broker's table."""
         return sum(bool(row.tags) for row in self.table.rows.values())
 
     @property
     def of_own_clients(self) -> int:
-        """How many of them are of this broker's own clients."""
+        """Number of subscriptions of this broker's own clients."""
         return sum(row.local is not None for row in self.table.rows.values())
 
     def all_ids(self) -> tuple[SubscriptionId, ...]:
-        """Every subscription this broker routes by."""
+        """Return every subscription that this broker routes by."""
         return tuple(row.subscription for row in self.table.rows.values() if row.accepted)
 
     def remove_broker(self, broker: BrokerNumber) -> None:
-        """A leaf has left, with nothing of its own: nobody need hear from it any more."""
+        """Remove a departed leaf without subscriptions; its answers are no longer awaited."""
         self.table.remove_broker(broker)
         for row in self.table.rows.values():
             for by_broker in (row.answers, row.senders, row.sent, row.sent_upstream):
@@ -114,7 +114,7 @@ class Subscriptions:
         self.unheard.remove_broker(broker)
 
     def recover(self, recovered: Rows) -> None:
-        """Route again by what an earlier incarnation had confirmed."""
+        """Restore the confirmed rows of an earlier incarnation."""
         over: list[Change] = []
         for subscription, predicate, path in read_routing(recovered):
             if self._state.has_left(subscription.home):
@@ -129,7 +129,7 @@ class Subscriptions:
     # ------------------------------------------------------------ at home
 
     def add_local(self, local: LocalSubscription, *, confirmed: bool) -> None:
-        """Put a local client's subscription into the table; spread it unless it is confirmed."""
+        """Add a local client's subscription to the table; spread it unless it is confirmed."""
         row = RoutedSubscription(
             local.subscription, local.predicate, (self._state.broker,), local=local
         )
@@ -141,13 +141,13 @@ class Subscriptions:
         self.unheard.watch(row)
 
     def remove_local(self, local: LocalSubscription) -> None:
-        """Take a local subscription out of this broker's table; others keep theirs."""
+        """Remove a local subscription from this broker's table; other brokers keep it."""
         self.table.remove(self.table.rows[local.subscription])
 
     # ------------------------------------------------------------ from other brokers
 
     def on_copy(self, peer: BrokerNumber, message: SubscriptionCopy) -> None:
-        """A subscription arrives from the home side: route by it, pass it on, confirm it.
+        """Route by a subscription from the home side, forward it, and confirm it.
 
         Paper: [DFT11] Fig. 5, lines 1-10; the duplicate branch is missing there.
         """
@@ -167,7 +167,7 @@ class Subscriptions:
             self._evaluate(row)
 
     def on_upstream_copy(self, peer: BrokerNumber, message: UpstreamCopy) -> None:
-        """A subscription arrives from a broker that is about to route by it through this one.
+        """Route by a subscription of a broker that is about to route by it through this one.
 
         Paper: [DFT11] §V-B lines 445-465.
         """
@@ -189,7 +189,7 @@ class Subscriptions:
         self._upstream.copy(row)
 
     def on_confirmation(self, peer: BrokerNumber, message: SubscriptionConfirmation) -> None:
-        """Every broker behind the peer has a subscription.
+        """Record that every broker behind the peer has a subscription.
 
         Paper: [DFT11] Fig. 5, lines 12-17.
         """
@@ -209,13 +209,13 @@ class Subscriptions:
             self.unheard.on_late_confirmation(peer, row, message)
 
     def set_known(self, peer: BrokerNumber, accepted: Iterable[SubscriptionId]) -> None:
-        """The peer's Summary on a new session: what it routes by, and nothing else."""
+        """Replace the peer's subscriptions by the list in its Summary on a new session."""
         self.table.known[peer] = {each for each in accepted if each not in self.table.tombstones}
 
     def synchronise(self, node: Node) -> None:
-        """Send a peer whose session is now active every subscription it may lack.
+        """Send every subscription that a peer with a newly active session may lack.
 
-        Whatever it then receives from here comes behind these in the same FIFO, so it never
+        All later messages follow these in the same FIFO, so the peer never
         sees a publication before the subscription that this broker routed it by.
 
         Paper: [DFT11] §VIII-A lines 826-857.
@@ -233,31 +233,31 @@ class Subscriptions:
                 self._upstream.send(row, node)
 
     def evaluate_unconfirmed(self) -> None:
-        """Look again at every subscription that is not confirmed."""
+        """Evaluate every subscription without confirmation again."""
         for row in list(self.table.unconfirmed.values()):
             self._evaluate(row)
 
     # ------------------------------------------------------------ the rules
 
     def _route_by(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
-        """A peer that routes by a subscription has sent it."""
+        """Route by a subscription from a peer that also routes by it."""
         self.table.accept(row)
         self.table.known[peer].add(row.subscription)
 
     def _say_over(self, peer: BrokerNumber, subscription: SubscriptionId) -> None:
-        """Answer a peer that spreads what is over."""
+        """Reply to a peer that spreads an ended subscription."""
         self._state.counters["messages_ignored"] += 1
         self._state.machine.send(peer, Unsubscription((only(subscription),)))
 
     def _evaluate(self, row: RoutedSubscription) -> None:
-        """Send a subscription where it has to go; confirm it when nothing is outstanding.
+        """Send a subscription to brokers without it; confirm after the last answer.
 
-        The walk goes outward over the tree until it meets brokers that answer for what lies
-        behind them. One that cannot be reached is walked past, so that those behind it learn
-        of the subscription, and tagged.
+        The walk leads outward over the tree until every branch ends at a broker that answers for
+        all brokers behind. An unreachable broker is bypassed, so that the brokers behind receive
+        the subscription, and tagged.
 
         Paper: [DFT11] Fig. 5, lines 3-10 and 48-56. Deviates: a tag per unreachable broker on
-        the walk, where the paper tags with every partition that the broker knows.
+        the walk, where the paper tags with every partition in the broker's table.
         """
         if row.settled:
             return
@@ -295,7 +295,7 @@ class Subscriptions:
     def _take_answer(
         self, peer: BrokerNumber, row: RoutedSubscription, message: SubscriptionConfirmation
     ) -> None:
-        """Keep a confirmation; notifiers that overtook it on another way still count."""
+        """Record a confirmation; notifiers that overtook it on another path still count."""
         tags, cut = region(message.tags), dict(message.cut)
         before = row.answers.get(peer)
         if before is not None:
@@ -308,9 +308,9 @@ class Subscriptions:
     def _make_durable(self, row: RoutedSubscription) -> None:
         """Confirm once the row is on disk.
 
-        Whoever has the confirmation relies on it for as long as the subscription lives. Were
-        the row lost in a crash, this broker might be brought up to date by a peer that has not
-        had the subscription yet, and publish past it.
+        A receiver of the confirmation relies on it for the life of the subscription. If
+        a crash lost the row, this broker might be brought up to date by a peer that lacks
+        the subscription, and publish past it.
         """
         changes: list[Change] = []
         if row.local is None and not row.durable and self._state.parameters.persist_routing:
@@ -344,10 +344,10 @@ class Subscriptions:
         )
 
     def _cut_from_here(self, row: RoutedSubscription) -> Cut:
-        """The cut at this moment: what came from behind, and where local publishers are now.
+        """Return the present cut: the cuts from behind, and the numbers of local publishers.
 
-        Every broker had the subscription before it passed it on, so what a local publisher
-        sends after this moment meets only brokers that know it.
+        Every broker had the subscription before forwarding it, so later publications of a local
+        publisher meet only brokers with the subscription.
         """
         cut = dict(row.cut)
         raise_cut(cut, self._sequences.handed_out().items())
@@ -367,7 +367,7 @@ class Subscriptions:
 
 
 def _nothing() -> None:
-    """What waits for the disk when nothing does."""
+    """Do nothing."""
 
 
 def _nobody_told(local: LocalSubscription, cut: Cut, tags: Region) -> None:

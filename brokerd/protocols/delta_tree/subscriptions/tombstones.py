@@ -1,11 +1,11 @@
-"""Tombstones: which subscriptions are over for ever, in little room.
+"""Tombstones: permanently ended subscriptions in compact form.
 
-An id is never given out twice, so what is known to be over only grows: two brokers that know
-different parts put them together, and any order of telling gives the same. Ids that follow each
-other become one range, across incarnations too, so the table stays as large as what lives,
-however often its home restarts and however much it issues.
+An id is never assigned twice, so the set of ended ids only grows: two brokers with
+different parts merge the parts, and any order of statements gives the same. Consecutive ids
+become a range, even across incarnations, so the table stays as large as the set of living ids,
+for any number of restarts and ids of a home.
 
-Paper: none; [DFT11] says nothing of unsubscription.
+Paper: none; [DFT11] does not cover unsubscription.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,7 +22,7 @@ from brokerd.protocols.interface import Change
 TOMBSTONES = "ended"
 NUMBER_BITS = 62
 LAST_NUMBER = 1 << NUMBER_BITS
-"""Above every number that a subscription can have; they begin with 1."""
+"""Above every number of a subscription; numbers begin with 1."""
 
 
 class TombstoneTable:
@@ -32,7 +32,7 @@ class TombstoneTable:
         self._homes: dict[BrokerNumber, _Home] = {}
 
     def __contains__(self, subscription: SubscriptionId) -> bool:
-        """Whether the subscription is known to be over."""
+        """Return True if the subscription has ended."""
         home = self._homes.get(subscription.home)
         if home is None:
             return False
@@ -42,19 +42,19 @@ class TombstoneTable:
         return home.over.includes(serial, serial)
 
     def before(self, home: BrokerNumber) -> int:
-        """All incarnations of a home before this one are over."""
+        """Return the incarnation of a home before which all have ended."""
         known = self._homes.get(home)
         return known.before if known is not None else 0
 
     def newest(self, home: BrokerNumber) -> int:
-        """Return the newest incarnation of a home that anything known to be over is of."""
+        """Return the newest incarnation of a home with an ended subscription."""
         known = self._homes.get(home)
         if known is None:
             return 0
         return max([known.before, *(last >> NUMBER_BITS for _, last in known.over)])
 
     def add(self, statement: Tombstones) -> bool:
-        """Learn of ends; says whether any of them is news."""
+        """Add ended subscriptions; return True if any of them is new."""
         home = self._homes.get(statement.home)
         if home is None:
             home = self._homes[statement.home] = _Home()
@@ -68,35 +68,35 @@ class TombstoneTable:
         return news
 
     def includes(self, statement: Tombstones) -> bool:
-        """Whether none of a statement would be news."""
+        """Return True if a statement contains nothing new."""
         home = self._homes.get(statement.home) or _Home()
         if statement.before > home.before:
             return False
         return all(home.over.includes(*serials) for serials in _serials(statement, home.before))
 
     def statement(self, home: BrokerNumber) -> Tombstones:
-        """All that is known of one home."""
+        """Return all tombstones of a home."""
         known = self._homes.get(home) or _Home()
         ranges = tuple((*_id(first), *_id(last)) for first, last in known.over)
         return Tombstones(home, known.before, ranges)
 
     def statements(self) -> tuple[Tombstones, ...]:
-        """All that is known, one statement per home."""
+        """Return all tombstones, one statement per home."""
         return tuple(self.statement(home) for home in sorted(self._homes))
 
 
 def _serial(incarnation: int, number: int) -> int:
-    """An id of one home as a number; the last one of an incarnation touches the next one's."""
+    """Return an id of a home as a number; consecutive incarnations are adjacent."""
     return (incarnation << NUMBER_BITS) + number - 1
 
 
 def _id(serial: int) -> tuple[int, int]:
-    """Incarnation and number of an id."""
+    """Return incarnation and number of an id."""
     return serial >> NUMBER_BITS, serial % LAST_NUMBER + 1
 
 
 def _serials(statement: Tombstones, before: int) -> Iterator[tuple[int, int]]:
-    """The ranges of a statement, without what is said by all before an incarnation being over."""
+    """Yield the ranges of a statement, except ids of incarnations below `before`."""
     lowest = _serial(before, 1)
     for begin, first, end, last in statement.ranges:
         serials = max(lowest, _serial(begin, first)), _serial(end, last)
@@ -117,12 +117,12 @@ class _Serials:
         return zip(self._firsts, self._lasts, strict=True)
 
     def includes(self, first: int, last: int) -> bool:
-        """Whether all of [first, last] is in it."""
+        """Return True if the set contains all of [first, last]."""
         place = bisect_right(self._firsts, first) - 1
         return place >= 0 and last <= self._lasts[place]
 
     def add(self, first: int, last: int) -> bool:
-        """Add all of [first, last]; says whether any of them is new."""
+        """Add all of [first, last]; return True if any of them is new."""
         if self.includes(first, last):
             return False
         start = bisect_left(self._lasts, first - 1)
@@ -135,7 +135,7 @@ class _Serials:
         return True
 
     def remove_below(self, lowest: int) -> None:
-        """Be without what is below."""
+        """Remove all serials below `lowest`."""
         start = bisect_left(self._lasts, lowest)
         del self._firsts[:start], self._lasts[:start]
         if self._firsts:
@@ -143,7 +143,7 @@ class _Serials:
 
 
 class _Home:
-    """What is known of one home broker: all of incarnations before one, and ranges since."""
+    """The ended ids of a home broker: all before an incarnation, and ranges since."""
 
     __slots__ = ("before", "over")
 
@@ -153,14 +153,15 @@ class _Home:
 
 
 def only(subscription: SubscriptionId) -> Tombstones:
-    """That one subscription is over."""
+    """Return a statement about one subscription."""
     home, incarnation, number = subscription
     return Tombstones(home, 0, ((incarnation, number, incarnation, number),))
 
 
 def all_but(home: BrokerNumber, incarnation: int, living: Iterable[SubscriptionId]) -> Tombstones:
-    """What a home broker can say when `incarnation` begins: all it has ever issued is over, but
-    for `living`.
+    """Return a home broker's statement at the begin of `incarnation`.
+
+    All earlier ids have ended, except `living`.
     """
     serials = sorted(_serial(each.incarnation, each.number) for each in living)
     before = serials[0] >> NUMBER_BITS if serials else incarnation
@@ -176,7 +177,7 @@ def all_but(home: BrokerNumber, incarnation: int, living: Iterable[SubscriptionI
 
 
 def fault_of(statement: Tombstones) -> str:
-    """What is wrong with a statement whoever makes it; empty when nothing is."""
+    """Return the fault of a statement, independent of its sender; empty without one."""
     if not 0 <= statement.home <= LARGEST_BROKER:
         return f"no broker has the number {statement.home}"
     lowest = _serial(statement.before, 1)
@@ -192,13 +193,13 @@ def fault_of(statement: Tombstones) -> str:
 
 
 def tombstone_change(statement: Tombstones) -> Change:
-    """The row with the tombstones of one home."""
+    """Return the row with the tombstones of a home."""
     ranges = [list(entry) for entry in statement.ranges]
     return Change(TOMBSTONES, str(statement.home), [statement.before, ranges])
 
 
 def read_tombstones(recovered: Rows) -> list[Tombstones]:
-    """What the rows say.
+    """Return the statements in the rows.
 
     Raises:
         StorageCorrupt: a row is not one that this broker writes.

@@ -1,9 +1,9 @@
-"""What a subscription does not hear: tags, given while it spreads and cut back ever after.
+"""Partition tags of subscriptions: set while a subscription spreads, and reduced ever after.
 
-A broker that nobody could reach when a subscription was confirmed is tagged, and with it
-whatever lies behind it out of reach. Sources there are not heard until they, too, route by the
-subscription; then the tag goes, here and at everybody towards home, and each stream begins where
-the cut that came with the news says. `partitions/gates.py` has the arithmetic.
+A broker that was unreachable at the confirmation of a subscription is tagged, together with
+the unreachable brokers behind it. Publications of sources there are withheld until these brokers,
+too, route by the subscription. Then the tag is removed, here and at all brokers towards home, and
+every stream begins at the cut in the confirmation. `partitions/gates.py` has the arithmetic.
 
 Paper: [DFT11] §V-B, §V-C, §VIII-A. Deviates: a tag per unreachable broker; see
 `partitions/gates.py`.
@@ -61,18 +61,18 @@ class Unheard:
         on_opened_at_home: Callable[[LocalSubscription, Opened, Callable[[], None]], None],
         ask: Callable[[RoutedSubscription, Node], None],
     ) -> None:
-        """Say whom to tell what is heard from now on, and how a peer is asked to confirm anew."""
+        """Set the receiver of opened sources, and the request for a new confirmation."""
         self._on_opened_at_home = on_opened_at_home
         self._ask = ask
 
     def tell_home_by(self, tell: Callable[[RoutedSubscription, Replacement], None]) -> None:
-        """Say how the home of another broker's subscription is told that more is heard."""
+        """Set the function that notifies another broker's subscription of opened sources."""
         self._tell_home = tell
 
     # ------------------------------------------------------------ tagging
 
     def tag(self, row: RoutedSubscription, node: Node) -> Tag:
-        """The tag for a broker that cannot be reached, and what nobody reaches behind it.
+        """Return the tag for an unreachable broker and the unreachable brokers behind it.
 
         Paper: [DFT11] §V-B, V-C.
         """
@@ -91,7 +91,7 @@ class Unheard:
     def on_late_confirmation(
         self, peer: BrokerNumber, row: RoutedSubscription, message: SubscriptionConfirmation
     ) -> None:
-        """The peer, once tagged perhaps, and all behind it have a subscription by now."""
+        """Reduce the tags after a later confirmation of a peer for all brokers behind it."""
         replacement = replacement_for(row.tags, peer, message, self._state.newcomers)
         if replacement is not None:
             self._replace_and_tell(row, replacement)
@@ -99,7 +99,7 @@ class Unheard:
     def on_notifier(
         self, subscription: SubscriptionId, replacement: Replacement, done: Callable[[], None]
     ) -> None:
-        """A part of the tree has become aware of a subscription; `done` when that is safe here.
+        """Reduce the tags after a notifier; call `done` when that is durable here.
 
         Paper: [DFT11] §VIII-A lines 859-900.
         """
@@ -110,7 +110,7 @@ class Unheard:
             self._replace(row, self._refined(row, replacement), done)
 
     def remove_broker(self, broker: BrokerNumber) -> None:
-        """A leaf has left: there is nothing there to be heard."""
+        """Remove the tags of a departed leaf."""
         for row in list(self._table.rows.values()):
             gone = region(tag for tag in row.unheard if tag.node == broker)
             if gone:
@@ -128,7 +128,7 @@ class Unheard:
     def _replace(
         self, row: RoutedSubscription, replacement: Replacement, done: Callable[[], None]
     ) -> None:
-        """Cut tags back by what a confirmation or a notifier says."""
+        """Reduce tags by a confirmation or a notifier."""
         row.source_paths.update((path[-1], path) for path in replacement.source_paths)
         row.replacements.append(replacement)
         if not row.settled:
@@ -165,10 +165,11 @@ class Unheard:
         self._on_opened_at_home(local, self._opened(row, local, touched), is_on_disk)
 
     def _forget_replacements(self, row: RoutedSubscription) -> None:
-        """Of a settled row, keep what notifiers said of what lies at or behind its tags.
+        """Drop a settled row's replacements, except at or behind the row's tags.
 
-        When the broker that such a tag is for confirms, it may still name what a notifier that
-        went past it has taken away. Nobody would do that a second time: the notifier is known.
+        When the broker of such a tag confirms, the confirmation may still name tags that a notifier
+        has removed on a path past the broker. No other message would remove the tags again: the
+        notifier was applied.
         """
         row.replacements = [
             replacement
@@ -177,7 +178,7 @@ class Unheard:
         ]
 
     def _opened(self, row: RoutedSubscription, local: LocalSubscription, touched: Region) -> Opened:
-        """The sources that are heard from now on, with the partition that was in the way."""
+        """Return the newly opened sources, with their former partition."""
         opened: Opened = {}
         for source in local.begins_after:
             path = row.source_paths.get(source.broker)
@@ -193,14 +194,15 @@ class Unheard:
     # ------------------------------------------------------------ asking
 
     def ask_about(self, row: RoutedSubscription, node: Node) -> None:
-        """Have a peer confirm anew; of the tags under it only what it names will stay."""
+        """Request a new confirmation of a peer; only confirmed tags under the peer stay."""
         row.sent.pop(node.broker, None)
         self._ask(row, node)
 
     def audit(self) -> None:
-        """Ask again about every part of the tree that a subscription does not hear.
+        """Request new confirmations for every tagged part of the tree.
 
-        Heals what a notifier that died in two crashes, or went past a broker, has left behind.
+        Repairs the tags that a notifier, lost in two crashes or sent past a broker, has left
+        behind.
         """
         for row in list(self._table.tagged.values()):
             for node in self._sessions.usable():
@@ -210,7 +212,7 @@ class Unheard:
         self._set_audit()
 
     def watch(self, row: RoutedSubscription) -> None:
-        """See to it that what a subscription does not hear is asked about."""
+        """Include a tagged subscription in audits."""
         self._forget_replacements(row)
         if row.tags:
             self._table.tagged[row.subscription] = row
@@ -224,4 +226,4 @@ class Unheard:
 
 
 def _nothing() -> None:
-    """What is to be done when there is nothing to be done."""
+    """Do nothing."""

@@ -1,16 +1,15 @@
-"""Ending subscriptions everywhere: who may say it, whom it is told, what is remembered of it.
+"""The end of subscriptions in the whole tree: authority, announcements and tombstones.
 
-Only a home broker ends a subscription, and once that is on its disk it tells. Everybody tells
-on, on every session, what is news to them; every Summary has all that its sender knows. A
-subscription that comes later than the news of its end, on another way, is not taken in again,
-and whoever sent it is told.
+Only a home broker ends a subscription, and announces the end once durable. A broker forwards
+new ends on every session; every Summary has all tombstones of the sender. A
+subscription that arrives after the end, on another path, is refused, and the sender is notified.
 
-The home needs no memory of what it ended: all that it ever issued is over but for what lives
-there, and so its Summary says when it has restarted. What it issued and lost in a crash ends
-that way, too. That is told on by those who drop something for it only: a restart after which
-everybody agrees costs no message.
+The home needs no record of ended ids: all ids of the home have ended except the living ids, and
+the home's Summary announces that after a restart. Ids lost in a crash end in this way, too. A
+broker forwards that statement only after dropping a row: a restart after which all brokers agree
+costs no message.
 
-Paper: none; [DFT11] says nothing of unsubscription.
+Paper: none; [DFT11] does not cover unsubscription.
 """
 
 from collections.abc import Sequence
@@ -35,11 +34,11 @@ from brokerd.protocols.interface import Change, Commit
 from brokerd.protocols.parts.leaps import check_incarnation
 
 NEVER = (1 << 32) - 1
-"""An incarnation that no broker comes to."""
+"""An incarnation that no broker reaches."""
 
 
 class Unsubscriptions:
-    """What one broker does about subscriptions that are over."""
+    """The handling of ended subscriptions at a broker."""
 
     def __init__(self, state: State, sessions: Sessions, subscriptions: Subscriptions) -> None:
         self._state = state
@@ -53,21 +52,21 @@ class Unsubscriptions:
     # ------------------------------------------------------------ at home
 
     def recover(self, recovered: Rows) -> None:
-        """Remember what an earlier incarnation knew to be over; before routing by anything."""
+        """Restore the tombstones of an earlier incarnation, before any routing."""
         for statement in read_tombstones(recovered):
             self._table.add(statement)
 
     def begin(self, living: Sequence[SubscriptionId]) -> None:
-        """A new incarnation: of what this broker issued before, only `living` is not over."""
+        """Begin a new incarnation: of this broker's earlier ids, only `living` have not ended."""
         self._living = dict.fromkeys(living)
         self._table.add(all_but(self._state.broker, self._state.incarnation, living))
 
     def issued(self, subscription: SubscriptionId) -> None:
-        """A new subscription of a local client; it lives until `end`."""
+        """Record a new subscription of a local client; it lives until `end`."""
         self._living[subscription] = None
 
     def end(self, over: Sequence[SubscriptionId]) -> None:
-        """These are over, and that is on disk: tell everybody."""
+        """Announce the durable end of subscriptions to all neighbours."""
         if not over:
             return
         for subscription in over:
@@ -83,24 +82,24 @@ class Unsubscriptions:
         self._tell((news,), None)
 
     def departed(self, home: BrokerNumber) -> None:
-        """A leaf has left the tree: all that it issued is over, and who is farther away is told.
+        """End all subscriptions of a departed leaf, and announce that to brokers farther away.
 
-        Its own word may not have come through. Nobody near takes what has its path any more.
+        The leaf's own announcement may be lost. Brokers nearby refuse messages with its path.
         """
         self._learn(home, (_all_of(home),), told_on=True)
 
     # ------------------------------------------------------------ from other brokers
 
     def statements(self) -> tuple[Tombstones, ...]:
-        """All that is known to be over, for a Summary."""
+        """Return all tombstones for a Summary."""
         said = [each for each in self._table.statements() if each.before > 1 or each.ranges]
         return tuple(said)
 
     def on_summary(self, peer: BrokerNumber, message: Summary) -> None:
-        """What a peer knows to be over, on a new session.
+        """Add the tombstones of a peer's Summary.
 
         Raises:
-            RemoteProtocolError: it cannot know that.
+            RemoteProtocolError: the peer cannot have these tombstones.
         """
         self._check(peer, message.tombstones)
         for subscription in message.accepted:
@@ -113,16 +112,16 @@ class Unsubscriptions:
         self._learn(peer, message.tombstones, told_on=False)
 
     def on_unsubscription(self, peer: BrokerNumber, message: Unsubscription) -> None:
-        """A peer has learnt of ends since its Summary.
+        """Add and forward a peer's new tombstones.
 
         Raises:
-            RemoteProtocolError: it cannot have.
+            RemoteProtocolError: the peer cannot have these tombstones.
         """
         self._check(peer, message.tombstones)
         self._learn(peer, message.tombstones, told_on=True)
 
     def _check(self, peer: BrokerNumber, statements: Sequence[Tombstones]) -> None:
-        """What others know of our own subscriptions they know from us."""
+        """Check statements; others have tombstones of this broker's ids only from this broker."""
         told = dict.fromkeys(statement.home for statement in statements)
         if len(told) < len(statements):
             raise RemoteProtocolError(peer, "two statements of one home")
@@ -158,7 +157,7 @@ class Unsubscriptions:
             self._tell(tuple(news), peer)
 
     def _tell(self, news: tuple[Tombstones, ...], source: BrokerNumber | None) -> None:
-        """Tell on every session, active or not."""
+        """Send tombstones on every session, active or not."""
         for node in self._sessions.nodes.values():
             if node.session and node.broker != source:
                 self._state.counters["unsubscriptions_sent"] += 1
@@ -166,5 +165,5 @@ class Unsubscriptions:
 
 
 def _all_of(home: BrokerNumber) -> Tombstones:
-    """All that a broker has issued is over, and it will issue nothing more."""
+    """Return a statement that all ids of a broker, even future ones, have ended."""
     return Tombstones(home, NEVER, ())

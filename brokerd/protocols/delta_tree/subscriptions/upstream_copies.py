@@ -1,7 +1,8 @@
-"""Upstream copies: nobody sends a broker what it routes by a subscription unknown there.
+"""Upstream copies: a next hop receives a subscription before matching publications.
 
-A broker that a subscription has reached past others sends it back to its next hop towards home,
-in front of any publication; that broker routes by it at once, and hands it on in the same way.
+A broker that received a subscription past other brokers sends an upstream copy to the next hop
+towards home, in front of any publication; the next hop routes by the subscription at once, and
+forwards the copy in the same way.
 
 Paper: [DFT11] §V-B lines 445-465.
 """
@@ -16,7 +17,7 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
 
 
 class UpstreamCopies:
-    """Which next hops have been given which subscriptions."""
+    """The subscriptions that were sent to next hops."""
 
     def __init__(self, state: State, sessions: Sessions, table: RoutingTable) -> None:
         self._state = state
@@ -24,7 +25,7 @@ class UpstreamCopies:
         self._table = table
 
     def copy(self, row: RoutedSubscription) -> None:
-        """Make sure that the next hop towards home knows what this broker routes by.
+        """Send a subscription to the next hop towards home, unless the hop has it.
 
         Paper: [DFT11] §V-B lines 445-465.
         """
@@ -33,7 +34,7 @@ class UpstreamCopies:
             self.send(row, node)
 
     def _unaware(self, row: RoutedSubscription) -> Node | None:
-        """The next hop towards home, if it has to be given the subscription."""
+        """Return the next hop towards home if it lacks the subscription."""
         if row.local is not None:
             return None
         node = self._sessions.next_hop(row.path[::-1])
@@ -42,7 +43,7 @@ class UpstreamCopies:
         return node
 
     def send(self, row: RoutedSubscription, node: Node) -> None:
-        """Give a subscription to a peer on the home side, once per session."""
+        """Send a subscription to a peer on the home side, once per session."""
         if row.sent_upstream.get(node.broker) == node.session:
             return
         row.sent_upstream[node.broker] = node.session

@@ -1,4 +1,4 @@
-"""Marks, checks, limits and wording of durable for simulations."""
+"""The parts of durable that simulations use."""
 
 from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.checks.disks import DurableChecks

@@ -1,4 +1,4 @@
-"""How far brokers take clients to have come, held against what these have said.
+"""The positions of clients at brokers, compared with the clients' acknowledgements.
 
 Paper: [DS03] §2 (checkpoint tokens), §4.1 (released(s, p)).
 """
@@ -18,7 +18,7 @@ from brokerd.simulator.world.views import BrokerView
 class AcknowledgementChecks(ProtocolChecks):
     """See ProtocolChecks.
 
-    - acknowledged by nobody: what counts as had is no more than a client has said here that it has
+    - acknowledged by nobody: a position here is no higher than the client's acknowledgements here
       (J9).
     """
 
@@ -50,7 +50,7 @@ class AcknowledgementChecks(ProtocolChecks):
         self._said[key] = max(last, self._said.get(key, 0))
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks; where a subscription was when it was seen first, it may be."""
+        """See ProtocolChecks; the first observed position of a subscription is always valid."""
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
         incarnation, before = self._begun.get(broker.number, (0, {}))

@@ -1,4 +1,4 @@
-"""What is on a broker's disk, held against what it says of it."""
+"""The rows on a broker's disk, compared with the broker's messages."""
 
 from collections.abc import Sequence
 from math import inf
@@ -25,10 +25,10 @@ from brokerd.simulator.checks.protocol_checks import CheckedWorld, heard
 from brokerd.simulator.world.views import BrokerView
 
 _Asked = tuple[int, tuple[tuple[StreamId, int], ...]]
-"""What a client has asked last to be committed: the request, and up to where."""
+"""The last commit request of a client: the request, and the positions."""
 
 _Hold = tuple[ClientId, int, BrokerNumber, int]
-"""A subscription that has moved, to which broker, and in which generation of its client."""
+"""A moved subscription, its broker, and the generation of its client."""
 
 _ANSWERS = (Fetched, NothingFetched)
 
@@ -36,18 +36,17 @@ _ANSWERS = (Fetched, NothingFetched)
 class DurableChecks(GryphonChecks):
     """See ProtocolChecks; rules are those of the core, and of the protocol's document.
 
-    - released early: no broker says that more is released than its disk says (J1);
-    - order of marks: what is released was delivered, and that was handed out (J1);
-    - released as it was: what is kept of how far streams are released is what it would be if it
-      were worked out now (J1, J12);
-    - lost early: a pubend lets go of what all have released, or is old enough, only (J3, J10);
-    - gap to who is live: only who catches up is told of a gap, but for lost state (J4);
-    - hold passed: no pubend releases what it holds for a subscription that has moved (J13);
-    - committed early: who is told that it is committed finds it on disk (J9);
-    - silence of others: what is not an event, only a pubend says, and who passes that on;
-    - those of who feeds whom (J2, J7, J8, J12), see FeedingChecks; of what is written down for
-      whom (J5), see MatchChecks; of what clients say (J9), see AcknowledgementChecks; of how often
-      is asked (J11), see QuestionChecks.
+    - released early: no broker announces a higher released tick than its disk has (J1);
+    - order of marks: released ticks were delivered, and delivered ticks were handed out (J1);
+    - released as it was: the cached released tick of a stream equals the recomputed one (J1, J12);
+    - lost early: a pubend releases only ticks that all have released, or that are old (J3, J10);
+    - gap to who is live: only subscribers in catch-up receive gaps, but for lost state (J4);
+    - hold passed: no pubend releases events that it holds for a moved subscription (J13);
+    - committed early: a commit is durable before its client is notified (J9);
+    - silence of others: only a pubend announces silence, and other brokers forward it;
+    - the rules of feeding (J2, J7, J8, J12), see FeedingChecks; of logged matches (J5), see
+      MatchChecks; of clients' positions (J9), see AcknowledgementChecks; of the rate of requests
+      (J11), see QuestionChecks.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -104,7 +103,7 @@ class DurableChecks(GryphonChecks):
                 raise InvariantViolated("committed early", f"{what}, and has {durable} on disk")
 
     def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """See ProtocolChecks: what was written down of moves goes when they are over."""
+        """See ProtocolChecks: rows about moves are removed when the moves are complete."""
         return [
             f"{broker.name} has {len(rows)} rows of {table}"
             for broker in brokers
@@ -114,7 +113,7 @@ class DurableChecks(GryphonChecks):
         ] + self._feeding.left_over(brokers)
 
     def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """See ProtocolChecks: silence; what is for whom is kept for who is behind."""
+        """See ProtocolChecks: silence; matches stay for subscribers that are behind."""
         return self._feeding.still_to_say(brokers)
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
@@ -179,10 +178,10 @@ class DurableChecks(GryphonChecks):
 
 
 def _released(broker: BrokerView, stream: StreamId, *, came: bool = True) -> float:
-    """How far all who subscribe at a broker have released a stream, as its disk says.
+    """Return the tick that all subscribers at a broker have released, from its disk.
 
     Args:
-        came: whether those count that came with less than was released here before.
+        came: True includes subscriptions that arrived with less than was released here before.
     """
     rows, key = broker.on_disk(), key_of(stream)
     subscriptions = [

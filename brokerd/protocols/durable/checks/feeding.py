@@ -1,4 +1,4 @@
-"""Who feeds subscriptions with what, held against what their clients have.
+"""The streams that feed subscriptions, compared with the state of their clients.
 
 Paper: [DS03] §3 (catchup(s, p)), §4.1 (catch-up stream, switch-over).
 """
@@ -15,18 +15,18 @@ from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolCheck
 from brokerd.simulator.world.views import BrokerView
 
 _Had = dict[tuple[int, StreamId], int]
-"""By subscription number and stream: up to where a client has everything."""
+"""By subscription number and stream: the tick through which a client has everything."""
 
 
 class FeedingChecks(ProtocolChecks):
     """See ProtocolChecks.
 
-    - given again: on one session nothing is given, or called lost, that its client has (J2);
-    - fed by another: who is attached has one stream, its own or the common one, and nobody else
-      has any (J7);
-    - live too early: who goes live has all that the others have (J8).
+    - given again: on a session nothing is delivered, or reported lost, that the client has (J2);
+    - fed by another: an attached subscription has one stream, its own or the common one, and
+      others have none (J7);
+    - live too early: a subscription that becomes live has all that the others have (J8).
 
-    Left over is who still catches up, and what is not on disk, when nobody is owed anything (J12).
+    At the end no subscription catches up, and everything is durable (J12).
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -65,7 +65,7 @@ class FeedingChecks(ProtocolChecks):
                     raise InvariantViolated("live too early", f"{what}, the others had {then}")
 
     def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
-        """See ProtocolChecks: who is live and hears nothing is told how far a stream has come."""
+        """See ProtocolChecks: a live client without events receives the position of a stream."""
         found = []
         for broker, core in _alive(brokers):
             positions = {hosted.identity: hosted.position for hosted in core.hosted()}

@@ -1,4 +1,4 @@
-"""The logs of matches, held against what pubends have logged and what subscriptions want.
+"""The logs of matches, compared with the pubends' logs and the subscriptions' predicates.
 
 Paper: [DS03] §4.2 (one record per tick that is for anybody, with back-pointers).
 """
@@ -34,11 +34,11 @@ class _Written:
     """A log of matches, as one incarnation has read and written it.
 
     Attributes:
-        position: up to here its ticks were compared.
+        position: ticks through this one were compared.
         next: the index of the next record.
-        last_tick: of the newest one.
-        ticks: of its records, by index.
-        newest: per subscription, index and tick of the newest record that has it.
+        last_tick: of the newest record.
+        ticks: of the records, by index.
+        newest: per subscription, index and tick of its newest record.
     """
 
     position: int
@@ -53,20 +53,20 @@ class _Written:
         self.next += 1
 
     def chop(self, first: int) -> int:
-        """Records below an index go; returns the highest tick of these."""
+        """Remove records below an index; return their highest tick."""
         return max([self.ticks.pop(each) for each in [*self.ticks] if each < first], default=0)
 
 
 class MatchChecks(ProtocolChecks):
     """See ProtocolChecks.
 
-    - matches: a tick that a stream passes has a record of those who want what was published there,
-      here or away, and of nobody else; each names the record before that has it (J5);
-    - chopped early: a record goes when it is on disk that nobody needs it (J5).
+    - matches: a tick that a stream passes has a record of exactly the subscriptions that match the
+      publication, connected or not; a record names the previous records of its subscriptions (J5);
+    - chopped early: a record is truncated once its release is durable (J5).
 
     Args:
-        ghosts: told of each step before this is.
-        released: how far all who subscribe at a broker have released a stream, as its disk says.
+        ghosts: called before this in each step.
+        released: returns the tick that all subscribers at a broker have released, from its disk.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class MatchChecks(ProtocolChecks):
 
     @staticmethod
     def _read(written: _Written, event: RecordsRead, effects: list[Effect]) -> None:
-        """A restart reads what was written, until it comes to what it drops."""
+        """Take the records that a restart reads, through the first that it truncates."""
         dropped = [each.next for each in effects if type(each) is Truncate and each.log != LOG]
         for index, content in enumerate(event.records, event.first):
             if index == written.next and index not in dropped:
@@ -136,7 +136,7 @@ class MatchChecks(ProtocolChecks):
         written: _Written,
         records: Mapping[int, MatchRecord],
     ) -> None:
-        """What a stream has passed in this step, with what was written of it."""
+        """Compare the ticks that a stream has passed in this step with their records."""
         before, position = written.last_tick, hosted.position
         for tick, blob in self._ghosts.logged(hosted.identity, written.position, position):
             record = records.get(tick)
@@ -157,7 +157,7 @@ class MatchChecks(ProtocolChecks):
         tick: int,
         blob: bytes,
     ) -> None:
-        """Who acknowledges more in the same step may be in the record or not."""
+        """Check a record's subscriptions; an acknowledgement in the same step allows both."""
         told = record.subscriptions if record is not None else ()
         for identity, local in everybody.items():
             is_wanted = self.world.oracle.wants(local.predicate, blob)
@@ -174,7 +174,7 @@ def _check_before(
     record: MatchRecord,
     written: _Written,
 ) -> None:
-    """Nobody needs what it has acknowledged, nor what was for an earlier one of its number."""
+    """Check the previous records, except for acknowledged ticks and reused numbers."""
     for identity in record.subscriptions:
         newest, tick = written.newest.get(identity, (NO_RECORD, 0))
         named = record.before(identity)
@@ -186,6 +186,6 @@ def _check_before(
 
 
 def _has(local: DurableSubscription, stream: StreamId) -> int:
-    """Up to here it does not matter what was written for a subscription."""
+    """Return the tick through which a subscription's matches do not matter."""
     lane = local.lanes.get(stream)
     return max(lane.acknowledged, lane.matched_after) if lane is not None else 0

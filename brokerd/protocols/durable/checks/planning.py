@@ -18,7 +18,7 @@ _LEASES_NS: Final = (NEVER_NS, NEVER_NS, LEAST_LEASE_NS, 4 * SECOND_NS)
 """Of holds: a lease that is shorter than a client may be away allows gaps."""
 
 _EVENTS_A_COMMIT: Final = 4
-"""So many of a batch a consumer that wants all commits at a time, at least on average."""
+"""The average number of events in a consumer's commit, at least."""
 
 
 class DurablePlanning(GryphonPlanning):
@@ -36,7 +36,7 @@ class DurablePlanning(GryphonPlanning):
     }
 
     def topology(self, random: Random) -> Topology:
-        """See ProtocolPlanning: each cell is one broker."""
+        """See ProtocolPlanning: every cell is a single broker."""
         names, bundles = drawn_tree(random)
         return tree_of_cells(sorted(names), bundles)
 
@@ -77,10 +77,10 @@ class DurablePlanning(GryphonPlanning):
         return replace(chosen, hold_lease_ns=NEVER_NS)
 
     def turns(self, parameters: Any, publications: int) -> int:
-        """See ProtocolPlanning: who has missed all fetches one batch when the last is taken.
+        """See ProtocolPlanning: a client that has missed everything fetches batch by batch.
 
-        A batch is asked for and answered over all links; a consumer has each part of it committed
-        before it takes the next.
+        A batch is requested and answered over all links; a consumer has each part of it committed
+        before taking the next.
         """
         chosen: DurableParameters = parameters
         most = min(chosen.catchup_batch, chosen.live_limit)
@@ -93,10 +93,10 @@ class DurablePlanning(GryphonPlanning):
         return 2 * (chosen.silence_interval_ns + chosen.commit_interval_ns)
 
     def discovery_ns(self, parameters: Any) -> int:
-        """See ProtocolPlanning: what is missed may be said to be over first.
+        """See ProtocolPlanning: missed events may be released first.
 
-        A subscription that has come is held, then let go of, and then not held any more. A hold
-        whose lease has ended is asked for again.
+        A subscription that arrives is held, then released elsewhere, and then not held any more. A
+        hold with an expired lease is requested again.
         """
         chosen: DurableParameters = parameters
         lease_ns = chosen.hold_lease_ns if chosen.hold_lease_ns < NEVER_NS else 0

@@ -1,4 +1,4 @@
-"""How often brokers ask for what is over.
+"""The rate of brokers' requests for missed events.
 
 Paper: [DS03] §3, §4.1 (nacks are consolidated).
 """
@@ -35,8 +35,8 @@ from brokerd.simulator.world.views import BrokerView
 class QuestionChecks(ProtocolChecks):
     """See ProtocolChecks.
 
-    - fetched twice: what was asked for is not asked for again, whoever lacks it, before it is
-      answered or a while is over (J11).
+    - fetched twice: a request is not repeated, for any subscriber, before an answer or a while
+      (J11).
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -89,7 +89,7 @@ class QuestionChecks(ProtocolChecks):
 
 
 def _is_anew(event: Event) -> bool:
-    """Whether everything may be asked for again from now on."""
+    """Return True if everything may be requested again from now on."""
     if type(event) is SessionEstablished:
         return isinstance(event.peer, int)
     return type(event) in (Started, BrokerDecommissioned)

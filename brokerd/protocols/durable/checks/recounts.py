@@ -1,4 +1,4 @@
-"""Counters of durable, and what each of them stands for once all is at rest."""
+"""Counters of durable, and their recounted values once all is at rest."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Wording of the messages between brokers of durable, for scenarios."""
+"""The wording of messages between brokers of durable, for scenarios."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Marks, checks, limits and wording of ges for simulations."""
+"""The parts of ges that simulations use."""
 
 from brokerd.protocols.ges.checks.marks import MARKS, GesMarks
 from brokerd.protocols.ges.checks.planning import GesPlanning

@@ -1,6 +1,6 @@
-"""The marks of ges, found in what goes into a core and what comes out of it.
+"""The marks of ges, found in the events and effects of a core.
 
-`PROTOCOL.md` names each of them at the rule that it stands for.
+`PROTOCOL.md` names every mark at its rule.
 """
 
 from collections.abc import Iterator, Sequence
@@ -93,7 +93,7 @@ class GesMarks:
 
 
 def members_told(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]:
-    """What a broker does for neighbours that come or have left."""
+    """Yield the marks of a broker's effects for neighbours that join or have left."""
     if any(type(effect) is OpenSession for effect in effects):
         yield "newcomer-told"
     if any(type(effect) is CloseSession for effect in effects):
@@ -157,5 +157,5 @@ def _says_nothing(message: ProfileChanged) -> bool:
 
 
 def _asks(message: RoutedPublications) -> bool:
-    """Whether a gatekeeper is to say who gets it."""
+    """Return True if a gatekeeper is to decide on the publications."""
     return any(target.level for target in message.targets)

@@ -1,4 +1,4 @@
-"""What brokers of a hierarchy should know, worked out from the whole system."""
+"""The graph that a broker of a hierarchy should have, computed from the whole system."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from brokerd.protocols.ges.view import Edge
 def outline(
     addresses: Mapping[BrokerNumber, Address], up: dict[Link, int], broker: BrokerNumber
 ) -> dict[Edge, dict[Link, int]]:
-    """The graph that a broker should have, computed from the whole system and not by flooding.
+    """Return the graph that a broker should have, computed from the system, not by flooding.
 
     Paper: [GES] §3 (abbreviated system views).
     """

@@ -1,4 +1,4 @@
-"""The hierarchies and parameters that simulated seeds draw, and who is lost for ever in them."""
+"""The hierarchies, parameters and losses that simulated seeds draw."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 
 _ROUNDS = 6
-"""A unit is missed after one and a half times `purge_ns`; what only shows then, as late again."""
+"""A unit is missed after one and a half times `purge_ns`, and consequences take as long again."""
 
 
 class GesPlanning(ProtocolPlanning):
@@ -29,9 +29,9 @@ class GesPlanning(ProtocolPlanning):
         return random_hierarchy(brokers, levels, random.randrange)
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
-        """See ProtocolPlanning: who does not come back is missed within seconds.
+        """See ProtocolPlanning: a broker that does not return is missed within seconds.
 
-        In half of the seeds links cost more when they are slow, which they are through faults only.
+        In half of the seeds slow links cost more; only faults make links slow.
         """
         if long:
             return parameters
@@ -58,7 +58,7 @@ class GesPlanning(ProtocolPlanning):
     def lost(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
         """See ProtocolPlanning: gatekeepers first, and both ends of a link between units at once.
 
-        What is left of each unit is connected inside: units that come apart are not borne.
+        The rest of each unit is connected inside: partitioned units are not tolerated.
         """
         section = topology.of_kind("hierarchy").section
         assert isinstance(section, Hierarchy), f"{topology.name} is no hierarchy"
@@ -72,7 +72,7 @@ class GesPlanning(ProtocolPlanning):
         for choices in (random.choice((gateways, ends)), anybody)[: random.randrange(1, 3)]:
             possible = [
                 each
-                for each in choices  # of several one may fail already, and is not lost
+                for each in choices  # one of several may fail already, and is not lost
                 if is_whole_without(section, each) and is_whole_without(section, [*gone, *each])
             ]
             if possible:
@@ -89,7 +89,7 @@ class GesPlanning(ProtocolPlanning):
 
 
 def hints(seed: int) -> dict[str, Any]:
-    """What parameters say of clients that are told to go elsewhere, which they are in a third."""
+    """Return the parameters of redirects of clients, which a third of the seeds use."""
     random = Random(f"hints {seed}")
     above, check_ms = random.choice((0, 0, 1)), random.choice((20, 100))
     return {"roam_clients_above": above, "roam_check_ns": check_ms * MILLISECOND_NS}
@@ -104,7 +104,7 @@ def partition_policy(seed: int, policies: Sequence[str]) -> str:
 def purge_choices_ms(policy: str) -> Sequence[int]:
     """Return the values of `purge_ns` that seeds draw, in milliseconds.
 
-    With a policy, brokers that are down or cut off for a moment make clusters come apart.
+    With a policy, brokers that are down or cut off for a moment make clusters partitioned.
     """
     return (600, 2_000) if policy == STAY else (150, 600)
 
@@ -112,7 +112,7 @@ def purge_choices_ms(policy: str) -> Sequence[int]:
 def linked_newcomers(
     random: Random, topology: Topology, lost: Sequence[str]
 ) -> Sequence[tuple[str, tuple[str, ...]]]:
-    """In half of the plans one or two brokers, with one or two links each to who stays."""
+    """Return, in half of the plans, one or two brokers with links to one or two staying brokers."""
     staying = [name for name in topology.brokers if name not in lost]
     return [
         (f"m{number}", tuple(random.sample(staying, min(len(staying), random.randrange(1, 3)))))
@@ -121,7 +121,7 @@ def linked_newcomers(
 
 
 def is_whole_without(hierarchy: Hierarchy, gone: Collection[BrokerNumber]) -> bool:
-    """Whether two brokers at least are left, and each unit of what is left is connected inside."""
+    """Return True if at least two brokers are left, and all units of the rest are connected."""
     left = [number for number in range(len(hierarchy.addresses)) if number not in gone]
     if len(left) < 2 or len({*gone}) < len(gone):
         return False

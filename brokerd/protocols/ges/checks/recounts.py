@@ -1,4 +1,4 @@
-"""Counters of ges, and what each of them stands for once all is at rest."""
+"""Counters of ges, and their recounted values once all is at rest."""
 
 from brokerd.protocols.ges.profiles import Profiles
 from brokerd.simulator.checks.recounts import Recount

@@ -1,6 +1,6 @@
 """Brokers with a profile when its broker reports a subscription as started.
 
-A subscriber that is told "started" publishes and expects answers at once. Each broker that could
+A subscriber that receives "started" publishes and expects answers at once. Each broker that could
 have had the profile must have it by then, so every report is compared with the state of all
 brokers.
 
@@ -34,12 +34,14 @@ from brokerd.simulator.world.views import BrokerView
 class StartChecks:
     """Ages of all sessions between brokers, and the rule for reports of started subscriptions.
 
-    G9  when a subscription is reported as started, every live broker with a path to its broker
-        since before the request, or for longer than `purge_ns`, has it in that broker's profile.
+    G9: at the report of a started subscription, every live broker with a path to the reporting
+    broker since before the request, or for longer than `purge_ns`, has the subscription in that
+    broker's profile.
 
-    A path counts if each of its sessions is established at both ends for so long, if both ends
-    have acknowledged each other's address, and if it leaves a unit of the subscription's broker
-    once, because units do not take profiles of their own members from outside.
+    A path counts if all sessions are established at both ends for so long, if both ends of all
+    sessions have acknowledged each other's address, and if the path leaves a unit of the
+    subscription's broker once, because units do not take profiles of their own members from
+    outside.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -50,7 +52,7 @@ class StartChecks:
         self._requested_ns: dict[SubscriptionId, Instant] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
-        """A core has handled an event."""
+        """Check the effects of an event that a core has handled."""
         core: Any = broker.core
         if type(event) is Started or self._addresses.get(broker.number) != core.place.address:
             self._addresses[broker.number] = core.place.address
@@ -70,7 +72,7 @@ class StartChecks:
                 self._check(broker, effect.peer, message)
 
     def _unlink(self, broker: BrokerNumber) -> None:
-        """Sessions before a restart, or with another address, are no part of a path."""
+        """Exclude sessions before a restart, or with another address, from paths."""
         now_ns = self._world.schedule.now_ns
         for link in self._linked_since:
             if broker in link:
@@ -129,7 +131,7 @@ def _link(a: BrokerNumber, b: BrokerNumber) -> Link:
 
 
 def _is_linked(one: BrokerView, other: BrokerView) -> bool:
-    """Return True if two live brokers have one session, and each has the other's address."""
+    """Return True if two live brokers have a common session and each other's address."""
     end = one.ends.get(other.number)
     if end is None or not (one.alive and other.alive):
         return False

@@ -1,17 +1,18 @@
-"""What must hold in each step of a broker of a hierarchy, and once all is quiet.
+"""Invariants of each step of a broker of a hierarchy, and of the whole system at rest.
 
-G1  a way leaves a unit once: the levels along it do not decrease (`_check_way`)
-G2  a unit is sent nothing that, as far as who decides knows, nobody in it wants (`_check_wanted`)
-G3  each broker's graph is the outline of the sessions that there are, each at what the end for
-    which it is dearer says (`settled`)
-G4  each broker knows just what clients of the others want, each behind the largest unit that
-    it is not in itself (`settled`)
-G5  a graph has no more brokers and units than the blocks of its levels hold (`settled`)
-G6  what is said of a connection is told only in the unit that both its ends are in (`_check_told`)
-G8  no honest broker's statement looks forged to the broker that it is about (`_check_names`)
-G9  a subscription is reported as started when all that had a path have it (`StartChecks`)
-G10 how many clients a broker has its neighbours know as it told them (`check_client_counts`)
-G7  a broker keeps nothing on disk but how far its own publishers have come (`_check_kept`)
+G1  a path leaves a unit once: the levels along it do not decrease (`_check_way`)
+G2  no publication is sent to a unit without interest in the profiles of the deciding broker
+    (`_check_wanted`)
+G3  a broker's graph is the outline of the present sessions, at the higher of the two costs that
+    the ends state (`settled`)
+G4  a broker has exactly the profiles of the others, behind the largest units that do not
+    contain the broker (`settled`)
+G5  a graph has no more brokers and units than the blocks of the levels hold (`settled`)
+G6  statements about a connection are sent only in the unit of both ends (`_check_told`)
+G8  no honest broker's statement looks forged to the named broker (`_check_names`)
+G9  a subscription is reported as started when all brokers with a path have it (`StartChecks`)
+G10 neighbours have the number of clients that a broker has sent (`check_client_counts`)
+G7  a broker stores nothing on disk but the progress of own publishers (`_check_kept`)
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolCheck
 from brokerd.simulator.world.views import BrokerView
 
 BLOCK = 64
-"""Units in a unit, at most."""
+"""The most units in a unit."""
 
 
 class GesChecks(ProtocolChecks):
@@ -115,10 +116,10 @@ class GesChecks(ProtocolChecks):
 
 
 def check_client_counts(brokers: Sequence[BrokerView]) -> None:
-    """Each neighbour in a cluster knows the number of clients that a broker has told last.
+    """Check that neighbours in a cluster have the number of clients that a broker has sent last.
 
     Raises:
-        InvariantViolated: a neighbour goes by another number.
+        InvariantViolated: a neighbour uses another number.
     """
     cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
     for number, core in cores.items():
@@ -146,7 +147,7 @@ def _check_kept(broker: BrokerView, effect: Effect) -> None:
 def _check_told(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
     core: Any = broker.core
     if not core.hears(peer):
-        return  # who does not know where this broker is tells it as if it were elsewhere
+        return  # a neighbour without this broker's address states for another place
     place: Place = core.place
     for each in message.statements:
         level = place.link_level(each.low_end, each.high_end)

@@ -1,4 +1,4 @@
-"""Wording of the messages between brokers of ges, for scenarios."""
+"""The wording of messages between brokers of a hierarchy, for scenarios."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Marks, checks, limits and wording of ges_reliable for simulations."""
+"""The parts of ges_reliable that simulations use."""
 
 from brokerd.protocols.ges_reliable.checks.marks import MARKS, GesReliableMarks
 from brokerd.protocols.ges_reliable.checks.planning import GesReliablePlanning

@@ -1,6 +1,6 @@
-"""The marks of ges_reliable, found in what goes into a core and what comes out of it.
+"""The marks of ges_reliable, found in the events and effects of a core.
 
-`PROTOCOL.md` names each of them at the rule that it stands for.
+`PROTOCOL.md` names every mark at its rule.
 """
 
 from collections.abc import Iterator, Sequence

@@ -24,11 +24,11 @@ from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 
 _ONE_UNIT = 0.4
-"""Share of seeds with one root."""
+"""Share of seeds with a single root."""
 _FINER = 0.3
 """Share of smaller units that have a storage of their own."""
 _ROUNDS = 6
-"""A unit is missed after one and a half times `purge_ns`; what only shows then, as late again."""
+"""A unit is missed after one and a half times `purge_ns`, and consequences take as long again."""
 
 
 class GesReliablePlanning(ProtocolPlanning):
@@ -78,7 +78,7 @@ class GesReliablePlanning(ProtocolPlanning):
         return int(parameters.purge_ns) * _ROUNDS
 
     def lost(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
-        """See ProtocolPlanning: gatekeepers first, but no storage; what is left is whole."""
+        """See ProtocolPlanning: gatekeepers first, but no storage; the rest is connected."""
         section = hierarchy_of(topology)
         storages = [broker for broker, _ in section.all_storages]
         gatekeepers = [end for link in section.links if section.link_level(*link) for end in link]
@@ -94,7 +94,7 @@ class GesReliablePlanning(ProtocolPlanning):
         return [(topology.brokers[broker],) for broker in gone]
 
     def roles(self, random: Random, topology: Topology) -> Sequence[tuple[str, str]]:
-        """See ProtocolPlanning: storages that come, of any levels, and some that retire."""
+        """See ProtocolPlanning: storages that are added, of any levels, and some that retire."""
         found: list[tuple[str, str]] = []
         for _ in range(random.choice((0, 0, 1, 2, 4))):
             section = hierarchy_of(topology)
@@ -123,20 +123,20 @@ class GesReliablePlanning(ProtocolPlanning):
         return linked_newcomers(random, topology, lost)
 
     def discovery_ns(self, parameters: Any) -> int:
-        """See ProtocolPlanning: who gets no answer asks again, and waits twice as long."""
+        """See ProtocolPlanning: unanswered requests are repeated, with doubled waits."""
         chosen: GesReliableParameters = parameters
         return 4 * (chosen.timeout_ns + chosen.fetch_wait_ns + chosen.retry_limit_ns)
 
 
 def with_storages(topology: Topology, random: Random) -> Topology:
-    """The same hierarchy, as it is or as one unit of a system, and storages in it.
+    """Return the same hierarchy, as it is or as a single unit of a system, with storages.
 
-    Each unit below the system has one, and any other unit may.
+    Every unit below the system has a storage, and any other unit may.
     """
     values = topology.to_mapping()
     section = values["hierarchy"]
     first = random.choice(topology.brokers)
-    more = Random(str(section))  # what follows does not depend on how many storages there are
+    more = Random(str(section))  # later draws do not depend on the number of storages
     if more.random() < _ONE_UNIT:
         section["addresses"] = {name: f"0.{text}" for name, text in section["addresses"].items()}
     addresses: dict[str, str] = section["addresses"]

@@ -1,4 +1,4 @@
-"""Who still hears whom while links stay broken for ever."""
+"""The brokers that reach each other while links stay broken for ever."""
 
 from collections.abc import Sequence
 
@@ -10,29 +10,29 @@ from brokerd.simulator.checks.reach import Reach
 
 
 class GesReliableReach(Reach):
-    """See Reach: what is demanded needs a way to every storage, any of which may be asked."""
+    """See Reach: demands need a path to every storage, as any storage may be asked."""
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
         """See Reach."""
         return self.starts(source) and self.starts(home)
 
     def starts(self, home: BrokerNumber) -> bool:
-        """See Reach: units that come apart are not borne."""
+        """See Reach: partitioned units are not tolerated."""
         if not self._is_whole():
             return False
         storages = [broker for broker, _ in hierarchy_from(self._graph.overlay).all_storages]
         return all(super(GesReliableReach, self).reaches(home, each) for each in storages)
 
     def ends(self, home: BrokerNumber) -> bool:
-        """See Reach: a storage has on its disk what is over."""
+        """See Reach: ends are durable at a storage."""
         return self.starts(home)
 
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
-        """See Reach: what is on a storage's disk is done, whoever is reached."""
+        """See Reach: publications on a storage's disk are acknowledged, whatever the reach."""
         return self.starts(source)
 
     def _is_whole(self) -> bool:
-        """Whether each unit is connected by what is left of links and brokers inside it."""
+        """Return True if every unit is connected by the remaining links and brokers inside."""
         hierarchy = hierarchy_from(self._graph.overlay)
         left = [link for link in hierarchy.links if (min(link), max(link)) not in self._broken]
         units: dict[Address, list[BrokerNumber]] = {}

@@ -1,4 +1,4 @@
-"""Counters of ges_reliable, and what each of them stands for once all is at rest."""
+"""Counters of ges_reliable, and their recounted values once all is at rest."""
 
 from brokerd.protocols.ges_reliable.epoch_log import EpochLog
 from brokerd.simulator.checks.recounts import Recount

@@ -1,18 +1,18 @@
-"""What ges_reliable must keep to on every step.
+"""Invariants of ges_reliable in every step.
 
-Where each invariant of the protocol's design is checked, by the names of the rules:
+The places that check the invariants of the protocol's design, by the names of the rules:
 
-    2, 3, 4, 7, 9  graphs and ways          ges: its own checks; here they are its parts
+    2, 3, 4, 7, 9  graphs and paths         ges: own checks; here as parts of the core
     10   acks only after durable            here: epoch reused; oracle: `judge_end` over crashes
     11   contiguous, once                   here: stored twice, storage order
     12   epochs only grow, and stay         here: epoch reused, in all logs below one root
-    13   counts, collected only at 0        here: released early; `test_trees.py`: who takes
+    13   counts, collected only at 0        here: released early; `test_trees.py`: intake
     14   exactly once over all roams        oracle: `delivered`, `judge_end`
     15   nothing before or after            oracle: `delivered` (ended)
-    17   one has one heir, which has none   here: heirs
-    19   all comes, all is let go           swarm: liveness, queued publications
+    17   a single successor, without one    here: heirs
+    19   all arrives, all is released       swarm: liveness, queued publications
     18   one storage, one parent            `test_trees.py`: of every broker
-    20   brokers keep nothing               here: stateless
+    20   brokers store nothing              here: stateless
     21   started means registered           here: started early
 
 1, 6, 8 and 16 have no subject: addresses are given, and profiles do not spread.
@@ -74,7 +74,7 @@ class GesReliableChecks(ProtocolChecks):
         check_client_counts(brokers)
 
     def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
-        """A storage stores for it, on its disk, or has stored for it and knows its heir."""
+        """Check that a storage has the subscription or its successor on disk."""
         key = f"{client}/{message.number}"
         for storage in self.world.brokers():
             rows = storage.on_disk()
@@ -84,7 +84,7 @@ class GesReliableChecks(ProtocolChecks):
         raise InvariantViolated("started early", what)
 
     def _check_told(self, broker: BrokerView, message: Events) -> None:
-        """An epoch is one publication for ever, which has no other, and order is kept."""
+        """Check that an epoch is one publication for ever, which has no other, in source order."""
         run, last = message.run, dict[SourceId, int]()
         origins = [(each.source, n) for each in run.origins for n in each.sequences]
         for epoch, origin in zip(run.sequences, origins, strict=True):
@@ -108,9 +108,10 @@ def _check_kept(broker: BrokerView, effect: Effect) -> None:
 
 
 def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-    """What a storage stores for goes on at one other at most, from where it goes nowhere yet.
+    """Check that a subscription has at most one successor, which has no successor itself.
 
-    Unless one of the two has it from an earlier stay, and was to hand it over to the other.
+    Except if one of the two has it from an earlier attachment, and was to hand it over to the
+    other.
     """
     cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
     storages = {number: core.storage for number, core in cores.items()}
@@ -125,7 +126,7 @@ def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
 
 
 def _check_released(broker: BrokerView, storage: Any) -> None:
-    """What somebody's client is not done with is there; counted anew, one by one."""
+    """Check, by a recount, that no publication without a client's receipt was released."""
     for key, known in storage.registrations.known().items():
         if known.received < storage.log.released:
             what = f"{key} is done with {known.received} of {storage.log.released}"

@@ -1,4 +1,4 @@
-"""Wording of the messages between brokers of ges_reliable, for scenarios."""
+"""The wording of messages between access brokers and storages, for scenarios."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Marks, checks, limits and wording of gryphon for simulations."""
+"""Simulation of gryphon: marks, checks, planning and wording."""
 
 from collections.abc import Sequence
 
@@ -19,9 +19,9 @@ from brokerd.simulator.checks.reach import Reach
 
 
 class GryphonReach(Reach):
-    """See Reach: what is on the disk of its own broker is done, whoever is reached.
+    """See Reach: a publication on its own broker's disk is acknowledged, whatever is reached.
 
-    In total order nothing comes to a broker that does not hear of all pubends.
+    In total order no publication arrives at a broker that a pubend cannot reach.
     """
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:

@@ -1,4 +1,4 @@
-"""The marks of filters between brokers, found in what goes into a core and what comes out of it."""
+"""The marks of filters between brokers, found in the events and effects of a core."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ FILTER_MARKS = (
 def filter_marks(
     broker: BrokerView, event: Event, said: Sequence[Any], others: Sequence[Effect]
 ) -> Iterator[str]:
-    """What one step of a broker comes to, by what it says to peers and what else it does."""
+    """Yield the marks of one step, from its messages to peers and its other effects."""
     core = broker.core
     if not isinstance(core, Gryphon) or not core.filters.is_on:
         return
@@ -62,9 +62,9 @@ def _is_behind(row: Sequence[Sequence[int]]) -> bool:
 
 
 def _holds_back(core: Gryphon, message: object) -> bool:
-    """Whether events that come for the first time are not wanted by some cell below.
+    """Return True if a cell below does not want all events of a first transmission.
 
-    Of a session that is over nothing need be known.
+    A message of a closed session may name an unknown stream.
     """
     if type(message) is not Events or message.again:
         return False

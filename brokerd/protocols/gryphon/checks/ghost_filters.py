@@ -1,7 +1,7 @@
-"""What subscribers are owed of each stream, from what is on the disks of their brokers.
+"""The events of each stream that subscribers are owed, from the disks of their brokers.
 
-A subscription is owed the events that it matches behind the ticks where it has begun, whatever
-any broker knows of any filter.
+A subscription is owed the matching events behind the ticks where it has begun, independent of
+the filters at any broker.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from brokerd.simulator.world.views import BrokerView
 
 @dataclass(slots=True)
 class _Rows:
-    """Of one broker: what each subscription matches, and where it has begun."""
+    """The predicates and beginnings of one broker's subscriptions."""
 
     predicates: dict[str, Predicate] = field(default_factory=dict)
     begins: dict[str, dict[BrokerNumber, Sequence[int]]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class GhostFilters:
     """The subscriptions of all brokers.
 
     Attributes:
-        changes: so many times they have changed.
+        changes: number of changes so far.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -52,7 +52,7 @@ class GhostFilters:
         self._writing: dict[tuple[int, int, int], list[Change]] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """A core has handled an event."""
+        """Record the effects of a core's step."""
         if not self._is_on:
             return
         if type(event) is Persisted:
@@ -78,7 +78,7 @@ class GhostFilters:
             rows.take(change.table, change.key, change.value)
 
     def wants(self, host: BrokerNumber, stream: StreamId, tick: int, blob: bytes) -> bool:
-        """Whether a subscription at a broker is owed an event, unless it is done with it."""
+        """Return True if a subscription at a broker is owed an event, unless acknowledged."""
         rows = self._rows.get(host) if self._is_on else None
         if rows is None:
             return not self._is_on

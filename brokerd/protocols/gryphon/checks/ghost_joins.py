@@ -1,4 +1,4 @@
-"""Where each pubend begins in total order, held against what clients were handed without it.
+"""Checks of the beginning of each pubend in total order, against earlier deliveries.
 
 Paper: [GD02] §2.3 (total order).
 """
@@ -29,11 +29,11 @@ from brokerd.simulator.world.views import BrokerView
 
 
 class JoinChecks(ProtocolChecks):
-    """See ProtocolChecks; rules are those of the protocol's document.
+    """See ProtocolChecks; the names of rules stand in the protocol's document.
 
-    - joined early: who says that it waits for a pubend has that on disk (I12);
-    - begins unknown: a pubend gives ticks when all brokers with clients wait for it (I15);
-    - begins early: and behind all that their clients were handed before that (I15).
+    - joined early: a broker that announces that it waits for a pubend has that on disk (I12);
+    - begins unknown: a pubend assigns ticks when all brokers with clients wait for it (I15);
+    - begins early: these ticks lie behind all earlier deliveries to their clients (I15).
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -46,7 +46,7 @@ class JoinChecks(ProtocolChecks):
         self._handed = dict.fromkeys(self._hosts, 0)
         self._writing: dict[tuple[BrokerNumber, int, int], list[str]] = {}
         self._before: dict[tuple[BrokerNumber, str], int] = {}
-        """Per broker and pubend for which it waits: how far clients had come by then."""
+        """Per broker and awaited pubend: the last delivered tick at the start of the wait."""
         self._begun: dict[StreamId, None] = {}
 
     def step(
@@ -85,7 +85,7 @@ class JoinChecks(ProtocolChecks):
             self._check_answer(broker, effect.message)
 
     def _check_first(self, broker: BrokerView, stream: StreamId, first: int) -> None:
-        """An event gets its tick, the first one of its pubend."""
+        """Check the tick of the first event of a pubend."""
         what = f"{broker.name}, {tuple(stream)}: {first}"
         for host in self._hosts if stream not in self._begun else ():
             before = self._before.get((host, _key(stream)))

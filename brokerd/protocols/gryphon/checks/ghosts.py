@@ -1,4 +1,4 @@
-"""What is on the disks of all pubends, held against what brokers know and say.
+"""Checks of brokers' knowledge and messages against the disks of all pubends.
 
 Paper: [GD02] §2.1 (the lattice's error value: a tick that is an event is nowhere known as
 silent), §2.2 (logged is published).
@@ -34,12 +34,12 @@ from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolCheck
 from brokerd.simulator.world.views import BrokerView
 
 _Ghost = tuple[SourceId, int, bytes, bytes]
-"""Who published it under which number, its attributes and its payload."""
+"""The source, sequence number, attributes and payload of a publication."""
 
 
 @dataclass(slots=True)
 class _Log:
-    """A stream's events that are on disk, for ever; by tick, and their ticks in order."""
+    """The events of a stream that were ever on disk, by tick, and their ticks in order."""
 
     events: dict[int, _Ghost] = field(default_factory=dict)
     ticks: list[int] = field(default_factory=list)
@@ -68,12 +68,12 @@ _NOTHING = _Log()
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one stream at one broker, what was compared last, and with what.
+    """The last compared state of one stream at one broker.
 
     Attributes:
-        state: up to where it was final, events on disk, and changes of filters.
-        known: as ranges.
-        runs: those that were kept; who holds them knows that they are the same again.
+        state: the final tick, the number of events on disk, and the changes of filters.
+        known: the known ranges.
+        runs: the retained runs; holding the objects proves that equal ones are the same.
     """
 
     state: tuple[int, int, int] = (0, 0, 0)
@@ -83,12 +83,12 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Settled:
-    """What stays so until a filter changes: clients get done with more, and disks keep all.
+    """Facts that stay true until a filter changes: acks only grow, and disks lose nothing.
 
     Attributes:
         changes: of filters until now.
-        final: per broker and stream, up to where its clients were found to be done.
-        unneeded: per broker and stream, events that nobody there or below it is owed.
+        final: per broker and stream, the tick through which its clients have acknowledged.
+        unneeded: per broker and stream, events that no subscription there or below is owed.
     """
 
     changes: int = 0
@@ -97,16 +97,16 @@ class _Settled:
 
 
 class GhostChecks(ProtocolChecks):
-    """See ProtocolChecks; rules are those of the protocol's document.
+    """See ProtocolChecks; the names of rules stand in the protocol's document.
 
-    - silent event: nobody knows or says that a tick is silent that is an event which somebody
-      below wants, and is not done with (I1);
-    - other event: an event is everywhere what it is on disk (I2);
-    - unborn: nothing is known of ticks behind a pubend's last event on disk (I3);
+    - silent event: no broker has or sends silence at the tick of an event that a subscription below
+      wants and has not acknowledged (I1);
+    - other event: an event is equal everywhere to the event on disk (I2);
+    - unborn: no broker has knowledge behind a pubend's last event on disk (I3);
     - tick order, tick reused: a pubend's ticks increase, through restarts (I4);
-    - final early: no broker takes an event for final with which somebody below is not done (I6);
-    - acknowledged early: a publisher is told of what is on disk (I12);
-    - curiosity, ranges: nobody waits for what is known; ranges are canonical (I9, I13).
+    - final early: no broker makes an event final before all cells below have acknowledged (I6);
+    - acknowledged early: only durable publications are acknowledged to a publisher (I12);
+    - curiosity, ranges: no request names ticks with knowledge; ranges are canonical (I9, I13).
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -166,14 +166,14 @@ class GhostChecks(ProtocolChecks):
             self._check_final(broker, stream)
 
     def logged(self, identity: StreamId, after: int, through: int) -> list[tuple[int, bytes]]:
-        """The events of a stream behind a tick, up to another, with their attributes."""
+        """Return the events of a stream behind `after` through `through`, with their attributes."""
         log = self._logs.get(identity, _NOTHING) if identity.broker not in self._lossy else _NOTHING
         return [(tick, log.events[tick][2]) for tick in log.within(after + 1, through + 1)]
 
     # ------------------------------------------------------------ who is done
 
     def _note_done(self, broker: BrokerView) -> None:
-        """How far clients have come at a broker, which it forgets in a crash and they do not."""
+        """Record the acks of a broker's clients, which survive the broker's crash."""
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
         for stream in core.streams():
@@ -200,7 +200,7 @@ class GhostChecks(ProtocolChecks):
         self._settled.final[key] = through
 
     def _hosts_below(self, broker: BrokerNumber, origin: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """The brokers with clients, that stay, to which a stream comes over this one's cell."""
+        """Return the remaining brokers with clients that receive a stream through a cell."""
         found = self._below.get((broker, origin))
         if found is None:
             graph = self.world.graph
@@ -262,7 +262,7 @@ class GhostChecks(ProtocolChecks):
     def _look_anew(
         self, broker: BrokerView, stream: Stream, log: _Log, seen: Sequence[PublicationRun]
     ) -> None:
-        """Something of a stream is not what it was; these runs of it are compared already."""
+        """Check a changed stream, except for runs that were compared before."""
         knowledge, identity = stream.knowledge, stream.identity
         what = _what(broker, identity)
         for start, end in knowledge.known:
@@ -277,7 +277,7 @@ class GhostChecks(ProtocolChecks):
         _check_canonical(broker, identity, "known", knowledge.known)
 
     def _is_born(self, log: _Log, identity: StreamId, tick: int) -> bool:
-        """Whether no event will get a tick that is spoken of, or has got it on disk."""
+        """Return True if a tick has an event on disk, or can never have one."""
         return tick <= log.last or tick <= self._reserved.get(identity.broker, 0)
 
     def _unborn(self, what: str, identity: StreamId, tick: int) -> InvariantViolated:
@@ -318,7 +318,7 @@ class GhostChecks(ProtocolChecks):
         there: Sequence[int],
         told: Sequence[int],
     ) -> None:
-        """Of the events on disk that are there, a broker knows, or is told, which it needs."""
+        """Check that a broker has, or receives, all events on disk that it needs."""
         if not there or there == [*told] or identity.broker in self._lossy:
             return
         told_of, log = {*told}, self._logs.get(identity, _NOTHING)
@@ -331,7 +331,7 @@ class GhostChecks(ProtocolChecks):
             unneeded.add(tick)
 
     def _is_needed(self, whose: BrokerNumber, identity: StreamId, tick: int, blob: bytes) -> bool:
-        """Whether somebody at a broker or below it is owed an event."""
+        """Return True if a subscription at a broker or below is owed an event."""
         if whose == identity.broker:
             return True
         return any(
@@ -346,7 +346,7 @@ def _what(broker: BrokerView, identity: StreamId) -> str:
 
 
 def _check_events(what: str, log: _Log, run: PublicationRun) -> None:
-    """What a broker knows as events, or is told, is what is on disk."""
+    """Check that a run of events equals the events on disk."""
     events = log.events
     origins = ((each.source, number) for each in run.origins for number in each.sequences)
     for (tick, blob, payload), (source, number) in zip(run.publications(), origins, strict=True):

@@ -1,4 +1,4 @@
-"""What brokers hold of streams, and when they let go of it.
+"""Checks of retained events of streams, and of their release.
 
 Paper: [GD02] §2.1 (an ever-growing prefix is final), §2.2 (form of a pubend's stream), §3.1.
 """
@@ -18,18 +18,17 @@ from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolCheck
 from brokerd.simulator.world.views import BrokerView
 
 _Counted = tuple[list[PublicationRun], int, int]
-"""Runs that a broker kept, and how many events and payload bytes they were."""
+"""A broker's retained runs, with the number of their events and payload bytes."""
 
 
 class HoldingChecks(ProtocolChecks):
-    """See ProtocolChecks; rules are those of the protocol's document.
+    """See ProtocolChecks; the names of rules stand in the protocol's document.
 
-    - pubend with a hole: at its pubend a stream is known without a gap up to its end (I4);
-    - chopped early: a log keeps what somebody may be without (I8);
-    - still curious: nobody waits for what is known here, whose window has room (I9);
-    - retained: of what all below are done with nothing is kept, and counts are those of the rest
-      (I16);
-    - unsettled: what everybody is done with is final, at each broker that was told so (I16).
+    - pubend with a hole: at the pubend a stream has no gap up to its end (I4);
+    - chopped early: a log keeps every record that a broker may lack (I8);
+    - still curious: no request names ticks with knowledge while the window has room (I9);
+    - retained: no event is retained that all below have acknowledged, and counts are exact (I16);
+    - unsettled: ticks that all have acknowledged are final, at each broker with the acks (I16).
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -85,7 +84,7 @@ class HoldingChecks(ProtocolChecks):
                     raise InvariantViolated("still curious", what)
 
     def _done(self, broker: BrokerView, stream: Stream) -> list[int]:
-        """How far everybody is whom an event here may concern."""
+        """Return the acks of all cells and clients that an event here may concern."""
         done = [*map(stream.done_by, stream.children)]
         if self._hosts[broker.number]:
             done.append(stream.subend.done)
@@ -94,7 +93,7 @@ class HoldingChecks(ProtocolChecks):
         return done
 
     def _check_retained(self, broker: BrokerView, stream: Stream) -> None:
-        """Runs never change: the same ones are as many as they were when they were counted."""
+        """Check the counts of retained runs. Runs never change, so equal runs are counted once."""
         knowledge, events, identity = stream.knowledge, stream.knowledge.events, stream.identity
         runs = [*events]
         counted = self._counted.get((broker.number, identity))

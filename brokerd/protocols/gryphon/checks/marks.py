@@ -1,4 +1,4 @@
-"""The marks of gryphon, found in what goes into a core and what comes out of it.
+"""The marks of gryphon, found in the events and effects of a core.
 
 `PROTOCOL.md` names each of them at the rule that it stands for.
 """
@@ -123,7 +123,7 @@ def _has_silence_behind(message: Any) -> bool:
 def _reached(
     broker: BrokerView, event: Event, said: Sequence[Any], others: Sequence[Effect]
 ) -> Iterator[str]:
-    """What a step comes to, by what it says to peers and what else it does."""
+    """Yield the marks of a step, from its messages to peers and its other effects."""
     kinds = {type(message): None for message in said}
     acts = {type(effect): None for effect in others}
     if type(event) is RecordsRead:

@@ -12,10 +12,10 @@ from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 
 TOTAL = 0.3
-"""Share of the seeds that ask for total order."""
+"""Share of the seeds with total order."""
 
 FILTERS = 0.85
-"""Share of the seeds in which brokers hold back what nobody below them wants."""
+"""Share of the seeds with filters between brokers."""
 
 
 def tree_of_cells(
@@ -24,10 +24,10 @@ def tree_of_cells(
     members: Mapping[str, Sequence[str]] | None = None,
     links: Sequence[tuple[str, str]] = (),
 ) -> Topology:
-    """Brokers that are a cell each, but for `members` of others.
+    """Return a topology with one broker per cell, except for the cells in `members`.
 
     Args:
-        links: of the bundles; none: all that there can be.
+        links: of the bundles; empty: all possible links.
     """
     section: dict[str, Any] = {"bundles": [list(bundle) for bundle in bundles]}
     if members:
@@ -41,7 +41,7 @@ def tree_of_cells(
 
 
 def drawn_tree(random: Random) -> tuple[list[str], list[tuple[str, str]]]:
-    """Cells and bundles between them; paths more often than other trees."""
+    """Return cells and bundles between them; a path more often than another tree."""
     cells = [f"b{number}" for number in range(1, random.randrange(4, 8))]
     random.shuffle(cells)
     is_path = random.random() < 0.4
@@ -54,7 +54,7 @@ def drawn_tree(random: Random) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def drawn_cells(random: Random) -> Topology:
-    """A tree of cells, in most of which inner ones have several brokers."""
+    """Return a tree of cells, in most cases with several brokers in inner cells."""
     cells, bundles = drawn_tree(random)
     inner = [cell for cell in cells if sum(cell in bundle for bundle in bundles) > 1]
     wide = inner if random.random() < 0.7 else []
@@ -74,7 +74,7 @@ def drawn_cells(random: Random) -> Topology:
 def _drawn_links(
     random: Random, bundles: Sequence[tuple[str, str]], members: Mapping[str, Sequence[str]]
 ) -> list[tuple[str, str]]:
-    """Some of what there can be, of each bundle one at least."""
+    """Return some of the possible links, at least one of each bundle."""
     found = []
     for a, b in bundles:
         every = [(x, y) for x in members.get(a, [a]) for y in members.get(b, [b])]
@@ -97,7 +97,7 @@ class GryphonPlanning(ProtocolPlanning):
         return drawn_cells(random)
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
-        """See ProtocolPlanning: liveness within a second, but where a seed lasts for minutes."""
+        """See ProtocolPlanning: liveness within a second, except for seeds of several minutes."""
         random = Random(f"gryphon {seed}")
         pubends = random.choice((1, 2, 4))
         ordering = Random(f"order of gryphon {seed}")
@@ -132,9 +132,9 @@ class GryphonPlanning(ProtocolPlanning):
         )
 
     def discovery_ns(self, parameters: Any) -> int:
-        """See ProtocolPlanning: an event that nobody has asked for is missed by its pubend.
+        """See ProtocolPlanning: a pubend detects the loss of an event that no broker has requested.
 
-        And a pubend that is to begin asks again whom it has asked in vain.
+        A joining pubend repeats its requests.
         """
         chosen: GryphonParameters = parameters
         join_ns = 2 * chosen.retry_limit_ns if chosen.is_total else 0

@@ -1,4 +1,4 @@
-"""Counters of gryphon, and what each of them stands for once all is at rest."""
+"""Counters of gryphon with their expected values at rest."""
 
 from collections import Counter
 

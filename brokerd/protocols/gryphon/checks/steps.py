@@ -1,6 +1,6 @@
-"""What gryphon must keep to on every step.
+"""Invariants of gryphon that hold on every step.
 
-Where each invariant of the protocol's design is checked, by the names of the rules:
+The checks of each invariant of the protocol's design, by the names of the rules:
 
     I1   no event is silent    ghosts: silent event
     I2   events are themselves ghosts: other event
@@ -21,7 +21,7 @@ Where each invariant of the protocol's design is checked, by the names of the ru
     I16  bounded memory        holdings: retained, unsettled; growth: `check_growth`;
                                traffic: window
 
-`tests/protocols/gryphon/test_checks.py` shows a mistake that each of these rules sees.
+`tests/protocols/gryphon/test_checks.py` has a mistake for each of these rules.
 """
 
 from collections.abc import Sequence
@@ -41,10 +41,10 @@ from brokerd.simulator.world.views import BrokerView
 
 
 class GryphonChecks(ProtocolChecks):
-    """See ProtocolChecks: all of them.
+    """See ProtocolChecks: the checks of all modules.
 
     Attributes:
-        ghosts: what is on the disks of all pubends.
+        ghosts: the disks of all pubends.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -70,7 +70,7 @@ class GryphonChecks(ProtocolChecks):
             checks.look_into(broker, brokers)
 
     def settled(self, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks: all have the filter that each live broker has of its own clients."""
+        """See ProtocolChecks: all brokers have the present filter of each live broker."""
         cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
         for number, core in cores.items():
             for host, known in core.filters._filters.items() if core.filters.is_on else ():

@@ -1,4 +1,4 @@
-"""Whether brokers say to each other what they may, held against what they were told and asked.
+"""Checks of the messages between brokers, against earlier messages and requests.
 
 Paper: [GD02] §2.4, §3.1 (consolidation of curiosity, answers for the curious only, sideways once).
 """
@@ -37,12 +37,12 @@ from brokerd.simulator.world.views import BrokerView
 
 @dataclass(slots=True)
 class _Told:
-    """What one incarnation of a broker has heard and said of one stream.
+    """The messages of one incarnation of a broker about one stream.
 
     Attributes:
-        wanted: per neighbour, what it has asked for and was not told since.
-        asked: what was asked for so lately that it is not asked for again.
-        done: per neighbour and cell, up to where that cell was said to be done.
+        wanted: per neighbour, requested ticks without an answer so far.
+        asked: ticks of recent requests, which may not be repeated yet.
+        done: per neighbour and cell, the tick of the last ack for the cell.
     """
 
     wanted: dict[BrokerNumber, IntervalSet] = field(default_factory=dict)
@@ -50,28 +50,28 @@ class _Told:
     done: dict[tuple[BrokerNumber, int], int] = field(default_factory=dict)
 
     def wanted_by(self, neighbour: BrokerNumber) -> IntervalSet:
-        """What a neighbour has asked for and was not told since; may be changed."""
+        """Return a neighbour's requested ticks without an answer; the caller may change the set."""
         return self.wanted.setdefault(neighbour, IntervalSet())
 
 
 @dataclass(slots=True)
 class _Untaken:
-    """What a neighbour was told on its session, of one kind, and says that it has taken."""
+    """The sent and confirmed bytes of one kind on a neighbour's session."""
 
     sent_bytes: int = 0
     taken_bytes: int = 0
 
 
 class TrafficChecks(ProtocolChecks):
-    """See ProtocolChecks; rules are those of the protocol's document.
+    """See ProtocolChecks; the names of rules stand in the protocol's document.
 
-    - unasked: who has not asked is told again of nothing;
-    - window: who has a full window is told no more of what it has asked for, and of news when it
-      has several;
-    - asked twice: nobody is asked for the same again within a while (I10);
-    - asked for nobody: what is asked for, a neighbour has asked for or clients here lack (I10);
-    - way back: what comes from a cell never goes back to it, so nothing goes sideways twice (I11);
-    - done early, done again less: a broker says of a cell what it was told, ever more (I7).
+    - unasked: no answer is sent without a request;
+    - window: a neighbour with a full window receives no further answers, and no first transmissions
+      beyond several windows;
+    - asked twice: no request is repeated within a while (I10);
+    - asked for nobody: every request serves a neighbour's request or a gap of clients here (I10);
+    - way back: no event returns to the cell of arrival, so none goes sideways twice (I11);
+    - done early, done again less: acks for a cell follow received acks, and never decrease (I7).
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -190,7 +190,7 @@ class TrafficChecks(ProtocolChecks):
     def _check_asked(
         self, broker: BrokerView, identity: StreamId, rows: Iterable[tuple[Range, ...]]
     ) -> None:
-        """One question may go to several brokers in one step."""
+        """Check requests; one request may be sent to several brokers in one step."""
         what = f"{broker.name}, {tuple(identity)}"
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"

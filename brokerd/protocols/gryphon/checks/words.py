@@ -1,4 +1,4 @@
-"""Wording of the messages between brokers of gryphon, for scenarios."""
+"""The wording of gryphon's messages in scenarios."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,9 +28,9 @@ from brokerd.units import MILLISECOND_NS
 
 
 class GryphonWording(Wording):
-    """See Wording; a stream is called after its broker and the pubend's number there.
+    """See Wording; a stream is named by its broker and the pubend's number there.
 
-    Ticks are told as milliseconds since the first that was told of their broker.
+    Ticks are milliseconds since the first mentioned tick of their broker.
     """
 
     def __init__(self, cluster: NamedWorld) -> None:
@@ -79,27 +79,27 @@ class GryphonWording(Wording):
         return super().message(message)
 
     def run(self, run: PublicationRun) -> str:
-        """See Wording: as their publishers have numbered them."""
+        """See Wording: with the publishers' sequence numbers."""
         origins = ((each.source, each.sequences[0], each.sequences[-1]) for each in run.origins)
         return self.ranges(tuple(origins))
 
     def version(self, version: FilterVersion) -> str:
-        """One version of one broker's filter."""
+        """Return the text of a filter's version."""
         return f"{self.name(version.broker)}/{version.incarnation}.{version.number}"
 
     def stream(self, stream: StreamId) -> str:
-        """One stream."""
+        """Return the text of a stream."""
         return f"{self.name(stream.broker)}.{stream.publisher}"
 
     def tick(self, stream: StreamId, tick: int) -> str:
-        """When it was."""
+        """Return the text of a tick."""
         if tick <= 1:
             return "begin"
         base = self._bases.setdefault(stream.broker, tick)
         return f"{(tick - base) * TICK_NS / MILLISECOND_NS:g}"
 
     def listed(self, stream: StreamId, ranges: Sequence[Range]) -> str:
-        """Ranges of ticks."""
+        """Return the text of ranges of ticks."""
         return " ".join(
             f"[{self.tick(stream, start)},{self.tick(stream, end)})" for start, end in ranges
         )

@@ -1,4 +1,4 @@
-"""Marks, checks, limits and wording of multi_proxy for simulations."""
+"""The parts of multi_proxy that simulations use."""
 
 from brokerd.protocols.multi_proxy.arbiter import ASSIGNED, OWNERS
 from brokerd.protocols.multi_proxy.checks.marks import MARKS, MultiProxyMarks

@@ -1,6 +1,6 @@
-"""The marks of multi_proxy, found in what goes into a core and what comes out of it.
+"""The marks of multi_proxy, found in the events and effects of a core.
 
-`PROTOCOL.md` names each of them at the rule that it stands for.
+`PROTOCOL.md` names every mark at its rule.
 """
 
 from collections.abc import Iterator, Sequence
@@ -141,7 +141,7 @@ class MultiProxyMarks:
 def _lost(
     broker: BrokerView, event: Event, said: Sequence[Any], effects: Sequence[Effect]
 ) -> Iterator[str]:
-    """What is let go of for its age, for lack of room, or because nobody comes for it."""
+    """Yield the marks of releases by age or size, or for decommissioned brokers."""
     changes = [change for effect in effects if type(effect) is Commit for change in effect.changes]
     if any(change.table == LOST_ROWS and change.value is not None for change in changes):
         core: Any = broker.core
@@ -159,7 +159,7 @@ def _lost(
 def _shared(
     broker: BrokerView, event: Event, said: Sequence[Any], effects: Sequence[Effect]
 ) -> Iterator[str]:
-    """Topics that two servers own until that is found."""
+    """Yield the marks of topics with two owners until detection."""
     gives = any(type(each) is Transfer and each.giver == broker.number for each in said)
     if gives and type(event) is DeadlineReached:
         yield "sent-again"

@@ -16,16 +16,16 @@ from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 
 _SHARED: Final = 0.4
-"""Of all seeds, in so many two servers may own a topic until that is found."""
+"""The share of seeds in which two servers may own a topic until that is detected."""
 
 _MOVING: Final = 0.6
-"""Of those where arbiters say who owns topics, in so many they move topics."""
+"""The share of seeds with arbiters in which topics move."""
 
 _SENT_AGAIN_NS: Final = 50 * MILLISECOND_NS
-"""How soon a server gives a topic again that was not said to have come, at the earliest."""
+"""The least wait before an unconfirmed transfer is repeated."""
 
 _GETS_A_TURN: Final = 2
-"""The first is answered as soon as there is one, the second one has the rest."""
+"""The first is answered with the first publication, the second one with the rest."""
 
 _LINKS_A_GET: Final = 4
 """Over a proxy to the server and back."""
@@ -111,15 +111,16 @@ class MultiProxyPlanning(ProtocolPlanning):
         return replace(chosen, topic_attribute="kind", topics=3)
 
     def turns(self, parameters: Any, publications: int) -> int:
-        """See ProtocolPlanning: one topic may have all, and goes on when it was asked for anew."""
+        """See ProtocolPlanning: all publications may be in one topic, fetched in parts."""
         chosen: MultiProxyParameters = parameters
         at_once = min(chosen.topic_window + 1, chosen.get_publications, chosen.home_window)
         return publications // at_once * _GETS_A_TURN * _LINKS_A_GET
 
     def discovery_ns(self, parameters: Any) -> int:
-        """See ProtocolPlanning: a server that answers nothing is asked over another proxy.
+        """See ProtocolPlanning: requests to a silent server are repeated over another proxy.
 
-        What two servers may own is let go of when each has said that it knows what the other says.
+        Positions of topics with two owners are released once each server has announced the
+        other's.
         """
         chosen: MultiProxyParameters = parameters
         asked_ns = 4 * (chosen.timeout_ns + chosen.get_wait_ns + chosen.retry_limit_ns)

@@ -1,4 +1,4 @@
-"""Who still hears whom while links stay broken for ever."""
+"""The brokers that reach each other while links stay broken for ever."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -10,11 +10,11 @@ from brokerd.simulator.checks.reach import Reach
 
 
 class MultiProxyReach(Reach):
-    """See Reach: what is demanded needs a way to every server, because any may own the topic.
+    """See Reach: demands need a route to every server, because any may own the topic.
 
-    Where topics are not at a server by their names alone, servers assign them to each other, and
-    give them away, over any proxy that reaches both. What is put to a topic that is being given
-    waits at the server that gives it.
+    Unless owners follow from names alone, servers assign topics to each other, and transfer them,
+    over any proxy that reaches both. Publish requests to a topic in transfer wait at the giving
+    server.
     """
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
@@ -30,7 +30,7 @@ class MultiProxyReach(Reach):
         return all(super(MultiProxyReach, self).reaches(a, b) for a, b in pairs)
 
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
-        """See Reach: what is on a server's disk is done, whoever is reached."""
+        """See Reach: publications on a server's disk are acknowledged, whatever the reach."""
         return self.starts(source)
 
     def _servers(self) -> tuple[BrokerNumber, ...]:

@@ -1,4 +1,4 @@
-"""Counters of multi_proxy, and what each of them stands for once all is at rest."""
+"""Counters of multi_proxy, and their recounted values once all is at rest."""
 
 from collections import Counter
 

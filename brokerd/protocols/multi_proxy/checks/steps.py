@@ -1,23 +1,23 @@
-"""What multi_proxy must keep to on every step.
+"""Invariants of multi_proxy in every step.
 
-Where each invariant of the protocol's design is checked, by the names of the rules:
+The places that check the invariants of the protocol's design, by the names of the rules:
 
     1    OK means durable      here: position reused; oracle: `judge_end` over crashes
     2    never twice           oracle: `delivered` (duplicate)
-    3    what is owed comes    oracle: `judge_end`
+    3    owed means delivered  oracle: `judge_end`
     5    nothing after the end oracle: `delivered` (ended)
     6    no answer, no loss    oracle: `judge_end`
     7    put once              here: put twice
     8    one owner             here: two owners
     9    positions stay        here: position reused
-    13   done only grows       here: done less
+    13   positions only grow   here: done less
     14   order in a topic      here: topic order
     16   started means followed here: started early (a server of each topic has it on disk)
-    15   nobody waits for ever swarm: liveness
+    15   no wait is for ever   swarm: liveness
 
-What lies in a gap was kept for `max_retain_ns`: oracle, `gap`. What a server says to be lost is
-what was there: here, position reused. `tests/protocols/multi_proxy/test_checks.py` shows a
-mistake that each rule here sees.
+Publications in a gap were retained for `max_retain_ns`: oracle, `gap`. Lost positions are those of
+the lost publications: here, position reused. `tests/protocols/multi_proxy/test_checks.py` shows a
+mistake that each rule here detects.
 """
 
 from collections.abc import Iterator, Sequence
@@ -82,7 +82,7 @@ class MultiProxyChecks(ProtocolChecks):
         return self._lingering.step(broker, event, effects)
 
     def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
-        """Nothing that is published from now on is missed, whoever crashes next."""
+        """Check that no later publication is missed, whichever broker crashes next."""
         core: Any = broker.core
         local = core._clients._clients[client].subscriptions[message.number]
         followed: dict[int, None] = {}
@@ -97,14 +97,14 @@ class MultiProxyChecks(ProtocolChecks):
             raise InvariantViolated("started early", f"{what}, and no server has {missing} of it")
 
     def _gives_out(self, broker: BrokerView, message: Messages) -> bool:
-        """Whether it is the server that keeps these positions, and no proxy on their way."""
+        """Return True at the server that stores these positions, False at a proxy on the route."""
         if message.run.source.broker == broker.number:
             return True
         core: Any = broker.core
         return core.server is not None
 
     def _check_turn(self, broker: BrokerView, topic: int) -> None:
-        """Once a topic has moved to another server nothing is stored at the one before."""
+        """Check that nothing is stored at an earlier owner of a topic."""
         turns = self._stored_at.setdefault(topic, [broker.number])
         if turns[-1] == broker.number or not self._has_one_owner:
             return
@@ -116,9 +116,9 @@ class MultiProxyChecks(ProtocolChecks):
     def _check_told(
         self, broker: BrokerView, stream: StreamId, places: Sequence[tuple[int, _Origin]]
     ) -> None:
-        """A position is one publication for ever, a publication has one, and order is kept.
+        """Check that positions and publications correspond one to one for ever, in source order.
 
-        The same holds for what is lost: whoever is told of it must know what it was.
+        The same holds for lost positions: a gap must name the same publications.
         """
         topic, owner = stream.publisher, stream.broker
         if self._owners.setdefault(topic, owner) != owner and self._stays:
@@ -140,7 +140,7 @@ class MultiProxyChecks(ProtocolChecks):
             last[source] = number
 
     def _check_done(self, broker: BrokerView, message: Get) -> None:
-        """A home stays done with what it is done with, while it lives and follows the topic."""
+        """Check that acknowledged positions never decrease while a broker follows the topic."""
         for wanted in message.wanted:
             key = broker.number, message.incarnation, wanted.part, wanted.topic
             before = self._done.get(key, 0)
@@ -150,10 +150,10 @@ class MultiProxyChecks(ProtocolChecks):
             self._done[key] = wanted.done
 
     def _give_up(self, broker: BrokerView) -> None:
-        """A topic that is given up may begin again before that.
+        """Forget positions of a topic without followers, which may restart earlier.
 
-        A server that was given the topic meanwhile has not heard of it: it goes by what the one
-        before had been told.
+        A server that was given the topic meanwhile has no news of that: it uses the positions at
+        the giver.
         """
         core: Any = broker.core
         for key in [key for key in self._done if key[0] == broker.number]:

@@ -1,4 +1,4 @@
-"""Wording of the messages between brokers of multi_proxy, for scenarios."""
+"""The wording of messages between brokers of multi_proxy, for scenarios."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ from brokerd.simulator.checks.wording import Wording
 
 
 class MultiProxyWording(Wording):
-    """See Wording; a request is named by home and server, a topic by its number."""
+    """See Wording; a request is named by access broker and server, a topic by its number."""
 
     def message(self, message: Any) -> str:
         """See Wording."""
@@ -115,7 +115,7 @@ class MultiProxyWording(Wording):
         return super().message(message)
 
     def run(self, run: PublicationRun) -> str:
-        """See Wording: as their publishers have numbered them."""
+        """See Wording: with the numbers of the publishers."""
         if not run.origins:
             return super().run(run)
         origins = ((each.source, each.sequences[0], each.sequences[-1]) for each in run.origins)

@@ -1,1 +1,1 @@
-"""The clients of one broker, whatever its protocol."""
+"""The clients of one broker, in every protocol."""

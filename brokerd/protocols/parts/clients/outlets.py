@@ -1,4 +1,4 @@
-"""What is kept of a client's deliveries, and how those that stay become fewer."""
+"""The unfinished deliveries of a client, and their joining into fewer deliveries."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -16,23 +16,23 @@ class WindowedSubscription(Protocol):
 
     @property
     def client(self) -> ClientId:
-        """Whose it is."""
+        """The client that subscribed."""
 
     @property
     def number(self) -> int:
-        """At its client."""
+        """The subscription's number at its client."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True after the end of the subscription."""
 
     @property
     def begins_after(self) -> Mapping[StreamId, int]:
-        """What the client has of each stream, as it said last."""
+        """The client's positions by stream, as of its last Connect."""
 
 
 Instead = Notice | Silence | Gap
-"""What may be said in place of publications."""
+"""Items that a client may receive in place of publications."""
 
 Entry = TypeVar("Entry")
 Subscription = TypeVar("Subscription", bound=WindowedSubscription)
@@ -40,7 +40,7 @@ Subscription = TypeVar("Subscription", bound=WindowedSubscription)
 
 @dataclass(slots=True, eq=False)
 class Parcel(Generic[Entry]):
-    """Queue entries that are not done before all deliveries made of them are."""
+    """Queue entries that are open until all deliveries of them are acknowledged."""
 
     entries: tuple[Entry, ...]
     open: int = 1
@@ -51,10 +51,10 @@ class Delivery(Generic[Entry, Subscription]):
     """Publications for some subscriptions of one client.
 
     Attributes:
-        left: what the client has not acknowledged.
-        subscriptions: none once all of them have ended; it was done then.
-        serial: deliveries of one client in the order in which they were made.
-        instead: what is said in place of them, if they are withheld.
+        left: the publications without an acknowledgement.
+        subscriptions: empty once all of them have ended; the delivery was complete then.
+        serial: the place among the deliveries of the client, in the order of creation.
+        instead: the item that replaces withheld publications.
     """
 
     left: PublicationRun
@@ -66,16 +66,16 @@ class Delivery(Generic[Entry, Subscription]):
 
 @dataclass(slots=True, eq=False)
 class Outlet(Generic[Entry, Subscription]):
-    """One client's deliveries.
+    """The deliveries of one client.
 
     Attributes:
-        holds: how many of its subscriptions are about to start; nothing is sent before they
-            have.
-        claimed: the subscriptions it has asked for on its present session.
-        parked: deliveries for subscriptions it has not.
-        waiting: deliveries that will be sent as soon as the window allows.
-        sent: what it has not acknowledged on its present session, by stream.
-        unacknowledged: how many publications these are.
+        holds: number of the client's subscriptions that are about to start; nothing is sent before
+            they have started.
+        claimed: the subscriptions that the client has requested on its present session.
+        parked: deliveries for subscriptions without such a request.
+        waiting: deliveries that are sent as soon as the window allows.
+        sent: deliveries without an acknowledgement on the present session, by stream.
+        unacknowledged: number of publications in `sent`.
     """
 
     holds: int = 0
@@ -88,13 +88,13 @@ class Outlet(Generic[Entry, Subscription]):
 
 @dataclass(frozen=True)
 class Wholes(Generic[Entry]):
-    """Entries that were joined, and what to do about the deliveries of their parts.
+    """Joined entries, and the accounting for deliveries of their parts.
 
     Attributes:
-        part_of: the entry that now stands for one; None where that is still itself.
-        run: the publications of a joined one.
-        count_out: told that so many fewer deliveries are made of a joined one.
-        publications, payload_bytes: what a joined delivery has at most.
+        part_of: returns the joined entry that replaced an entry; None if the entry was not joined.
+        run: returns the publications of a joined entry.
+        count_out: reduces the number of deliveries of a joined entry.
+        publications, payload_bytes: limits of a joined delivery.
     """
 
     part_of: Callable[[Entry], Entry | None]
@@ -107,9 +107,9 @@ class Wholes(Generic[Entry]):
 def join_deliveries(
     deliveries: Iterable[Delivery[Entry, Subscription]], wholes: Wholes[Entry]
 ) -> list[Delivery[Entry, Subscription]]:
-    """The same deliveries, fewer where they are of joined entries; each stream's in order.
+    """Return the same deliveries, joined if their entries were joined; every stream in order.
 
-    What is for several subscriptions in parts of its own stays as it is.
+    A delivery with separate parts for several subscriptions is not joined.
     """
     groups: list[list[Delivery[Entry, Subscription]]] = []
     open_groups: dict[StreamId, _Group[Entry, Subscription]] = {}
@@ -127,7 +127,7 @@ def join_deliveries(
 
 
 class _Group(Generic[Entry, Subscription]):
-    """Deliveries of one stream for the same subscriptions, nothing of it between them."""
+    """Consecutive deliveries of one stream for the same subscriptions."""
 
     def __init__(self, delivery: Delivery[Entry, Subscription]) -> None:
         self.deliveries = [delivery]
@@ -135,7 +135,7 @@ class _Group(Generic[Entry, Subscription]):
         self._payload_bytes = delivery.left.payload_bytes()
 
     def takes(self, delivery: Delivery[Entry, Subscription], wholes: Wholes[Entry]) -> bool:
-        """Add the delivery, if it may be one with those before it."""
+        """Add the delivery, if it may be joined with the deliveries of the group."""
         publications = self._publications + len(delivery.left)
         payload_bytes = self._payload_bytes + delivery.left.payload_bytes()
         if (
@@ -163,7 +163,7 @@ def _may_be_joined(delivery: Delivery[Entry, Subscription], wholes: Wholes[Entry
 def _joined(
     group: list[Delivery[Entry, Subscription]], wholes: Wholes[Entry]
 ) -> Delivery[Entry, Subscription]:
-    """One delivery for all of them, of the entries that theirs were joined in."""
+    """Return one delivery for a group, of the entries that the group's entries were joined in."""
     if not _may_be_joined(group[0], wholes):
         return group[0]
     counts: dict[Entry, int] = {}

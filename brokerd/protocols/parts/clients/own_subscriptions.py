@@ -1,4 +1,4 @@
-"""Subscriptions that are kept at their clients' broker: on its disk, and matched there."""
+"""Subscriptions that are stored and matched at their clients' access broker."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -31,15 +31,15 @@ SUBSCRIPTIONS: Final = "subscriptions"
 
 
 class WindowParameters(ClientParameters, Protocol):
-    """What a protocol's parameters say of clients and what is out to them."""
+    """A protocol's parameters of clients and of their delivery windows."""
 
     @property
     def client_window(self) -> int:
-        """Publications a client may have unacknowledged before deliveries wait."""
+        """The number of unacknowledged publications of a client at which deliveries wait."""
 
 
 class HandedOut(Protocol):
-    """Publications that were handed to clients; `open` parts of it are not acknowledged yet."""
+    """Publications that were delivered to clients; `open` parts have no acknowledgement yet."""
 
     open: int
 
@@ -52,8 +52,8 @@ class OwnSubscription:
     """A subscription of a client of this broker.
 
     Attributes:
-        claimed: the last session on which its client has asked for it.
-        started: it is on disk, and gets what is handed to clients from then on.
+        claimed: the last session on which the client has requested the subscription.
+        started: the subscription is on disk, and receives all later matching publications.
         begins_after: see WindowedSubscription.
     """
 
@@ -68,12 +68,12 @@ class OwnSubscription:
 
 @dataclass(slots=True, eq=False)
 class OwnClient(HostedClient[OwnSubscription]):
-    """A client.
+    """A client of this broker.
 
     Attributes:
-        submitted: how far it has sent what it publishes, on its present session.
-        told: how far it was told that this is done.
-        drains: its Detach is answered when it has acknowledged all there is for it.
+        submitted: the last sequence number that the client has published on its present session.
+        told: the last sequence number acknowledged to the client.
+        drains: the client's Detach is answered once all deliveries are acknowledged.
     """
 
     submitted: int = 0
@@ -82,10 +82,10 @@ class OwnClient(HostedClient[OwnSubscription]):
 
 
 class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]):
-    """See ClientService; a client keeps what it has subscribed to, also over a restart here.
+    """See ClientService; subscriptions survive a restart of the broker.
 
     Attributes:
-        started: how many subscriptions there are that have started.
+        started: number of started subscriptions.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         )
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over the subscriptions of an earlier incarnation."""
+        """Restore the subscriptions of an earlier incarnation."""
         for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
             name, _, number = key.rpartition("/")
             local = OwnSubscription(name, int(number), read_predicate(row))
@@ -121,21 +121,21 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
     def _take_over(
         self, client: OwnClient, local: OwnSubscription, recovered: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """A subscription of an earlier incarnation goes on."""
+        """Resume a subscription of an earlier incarnation."""
         self._start(local)
 
     def check_run(self, run: PublicationRun, peer: Peer) -> None:
-        """Make sure that all attributes of a run can be read.
+        """Check that all attributes of a run are well formed.
 
         Raises:
-            RemoteProtocolError: they cannot.
+            RemoteProtocolError: a blob is malformed.
         """
         match_run(self.memo, run, peer)
 
     def hand_out(self, run: PublicationRun, entry: Entry) -> None:
-        """Give publications to all who want them; counts in `entry` the parts that makes.
+        """Deliver publications to all matching subscriptions; count the parts in `entry`.
 
-        What a client has, as it said when it came, is not given to it again.
+        Publications that a client reported as received when it connected are not delivered again.
         """
         wanted = match_run(self.memo, run, run.source.broker)
         for those, part in RunSelection(run).stretches(wanted):
@@ -151,7 +151,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
                     self.windows.deliver(name, lacked, tuple(locals_), (entry,))
 
     def linger_over(self, name: ClientId) -> None:
-        """See ClientService: one that is here has not asked for what is over now."""
+        """See ClientService: a connected client loses the subscriptions it has not requested."""
         client = self._clients[name]
         over = [
             local
@@ -175,7 +175,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         self._end(client, over, leave, drain=message.drain)
 
     def tell_done(self, client: OwnClient, done: int) -> None:
-        """Tell a publisher, where it is here, how far what it has published is done."""
+        """Acknowledge a publisher's publications through `done`, if the publisher is connected."""
         through = min(done, client.submitted)
         if client.connected and through > client.told:
             self._machine.send(client.name, PublishAcknowledged(client.told + 1, through))
@@ -200,7 +200,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         self._disk.commit((change,), partial(self._on_kept, client, local))
 
     def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
-        """A subscription is on disk, and may have ended meanwhile."""
+        """Start a subscription that is now on disk, unless it has ended."""
         if not local.is_over:
             self._begin_one(client, local)
 
@@ -234,7 +234,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         return subscription.begins_after
 
     def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
-        """What its client has had as it claims it, and has to say when it comes back."""
+        """Return the positions that a claiming client must state when it reconnects."""
         return ()
 
     def _end(
@@ -260,11 +260,11 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         self._disk.commit(rows, then)
 
     def _rows_over(self, key: str) -> Sequence[Change]:
-        """What takes a subscription off the disk."""
+        """Return the changes that remove a subscription from disk."""
         return (Change(SUBSCRIPTIONS, key, None),)
 
     def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
-        """These subscriptions have ended; nothing more is matched with them."""
+        """Handle the end of subscriptions, which are no longer matched."""
 
     # ------------------------------------------------------------ deliveries and sessions
 
@@ -279,7 +279,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
 
     @abstractmethod
     def _on_done(self, entry: Entry) -> None:
-        """Clients are done with what they were handed."""
+        """Handle the last acknowledgement of an entry's deliveries."""
 
     def _keeps(self, client: OwnClient) -> bool:
         return bool(client.subscriptions)

@@ -1,7 +1,7 @@
-"""The clients of one broker: attaching, numbers, limits, and how long what they left stays.
+"""The clients of one broker: attachment, numbers, limits, and the lifetime of their state.
 
-A protocol derives from `ClientService` and says what a subscription is, how one ends, and what
-happens to publications; who may say what, and when, is the same for all of them.
+A protocol derives from `ClientService` and defines subscriptions, their end, and the handling of
+publications. The permitted order of requests is the same in all protocols.
 """
 
 from abc import ABC, abstractmethod
@@ -40,19 +40,19 @@ MOST_INSTANCE_BYTES: Final = 16
 """The longest `instance` that a client may state."""
 
 LINGER: Final = "linger"
-"""Purpose of the deadline at which a client's subscriptions are over."""
+"""Purpose of the deadline at which a client's subscriptions end."""
 
 
 class ClientParameters(Protocol):
-    """What a protocol's parameters say of clients."""
+    """A protocol's parameters of clients."""
 
     @property
     def client_linger_ns(self) -> int:
-        """How long a vanished client's subscriptions stay."""
+        """Duration for which subscriptions of a client without a session are kept."""
 
     @property
     def client_subscriptions(self) -> int:
-        """How many a client may have; more are refused."""
+        """Greatest number of subscriptions of a client; further requests are refused."""
 
 
 class HostedSubscription(Protocol):
@@ -60,11 +60,11 @@ class HostedSubscription(Protocol):
 
     @property
     def number(self) -> int:
-        """At its client."""
+        """The subscription's number at its client."""
 
     @property
     def predicate(self) -> Predicate:
-        """What it asks for."""
+        """The subscription's predicate."""
 
 
 Subscription = TypeVar("Subscription", bound=HostedSubscription)
@@ -72,15 +72,15 @@ Subscription = TypeVar("Subscription", bound=HostedSubscription)
 
 @dataclass(slots=True, eq=False)
 class HostedClient(Generic[Subscription]):
-    """A client that has a session here, or had one and may come back.
+    """A client that has a session here, or had a session and may return.
 
     Attributes:
-        session: 0 when it has none.
-        connect_seen: it has said Connect on its present session.
-        connected: it was told so on its present session.
-        source: as which it publishes on its present session.
-        leaving: it has said Detach on its present session.
-        forgotten: positions of its subscriptions that this broker lost, by number and stream.
+        session: 0 without a session.
+        connect_seen: the client has sent Connect on its present session.
+        connected: the broker has sent Connected on the present session.
+        source: the source that the client publishes as on its present session.
+        leaving: the client has sent Detach on its present session.
+        forgotten: positions of subscriptions that this broker lost, by number and stream.
     """
 
     name: ClientId
@@ -101,11 +101,11 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     Attributes:
         incarnation: of this broker.
-        takes_sources: whether a client may come with the source as which it publishes already.
-        keeps_subscriptions: whether a subscription that this broker lost begins anew.
-        here: the clients that were let in, in the order in which they came.
-        on_change: called when one was, or has gone.
-        refusal: why nobody new is let in for now; "" while somebody may be.
+        takes_sources: whether a client may continue with a source of another broker.
+        keeps_subscriptions: whether a subscription that this broker lost restarts.
+        here: the admitted clients, in the order of admission.
+        on_change: called after the admission or departure of a client.
+        refusal: the reason for which no client is admitted at present; "" otherwise.
         lineage: see Started.
     """
 
@@ -133,7 +133,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         self.refusal = ""
 
     def handlers(self) -> dict[type, MessageHandler]:
-        """Who takes which message of a client."""
+        """Return the handlers of clients' messages by type."""
         return {
             Connect: self.on_connect,
             Subscribe: self.on_subscribe,
@@ -148,7 +148,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
     def start(
         self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]], lineage: int = 0
     ) -> None:
-        """This broker begins, with the numbers that it has given before.
+        """Start the service with the publisher numbers of earlier incarnations.
 
         Args:
             lineage: see Started.
@@ -160,21 +160,21 @@ class ClientService(ABC, Generic[Client, Subscription]):
     # ------------------------------------------------------------ sessions
 
     def session_of(self, name: ClientId) -> int:
-        """The client's current session, 0 when it has none."""
+        """Return the client's current session, 0 without a session."""
         client = self._clients.get(name)
         return client.session if client is not None else 0
 
     def is_connected(self, name: ClientId) -> bool:
-        """Whether the client can be told anything now."""
+        """Return True if the client is connected and may receive messages."""
         client = self._clients.get(name)
         return client is not None and client.connected
 
     def subscriptions(self) -> int:
-        """How many the clients of this broker have."""
+        """Return the number of subscriptions of this broker's clients."""
         return sum(len(client.subscriptions) for client in self._clients.values())
 
     def on_established(self, name: ClientId, session: int) -> None:
-        """A client has a session; it has to say Connect before anything else."""
+        """Handle a client's new session; the first message must be Connect."""
         client = self._client(name)
         assert not client.session, f"second session with client {name!r}"
         client.session = session
@@ -183,7 +183,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         self._deadlines.cancel((LINGER, name))
 
     def on_lost(self, name: ClientId, session: int) -> None:
-        """The client's session is over; what it has here is kept for a while."""
+        """Handle the end of a client's session; the client's state is kept for a while."""
         client = self._clients[name]
         assert client.session == session, f"session {session} of {name!r} is not current"
         was_let_in = client.connected or not client.connect_seen
@@ -202,7 +202,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     @abstractmethod
     def linger_over(self, name: ClientId) -> None:
-        """The client has not come back for what it has here."""
+        """Release the state of a client that has not returned in time."""
 
     def _linger(self, name: ClientId) -> None:
         self._deadlines.set((LINGER, name), self._machine.now_ns + self._limits.client_linger_ns)
@@ -214,10 +214,10 @@ class ClientService(ABC, Generic[Client, Subscription]):
         return client
 
     def _connected_client(self, name: ClientId, request: str) -> Client:
-        """The client that made a request.
+        """Return the client that made a request.
 
         Raises:
-            RemoteProtocolError: it may not make any, or not this one any more.
+            RemoteProtocolError: the client is not connected, or has sent Detach before.
         """
         client = self._clients[name]
         if not client.connected:
@@ -229,7 +229,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
     # ------------------------------------------------------------ requests
 
     def on_connect(self, name: ClientId, message: Connect) -> None:
-        """Give a publisher its source, and let the client in once that is on disk."""
+        """Assign a publisher its source, and admit the client once the source is on disk."""
         client = self._clients[name]
         if client.connect_seen:
             raise RemoteProtocolError(name, "a second Connect on one session")
@@ -252,7 +252,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         self._admit(client, message)
 
     def _objection_to(self, name: ClientId, message: Connect) -> str:
-        """Return why a client is refused for good; empty if it is not."""
+        """Return the reason for a permanent refusal of a client; empty without one."""
         is_foreign = message.source is not None and message.source.broker != self._broker
         if not message.publishes or (is_foreign and self.takes_sources):
             return ""
@@ -314,17 +314,17 @@ class ClientService(ABC, Generic[Client, Subscription]):
         self._on_connected(client)
 
     def on_consume(self, name: ClientId, message: Consume) -> None:
-        """As `on_subscribe`, where a protocol has brokers keep how far clients have come."""
+        """Handle a Consume as `on_subscribe`, in protocols with committed positions at brokers."""
         self._connected_client(name, "Consume")
         reason = "brokers of this protocol do not keep how far a subscription is committed"
         self._machine.send(name, Refused("subscribe", message.number, reason, False))
 
     def on_commit_consumed(self, name: ClientId, message: CommitConsumed) -> None:
-        """Commit what a client has consumed, where a protocol has brokers keep that."""
+        """Commit a client's consumed positions, in protocols that store positions at brokers."""
         raise RemoteProtocolError(name, f"commits {message.number}, which is not kept here")
 
     def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
-        """Make a subscription, or say how far it is; the same request again changes nothing."""
+        """Create a subscription, or report its state; the same request again changes nothing."""
         client = self._connected_client(name, "Subscribe")
         subscription = client.subscriptions.get(message.number)
         most = self._limits.client_subscriptions
@@ -341,7 +341,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
             self._claim(client, subscription)
 
     def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
-        """End a subscription: its stream at once, and no other broker is waited for."""
+        """End a subscription and its stream at once, without waiting for other brokers."""
         client = self._connected_client(name, "Unsubscribe")
         number, session = message.number, client.session
         if number < 1:
@@ -352,10 +352,10 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     @abstractmethod
     def on_detach(self, name: ClientId, message: Detach) -> None:
-        """End all subscriptions of a client that wants nothing kept for it."""
+        """End all subscriptions of a client, and release its state."""
 
     def _announce_lost(self, client: Client, source: SourceId, next_sequence: int) -> None:
-        """Publish a loss marker for what a source has published and this broker has lost."""
+        """Publish a loss marker for publications of a source that this broker has lost."""
         durable = self._durable_of(source)
         lost = lost_range(durable, next_sequence) if durable is not None else None
         if lost is not None:
@@ -363,7 +363,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
             self._publish_marker(client, marker(source, lost[0], lost[-1]))
 
     def on_publish(self, name: ClientId, message: Publish) -> None:
-        """Take publications that the client may make."""
+        """Check and accept publications of a client."""
         client = self._connected_client(name, "Publish")
         if has_marker(message.run):
             raise RemoteProtocolError(name, "publishes a loss marker")
@@ -372,14 +372,14 @@ class ClientService(ABC, Generic[Client, Subscription]):
         self._publish(client, message)
 
     def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
-        """The client has a range of what was delivered to it on its session."""
+        """Handle an acknowledgement of deliveries on the client's session."""
         client = self._connected_client(name, "Acknowledge")
         if message.first > message.last:
             raise RemoteProtocolError(name, f"range [{message.first}, {message.last}]")
         self._acknowledge(client, message)
 
     def _answer_ended(self, client: Client, session: int, number: int) -> None:
-        """Say that a subscription is over, or with 0 that all are, if its session still is."""
+        """Report the end of a subscription, or of all for number 0, if the session is current."""
         if client.session == session:
             self._machine.send(client.name, Unsubscribed(number))
 
@@ -387,35 +387,35 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     @abstractmethod
     def _new_client(self, name: ClientId) -> Client:
-        """A client that was not here before."""
+        """Return a new client."""
 
     def _subscriptions_of(self, client: Client) -> int:
-        """How many subscriptions count against the client's limit."""
+        """Return the number of subscriptions that count against the client's limit."""
         return len(client.subscriptions)
 
     @abstractmethod
     def _subscribe(self, client: Client, message: Subscribe) -> None:
-        """Make a subscription."""
+        """Create a subscription."""
 
     @abstractmethod
     def _claim(self, client: Client, subscription: Subscription) -> None:
-        """The client asks for a subscription that it has: say how far it is."""
+        """Report the state of an existing subscription to the client that requests it."""
 
     @abstractmethod
     def _end(self, client: Client, over: Sequence[Subscription], then: Callable[[], None]) -> None:
-        """End subscriptions of a client; `then` once a restart here does not bring them back."""
+        """End subscriptions of a client; call `then` once the end is durable."""
 
     @abstractmethod
     def _publish(self, client: Client, message: Publish) -> None:
-        """Take publications of a client."""
+        """Accept publications of a client."""
 
     def _gaps_of_forgotten(
         self, client: Client, number: int, begins_after: Mapping[StreamId, int]
     ) -> Iterator[Gap]:
-        """Yield a gap for each stream in which a subscription that was lost begins anew.
+        """Yield a gap for each stream in which a lost subscription restarts.
 
         Args:
-            begins_after: positions behind which it begins.
+            begins_after: positions behind which the subscription restarts.
         """
         had = client.forgotten.pop(number, None)
         if had is None:
@@ -426,61 +426,61 @@ class ClientService(ABC, Generic[Client, Subscription]):
                 yield Gap((number,), stream, first, last, STATE_LOST)
 
     def _known_of(self, source: SourceId) -> int:
-        """Return how far a source has published, as far as this broker knows.
+        """Return the last sequence number of a source that this broker has received.
 
-        A publisher that continues at a lower number has lost its own counter: what it publishes
-        next would count as a duplicate.
+        A publisher that continues at a lower number has lost the counter: the next publications
+        would count as duplicates.
         """
         return self._durable_of(source) or 0
 
     def _durable_of(self, source: SourceId) -> int | None:
-        """Return how far a source has published, as far as that is on disk here.
+        """Return the last sequence number of a source that is on disk here.
 
-        None if this broker keeps no publications of its clients: then no client can prove a loss.
+        None if this broker stores no publications of its clients: then no client can prove a loss.
         """
         return None
 
     def _publish_marker(self, client: Client, run: PublicationRun) -> None:
-        """Publish a loss marker as its source would."""
+        """Publish a loss marker in place of the source."""
         raise AssertionError(f"{run} of a source that is not kept")
 
     def _acknowledge(self, client: Client, message: Acknowledge) -> None:
-        """Take an acknowledgement; nothing waits for one unless a protocol says so."""
+        """Handle an acknowledgement; empty unless a protocol overrides it."""
 
     def _keeps(self, client: Client) -> bool:
-        """Whether anything of a client without a session stays for a while."""
+        """Return True if state of a client without a session is kept for a while."""
         return True
 
     def _forget(self, name: ClientId) -> None:
-        """Nothing of a client that is not here is left to be kept."""
+        """Remove an absent client without remaining state."""
         del self._clients[name]
 
     def _on_arrived(self, client: Client) -> None:
-        """The client has a session."""
+        """Handle a client's new session."""
 
     def _on_gone(self, client: Client) -> None:
-        """The client's session is over; `source` is still what it was."""
+        """Handle the end of a client's session; `source` is still set."""
 
     def _changes_first(self, client: Client, message: Connect) -> Sequence[Change]:
-        """Return what must be on disk before the client is let in, besides its row.
+        """Return the changes that must be durable before the client is admitted, besides its row.
 
         `message.source` is the source that the client gets or continues as.
         """
         return ()
 
     def _on_recorded(self, client: Client, message: Connect) -> None:
-        """That is on disk; the session may be over."""
+        """Handle the durability of `_changes_first`; the session may have ended."""
 
     def _resume(self, client: Client, message: Connect) -> None:
-        """Take over what the client says of itself, before it is let in."""
+        """Restore the state in the client's Connect, before the client is admitted."""
 
     def _on_connected(self, client: Client) -> None:
-        """The client was let in."""
+        """Handle the admission of a client."""
 
 
 def lost_range(durable: int, next_sequence: int) -> range | None:
     """Return the publications of a source that were acknowledged and are not on disk, if any.
 
-    Everything below `next_sequence` was acknowledged, as the publisher states when it connects.
+    All numbers below `next_sequence` were acknowledged, as the publisher states when it connects.
     """
     return range(durable + 1, next_sequence) if next_sequence > durable + 1 else None

@@ -1,4 +1,4 @@
-"""Clients of a broker that keeps nothing for them but their subscriptions."""
+"""Clients of a broker that stores only their subscriptions."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -18,36 +18,36 @@ from brokerd.protocols.parts.durability import Durability
 
 
 class UnkeptSubscription(HostedSubscription, Protocol):
-    """A subscription that the system knows under a name of its own."""
+    """A subscription with a deployment-wide identity."""
 
     @property
     def subscription(self) -> SubscriptionId:
-        """Its name."""
+        """The deployment-wide identity."""
 
 
 Subscription = TypeVar("Subscription", bound=UnkeptSubscription)
 
 
 class Forwarding(Protocol[Subscription]):
-    """Where subscriptions of clients go, and their publications."""
+    """The routes of clients' subscriptions and publications."""
 
     def add_local(
         self, client: ClientId, number: int, subscription: SubscriptionId, predicate: Predicate
     ) -> Subscription:
-        """Take up a subscription of a client here, and tell it how far that is."""
+        """Add a subscription of a client here, and report its state to the client."""
 
     def tell(self, route: Subscription) -> None:
-        """Tell a client how far its subscription is."""
+        """Report the state of a subscription to its client."""
 
     def forget(self, subscriptions: list[SubscriptionId], origin: ClientId) -> None:
-        """Subscriptions of a client are over."""
+        """Remove ended subscriptions of a client."""
 
     def forward(self, run: PublicationRun, origin: ClientId) -> None:
-        """Send publications of a client to whoever wants them."""
+        """Send publications of a client to all matching subscribers."""
 
 
 class UnkeptClients(ClientService[HostedClient[Subscription], Subscription]):
-    """The clients of one broker; publications are acknowledged as soon as they are passed on."""
+    """The clients of one broker; publications are acknowledged as soon as they are forwarded."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class UnkeptClients(ClientService[HostedClient[Subscription], Subscription]):
         self._next_number = 1
 
     def linger_over(self, name: ClientId) -> None:
-        """The client has not come back: its subscriptions are over."""
+        """End the subscriptions of a client that has not returned in time."""
         client = self._clients[name]
         self._end(client, list(client.subscriptions.values()), lambda: self._forget(name))
 
     def on_detach(self, name: ClientId, message: Detach) -> None:
-        """End all subscriptions; there is nothing to drain, what matched has been sent."""
+        """End all subscriptions; no drain is necessary, since all matches have been sent."""
         client = self._connected_client(name, "Detach")
         client.leaving, session = True, client.session
         over = list(client.subscriptions.values())

@@ -1,7 +1,8 @@
-"""What this broker's clients have still to get or to acknowledge, each in order, in a window.
+"""Unsent and unacknowledged deliveries of this broker's clients, in order and within a window.
 
-A client is like a next hop: it gets each publication once, acknowledges ranges, and what it
-has not acknowledged when its session ends comes again, in order, on its next session.
+A client is like a next hop: the client receives each publication once and acknowledges ranges.
+Deliveries without an acknowledgement at the end of a session are sent again, in order, on the next
+session.
 """
 
 from bisect import bisect_right
@@ -32,12 +33,12 @@ class DeliveryWindows(Generic[Entry, Subscription]):
     """The deliveries of all clients of one broker.
 
     Args:
-        window: how many publications a client may have unacknowledged.
-        on_done: called with each entry once everybody has acknowledged what was made of it.
-        counters: where `publications_delivered` counts.
+        window: greatest number of unacknowledged publications of a client.
+        on_done: called with each entry once all deliveries of the entry are acknowledged.
+        counters: contains the counter `publications_delivered`.
 
     Attributes:
-        serial: that of the delivery made last.
+        serial: of the last delivery.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         entries: tuple[Entry, ...],
         instead: Instead | None = None,
     ) -> None:
-        """Queue publications, or what is said in place of them."""
+        """Queue publications, or the item that replaces withheld publications."""
         self.serial += 1
         outlet = self._outlet(client)
         delivery = Delivery(run, subscriptions, Parcel(entries), self.serial, instead)
@@ -83,12 +84,12 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         last: int,
         instead: Instead,
     ) -> None:
-        """Queue what is said of publications up to `last` that need not have come here."""
+        """Queue an item about publications up to `last`, which need not have arrived here."""
         run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
         self.deliver(client, run, subscriptions, (), instead)
 
     def clients_behind(self) -> list[ClientId]:
-        """Whose deliveries wait because the window is full."""
+        """Return the clients with a full window and waiting deliveries."""
         window = self._window
         return [
             client
@@ -97,10 +98,10 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         ]
 
     def claim(self, local: Subscription) -> None:
-        """The client has asked for a subscription on its present session: send what it lacks.
+        """Send parked deliveries of a subscription that the client has requested on its session.
 
-        It gets nothing for a subscription before: a client that has lost its memory may not
-        know the number.
+        Nothing is sent for a subscription before the request: a client that has lost its memory may
+        not have a subscription with this number.
         """
         outlet = self._outlet(local.client)
         if local in outlet.claimed:
@@ -131,7 +132,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         self._send(local.client, outlet)
 
     def first_waiting(self, local: Subscription) -> dict[StreamId, int]:
-        """By stream, the first publication that waits until a subscription is claimed."""
+        """Return, by stream, the first publication that waits for a subscription's claim."""
         outlet = self._outlets.get(local.client)
         found: dict[StreamId, int] = {}
         for delivery in outlet.parked if outlet is not None else ():
@@ -141,7 +142,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         return found
 
     def close(self, client: ClientId) -> None:
-        """The client's session is over: what it has not acknowledged waits for the next one."""
+        """Park the unacknowledged deliveries of a client at the end of its session."""
         outlet = self._outlets.get(client)
         if outlet is None:
             return
@@ -159,10 +160,10 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         outlet.parked.sort(key=lambda item: item.serial)
 
     def give_up(self, local: Subscription) -> None:
-        """The subscription has ended: nothing more is sent for it, what is queued is done.
+        """Discard the unsent deliveries of an ended subscription, and complete their parts.
 
-        What is out stays so until the client acknowledges it, or a late acknowledgement might
-        be taken for that of a copy for another subscription.
+        Sent deliveries stay until the client acknowledges them. Otherwise a late acknowledgement
+        could be attributed to a copy for another subscription.
         """
         outlet = self._outlets.get(local.client)
         if outlet is None:
@@ -179,19 +180,19 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         self._send(local.client, outlet)
 
     def drained(self, client: ClientId) -> bool:
-        """Whether the client has acknowledged all that there was for it."""
+        """Return True if the client has acknowledged all of its deliveries."""
         outlet = self._outlets.get(client)
         return outlet is None or not (outlet.waiting or outlet.sent or outlet.parked)
 
     def forget(self, client: ClientId) -> None:
-        """The client is gone, and has no subscription."""
+        """Remove a departed client without subscriptions."""
         outlet = self._outlets.get(client)
         if outlet is not None and not outlet.holds:
             assert self.drained(client), f"{client} is gone and has deliveries"
             del self._outlets[client]
 
     def hold(self, client: ClientId) -> None:
-        """Send the client nothing until `release`."""
+        """Suspend sending to the client until `release`."""
         self._outlet(client).holds += 1
 
     def release(self, client: ClientId) -> None:
@@ -201,7 +202,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         self._send(client, outlet)
 
     def acknowledge(self, client: ClientId, stream: StreamId, first: int, last: int) -> None:
-        """The client has everything sent to it of `stream` in [first, last]."""
+        """Record the client's acknowledgement of publications of `stream` in [first, last]."""
         outlet = self._outlet(client)
         sent = outlet.sent.get(stream)
         if sent is None:
@@ -231,7 +232,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
     def join(
         self, client: ClientId, stream: StreamId, serials: tuple[int, int], wholes: Wholes[Entry]
     ) -> None:
-        """Let deliveries of entries that were joined be fewer, of those made within `serials`."""
+        """Join deliveries of joined entries, among the deliveries made within `serials`."""
         outlet = self._outlets.get(client)
         if outlet is None:
             return
@@ -246,9 +247,9 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 deliveries.rotate(start)
 
     def _advance(self, finished: Iterable[Delivery[Entry, Subscription]]) -> None:
-        """Take note of how far the subscriptions got, where anybody wants to know.
+        """Record the progress of subscriptions; empty unless a protocol overrides it.
 
-        Called only when nothing older is unacknowledged: all before it is done.
+        Called only if no older delivery is unacknowledged: all earlier deliveries are complete.
         """
 
     def _outlet(self, client: ClientId) -> Outlet[Entry, Subscription]:
@@ -263,7 +264,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         delivery: Delivery[Entry, Subscription],
         local: Subscription,
     ) -> None:
-        """Keep the delivery for one of its subscriptions, or send it for that one alone."""
+        """Park the delivery for a single subscription, or queue the delivery if claimed."""
         part = Delivery(delivery.left, (local,), delivery.parcel, delivery.serial, delivery.instead)
         delivery.parcel.open += 1
         if local in outlet.claimed:
@@ -305,7 +306,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
 def _within(
     deliveries: Sequence[Delivery[Entry, Subscription]], serials: tuple[int, int]
 ) -> tuple[int, int]:
-    """Where those made after the first and up to the last of two serials are, in order of these."""
+    """Return the bounds of the deliveries after the first and through the second serial."""
     return (
         bisect_right(deliveries, serials[0], key=_serial),
         bisect_right(deliveries, serials[1], key=_serial),

@@ -1,1 +1,1 @@
-"""From a seed to a plan: cluster, workload, faults, and what stays broken for ever."""
+"""The plan of a seed: cluster, workload, faults, and links that stay broken for ever."""

@@ -1,4 +1,4 @@
-"""Clients that give their broker trouble: away for long, without memory, many things at once."""
+"""Demanding clients: long absences, lost memory, many requests at once."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,7 +21,7 @@ from brokerd.units import MILLISECOND_NS
 
 
 def draw_groups(random: Random, draft: Draft, end: int) -> list[Move]:
-    """In a quarter of the plans a client asks for several things at once, and ends all at once."""
+    """Draw, in a quarter of the plans, a client with several simultaneous requests and ends."""
     if random.random() < 0.75 and not draft.hours:
         return []
     client = f"s0-{random.choice(draft.homes)}"
@@ -37,10 +37,10 @@ def draw_groups(random: Random, draft: Draft, end: int) -> list[Move]:
 
 
 def draw_lost_memories(random: Random, draft: Draft, heal: int, linger_ns: int) -> list[Move]:
-    """In a third of the plans clients begin anew without their memory.
+    """Draw, in a third of the plans, restarts of clients without memory.
 
-    What they do not ask for again goes when their broker has waited for `linger_ns`; where it
-    waits for ever they ask for all of it.
+    Subscriptions without a repeated request end after `linger_ns`; if brokers wait for ever,
+    clients repeat all requests.
     """
     if random.random() < 2 / 3 and not draft.hours:
         return []
@@ -54,9 +54,9 @@ def draw_lost_memories(random: Random, draft: Draft, heal: int, linger_ns: int) 
 
 
 def draw_absences(random: Random, draft: Draft, heal: int, linger_ns: int) -> list[Move]:
-    """In a third of the plans clients cannot reach their broker, for longer than it waits or not.
+    """Draw absences of clients, shorter or longer than the linger, in a third of the plans.
 
-    Without a clock nobody knows how long that is.
+    Without a clock the length has no meaning.
     """
     if random.random() < 2 / 3 and not draft.hours:
         return []
@@ -75,10 +75,10 @@ def draw_absences(random: Random, draft: Draft, heal: int, linger_ns: int) -> li
 def draw_consumers(
     random: Random, draft: Draft, heal: int
 ) -> tuple[list[Move], tuple[tuple[str, int], ...]]:
-    """In half of the plans clients keep nothing, and die and go elsewhere as they like.
+    """Draw, in half of the plans, consumers that crash and reattach.
 
     Returns:
-        What they do, and how many publications each takes before it commits.
+        The moves, and the number of publications before a commit by consumer.
     """
     if random.random() < 0.5:
         return [], ()
@@ -91,7 +91,8 @@ def draw_consumers(
             home = random.choice(draft.homes)
         client = f"c{number}-{home}"
         uncommitted = random.choice((1, 1, 3, 10))
-        # On a clock an answer takes its time, and who waits for many is out of patience's reach.
+        # On a clock an answer takes time, and a consumer of many publications exceeds the time
+        # limits.
         wants = (
             PREDICATES
             if draft.adversarial or uncommitted > 3
@@ -116,9 +117,9 @@ def draw_consumers(
 def draw_short_absences(
     random: Random, draft: Draft, consumers: Iterable[tuple[str, int]], heal: int
 ) -> list[Move]:
-    """In half of the plans sessions of consumers break for a moment, again and again.
+    """Draw, in half of the plans, repeated short breaks of the sessions of consumers.
 
-    Some of them have asked for something to be committed, and get no answer.
+    Some consumers have requested a commit, and receive no answer.
     """
     if random.random() < 0.5:
         return []
@@ -134,7 +135,7 @@ def draw_short_absences(
 
 
 def enlarge(random: Random, moves: Iterable[Move], sizes: tuple[int, ...]) -> list[Move]:
-    """The same with other payloads."""
+    """Return the moves with other payload sizes."""
     return [
         replace(
             move,

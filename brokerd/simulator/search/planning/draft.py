@@ -1,4 +1,4 @@
-"""What is drawn of a plan before its moves are, and the moves as they are drawn."""
+"""The draft of a plan: choices before its moves, and the moves drawn so far."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -11,13 +11,12 @@ from brokerd.simulator.world.faults import Link
 
 @dataclass(slots=True)
 class Draft:
-    """What is drawn before the moves are.
+    """The choices before the moves.
 
-    `flaps`: sessions break all the time under many new subscriptions, and nothing else fails;
-    what a subscription is owed from where on is then asked for most often.
-    `homes`: the brokers that clients may be at.
-    `tolerated`: failures at once that the protocol promises to bear.
-    `minutes`: how long it is, with the timeouts of a deployment, and faults that last; 0: seconds.
+    `flaps`: sessions break all the time under many new subscriptions, and nothing else fails; the
+    start of a subscription's owed publications is then tested most often. `homes`: the possible
+    brokers of clients. `tolerated`: number of simultaneous failures that the protocol promises to
+    tolerate. `minutes`: length with the timeouts of a deployment, and lasting faults; 0: seconds.
     """
 
     random: Random
@@ -38,10 +37,10 @@ class Draft:
 
     @property
     def long(self) -> bool:
-        """Whether it lasts for minutes."""
+        """True if the plan lasts for minutes."""
         return self.minutes > 0
 
     @property
     def hours(self) -> bool:
-        """Whether it lasts for hours; nothing that may be drawn is left out then."""
+        """True if the plan lasts for hours; no optional part is then left out."""
         return self.minutes > 60

@@ -1,6 +1,6 @@
-"""From a seed to a plan.
+"""The plan of a seed.
 
-Everything is drawn before anything runs, so a plan can be read and cut down.
+Everything is drawn before the run, so a plan can be read and shrunk.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ from brokerd.simulator.search.planning.workload import (
 from brokerd.units import MILLISECOND_NS
 
 KEEPS_LINKS_BROKEN = 0.3
-"""Share of the seeds that keep links broken for ever; at least a quarter is asked for."""
+"""Share of the seeds with links that stay broken for ever; at least a quarter is required."""
 
 
 def draw_plan(
@@ -67,11 +67,11 @@ def draw_plan(
     setting: Setting | None = None,
     moves: bool = False,
 ) -> Plan:
-    """The plan of a seed: the same on every machine.
+    """Return the plan of a seed, which is the same on every machine.
 
     Args:
-        layer: "timed" or "adversarial"; "" for what the seed says: odd ones are adversarial.
-        moves: clients move to other brokers, too, brokers join and depart; in a third of the
+        layer: "timed" or "adversarial"; "" for the seed's choice: odd seeds are adversarial.
+        moves: clients also move to other brokers, and brokers join and depart; in a third of the
             seeds nothing fails meanwhile.
     """
     faults = faults and not (moves and seed % 3 == 0)
@@ -229,16 +229,16 @@ def _draw_loss(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
 
 
 def is_long(seed: int) -> bool:
-    """Whether a seed of the mix runs for ten minutes and not for seconds."""
+    """Return True if a seed of the mix runs for ten minutes instead of seconds."""
     return seed % 16 == 6
 
 
 def is_simple(seed: int) -> bool:
-    """Whether only brokers and links give trouble in a seed, and nobody relays sessions.
+    """Return True if only brokers and links cause trouble in a seed, without relayed sessions.
 
-    Bugs in how brokers find each other again show in these two seeds of five. In the others
-    relayed sessions leave fewer gates closed and fewer publications held, and clients that go
-    end what would have shown it.
+    Bugs in reconnections of brokers are found in these two seeds of five. In the other seeds
+    relayed sessions leave fewer gates closed and fewer publications held, and departing clients end
+    the evidence.
     """
     return seed % 5 in (0, 2)
 
@@ -277,7 +277,7 @@ def _draw_topology(random: Random, adversarial: bool, setting: Setting | None) -
 
 
 def _draw_instants(draft: Draft, kinds: tuple[str, ...], late: int) -> int:
-    """Publications, subscriptions and faults on a clock; returns when it all ends."""
+    """Draw publications, subscriptions and faults on a clock; return the end."""
     random = draft.random
     start_ns = random.randrange(50, 400) * MILLISECOND_NS if random.random() < 0.7 else 0
     length_ms = (draft.minutes * 48_000, draft.minutes * 72_000) if draft.long else (2_000, 5_000)
@@ -316,7 +316,7 @@ def _poisson(
 
 
 def _draw_steps(draft: Draft, kinds: tuple[str, ...], late: int) -> int:
-    """The same for an adversary, in steps."""
+    """Draw publications, subscriptions and faults for an adversary; return the end, in steps."""
     random = draft.random
     start = random.choice((0, 200, 600))
     end = start + random.randrange(800, 2_500)
@@ -336,7 +336,7 @@ def _draw_steps(draft: Draft, kinds: tuple[str, ...], late: int) -> int:
 
 
 def _draw_moves_after_healing(draft: Draft, heal: int) -> int:
-    """Publications and subscriptions while links are broken; returns when they are over."""
+    """Draw publications and subscriptions while links are broken; return the end."""
     random = draft.random
     length = 400 if draft.adversarial else 1_500 * MILLISECOND_NS
     whens = sorted(

@@ -1,7 +1,7 @@
-"""What fails in a plan, and what stays broken for ever.
+"""Faults of a plan, and links that stay broken for ever.
 
-Faults are drawn where the plan leaves room for them; whether one may begin when its time comes
-is decided then, by what is failed at that moment.
+Faults are drawn as far as the plan has room. The run decides at the instant of a fault, by the
+elements failed at that moment, if the fault may begin.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,9 +56,9 @@ def draw_broken(draft: Draft) -> tuple[Broken, ...]:
 
 
 def draw_partitions(random: Random, draft: Draft, heal: int) -> list[Move]:
-    """In a third of the plans parts of the overlay cannot reach each other at all for a while.
+    """Draw, in a third of the plans, partitions of the overlay for a while.
 
-    Nobody gets around that, so what is behind stays unheard until it is over.
+    No route avoids a partition, so publications from behind stay unreachable until the end.
     """
     if random.random() < 2 / 3 and not draft.hours:
         return []
@@ -76,10 +76,10 @@ def draw_partitions(random: Random, draft: Draft, heal: int) -> list[Move]:
 def draw_loss(
     random: Random, draft: Draft, heal: int, may_leave: Callable[[str], bool]
 ) -> list[Move]:
-    """In a third of the plans a broker without publishers dies, and is given up after a while.
+    """Draw, in a third of the plans, the loss and decommission of a broker without publishers.
 
     Args:
-        may_leave: whether the others can go on without a broker.
+        may_leave: returns True if the other brokers can continue without a broker.
     """
     with_publishers = [home_of(name) for name in draft.publishers]
     leaving = [
@@ -93,7 +93,7 @@ def draw_loss(
 
 
 def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: int) -> list[Move]:
-    """In half of the plans on a clock brokers die for ever, where a protocol bears that."""
+    """Draw, in half of the plans on a clock, lost brokers, if the protocol tolerates losses."""
     if draft.adversarial or random.random() < 0.5:
         return []
     lost = planning.lost(random, draft.topology)
@@ -101,9 +101,9 @@ def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: in
 
 
 def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]:
-    """Draw the same faults again, of the same targets.
+    """Draw the same faults again, with the same targets.
 
-    What an episode leaves behind shows when another one of the same kind follows. Plans that are
+    Remains of an episode are found when another episode of the same kind follows. Plans that are
     not simple have repeats in REPEATED of the cases, so a third of all plans has some.
     """
     if random.random() >= REPEATED:
@@ -131,7 +131,7 @@ def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]
 def draw_roles(
     random: Random, planning: ProtocolPlanning, draft: Draft, heal: int, lost: Sequence[str]
 ) -> list[Move]:
-    """Brokers that come to be something else, where a protocol lets them; none that is lost."""
+    """Draw changes of roles, if the protocol permits changes; lost brokers are left out."""
     roles = planning.roles(random, draft.topology)
     times = sorted(random.randrange(heal) for _ in roles)
     return [
@@ -142,7 +142,7 @@ def draw_roles(
 
 
 def fail(draft: Draft, kinds: tuple[str, ...], when: int, end: int) -> None:
-    """A fault of some kind, where the plan leaves room for it."""
+    """Draw a fault of some kind, if the plan has room for one."""
     random = draft.random
     kind = random.choice(kinds)
     means = (100, 2_000, 15_000) if draft.long else (5, 100, 600)
@@ -175,7 +175,7 @@ def fail(draft: Draft, kinds: tuple[str, ...], when: int, end: int) -> None:
 
 
 def _slow_down_a_client_of(draft: Draft, broker: str, when: int, until: int) -> None:
-    """Its broker then dies with deliveries on their way that the client has not taken."""
+    """Slow down a client, so that its broker crashes with deliveries that are not yet taken."""
     clients = [name for name, since in draft.clients.items() if since <= when]
     here = [name for name in clients if name.startswith("s") and home_of(name) == broker]
     if here:
@@ -209,7 +209,7 @@ def _draw_free_link(draft: Draft, failed: list[int | Link], until: int) -> tuple
 
 
 def _draw_link(draft: Draft) -> tuple[str, str]:
-    """Links of the overlay mostly, and the pairs that a bypass would use."""
+    """Draw a link of the overlay in most cases, otherwise a pair for a bypass."""
     random = draft.random
     links = draft.topology.links
     if random.random() < 0.3:

@@ -1,8 +1,8 @@
-"""Values of different kinds that a language may take for equal: `true` and `1`, `1` and `'1'`.
+"""Values of different kinds that a language may treat as equal: `true` and `1`, `1` and `'1'`.
 
 In half of the plans the attribute `kind` has such values in place of letters, one value per letter.
-Subscriptions match the same publications as drawn. A broker that mixes up two kinds loses some of
-them, or delivers others.
+Subscriptions match the same publications as drawn. A broker that confuses two kinds loses some
+publications, or delivers others.
 """
 
 import re
@@ -23,7 +23,7 @@ ALIKE: Final[tuple[tuple[Scalar, ...], ...]] = (
     ("1", True, "true", 1),
     (1 << 53, "9007199254740992", True, (1 << 53) + 1),
 )
-"""The values in place of each letter. Predicates ask for the first and the last by themselves."""
+"""Values in place of each letter. Predicates test the first and the last value alone."""
 
 _LETTER: Final = re.compile(r"'([abcd])'")
 
@@ -55,7 +55,7 @@ def draw_alike(random: Random, moves: Iterable[Move]) -> list[Move]:
 
 
 def predicate_value(value: Scalar) -> str:
-    """Return a value as predicates have it."""
+    """Return a value in the syntax of predicates."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

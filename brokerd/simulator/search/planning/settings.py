@@ -1,4 +1,4 @@
-"""What a seed sets: parameters of the protocol, of sessions and of the network."""
+"""Settings of a seed: parameters of the protocol, of sessions and of the network."""
 
 from dataclasses import replace
 from random import Random
@@ -14,7 +14,7 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 def draw_parameters(
     random: Random, long: bool, setting: Setting | None
 ) -> tuple[dict[str, Any], NetworkParameters]:
-    """Values of parameters, whichever of them a protocol has, and the network."""
+    """Draw values of parameters, for any protocol, and the network."""
     quick = random.random() < 0.8 and not long
     parameters = {
         "assist": "off",
@@ -45,9 +45,9 @@ def draw_parameters(
 def draw_wire(
     random: Random, network: NetworkParameters
 ) -> tuple[NetworkParameters, tuple[int, ...]]:
-    """More messages through the wire's codec, some of them in small frames; sizes of payloads.
+    """Draw more use of the codec, with some small frames; return the network and sizes of payloads.
 
-    One publication must fit a frame with all that goes with it.
+    A frame must have room for one publication with all its context.
     """
     if not network.encode and random.random() < 0.75:
         return network, ()

@@ -1,4 +1,4 @@
-"""What clients do in a plan: publish, subscribe, unsubscribe, leave, move."""
+"""Actions of clients in a plan: publish, subscribe, unsubscribe, leave, move."""
 
 from collections.abc import Sequence
 from random import Random
@@ -20,10 +20,10 @@ from brokerd.simulator.search.planning.draft import Draft
 from brokerd.units import MILLISECOND_NS
 
 MOST_PUBLICATIONS = 500
-"""Per seed; what a small client window lets through a slow network well within convergence."""
+"""Limit per seed; a small client window and a slow network deliver this number in time."""
 
 LONG_MOST_PUBLICATIONS = 4_000
-"""Of a long seed, whose publications are spread over minutes."""
+"""Limit for a long seed, with publications over minutes."""
 
 PREDICATES = (
     "true",
@@ -57,7 +57,7 @@ def publish_runs(draft: Draft, whens: list[tuple[int, str]], most: int = MOST_PU
 
 
 def subscribe(draft: Draft, when: int) -> None:
-    """A subscription, of a new client or of one that has some already."""
+    """Draw a subscription, of a new client or of a client with subscriptions."""
     random = draft.random
     subscribers = [name for name in draft.clients if name.startswith("s")]
     if subscribers and random.random() < 0.25:
@@ -69,7 +69,7 @@ def subscribe(draft: Draft, when: int) -> None:
 
 
 def draw_ends(random: Random, draft: Draft, end: int) -> list[Move]:
-    """Subscriptions that end, and subscribers that leave; in half of the plans none do."""
+    """Draw ends of subscriptions, and departures of subscribers; none in half of the plans."""
     ends: list[Move] = []
     if random.random() < 0.5 and not draft.hours:
         return ends
@@ -89,9 +89,9 @@ def draw_ends(random: Random, draft: Draft, end: int) -> list[Move]:
 
 
 def draw_mobility(random: Random, draft: Draft, heal: int, *, members_change: bool) -> list[Move]:
-    """Clients that move, and, where the protocol lets brokers join and leave, brokers that do.
+    """Draw moves of clients and, if the protocol permits them, joins and departures of brokers.
 
-    Those that join have clients of their own, but for some that depart.
+    Joining brokers have clients of their own, except some brokers that depart.
     """
     moves: list[Move] = []
     brokers = list(draft.homes)
@@ -114,7 +114,7 @@ def draw_mobility(random: Random, draft: Draft, heal: int, *, members_change: bo
 
 
 def _clients_at(random: Random, number: int, name: str, when: int, heal: int) -> list[Move]:
-    """A subscriber and a publisher at a broker that joins."""
+    """Draw a subscriber and a publisher at a joining broker."""
     predicate = random.choice(PREDICATES)
     moves: list[Move] = [Subscribing(random.randrange(when, heal), f"t{number}-{name}", predicate)]
     for _ in range(random.randrange(1, 6)):
@@ -132,10 +132,10 @@ def draw_newcomers(
     *,
     clients_roam: bool,
 ) -> list[Move]:
-    """Brokers that join, where a protocol's planning has some; some depart, others have clients.
+    """Draw joining brokers, if the protocol's planning has some; some depart, others have clients.
 
     Args:
-        clients_roam: clients come to those that depart, too, and go on elsewhere in time.
+        clients_roam: clients also attach to departing brokers, and leave in time.
     """
     moves: list[Move] = []
     newcomers = planning.newcomers(random, draft.topology, lost)
@@ -156,7 +156,7 @@ def draw_newcomers(
 
 
 def draw_reattaching(random: Random, draft: Draft, heal: int) -> list[Move]:
-    """In half of the plans subscribers go to other brokers by themselves, some soon again."""
+    """Draw, in half of the plans, reattachments of subscribers, some in quick succession."""
     moves: list[Move] = []
     if random.random() < 0.5:
         return moves
