@@ -625,6 +625,8 @@ LAYERS = (
             "brokerd.errors",
             "brokerd.units",
             "brokerd.overlay",
+            "brokerd.protocols.definition",
+            "brokerd.protocols.interface",
             "brokerd.protocols.registry",
         ),
     ),

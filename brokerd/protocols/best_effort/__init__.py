@@ -1,1 +1,1 @@
-"""The best-effort baseline: forward what matches, remember nothing."""
+"""The best-effort baseline: brokers forward matching publications and store none."""

@@ -111,7 +111,7 @@ class Exchange:
         if self._broker in self._table:
             self._table.replace(FilterVersion(self._broker, incarnation, 1), {})
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ sending
 
     def met(self, peer: BrokerNumber) -> None:
         """Send all versions of filters to a neighbour with a new session, before any event."""
@@ -161,7 +161,7 @@ class Exchange:
             for message in messages:
                 self._machine.send(peer, message)
 
-    # ------------------------------------------------------------ hearing
+    # ------------------------------------------------------------ receiving
 
     def _on_versions(self, peer: BrokerNumber, message: FilterVersions) -> None:
         for version in message.versions:
@@ -257,7 +257,7 @@ class Exchange:
         self._table.replace(version, dict(self._table.predicates(self._broker) or {}))
         self._tell_set(self._broker, filter(self._has_session, self._routes.neighbours))
 
-    # ------------------------------------------------------------ where what was added begins
+    # ------------------------------------------------------------ beginnings of added predicates
 
     def _hold_against(self, versions: Iterable[FilterVersion]) -> None:
         """Match later publications with these versions, durably, and then announce that."""
@@ -281,7 +281,7 @@ class Exchange:
         self._disk.commit(rows, written)
 
     def _answer(self, version: FilterVersion) -> None:
-        # Not behind ticks whose events a crash may take: others may be given these.
+        # Not behind ticks with events that a crash may lose: other events may get these ticks.
         self._take(Beginning(self._broker, version, tuple(self._known())))
 
     def _on_beginnings(self, peer: BrokerNumber, message: Beginnings) -> None:

@@ -69,7 +69,7 @@ class FilterTable:
         )
         self._open = self._find_open()
 
-    # ------------------------------------------------------------ what is known of whom
+    # ------------------------------------------------------------ filters of brokers
 
     def __contains__(self, broker: BrokerNumber) -> bool:
         """Return True if a broker may have clients."""
@@ -149,7 +149,7 @@ class FilterTable:
             found |= 1 << self._towards[broker]
         return found
 
-    # ------------------------------------------------------------ what a cell wants
+    # ------------------------------------------------------------ wanted events
 
     def wants_all(self, cell: Cell) -> bool:
         """Return True if everything passes to a neighbouring cell, or for EVERYWHERE."""

@@ -219,7 +219,7 @@ class FlowControl:
             if (of == origin and sender != own) if cell == own else cell != origin:
                 yield window
 
-    # ------------------------------------------------------------ what neighbours say
+    # ------------------------------------------------------------ messages of neighbours
 
     def _on_probe(self, peer: BrokerNumber, message: WindowProbe) -> None:
         if message.sent_bytes < 0:
@@ -233,7 +233,7 @@ class FlowControl:
         if not is_repeated:
             owed.append(message.sent_bytes)
         self._say_taken(key)
-        if is_repeated and message.sent_bytes in owed:  # it is to know that somebody is here
+        if is_repeated and message.sent_bytes in owed:  # proves that this broker is alive
             granted = self._granted.get(key, 0)
             self._machine.send(peer, WindowUpdate(message.origin, message.again, granted))
 

@@ -74,7 +74,7 @@ class Links:
                 self._said[peer] = said
                 yield peer, said
 
-    # ------------------------------------------------------------ ways
+    # ------------------------------------------------------------ receivers
 
     def down(self, stream: StreamId, cell: Cell, *, sideways: bool = True) -> tuple[Way, ...]:
         """Return the receivers for a cell below: one broker, unless no broker reaches all cells.
@@ -128,7 +128,7 @@ class Links:
                 covered |= direct
                 yield each, cell
 
-    # ------------------------------------------------------------ who gets where
+    # ------------------------------------------------------------ reachable cells
 
     def _present(self, cell: Cell) -> list[BrokerNumber]:
         return [each for each in self._routes.linked(cell) if self._has_session(each)]

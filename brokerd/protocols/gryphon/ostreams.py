@@ -71,14 +71,14 @@ class Ostreams:
             part = wanted.after(final) if wanted is not None else None
             for peer, further in ways:
                 whose = cell
-                if further != EVERYWHERE:  # another cell may lack what this one is done with
+                if further != EVERYWHERE:  # other cells may lack acknowledged events
                     part, whose = run.after(final), EVERYWHERE
                     final = stream.knowledge.final
                 if part is None:
                     if wanted is None:
                         self._tell_silence(stream, cell, peer, end)
                     continue
-                if not self._flow.may_tell(peer, stream.identity):  # it finds out, and asks
+                if not self._flow.may_tell(peer, stream.identity):  # it detects the gap, and asks
                     self._flow.missed(peer, stream.identity, further)
                     continue
                 start = self._bracket(stream, whose, peer, part.first, part.first)
@@ -134,7 +134,7 @@ class Ostreams:
         for cell in stream.children if self._filters.is_on else ():
             done = stream.done_by(cell)
             first = events.after(done)
-            # Else the same event would be matched anew with each one that comes behind it.
+            # Otherwise every later event would match the same event again.
             if first == done + 1 and stream.waits_for.get(cell) == (first, self._filters.changes):
                 continue
             through = stream.knowledge.horizon(done)
@@ -201,7 +201,7 @@ class Ostreams:
             self._machine.send(peer, each)
         self._flow.sent(peer, message.run, again=message.again)
 
-    # ------------------------------------------------------------ what nobody wants
+    # ------------------------------------------------------------ unwanted events
 
     def let_go(self, stream: Stream) -> None:
         """Release unwanted events that no cell will acknowledge.

@@ -402,7 +402,7 @@ class Relay:
                     self.acks.pass_on(stream, cell)
                 self.settle(stream)
 
-    # ------------------------------------------------------------ who may say what
+    # ------------------------------------------------------------ checks of messages
 
     def _check_known(
         self,

@@ -77,7 +77,7 @@ class Stream:
         self.asked = IntervalSet()
         self._asked_until: deque[tuple[int, int, Instant]] = deque()
 
-    # ------------------------------------------------------------ who is done
+    # ------------------------------------------------------------ acks
 
     def done_by(self, child: Cell) -> int:
         """Return the tick through which a cell and all cells below have acknowledged."""

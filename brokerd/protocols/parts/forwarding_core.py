@@ -111,7 +111,7 @@ class ForwardingCore(EventMachine):
         for peer in ended:
             self.neighbour_went(peer)
 
-    # ------------------------------------------------------------ what a protocol does
+    # ------------------------------------------------------------ overrides of a protocol
 
     @abstractmethod
     def routing_statistics(self) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import Buffer, PublicationRun
 
 _HEAD: Final = struct.Struct(">QQQQIIIB")
-# source, first sequence, publications, attribute blobs, bytes of each payload, what follows
+# source, first sequence, publications, attribute blobs, bytes per payload, flags of what follows
 _STEPS, _PLACES, _LENGTHS = 1, 2, 4
 
 

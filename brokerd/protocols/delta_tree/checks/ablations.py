@@ -122,7 +122,7 @@ ABLATIONS: dict[str, Ablation] = {
     "M17": Ablation(
         mutants=("M17",),
         row="links-beyond-chain",
-        settings=("profile=paper", "assist=off"),  # a relayed session brings what was not told
+        settings=("profile=paper", "assist=off"),  # a relayed session brings the rest
     ),
     "late-and-source-cut": Ablation(
         row="links",

@@ -144,7 +144,7 @@ class AwarenessChecker:
     ) -> None:
         """I8, I16: the receiver has the subscriptions that the sender routes a publication by."""
         here = self._memories[broker.number]
-        # Who thaws may find what a peer sent before it restarted.
+        # A thawed broker may find messages of a peer from before its restart.
         sender = self._of_incarnations[peer, here.peers[peer]]
         unknown = [
             subscription

@@ -186,7 +186,7 @@ def _gates_on_disk(memory: _Memory, source: SourceId, sequences: range) -> Itera
     for sequence in sequences:
         notifier = memory.notifiers.get((source, sequence))
         if notifier is None:
-            continue  # not at its home, or told again
+            continue  # not at its home, or repeated
         memory.notifiers[source, sequence] = None
         home, incarnation, number = notifier.subscription
         for key, row in memory.rows.get(SUBSCRIPTIONS, {}).items():

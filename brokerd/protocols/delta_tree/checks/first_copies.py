@@ -63,11 +63,11 @@ class FirstCopyChecker:
             known.extend(run.sequences)
 
     def _check_disagreement(self, broker: BrokerView, event: MessageReceived, details: Any) -> None:
-        """I6: no disagreement without a restart, except on publications that nobody behind is owed.
+        """I6: no disagreement without a restart, except on publications not owed behind.
 
         A subscription may be in the table here and not yet at a broker of the window. A publication
-        that the other broker has stamped and not forwarded for it may arrive later than its stamp
-        indicates; it lies below the cut of the subscription, and is never delivered.
+        that the other broker has stamped and not forwarded for the subscription may arrive later
+        than the stamp indicates; it lies below the cut of the subscription, and is never delivered.
         """
         run = event.message.run
         disputed = [s for s in run.sequences if details["first"] <= s <= details["last"]]

@@ -84,7 +84,7 @@ class Outlook:
         """Return True if the broker had no path to a source's broker at some moment since then."""
         path = self._tree.path(self._broker, source)
         first = max(0, bisect_right(self._moments, since) - 1)
-        if source >= newcomers:  # it knows what those before it know
+        if source >= newcomers:  # it has the subscriptions of brokers before it
             return any(unreachable & set(path) for unreachable in self._past[first:])
         end = path[min(len(path) - 1, self._radius)]
         return any(end in unreachable for unreachable in self._past[first:])

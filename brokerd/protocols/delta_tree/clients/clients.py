@@ -261,7 +261,7 @@ class Clients(ClientService[Client, LocalSubscription]):
 
         if changes:
             self._state.commit(changes, on_disk)
-        else:  # what has ended before, unasked, may not be on disk yet
+        else:  # earlier ends may not be on disk yet
             self._state.when_written(then)
 
     # ------------------------------------------------------------ requests
@@ -342,7 +342,7 @@ class Clients(ClientService[Client, LocalSubscription]):
                 self._all_done(client, client.source) or self._is_logged(client.source)
             )
             if done and self._attached.pop(client.name, None) is not None:
-                # Told before it was on disk, a restart would wait for who never comes back.
+                # An answer before the write would make a restart wait for a departed client.
                 change = Change(ATTACHED, client.name, None)
                 self._state.commit([change], lambda: self._answer_ended(client, session, 0))
             else:

@@ -212,7 +212,7 @@ class Publications:
             self._state.counters["publications_withheld"] += len(part)
             self.windows.withhold(local, part, partition, tuple(entries))
         if len(places_by_audience) > 1:
-            # Who is slow to take its part must not keep what everybody else has.
+            # A slow receiver of one part must not keep the parts of all others.
             for entry in made:
                 entry.let_go_of_frame()
 

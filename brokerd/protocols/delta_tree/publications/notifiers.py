@@ -81,7 +81,7 @@ class Notifiers:
             self._received[source] = sequence
             replacement = Replacement.of(message)
             if self._state.has_left(message.subscription.home):
-                self._queue.confirm(receipt)  # in the name of who is not there to be told
+                self._queue.confirm(receipt)  # in the name of the departed home
             elif message.subscription.home == self._state.broker:
                 entry = self._add(message, [receipt])
                 self._unheard.on_notifier(

@@ -304,7 +304,7 @@ class PublicationQueue:
             if destinations:
                 self._reroute_entry(entry, destinations, sends)
             else:
-                self._end_if_done(entry)  # all it was for has left, and who was to confirm that
+                self._end_if_done(entry)  # its whole audience has left
         for hop, transfers in sends.items():
             self._send_again(hop, transfers)
 

@@ -121,7 +121,7 @@ class AssistedDeltaTree(CoreWrapper):
         self._waits_ns: dict[BrokerNumber, int] = {}
         self._numbers = 0
         self.is_busy = False
-        # See DeliveryProtocol: the core's, which comes back here for what may concern relays.
+        # See DeliveryProtocol: the core's, which calls `handle_relayed` if relays are affected.
         self.handle: Callable[[Event, Instant], list[Effect]] = core.handle
         self.next_deadline: Callable[[], Instant | None] = core.next_deadline
         core.deadlines.append(self._direct_again)
@@ -144,7 +144,7 @@ class AssistedDeltaTree(CoreWrapper):
             "own": self._on_own,
         }
 
-    # ------------------------------------------------------------ what a driver asks for
+    # ------------------------------------------------------------ for the driver
 
     def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
         """Handle an event while sessions are relayed, or may be relayed after it."""
@@ -226,7 +226,7 @@ class AssistedDeltaTree(CoreWrapper):
         peer = event.peer
         assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
         if peer in self._relayed:
-            return  # what matters to the core is that it has a session
+            return  # the core has a session
         self._step(event)
         self._review()
         asked = self._asked.get(peer)
@@ -247,7 +247,7 @@ class AssistedDeltaTree(CoreWrapper):
         self._candidates.clear()
         was_relayed = gone in self._relayed
         self._step(event)
-        if was_relayed:  # what was to take the place of the relayed session may be under way
+        if was_relayed:  # a direct attempt may be under way
             self._effects.append(CloseSession(gone, DEPARTED))
         self._withdraw(gone)
         self._waits_ns.pop(gone, None)
@@ -321,7 +321,7 @@ class AssistedDeltaTree(CoreWrapper):
             if relayed is not None and (relayed.name, relayed.relay) == (message.name, peer):
                 return
             if not self.core.sessions.knows(asker):
-                return  # one of us does not know yet who has joined or left; it will ask again
+                return  # the topologies differ for a moment; the asker repeats
             self._offers[asker, peer] = _Offer(message.name, message.incarnation)
             self._review()
             return

@@ -165,7 +165,7 @@ class Sessions:
         """Update the wanted and the active sessions; dial newly wanted brokers.
 
         Returns:
-            The nodes whose session became active and ready, nearest first.
+            The nodes with a session that became active and ready, nearest first.
 
         Paper: [DFT11] §II lines 284-304, §IV lines 356-361.
         """

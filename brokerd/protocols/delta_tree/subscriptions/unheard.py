@@ -149,7 +149,7 @@ class Unheard:
             done()
             return
         if not touched:
-            # Another way may have told of it before, and what that changed be still under way.
+            # A notifier on another path may have come first, and its change be under way still.
             self._state.when_written(done)
             return
         received = self._sequences.all_received().items()

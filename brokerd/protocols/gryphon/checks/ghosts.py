@@ -131,7 +131,7 @@ class GhostChecks(ProtocolChecks):
         """See ProtocolChecks."""
         self._stepped[broker.number] = broker
         if type(event) is Started and event.lineage:
-            self._lossy[broker.number] = None  # what it lost is silent from now on, and announced
+            self._lossy[broker.number] = None  # lost events are silent from now on, and announced
         self._take_durable(broker, event)
         self._wants.step(broker, event, effects)
         if self._settled.changes != self._wants.changes:
@@ -146,7 +146,7 @@ class GhostChecks(ProtocolChecks):
                     if change.table == RESERVED and effect.token is not None:
                         key = broker.number, broker.incarnation, effect.token
                         self._reserving[key] = change.value
-                self._note_done(broker)  # what it releases it does not know after a restart
+                self._note_done(broker)  # released acks are lost in a restart
             elif type(effect) is Send:
                 if type(effect.message) is Done:
                     for identity, through in effect.message.through:
@@ -170,7 +170,7 @@ class GhostChecks(ProtocolChecks):
         log = self._logs.get(identity, _NOTHING) if identity.broker not in self._lossy else _NOTHING
         return [(tick, log.events[tick][2]) for tick in log.within(after + 1, through + 1)]
 
-    # ------------------------------------------------------------ who is done
+    # ------------------------------------------------------------ acks
 
     def _note_done(self, broker: BrokerView) -> None:
         """Record the acks of a broker's clients, which survive the broker's crash."""
@@ -187,7 +187,7 @@ class GhostChecks(ProtocolChecks):
     def _check_final(self, broker: BrokerView, stream: Stream) -> None:
         identity, final = stream.identity, stream.knowledge.final
         log, key = self._logs.get(identity, _NOTHING), (broker.number, identity)
-        # Behind the last one on disk more events may come.
+        # More events may follow the last one on disk.
         before, through = self._settled.final.get(key, 0), min(final, log.last)
         if through <= before:
             return
@@ -238,7 +238,7 @@ class GhostChecks(ProtocolChecks):
             log.add(run, first)
             self._durable[run.source] = max(run.last, self._durable.get(run.source, 0))
 
-    # ------------------------------------------------------------ what brokers know and say
+    # ------------------------------------------------------------ knowledge and messages
 
     def _look_at(self, broker: BrokerView, stream: Stream) -> None:
         knowledge, identity = stream.knowledge, stream.identity

@@ -138,8 +138,8 @@ class GryphonPlanning(ProtocolPlanning):
         """
         chosen: GryphonParameters = parameters
         join_ns = 2 * chosen.retry_limit_ns if chosen.is_total else 0
-        # Where a window is a few events, what was held takes a round trip for each few, and so
-        # does what is asked for again.
+        # In a window of a few events, held publications take a round trip per window, and so do
+        # repeated requests.
         held_ns = 60_000 * MILLISECOND_NS if chosen.send_window_bytes < 10_000 else 0
         answered_ns = 20_000 * MILLISECOND_NS if chosen.answer_window_bytes < 10_000 else 0
         return (

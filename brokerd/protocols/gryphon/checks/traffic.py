@@ -126,7 +126,7 @@ class TrafficChecks(ProtocolChecks):
                 self._check_done(broker, effect.peer, message)
             if type(event) is MessageReceived and isinstance(event.peer, int):
                 self._check_way(broker, event.peer, heard, effect.peer, message)
-        # Only now: what was asked twice while a log was read is answered twice in one step.
+        # Only now: a nack repeated while a log was read is answered twice in one step.
         for wanted, ranges in answered:
             for start, end in ranges:
                 wanted.remove(start, end)
@@ -213,7 +213,7 @@ class TrafficChecks(ProtocolChecks):
         for piece in stream.subend.gaps.pieces:
             yield piece.start, piece.end
 
-    # ------------------------------------------------------------ ways
+    # ------------------------------------------------------------ paths
 
     def _check_way(
         self, broker: BrokerView, sender: BrokerNumber, heard: object, peer: int, message: object
@@ -228,7 +228,7 @@ class TrafficChecks(ProtocolChecks):
             what = f"{broker.name} heard {heard} from {sender}, and says it to {peer}"
             raise InvariantViolated("way back", what[:300])
 
-    # ------------------------------------------------------------ who is done
+    # ------------------------------------------------------------ acks
 
     def _check_done(self, broker: BrokerView, peer: BrokerNumber, message: Done) -> None:
         core = broker.core

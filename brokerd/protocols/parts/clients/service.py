@@ -383,7 +383,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         if client.session == session:
             self._machine.send(client.name, Unsubscribed(number))
 
-    # ------------------------------------------------------------ what a protocol does
+    # ------------------------------------------------------------ overrides of a protocol
 
     @abstractmethod
     def _new_client(self, name: ClientId) -> Client:

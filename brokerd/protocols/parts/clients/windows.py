@@ -118,7 +118,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             begins_after = local.begins_after.get(delivery.left.source, 0)
             mine_again = local in delivery.subscriptions and delivery.instead is None
             if mine_again and begins_after >= delivery.left.first:
-                # What the client has, as its Connect said, came again after a restart here.
+                # Publications that the client's Connect reported arrived again after a restart.
                 remaining = delivery.left.after(begins_after)
                 if remaining is None:
                     self._end_part(delivery.parcel)
@@ -285,8 +285,8 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             sequences = delivery.left.sequences
             sent = outlet.sent.setdefault(delivery.left.source, deque())
             if sent and sent[-1].left.sequences[-1] >= sequences[0]:
-                # For another subscription. An acknowledgement names numbers only: what is out
-                # must be acknowledged first, or nobody could say which copy one is for.
+                # For another subscription. An acknowledgement names numbers only: the copy that was
+                # sent comes first, or an acknowledgement could be for either copy.
                 break
             outlet.waiting.popleft()
             sent.append(delivery)
