@@ -32,11 +32,7 @@ OURS = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 # Every package of brokerd may import these.
 _BASE = ("brokerd.errors", "brokerd.config", "brokerd.text", "brokerd.units")
 
-_NOT_DEPLOYED = (
-    "brokerd.named_bugs",
-    "brokerd.protocols.*.mutants",
-    "brokerd.protocols.*.checks",
-)
+_NOT_DEPLOYED = ("brokerd.protocols.*.checks",)
 
 _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.definition",
@@ -95,13 +91,13 @@ LAYERS = (
         ours=("brokerd.model", "brokerd.errors", "brokerd.text", "brokerd.units"),
     ),
     Layer(
-        "brokerd.named_bugs",
+        "brokerd.simulator.anchors",
         "it changes the source of anything, and is not a part of anything",
     ),
     Layer(
-        "brokerd.protocols.*.mutants",
-        "it is data about the source, which no product code may have",
-        ours=("brokerd.named_bugs",),
+        "brokerd.simulator.named_bugs",
+        "it changes the source of anything, and is not a part of anything",
+        ours=("brokerd.errors", "brokerd.simulator.anchors"),
     ),
     Layer(
         "brokerd.model",
@@ -389,7 +385,6 @@ LAYERS = (
             ours=(
                 *_BASE,
                 *_FOR_ALL_PROTOCOLS,
-                "brokerd.named_bugs",
                 "brokerd.model",
                 "brokerd.history",
                 "brokerd.matching",

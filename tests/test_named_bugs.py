@@ -1,6 +1,9 @@
-"""A named bug is planted in a process, is gone afterwards, and cannot rot unseen."""
+"""A named bug is planted in a process, is gone afterwards, and outlives a change of wording."""
 
+import ast
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -8,9 +11,15 @@ from typing import Any
 
 import pytest
 
-from brokerd import named_bugs
-from brokerd.named_bugs import BugNotFound, Edit, NamedBug, planted
-from brokerd.simulator.checks.protocol_checks import named_bugs as named_bugs_of_protocols
+from brokerd.errors import ConfigError
+from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator import named_bugs
+from brokerd.simulator.anchors import AnchorLost, Edit, Source, functions_of
+from brokerd.simulator.checks.protocol_checks import named_bug, simulated, with_bugs
+from brokerd.simulator.named_bugs import NamedBug, NoCheckout, bugs_of, mistaken_sources, planted
+from tests.named_bugs.rows import ROWS
+
+ROOT = Path(__file__).parents[1]
 
 SOURCE = '''
 """A till."""
@@ -21,6 +30,11 @@ def total(count):
     def each():
         return PRICE
     return each() * count
+
+def both(first, second):
+    first = first + 1
+    second = second + 1
+    return first, second
 
 class Till:
     open = True
@@ -58,17 +72,29 @@ def till(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("till")
 
 
-def bug(text: str, mistaken: str) -> NamedBug:
-    return NamedBug("some", "Nothing.", (Edit("till.py", text, mistaken),))
+def bug(function: str, find: str, replace: str, occurrence: int = 0) -> NamedBug:
+    return NamedBug("some", "Nothing.", (Edit("till.py", function, find, replace, occurrence),))
+
+
+def mistaken(source: str, *where: str | int) -> str:
+    """The function `f` of this source with an edit in it."""
+    find, replace, *occurrence = where
+    edited = Source("some.py", source)
+    number = int(occurrence[0]) if occurrence else 0
+    edited.apply("some", Edit("some.py", "f", str(find), str(replace), number))
+    return ast.unparse(edited.functions["f"]).partition("\n    ")[2]
+
+
+# ---------------------------------------------------------------- planting
 
 
 def test_functions_methods_and_what_decorates_them_are_mistaken_for_a_while(till: Any) -> None:
     bugs = (
-        bug("each() * count", "each() + count"),
-        bug("self.sum > 10", "self.sum > 100"),
-        bug("11 if value", "12 if value"),
-        bug('"till"', '"drawer"'),
-        bug("self.sum = 1\n", "self.sum = 2\n"),
+        bug("total", "each() * count", "each() + count"),
+        bug("Till.full", "self.sum > 10", "self.sum > 100"),
+        bug("Till.full#2", "11 if value else 0", "12 if value else 0"),
+        bug("Till.name", '"till"', '"drawer"'),
+        bug("Till.day", "self.sum = 1", "self.sum = 2"),
     )
     till_now, reference = till.Till(), till.total
     till_now.sum = 50
@@ -88,24 +114,247 @@ def test_functions_methods_and_what_decorates_them_are_mistaken_for_a_while(till
 
 
 @pytest.mark.parametrize(
-    "text, mistaken, why",
+    "function, find, replace, why",
     [
-        ("each() / count", "0", "0 times"),
-        ("self.sum", "0", "4 times"),
-        ("PRICE = 3", "PRICE = 4", "only that"),
-        ("open = True", "open = False", "only that"),
-        ("def name():", "def name(self=0):", "only that"),
-        ("each() * count", "each()  *  count", "only that"),
-        ('return "till"', "return __class__.open", "other names of its surroundings"),
+        ("total", "each() / count", "0", "does not have 'each\\(\\) / count'"),
+        ("both", "1", "2", "2 times '1'"),
+        ("Till.nome", '"till"', "0", "no such function; nearest function: Till.name"),
+        ("Till.day", "self.sum > 10", "0", "nearest function: Till.full"),
+        ("total", "each() * count", "each()  *  count", "changes nothing"),
+        ("total", "each() * count", "each() * price", "no name 'price'"),
+        ("Till.name", '"till"', "__class__.open", "other names of its surroundings"),
     ],
 )
-def test_a_row_that_does_not_fit_is_an_error(till: Any, text: str, mistaken: str, why: str) -> None:
-    with pytest.raises(BugNotFound, match=why), planted([bug(text, mistaken)]):
+def test_a_row_that_does_not_fit_is_a_lost_anchor(
+    till: Any, function: str, find: str, replace: str, why: str
+) -> None:
+    lost = pytest.raises(AnchorLost, match=f"some: anchor lost in till.py, {function}: .*{why}")
+    with lost, planted([bug(function, find, replace)]):
         pass
     assert till.total(1) == 3
 
 
+def test_a_module_that_is_not_there_is_a_lost_anchor(till: Any) -> None:
+    gone = NamedBug("some", "Nothing.", (Edit("drawer.py", "f", "1", "2"),))
+    with pytest.raises(AnchorLost, match=r"drawer\.py, f: no such module"), planted([gone]):
+        pass
+
+
+# ---------------------------------------------------------------- matching
+
+
+def test_formatting_comments_docstrings_and_names_do_not_matter() -> None:
+    find = "for each in items:\n    found += [each.value, *(one for one in more)]"
+    renamed = '''
+def f(things, found, others):
+    """Another sentence."""
+    for thing in things:  # a comment
+        found += [
+            thing.value,
+            *(other for other in others),
+        ]
+'''
+    assert mistaken(renamed, find, "found += [items, more]") == "\n    ".join(
+        ('"""Another sentence."""', "found += [things, others]")
+    )
+
+
+@pytest.mark.parametrize(
+    "source, find, replace, result",
+    [
+        ("def f(a):\n    return a + 1", "b + 1", "b", "return a"),
+        ("def f(a, b):\n    return a + 1", "b + 1", "b", ""),
+        ("def f(a, b):\n    return a + 1, b + 1", "c + 1", "c", ""),
+        ("def f(a):\n    return a + a", "b + c", "b", ""),
+        ("def f(a, b):\n    return a + b", "c + c", "c", ""),
+        ("def f(a):\n    return a.x", "b.y", "b", ""),
+        ("def f(a):\n    return len(a)", "max(a)", "0", ""),
+        ("def f(a):\n    return g(a)", "h(a)", "0", ""),
+        ("def f(a):\n    return [x + 1 for x in a], x", "y + 1", "y", "return ([x for x in a], x)"),
+        ("def f(a):\n    a.b = 1\n    return a.b", "a.b", "0", "a.b = 1\n    return 0"),
+        ("def f(a):\n    if a:\n        g(a)", "g(a)", "", "if a:\n        pass"),
+        ("def f(a):\n    g(a)\n    h()\n    return a", "g(a)\nh()", "", "return a"),
+        (
+            "def f(a):\n    g(a)\n    return a",
+            "g(a)",
+            "a = 1\ng(2)",
+            "a = 1\n    g(2)\n    return a",
+        ),
+        ("def f(a):\n    return True", "1", "0", ""),
+        ('def f(a):\n    return f"{a}", a', "a", "0", "return (f'{a}', 0)"),
+    ],
+)
+def test_what_matches_what(source: str, find: str, replace: str, result: str) -> None:
+    if result:
+        assert mistaken(source, find, replace) == result
+        return
+    with pytest.raises(AnchorLost):
+        mistaken(source, find, replace)
+
+
+def test_an_occurrence_is_counted_within_the_function() -> None:
+    source = "def f(a):\n    g(a)\n    g(a)\n    g(a)"
+    assert mistaken(source, "g(a)", "", 2) == "g(a)\n    g(a)"
+    assert mistaken(source, "g(b)", "len(b)", 3) == "g(a)\n    g(a)\n    len(a)"
+    with pytest.raises(AnchorLost, match="only 3 times"):
+        mistaken(source, "g(a)", "", 4)
+    nested = "def f(a):\n    for b in a:\n        g(a)\n    g(a)"
+    assert mistaken(nested, "g(a)", "", 2) == "for b in a:\n        g(a)"
+
+
+def test_context_gives_new_names_to_variables_of_the_replacement() -> None:
+    edited = Source("some.py", "def f(one, other):\n    g(one)\n    return h(other)")
+    edited.apply("some", Edit("some.py", "f", "h(b)", "b, a", context="g(a)"))
+    assert ast.unparse(edited.functions["f"]).endswith("return (other, one)")
+    edited = Source("some.py", "def f(one, other):\n    g(one)\n    return h(one)")
+    with pytest.raises(AnchorLost, match=r"does not have 'h\(b\)'"):
+        edited.apply("some", Edit("some.py", "f", "h(b)", "b, a", context="g(a)"))
+
+
+# ------------------------------------------------- rewording, reformatting, renaming
+
+
+def _all_bugs() -> Iterator[NamedBug]:
+    for protocol in DEFINITIONS:
+        yield from bugs_of(protocol).values()
+    for row in ROWS:
+        yield row.bug
+
+
+def _most_mistaken(count: int) -> list[str]:
+    counts = Counter(edit.module for bug in _all_bugs() for edit in bug.edits)
+    return [module for module, _ in counts.most_common(count)]
+
+
+@pytest.mark.parametrize("module", _most_mistaken(10))
+def test_rewording_reformatting_and_renaming_lose_no_anchor(module: str, tmp_path: Path) -> None:
+    bugs = [
+        NamedBug(each.name, each.leaves_out, edits)
+        for each in _all_bugs()
+        if (edits := tuple(edit for edit in each.edits if edit.module == module))
+    ]
+    assert len(bugs) >= 5
+    text = (ROOT / module).read_text(encoding="utf-8")
+    reworded = _reworded(text, {edit.function for each in bugs for edit in each.edits})
+    assert reworded != text
+    (tmp_path / module).parent.mkdir(parents=True)
+    (tmp_path / module).write_text(reworded, encoding="utf-8")
+    for each in bugs:
+        before = ast.parse(mistaken_sources([each])[module])
+        after = ast.parse(mistaken_sources([each], tmp_path)[module])
+        for name in functions_of(before):
+            assert _shape(functions_of(after)[name]) == _shape(functions_of(before)[name]), each
+
+
+def _reworded(text: str, functions: set[str]) -> str:
+    """Other docstrings, no comments, other line breaks, and a renamed variable per function."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(
+            node
+        ):
+            node.body[0] = ast.Expr(ast.Constant("Something else entirely."))
+    renamed = 0
+    for name, function in functions_of(tree).items():
+        if name not in functions:
+            continue
+        counts: dict[str, int] = {}
+        for each in ast.walk(function):
+            if isinstance(each, ast.Name | ast.arg):
+                found = each.id if isinstance(each, ast.Name) else each.arg
+                counts[found] = counts.get(found, 0) + 1
+        bound = [each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)]
+        stored = (each for each in ast.walk(function) if isinstance(each, ast.Name))
+        bound += [each.id for each in stored if isinstance(each.ctx, ast.Store)]
+        local = [each for each in dict.fromkeys(bound) if each != "self"]
+        if local:
+            _rename(function, max(local, key=lambda each: counts[each]), "some_other_name")
+            renamed += 1
+    assert renamed, "no function has a local variable"
+    return "# A comment.\n" + ast.unparse(tree).replace("\n    def ", "\n\n\n    # More.\n    def ")
+
+
+def _rename(function: ast.AST, old: str, new: str) -> None:
+    for each in ast.walk(function):
+        if isinstance(each, ast.Name) and each.id == old:
+            each.id = new
+        elif isinstance(each, ast.arg) and each.arg == old:
+            each.arg = new
+
+
+def _shape(function: ast.AST) -> str:
+    """A function without docstrings, its names numbered in the order in which they appear."""
+    names: dict[str, str] = {}
+    for each in ast.walk(function):
+        if isinstance(each, ast.Name):
+            each.id = names.setdefault(each.id, str(len(names)))
+        elif isinstance(each, ast.arg):
+            each.arg = names.setdefault(each.arg, str(len(names)))
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str) and " " in each.value:
+            each.value = ""
+    return ast.dump(function)
+
+
+# ---------------------------------------------------------------- data
+
+
 def test_every_bug_of_a_protocol_says_in_a_sentence_what_it_leaves_out() -> None:
-    for bug in named_bugs_of_protocols().values():
-        assert bug.leaves_out[0].isupper(), bug.name
-        assert bug.leaves_out.endswith("."), bug.name
+    for protocol in DEFINITIONS:
+        for bug in bugs_of(protocol).values():
+            assert bug.leaves_out[0].isupper(), bug.name
+            assert bug.leaves_out.endswith("."), bug.name
+
+
+def test_the_names_of_rows_beside_the_protocols_are_unique() -> None:
+    names = [row.name for row in ROWS]
+    assert len({*names}) == len(names)
+
+
+def test_canaries_and_ablations_have_rows() -> None:
+    for protocol in DEFINITIONS:
+        found = simulated(protocol)
+        of_ablations = {name for each in found.ablations.values() for name in each.mutants}
+        assert {*found.canaries, *of_ablations} <= {*bugs_of(protocol)}
+
+
+ROW = '[[bug]]\nname = "x"\nleaves_out = "Nothing."\n'
+EDIT = '[[bug.edit]]\nmodule = "m.py"\nfunction = "f"\nfind = "1"\nreplace = ""\n'
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("[[bug]", r"some\.toml: "),
+        ("[[bug]]\n", r"some\.toml: bug 1: name = None"),
+        (ROW + EDIT + ROW + EDIT, "two bugs are called 'x'"),
+        (ROW, r"x: no \[\[bug\.edit\]\]"),
+        ('[[bug]]\nname = "x"\n' + EDIT, "x: leaves_out = None; text is needed"),
+        (ROW + EDIT.replace('"1"', "1"), "x: find = 1; text is needed"),
+        (ROW + EDIT + "occurrence = -1\n", "x: occurrence = -1; a number from 1"),
+        (ROW + EDIT + "occurence = 1\n", "x: no key 'occurence' of an edit"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(
+    text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tests/named_bugs").mkdir(parents=True)
+    (tmp_path / "tests/named_bugs/some.toml").write_text(text)
+    monkeypatch.setattr(named_bugs, "_ROOT", tmp_path)
+    with pytest.raises(ConfigError, match=why):
+        bugs_of.__wrapped__("some")
+
+
+def test_without_a_source_checkout_no_bug_is_planted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named_bugs, "_ROOT", tmp_path)
+    with pytest.raises(NoCheckout, match="data of a source checkout: tests/named_bugs is not here"):
+        bugs_of.__wrapped__("gryphon")
+    with with_bugs((), "gryphon"):  # reads nothing
+        pass
+
+
+def test_a_name_is_that_of_the_own_protocol_first() -> None:
+    assert named_bug("M01-horizon-ignored", "durable") is bugs_of("gryphon")["M01-horizon-ignored"]
+    with pytest.raises(ConfigError, match="no named bug 'M01-horizon'; did you mean"):
+        named_bug("M01-horizon", "durable")

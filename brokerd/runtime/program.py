@@ -25,7 +25,7 @@ UNVERSIONED_WIRE_VERSION: Final = 27
 PACKAGES: Final = ("bench", "brokerd", "fault_injection")
 NOT_ON_HOSTS: Final = re.compile(
     r"bench/(papers|components|control_traffic)/.*"
-    r"|brokerd/(simulator/.*|named_bugs\.py|protocols/\w+/(mutants\.py|checks/.*))"
+    r"|brokerd/(simulator/.*|protocols/\w+/checks/.*)"
 )
 """Sources of these packages that only the simulator or the controller needs."""
 _SHOWN_DIGITS: Final = 8

@@ -156,7 +156,7 @@ def simulate_schedule(
         recorder: receives all records; each publisher publishes a fence for the recorder once all
             subscriptions have started, and another fence at the end.
     """
-    with with_bugs(mutants):
+    with with_bugs(mutants, protocol):
         cluster = SimulatedCluster(
             topology,
             protocol,

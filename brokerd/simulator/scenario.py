@@ -42,7 +42,7 @@ from brokerd.protocols.interface import (
     MessageReceived,
 )
 from brokerd.protocols.registry import DEFINITIONS, read_topology
-from brokerd.simulator.checks.protocol_checks import simulated, with_bugs
+from brokerd.simulator.checks.protocol_checks import simulated
 from brokerd.simulator.checks.wording import Wording
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
@@ -64,17 +64,13 @@ class ScenarioError(ConfigError):
     """A scenario that cannot be played; names the line and the valid words; the user's fault."""
 
 
-def play_scenario(text: str, mutants: frozenset[str] = frozenset()) -> str:
+def play_scenario(text: str) -> str:
     """Return the scenario with the present results of its commands in place of the written results.
-
-    Args:
-        mutants: named bugs of every broker.
 
     Raises:
         ScenarioError: a command that is unknown or cannot be performed.
     """
-    with with_bugs(mutants):
-        return _played(text, _Player())
+    return _played(text, _Player())
 
 
 def _played(text: str, player: "_Player") -> str:

@@ -436,8 +436,8 @@ def _seeds(text: str) -> tuple[int, int]:
 
 
 def _mutant(name: str) -> str:
-    from brokerd.simulator.checks.protocol_checks import named_bugs
+    from brokerd.simulator.checks.protocol_checks import bug_names
 
-    if name not in named_bugs():
-        raise UserError(f"no mutant called {shown(name)}{nearest(name, [*named_bugs()])}")
+    if name not in bug_names():
+        raise UserError(f"no mutant called {shown(name)}{nearest(name, bug_names())}")
     return name

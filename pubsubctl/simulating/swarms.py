@@ -10,8 +10,9 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT
 from brokerd.simulator.checks.marks import Reached, in_words, reached
-from brokerd.simulator.checks.protocol_checks import marks_of, named_bugs, simulated
-from brokerd.simulator.search.ablations import SEEDS, Caught, ablations, catch_all
+from brokerd.simulator.checks.protocol_checks import marks_of, simulated
+from brokerd.simulator.named_bugs import NoCheckout, has_data
+from brokerd.simulator.search.ablations import SEEDS, Caught, ablations, catch_all, left_out
 from brokerd.simulator.search.campaign import ROWS, Setting
 from brokerd.simulator.search.canary import CanaryReport, canaries_among, run_canary
 from brokerd.simulator.search.ledger import Campaign, in_one_line, with_caught, with_runs
@@ -21,7 +22,13 @@ from brokerd.simulator.search.shrink import shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_swarm
 from pubsubctl.console.console import Result, grouped
 from pubsubctl.console.invocation import Invocation
-from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
+from pubsubctl.errors import (
+    IntegrityError,
+    PubsubctlError,
+    UserError,
+    VerdictInvalid,
+    VerdictUnknown,
+)
 from pubsubctl.hosts.files import shown
 from pubsubctl.simulating.failing_seeds import SHOWN, further_seeds
 from pubsubctl.simulating.ledger_file import campaign_of, read_ledger, update_ledger
@@ -60,7 +67,8 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     )
     plain = options == SwarmOptions()
     seeds = range(swarm.first, swarm.last + 1)
-    with_canaries = plain and bool(simulated(swarm.protocol).canaries)
+    wants_canaries = plain and bool(simulated(swarm.protocol).canaries and canaries_among(seeds))
+    with_canaries = wants_canaries and has_data()
     with call.console.progress() as progress:
         progress.phase(f"simulating {swarm.protocol}")
         reports = []
@@ -95,6 +103,8 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     if canaries:
         seen = sum(canary.failed_at >= 0 for canary in canaries)
         sentences.append(f"{seen} of {len(canaries)} canaries failed, as they must")
+    if wants_canaries and not with_canaries:
+        sentences.append(f"no canaries: {NoCheckout()}")
     if differing is not None:
         sentences.append(
             f"{len(seeds) - len(differing)} of {len(seeds)} seeds went the same way twice"
@@ -200,6 +210,8 @@ def simulate_mutants(
     for name in names:
         if name not in ablations():
             raise UserError(f"no mutant called {shown(name)}{nearest(name, tuple(ablations()))}")
+    if not has_data():
+        raise NoCheckout
     read_ledger(ledger)  # refuses an invalid ledger before anything runs
     commit = campaign_of(DEFAULT).commit
     chosen = names or tuple(ablations())
@@ -213,9 +225,9 @@ def simulate_mutants(
     rows = [
         (
             one.name,
-            _left_out(one.name),
-            str(one.first_seed) if one.rule else f"none of {one.tried}",
-            one.rule or ablations()[one.name].unseen or "not seen",
+            left_out(one.name),
+            str(one.first_seed) if one.rule else "" if one.lost else f"none of {one.tried}",
+            one.rule or (one.lost and "anchor lost") or ablations()[one.name].unseen or "not seen",
             one.command if one.rule else "",
         )
         for one in caught
@@ -224,9 +236,9 @@ def simulate_mutants(
         document={
             "schema": "pubsubctl/mutants/1",
             "mutants": [
-                {"mutant": one.name, "leaves_out": _left_out(one.name),
+                {"mutant": one.name, "leaves_out": left_out(one.name),
                  "first_seed": one.first_seed, "rule": one.rule,
-                 "tried": one.tried, "command": one.command}
+                 "tried": one.tried, "command": one.command, "lost": one.lost}
                 for one in caught
             ],
         },
@@ -234,17 +246,13 @@ def simulate_mutants(
             ("MUTANT", "LEAVES OUT", "FIRST SEED", "BREAKS", "REPEAT WITH"), rows
         ),
         because=tuple(
-            VerdictInvalid(f"mutant {one.name} was not seen in {one.tried} seeds")
+            IntegrityError(one.lost)
+            if one.lost
+            else VerdictInvalid(f"mutant {one.name} was not seen in {one.tried} seeds")
             for one in caught
-            if not one.rule and not ablations()[one.name].unseen
+            if one.lost or not (one.rule or ablations()[one.name].unseen)
         ),
     )  # fmt: skip
-
-
-def _left_out(ablation: str) -> str:
-    """Return the rules that an ablation leaves out by bugs or settings."""
-    chosen = ablations()[ablation]
-    return " ".join([*(named_bugs()[name].leaves_out for name in chosen.mutants), *chosen.settings])
 
 
 def check_settings(settings: tuple[str, ...], protocol: str) -> None:
@@ -371,7 +379,9 @@ def _complaints(wrong: Iterable[SeedReport], options: SwarmOptions) -> Iterator[
 
 def _survivors(canaries: list[CanaryReport]) -> Iterator[PubsubctlError]:
     for canary in canaries:
-        if canary.failed_at < 0:
+        if canary.lost:
+            yield IntegrityError(f"canary {canary.seed}: {canary.lost}")
+        elif canary.failed_at < 0:
             yield VerdictInvalid(
                 f"canary {canary.seed}: {canary.mutant} was not seen in {canary.tries} "
                 f"seeds; pubsubctl simulate swarm --mutant {canary.mutant} "

@@ -8,7 +8,7 @@ import pytest
 
 from results.reference.reading import judge_folder
 from tests.end_to_end.conftest import Lab
-from tests.foreign.tree import FILES, FOLDER, bugs, make_tree, plant
+from tests.foreign.tree import FILES, FOLDER, make_tree, plant
 
 pytestmark = pytest.mark.end_to_end
 
@@ -58,7 +58,7 @@ def test_a_foreign_protocol_is_loaded_broken_and_judged_and_a_bug_in_it_is_seen(
 
     tree = ring.folder / "mistaken"
     shutil.copytree(ring.environment["PYTHONPATH"], tree)
-    plant(tree, bugs(tree)["ring-forgets-who-was-away"])
+    plant(tree, "ring-forgets-who-was-away")
     ring.environment["PYTHONPATH"] = str(tree)
     mistaken = ring.call(*load)
     assert mistaken.status == 0, mistaken.err

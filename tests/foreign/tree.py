@@ -1,16 +1,17 @@
 """The project with a protocol that somebody else brings: a folder, and two lines in `registry`."""
 
 import re
-import runpy
 import shutil
 from pathlib import Path
 
-from brokerd.named_bugs import NamedBug
+from brokerd.simulator.named_bugs import bug_of, mistaken_sources, read_rows
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "ring_flood"
 FILES = ("ring.toml", "flood.toml")
 """A topology that it runs on, and a load on that; beside its folder."""
+BUGS = Path(__file__).parent / "ring_flood.bugs.toml"
+"""Its named bugs; in the project they are `tests/named_bugs/ring_flood.toml`."""
 PACKAGES = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 REGISTRY = "brokerd/protocols/registry.py"
 _IMPORT = "from brokerd.protocols.ring_flood.definition import RING_FLOOD\n"
@@ -23,6 +24,8 @@ def make_tree(to: Path) -> Path:
         ignore = shutil.ignore_patterns("__pycache__", "runs")
         shutil.copytree(ROOT / package, to / package, ignore=ignore)
     shutil.copytree(FOLDER, to / "brokerd/protocols/ring_flood")
+    (to / "tests/named_bugs").mkdir(parents=True)
+    shutil.copy(BUGS, to / "tests/named_bugs/ring_flood.toml")
     registry = to / REGISTRY
     text = registry.read_text(encoding="utf-8")
     before = "from brokerd.protocols.interface import DeliveryProtocol\n"
@@ -33,17 +36,9 @@ def make_tree(to: Path) -> Path:
     return to
 
 
-def plant(tree: Path, bug: NamedBug) -> None:
-    """Let every process of that tree have a bug of the protocol's."""
-    for edit in bug.edits:
-        path = tree / edit.file
-        text = path.read_text(encoding="utf-8")
-        assert text.count(edit.text) == 1, f"{bug.name}: {edit.text!r} is not in {edit.file} once"
-        path.write_text(text.replace(edit.text, edit.mistaken), encoding="utf-8")
-
-
-def bugs(tree: Path) -> dict[str, NamedBug]:
-    """The named bugs that the protocol brings."""
-    rows = runpy.run_path(str(tree / "brokerd/protocols/ring_flood/mutants.py"))
-    found: dict[str, NamedBug] = rows["MUTANTS"]
-    return found
+def plant(tree: Path, name: str) -> None:
+    """Give every process of that tree a named bug of the protocol."""
+    rows = read_rows(BUGS)
+    (bug,) = (bug_of(row, BUGS, "leaves_out") for row in rows if row["name"] == name)
+    for module, text in mistaken_sources([bug], tree).items():
+        (tree / module).write_text(text, encoding="utf-8")

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from brokerd.named_bugs import planted
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.interface import DeadlineReached
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.freeze.__main__ import TABLE
 from tests.freeze.canonical import canonical
 from tests.freeze.histories import History, digest_of, histories, steps_of
+
+MUTANTS = bugs_of("gryphon")
 
 GRYPHON = History("swarm", "gryphon", "5")
 

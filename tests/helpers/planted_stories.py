@@ -1,37 +1,50 @@
 """Named bugs beside the protocols': rows that say which story of the suite must see them."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from brokerd.named_bugs import Edit, NamedBug, planted
+from brokerd.simulator.named_bugs import NamedBug, bug_of, planted, read_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A mistake that somebody might make, and what must see it.
+    """A mistake that a change may make, and the story that must see it.
 
     Attributes:
-        file, text, mistaken: as of `Edit`.
+        bug: the mistake.
         story: a test of the suite, as in "tests/client/test_core.py::test_…".
         arguments: its arguments that are no fixtures.
     """
 
-    name: str
-    file: str
-    text: str
-    mistaken: str
+    bug: NamedBug
     story: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any]
 
     @property
-    def bug(self) -> NamedBug:
-        """What is planted."""
-        return NamedBug(self.name, self.story, (Edit(self.file, self.text, self.mistaken),))
+    def name(self) -> str:
+        """The name of the bug."""
+        return self.bug.name
+
+
+def rows_of(path: Path, arguments: Mapping[str, Mapping[str, object]]) -> Iterator[Row]:
+    """Yield the rows of a file of named bugs.
+
+    Args:
+        path: of the file.
+        arguments: those that TOML cannot write, by the name of the bug.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    for row in read_rows(path):
+        more = arguments.get(row["name"], {})
+        yield Row(bug_of(row, path, "story"), row["story"], {**row.get("arguments", {}), **more})
 
 
 _UNINTENDED: Final = (NameError, SyntaxError, ImportError)
@@ -47,7 +60,7 @@ def see_caught(row: Row, request: pytest.FixtureRequest) -> None:
     """Run the story of a row with the bug, and see it fail.
 
     Raises:
-        BugNotFound: the row no longer fits the file that it is about.
+        AnchorLost: the row does not fit its module any more.
     """
     story = _prepared(row, request)
     with planted([row.bug]):

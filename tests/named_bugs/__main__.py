@@ -1,20 +1,46 @@
-"""Prints all named bugs, with what must see each: `python -m tests.named_bugs`."""
+"""Print all named bugs, with what must see each: `python -m tests.named_bugs`.
 
-from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, NOT_SIMULATED
-from brokerd.protocols.delta_tree.mutants import MUTANTS
-from tests.named_bugs.test_caught import ROWS
+A bug that does not fit the source any more is marked, and the exit status is 8.
+"""
+
+import sys
+
+from brokerd.protocols.delta_tree.checks.ablations import NOT_SIMULATED
+from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator.anchors import AnchorLost
+from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.named_bugs import NamedBug, bugs_of, mistaken_functions
+from tests.named_bugs.rows import ROWS
 
 
-def main() -> None:
-    """One line each: name, file, what sees it."""
-    for mutant, bug in MUTANTS.items():
-        files = ", ".join(dict.fromkeys(edit.file for edit in bug.edits))
-        row = ABLATIONS.get(str(mutant))
-        why = NOT_SIMULATED.get(mutant) or (row.unseen if row is not None else "")
-        print(f"{bug.name} | {files} | {why or f'pubsubctl simulate mutants {bug.name}'}")
+def main() -> int:
+    """Print one line for each bug: name, modules, what sees it."""
+    lost = []
+    for protocol in DEFINITIONS:
+        ablations = simulated(protocol).ablations
+        for bug in bugs_of(protocol).values():
+            row = ablations.get(bug.name)
+            command = f"pubsubctl simulate mutants {bug.name}"
+            stories = NOT_SIMULATED.get(bug.name, f"tests/protocols/{protocol}")
+            seen = stories if row is None else row.unseen or command
+            lost += _print(bug, seen)
     for each in ROWS:
-        print(f"{each.name} | {each.file} | {each.story}")
+        lost += _print(each.bug, each.story)
+    for error in lost:
+        print(error, file=sys.stderr)
+    return AnchorLost.exit_status if lost else 0
+
+
+def _print(bug: NamedBug, seen: str) -> list[AnchorLost]:
+    lost = []
+    try:
+        mistaken_functions((bug,))
+    except AnchorLost as error:
+        seen, lost = "ANCHOR LOST", [error]
+    modules = ", ".join(dict.fromkeys(edit.module for edit in bug.edits))
+    print(f"{bug.name} | {modules} | {seen}")
+    return lost
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,12 +14,12 @@ import pytest
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import chain, star
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.paper_stories import names, publish, settled, start
 
 # ---------------------------------------------------------------- abstract and §I

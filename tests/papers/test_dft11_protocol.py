@@ -9,12 +9,12 @@ import pytest
 
 from brokerd.model.identity import PartitionId
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partitions.partition_table import partition_kind
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
 from tests.helpers.cluster import chain, tree
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.paper_stories import names, publish, settled, start
 
 # ---------------------------------------------------------------- §III and §IV

@@ -12,13 +12,14 @@ from bench.papers.mp22.proxy_experiments import CRASH_POINTS, KINDS, SCHEMA, Pro
 from bench.papers.mp22.proxy_runs import run_proxy_experiment
 from bench.papers.mp22.proxy_stories import nested
 from bench.spec.spec import SpecError
-from brokerd.named_bugs import planted
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
+from brokerd.simulator.named_bugs import bugs_of, planted
 from pubsubctl.running.claims import load_claims
 from results.papers.experiment_runs import RAW_TABLES, ExperimentRun
 from results.papers.mp22 import simulated_figures as figures
 from results.tables.schema import TABLES
 from tests.pubsubctl.test_claims import OURS
+
+MUTANTS = bugs_of("multi_proxy")
 
 SMALL: dict[str, dict[str, Any]] = {
     "spread": {

@@ -9,7 +9,7 @@ import brokerd
 from brokerd.protocols.registry import DEFINITIONS
 
 PROTOCOLS = Path(brokerd.__path__[0]) / "protocols"
-UNNAMED = {"definition.py", "mutants.py"}
+UNNAMED = {"definition.py"}
 
 
 @pytest.mark.parametrize("protocol", [*DEFINITIONS])

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 import bench
+from brokerd.simulator import named_bugs
+from brokerd.simulator.anchors import Edit
+from brokerd.simulator.checks import protocol_checks
 from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.named_bugs import NamedBug
 from brokerd.simulator.search import campaign
 from brokerd.simulator.search.seed_report import SeedReport
 from pubsubctl.simulating import failing_seeds, swarms
@@ -281,6 +285,46 @@ def test_mutants_stand_in_a_table_with_their_first_seeds(call: Call, tmp_path: P
     survived = call("simulate", "mutants", "receiver-takes-any-tags", "--runs", "1", *arguments)
     assert survived.status == 1
     assert "was not seen in 1 seeds" in survived.err
+
+
+def test_a_lost_anchor_is_not_a_bug_that_nothing_finds(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = tmp_path / "ledger.json"
+    sound = named_bugs.bugs_of("delta_tree")
+    lost = NamedBug("M21", "Nothing.", (Edit("brokerd/text.py", "no_such", "1", "2"),))
+    monkeypatch.setattr(protocol_checks, "bugs_of", lambda protocol: {**sound, "M21": lost})
+    arguments = ("--processes", "1", "--ledger", str(ledger))
+    answer = call("simulate", "mutants", "M21", "M14", "--runs", "6", *arguments)
+    assert answer.status == 8
+    assert "M21: anchor lost in brokerd/text.py, no_such: no such function" in answer.err
+    assert "was not seen" not in answer.err
+    assert list(json.loads(ledger.read_text())["mutants"]) == ["M14"]
+    swarm = call("simulate", "swarm", "--seeds", "1", "--mutant", "M21", *arguments)
+    assert swarm.status == 8
+    assert "M21: anchor lost in brokerd/text.py" in swarm.err
+
+
+@pytest.mark.parametrize("what", [("mutants", "M21"), ("swarm", "--seeds", "1", "--mutant", "M21")])
+def test_named_bugs_need_a_source_checkout(
+    what: tuple[str, ...], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named_bugs, "_ROOT", tmp_path)
+    monkeypatch.setattr(protocol_checks, "bugs_of", named_bugs.bugs_of.__wrapped__)
+    answer = call("simulate", *what, "--processes", "1")
+    assert answer.status == 2
+    assert "named bugs are data of a source checkout: tests/named_bugs is not here" in answer.err
+
+
+def test_a_swarm_without_mutants_reads_no_named_bugs(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(protocol: str) -> None:
+        raise AssertionError(protocol)
+
+    monkeypatch.setattr(protocol_checks, "bugs_of", refuse)
+    answer = call("simulate", "swarm", "--seeds", "1..2", "--processes", "1")
+    assert answer.status == 0, answer.err
 
 
 def test_an_adversary_takes_parameters(call: Call) -> None:

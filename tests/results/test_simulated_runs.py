@@ -14,11 +14,11 @@ import pytest
 from bench.run.run_directory import RunDirectory, new_run_directory
 from bench.run.simulated import simulate_experiment
 from bench.spec.spec import load_experiment
-from brokerd.protocols.delta_tree.mutants import Mutant
 from fault_injection.schedule.schedule import load_schedule
 from results.checker.checks import Verdict, check_runs
 from results.reference.reading import read_history
 from results.reference.rule import check
+from tests.helpers.delta_tree_bugs import Mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

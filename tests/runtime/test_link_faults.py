@@ -4,9 +4,9 @@ import pytest
 import trio
 
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
 from brokerd.units import SECOND_NS
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.memory_links import LinkedBroker, MemoryNet, copy, joined, nursery_of_the_test
 from tests.helpers.virtual_time import in_virtual_time
 

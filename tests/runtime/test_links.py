@@ -10,11 +10,11 @@ import trio
 from brokerd.config import SessionParameters
 from brokerd.model.client_messages import Deliveries
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
 from brokerd.sessions.session import client_hello
 from brokerd.wire.codec import encode
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.memory_links import LinkedBroker, MemoryNet, copy, joined, nursery_of_the_test
 from tests.helpers.raw_peer import RawPeer, raw_peer
 from tests.helpers.virtual_time import in_virtual_time

@@ -1,7 +1,7 @@
 """What waits for a peer: whole frames in order, heartbeats first, a bound, and no half frame."""
 
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.sessions.outbox import Outbox
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 
 def filled(*frames: bytes, limit: int = 1_000) -> Outbox:

@@ -10,7 +10,6 @@ import pytest
 
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.overlay.generate import chain
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.search.adversary import (
@@ -24,6 +23,7 @@ from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.shrink_history import failure_of
 from brokerd.simulator.world.actions import ActedCluster, Scene
 from brokerd.simulator.world.network import Network, SessionEnd
+from tests.helpers.delta_tree_bugs import Mutant
 
 ROOT = Path(__file__).parents[2]
 PROMISED = [name for name, row in CAMPAIGN.items() if row.bound]

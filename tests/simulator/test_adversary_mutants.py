@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
+from tests.helpers.delta_tree_bugs import Mutant
 
 
 class Catch(NamedTuple):

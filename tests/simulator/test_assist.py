@@ -11,12 +11,12 @@ import pytest
 from bench.papers.dft11.stalls import count_stalls, total_stalls
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, chain, star, tree
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 
 class Story:

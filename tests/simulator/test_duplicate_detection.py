@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.search.campaign import Setting
@@ -19,6 +18,7 @@ from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 from brokerd.units import SECOND_NS
 from tests.helpers.cluster import STEADY, chain
+from tests.helpers.delta_tree_bugs import Mutant
 
 LINKS = Setting(delta=1, brokers=8, links_at_once=5, runs=0)
 CRASHES = Setting(delta=1, brokers=8, links_at_once=1, elements_at_once=1, runs=0)

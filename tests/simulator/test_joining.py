@@ -3,11 +3,11 @@
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY, chain, star
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 
 def _settled(cluster: SimulatedCluster) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from brokerd.protocols.delta_tree.checks.ablations import CANARIES
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.checks.protocol_checks import simulated
 from brokerd.simulator.search.ablations import Caught, first_catch
 from brokerd.simulator.search.canary import EVERY, canaries_among, run_canary
@@ -18,6 +17,7 @@ from brokerd.simulator.search.ledger import (
     with_runs,
 )
 from brokerd.simulator.search.swarm import SwarmOptions, run_swarm
+from tests.helpers.delta_tree_bugs import Mutant
 
 CLEAN = Campaign(commit="abc", dirty=False, protocol="delta_tree")
 
@@ -85,7 +85,7 @@ def test_one_seed_in_a_hundred_has_a_canary() -> None:
     assert canaries_among(range(1, 501)) == [99, 199, 299, 399, 499]
 
 
-@pytest.mark.parametrize("place", range(len(CANARIES)), ids=lambda place: CANARIES[place].name)
+@pytest.mark.parametrize("place", range(len(CANARIES)), ids=CANARIES.__getitem__)
 def test_every_canary_fails(place: int) -> None:
     report = run_canary("delta_tree", place * EVERY + EVERY - 1)
     assert report.mutant == CANARIES[place]

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.search.plan import PlanError, read_plan, write_plan
@@ -15,6 +14,7 @@ from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed, run_
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY, chain
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 CORES = os.cpu_count() or 1
 MOVES = SwarmOptions(moves=True)

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.named_bugs import mistaken_functions
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, NOT_SIMULATED
-from brokerd.protocols.delta_tree.mutants import MUTANTS, Mutant, mutated
+from brokerd.simulator.named_bugs import bugs_of, mistaken_functions
 from brokerd.simulator.search.ablations import first_catch
+from tests.helpers.delta_tree_bugs import Mutant, mutated
+
+MUTANTS = bugs_of("delta_tree")
 
 LEDGER = Path(__file__).parents[2] / "results" / "reliability.json"
 TABLE = json.loads(LEDGER.read_text(encoding="utf-8"))["mutants"]

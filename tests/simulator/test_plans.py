@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.search.plan import (
     Failing,
     PlanError,
@@ -19,6 +18,7 @@ from brokerd.simulator.search.plan import (
     write_plan,
 )
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+from tests.helpers.delta_tree_bugs import Mutant
 
 FOLDER = Path(__file__).parent / "plans"
 PLANS = sorted(FOLDER.glob("*.plan"))

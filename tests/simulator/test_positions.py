@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.interface import Change, Commit, DeadlineReached, Started
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.positions import Position, PositionChecks
 from brokerd.simulator.checks.protocol_checks import simulated
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+from tests.helpers.delta_tree_bugs import Mutant
 
 BROKER: Any = SimpleNamespace(number=0, name="b1")
 

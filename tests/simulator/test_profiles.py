@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL, Mutant, mutated
+from brokerd.protocols.delta_tree.checks.planning import PAPER_LITERAL
 from brokerd.simulator.search.campaign import CAMPAIGN
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, tree
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 SEEDS = 8
 LITERAL = "paper-literal"

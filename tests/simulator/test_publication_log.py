@@ -2,11 +2,11 @@
 
 import pytest
 
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 LOGGED = DeltaTreeParameters(delta=1, publication_log=True)
 

@@ -4,12 +4,12 @@ import pytest
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.messages import Tag
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.subscriptions.routing_table import RoutedSubscription
 from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 
 def _chain() -> SimulatedCluster:

@@ -5,11 +5,12 @@ from functools import cache
 
 import pytest
 
-from brokerd.named_bugs import Edit, NamedBug, planted
-from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.simulator.anchors import Edit
+from brokerd.simulator.named_bugs import NamedBug, planted
 from brokerd.simulator.search.plan import Taking, read_plan
 from brokerd.simulator.search.shrink import Shrunk, shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+from tests.helpers.delta_tree_bugs import Mutant
 
 
 @cache
@@ -84,8 +85,10 @@ def test_only_the_low_limits_that_a_failure_needs_stay() -> None:
         (
             Edit(
                 "brokerd/protocols/gryphon/retained.py",
-                "        found += _dense_run(group)\n        if end",
-                "        if end",
+                "RetainedEvents.condense",
+                "found += _dense_run(group)",
+                "",
+                occurrence=2,
             ),
         ),
     )

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from brokerd.config import SessionParameters
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import STEADY, chain, star, tree
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 
 def _settle(cluster: SimulatedCluster) -> None:

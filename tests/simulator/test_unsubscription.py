@@ -8,11 +8,11 @@ with the rule switched off that it is about.
 import pytest
 
 from brokerd.protocols.delta_tree.checks.internals import zombies
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.subscriptions.tombstones import LAST_NUMBER
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain, star
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 
 def _cluster(*names: str, linger_s: float = 60) -> SimulatedCluster:

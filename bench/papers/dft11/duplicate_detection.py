@@ -19,7 +19,6 @@ from brokerd.protocols.delta_tree.as_published.annotated import AnnotatedPublica
 from brokerd.protocols.delta_tree.as_published.vectors import ByVector
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.simulator.search.campaign import Setting
@@ -45,7 +44,7 @@ class Variant:
     dedupe: str = "source"
     legitimacy: str = "observe"
     switch: str = "resend"
-    mutants: tuple[Mutant, ...] = ()
+    mutants: tuple[str, ...] = ()
     bears: tuple[bool, bool] = (False, False)
 
 
@@ -55,11 +54,9 @@ VARIANTS: dict[str, Variant] = {
     "both, hold": Variant(dedupe="both", legitimacy="hold", bears=(True, True)),
     "vector 2δ+1, hold": Variant(dedupe="vector", legitimacy="hold", bears=(True, False)),
     "vector 2δ+1, no hold": Variant(dedupe="vector"),
-    "vector δ+1, hold": Variant(
-        dedupe="vector", legitimacy="hold", mutants=(Mutant.SHORT_VECTORS,)
-    ),
-    "source, hold out of order": Variant(legitimacy="hold", mutants=(Mutant.HOLD_OUT_OF_ORDER,)),
-    "source, not sent again": Variant(mutants=(Mutant.NO_RESEND_ON_ACTIVATION,)),
+    "vector δ+1, hold": Variant(dedupe="vector", legitimacy="hold", mutants=("M19",)),
+    "source, hold out of order": Variant(legitimacy="hold", mutants=("hold-out-of-order",)),
+    "source, not sent again": Variant(mutants=("M22",)),
 }
 
 CLASSES = ("links ≤ δ", "links ≤ 3δ+2", "crashes, links ≤ δ", "crashes, links ≤ 3δ+2")

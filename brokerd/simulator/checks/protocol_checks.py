@@ -7,13 +7,11 @@ imported at the start of a simulation. No deployment needs them.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber, ClientId
-from brokerd.named_bugs import NamedBug, planted
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import nearest
@@ -30,6 +28,7 @@ from brokerd.simulator.checks.positions import Position, PositionChecks
 from brokerd.simulator.checks.reach import Reach
 from brokerd.simulator.checks.recounts import Recount
 from brokerd.simulator.checks.wording import NamedWorld, Wording
+from brokerd.simulator.named_bugs import NamedBug, bugs_of, planted
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
 
@@ -125,9 +124,8 @@ class SimulatedProtocol:
     """The parts of a protocol for simulations, beyond its definition.
 
     Attributes:
-        bugs: named bugs; a simulation with a bug must find it.
         ablations: the rules of the protocol, left out one by one.
-        canaries: bugs that any swarm finds within a few seeds; long swarms also run them.
+        canaries: named bugs that any swarm finds within a few seeds; long swarms run them as well.
         marks: named events of the rules.
         make_observer: returns the counter of marks in one cluster; None without marks.
         make_checks: returns the checks of steps and of the state of cores.
@@ -142,7 +140,6 @@ class SimulatedProtocol:
         make_wording: returns the words of scenarios for messages of brokers.
     """
 
-    bugs: Mapping[str, NamedBug] = field(default_factory=dict)
     ablations: Mapping[str, Ablation] = field(default_factory=dict)
     canaries: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
@@ -208,25 +205,35 @@ def make_observer(protocol: str, graph: OverlayGraph) -> MarkObserver | None:
     return make(graph) if make is not None else None
 
 
-@lru_cache(maxsize=1)
-def named_bugs() -> Mapping[str, NamedBug]:
-    """Return the bugs of all protocols and of their shared parts, by name."""
-    return {name: bug for protocol in DEFINITIONS for name, bug in simulated(protocol).bugs.items()}
+def bug_names() -> list[str]:
+    """Return the names of the named bugs of all protocols.
+
+    Raises:
+        NoCheckout: this is no source checkout.
+    """
+    return list(dict.fromkeys(name for protocol in DEFINITIONS for name in bugs_of(protocol)))
 
 
-def bug_called(name: str) -> str:
-    """Return the name of an existing bug.
+def named_bug(name: str, protocol: str) -> NamedBug:
+    """Return a named bug: the protocol's own, or else that of another protocol.
 
     Raises:
         ConfigError: no bug has this name; names the nearest.
+        NoCheckout: this is no source checkout.
     """
-    if name not in named_bugs():
-        raise ConfigError(f"no named bug {name!r}{nearest(name, [*named_bugs()])}")
-    return name
+    for each in (protocol, *DEFINITIONS):
+        if name in bugs_of(each):
+            return bugs_of(each)[name]
+    raise ConfigError(f"no named bug {name!r}{nearest(name, bug_names())}")
 
 
 @contextmanager
-def with_bugs(names: Iterable[str]) -> Iterator[None]:
-    """Plant these bugs in this process inside the block."""
-    with planted([named_bugs()[name] for name in sorted(names)]):
+def with_bugs(names: Iterable[str], protocol: str) -> Iterator[None]:
+    """Plant named bugs in this process for the duration of the context.
+
+    Raises:
+        AnchorLost: a bug does not fit the source any more.
+        ConfigError, NoCheckout: as `named_bug`.
+    """
+    with planted([named_bug(name, protocol) for name in sorted(names)]):
         yield

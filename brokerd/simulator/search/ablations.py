@@ -9,8 +9,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator.anchors import AnchorLost
 from brokerd.simulator.checks.ablations import Ablation
-from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.protocol_checks import named_bug, simulated
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from brokerd.simulator.search.workers import map_in_workers
 
@@ -37,6 +38,13 @@ def ablations() -> dict[str, Ablation]:
     return {name: found.ablation for name, found in _all().items()}
 
 
+def left_out(name: str) -> str:
+    """Return the rules that the bugs of an ablation leave out, and its settings."""
+    protocol, ablation = _all()[name]
+    rules = (named_bug(bug, protocol).leaves_out for bug in ablation.mutants)
+    return " ".join((*rules, *ablation.settings))
+
+
 def options_of(ablation: Ablation) -> SwarmOptions:
     """Return the options of an ablation's seeds."""
     return SwarmOptions(
@@ -58,6 +66,7 @@ class Caught:
         rule: the rule that the seed breaks; "" for none.
         tried: number of seeds run, with the failing seed.
         command: repeats the seed, or the last seed if none finds the bug.
+        lost: the reason why a bug could not be planted; "" if all were.
     """
 
     name: str
@@ -65,6 +74,7 @@ class Caught:
     rule: str
     tried: int
     command: str
+    lost: str = ""
 
 
 def first_catch(name: str, first: int = 0, most: int = SEEDS) -> Caught:
@@ -75,7 +85,10 @@ def first_catch(name: str, first: int = 0, most: int = SEEDS) -> Caught:
     assert most > 0, f"{most} seeds of {name}"
     for seed in range(first, first + most):
         protocol, ablation = _all()[name]
-        report = run_seed(seed, protocol, options_of(ablation))
+        try:
+            report = run_seed(seed, protocol, options_of(ablation))
+        except AnchorLost as error:
+            return Caught(name, -1, "", seed - first, "", str(error))
         if report.violations and _is_sound_without(name, seed):
             return Caught(name, seed, report.rule, seed - first + 1, report.command)
     return Caught(name, -1, "", most, report.command)

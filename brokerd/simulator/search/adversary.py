@@ -116,7 +116,7 @@ class _Run:
         row = setting(options.setting) if options.setting else _draw_setting(random)
         self._row = row
         self.scene = _draw_scene(seed, random, row, options)
-        with with_bugs(self.scene.mutants):
+        with with_bugs(self.scene.mutants, self.scene.protocol):
             self._acted = ActedCluster(self.scene, trace=options.story)
         self._cluster = self._acted.cluster
         self._rates = _Rates(
@@ -154,7 +154,7 @@ class _Run:
     def report(self) -> SeedReport:
         """Run the seed and return its report."""
         acted, cluster = self._acted, self._cluster
-        with with_bugs(self.scene.mutants):
+        with with_bugs(self.scene.mutants, self.scene.protocol):
             forgiven = simulated(self._options.protocol).forgiven
             rule, violations = play_and_judge(
                 self._play, cluster.oracle, self.scene.strict, forgiven

@@ -7,6 +7,7 @@ both cases in every long run.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from brokerd.simulator.anchors import AnchorLost
 from brokerd.simulator.checks.protocol_checks import simulated
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 
@@ -25,6 +26,7 @@ class CanaryReport:
         failed_at: the seed that found the bug; -1 for none.
         rule: the broken rule.
         tries: number of seeds run.
+        lost: the reason why the bug could not be planted; "" if it was.
     """
 
     seed: int
@@ -32,6 +34,7 @@ class CanaryReport:
     failed_at: int
     rule: str
     tries: int
+    lost: str = ""
 
 
 def canaries_among(seeds: Iterable[int]) -> list[int]:
@@ -46,7 +49,10 @@ def run_canary(protocol: str, seed: int) -> CanaryReport:
     mutant = canaries[seed // EVERY % len(canaries)]
     options = SwarmOptions(mutants=frozenset((mutant,)), check_purity=False)
     for tries in range(TRIES):
-        report = run_seed(seed + tries, protocol, options)
+        try:
+            report = run_seed(seed + tries, protocol, options)
+        except AnchorLost as error:
+            return CanaryReport(seed, mutant, -1, "", tries, str(error))
         if report.violations:
             return CanaryReport(seed, mutant, seed + tries, report.rule, tries + 1)
     return CanaryReport(seed, mutant, -1, "", TRIES)

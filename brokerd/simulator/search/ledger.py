@@ -132,9 +132,11 @@ def with_runs(
 def with_caught(
     document: Mapping[str, Any], commit: str, caught: Iterable[Caught]
 ) -> dict[str, Any]:
-    """Return the ledger with an updated table bug → first seed that finds the bug."""
+    """Return the ledger with an updated table bug → first seed that finds a planted bug."""
     table = dict(document["mutants"])
     for one in caught:
+        if one.lost:
+            continue
         table[one.name] = {
             "commit": commit,
             "first_seed": one.first_seed,

@@ -47,7 +47,7 @@ from brokerd.overlay.topology import SCHEMA, TREE, Topology, nearest
 from brokerd.protocols.definition import Parameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.limits import check_limit
-from brokerd.simulator.checks.protocol_checks import bug_called, limits_of, planning_of
+from brokerd.simulator.checks.protocol_checks import limits_of, named_bug, planning_of
 from brokerd.simulator.world.network import NetworkParameters
 from brokerd.units import SECOND_NS
 
@@ -558,7 +558,7 @@ class _Reader:
         if definition_of(self.protocol).kind == TREE:
             self.delta = _numbers(words[1:2], ("delta",))["delta"]
             words = words[1:]
-        self.mutants = tuple(map(bug_called, words[1:]))
+        self.mutants = tuple(named_bug(word, self.protocol).name for word in words[1:])
 
     def _on_overlay(self, line: str) -> None:
         _, self.kind, section = line.split(None, 2)

@@ -59,7 +59,7 @@ def failure_of(
     Returns:
         The rule that was broken first ("" for none), the violation in words, and the cluster.
     """
-    with with_bugs(scene.mutants):
+    with with_bugs(scene.mutants, scene.protocol):
         cluster = ActedCluster(scene, trace=trace)
         return *_played(cluster, actions, to_the_end), cluster
 

@@ -188,7 +188,7 @@ class PlanRun:
         self._strict = definition_of(plan.protocol).promises.exactly_once
         self._forgiven = simulated(plan.protocol).forgiven
         self._random = Random(f"run {plan.chance}")
-        with with_bugs(plan.mutants), with_limits(plan.limits):
+        with with_bugs(plan.mutants, plan.protocol), with_limits(plan.limits):
             self._cluster = SimulatedCluster(
                 plan.topology,
                 plan.protocol,
@@ -219,7 +219,7 @@ class PlanRun:
 
     def report(self, seed: int, command: str) -> SeedReport:
         """Run the plan and return its report."""
-        with with_bugs(self._plan.mutants), with_limits(self._plan.limits):
+        with with_bugs(self._plan.mutants, self._plan.protocol), with_limits(self._plan.limits):
             rule, violations = play_and_judge(
                 self._play, self._cluster.oracle, self._strict, self._forgiven
             )

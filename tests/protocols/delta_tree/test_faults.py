@@ -11,9 +11,9 @@ from brokerd.protocols.delta_tree.messages import (
     SyncEnd,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import MessageReceived, OpenSession
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.exchange import Exchange, blob, run_of, states
 
 CHAIN4 = ((0, 1), (1, 2), (2, 3))

@@ -2,7 +2,6 @@
 
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.protocols.delta_tree.messages import SubscriptionConfirmation, Tag
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.partitions.gates import (
     Replacement,
     refined,
@@ -10,6 +9,7 @@ from brokerd.protocols.delta_tree.partitions.gates import (
     replacement_for,
 )
 from brokerd.protocols.delta_tree.partitions.regions import covers
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 OF_3, OF_5 = SourceId(3, 0, 1), SourceId(5, 0, 1)
 

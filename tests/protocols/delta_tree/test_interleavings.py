@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.scenario import play_scenario
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]

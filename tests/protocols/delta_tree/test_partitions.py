@@ -12,7 +12,6 @@ from brokerd.protocols.delta_tree.messages import (
     PartitionNumbers,
     RecoveryNotifier,
 )
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.partitions.partition_table import (
     TOMBSTONE_RANGES,
     Detector,
@@ -25,6 +24,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.exchange import Exchange, blob
 
 

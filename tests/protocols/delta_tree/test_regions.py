@@ -7,7 +7,6 @@ from hypothesis.errors import NoSuchExample
 
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.messages import Tag
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.partitions import regions
 from brokerd.protocols.delta_tree.partitions.regions import (
     covers,
@@ -16,6 +15,7 @@ from brokerd.protocols.delta_tree.partitions.regions import (
     region,
     under,
 )
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.strategies import trees
 
 

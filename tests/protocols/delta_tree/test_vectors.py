@@ -16,10 +16,10 @@ from brokerd.protocols.delta_tree.messages import (
     SequenceVector,
     Stamp,
 )
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import MessageReceived
 from brokerd.wire.codec import decode, encode, frames
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.exchange import Exchange, blob, run_of
 
 A, B = blob(kind="a"), blob(kind="b")

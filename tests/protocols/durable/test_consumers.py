@@ -13,9 +13,7 @@ from brokerd.model.client_messages import (
     Refused,
 )
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.named_bugs import planted
 from brokerd.protocols.durable.messages import Beyond, Fetch
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.interface import (
     Append,
     Commit,
@@ -27,10 +25,13 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM
+
+MUTANTS = bugs_of("durable")
 
 
 def consumer(story: DurableStory, uncommitted: int = 1, at: str = "s1"):

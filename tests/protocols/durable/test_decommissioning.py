@@ -5,9 +5,7 @@ from _pytest.outcomes import Failed
 
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.operator_acts import ACCEPT_LOSS, DECOMMISSION
-from brokerd.named_bugs import planted
 from brokerd.protocols.durable.messages import Decommissioned
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
     Commit,
@@ -16,11 +14,14 @@ from brokerd.protocols.interface import (
     SessionEstablished,
 )
 from brokerd.protocols.registry import definition_of
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.authority import signed
 from tests.helpers.durable_cores import core_of, handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.gryphon_stories import cells
 from tests.protocols.durable.test_moves import MovingStory
+
+MUTANTS = bugs_of("durable")
 
 
 def a_dead_one_holds_nobody_up() -> bool:

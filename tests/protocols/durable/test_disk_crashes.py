@@ -20,7 +20,6 @@ import pytest
 from brokerd.errors import StorageCorrupt
 from brokerd.model.client_messages import Subscribed, Unsubscribe, Unsubscribed
 from brokerd.model.identity import StreamId
-from brokerd.named_bugs import planted
 from brokerd.protocols.durable.checks.disks import DurableChecks
 from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.filter_log import FilterLog
@@ -29,11 +28,11 @@ from brokerd.protocols.durable.hosted_streams import DELIVERED, HostedStream
 from brokerd.protocols.durable.hosting import ACKNOWLEDGED
 from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Released
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.gryphon.messages import Done, Events
 from brokerd.protocols.interface import LogEnds, MessageReceived, Read, RecordsRead, Send, Started
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.storage import log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
@@ -53,6 +52,8 @@ from tests.helpers.two_stores import (
     crashes,
     gathered,
 )
+
+MUTANTS = bugs_of("durable")
 
 SEED = 23
 OF_A_MOMENT = 48

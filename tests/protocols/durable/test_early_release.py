@@ -9,15 +9,16 @@ import pytest
 
 from brokerd.model.client_messages import Gap
 from brokerd.model.identity import SourceId, StreamId
-from brokerd.named_bugs import planted
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
 from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, Lost, LostRange
 from brokerd.protocols.durable.filter_log import FilterLog
 from brokerd.protocols.durable.messages import LOST
-from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import run_at
+
+MUTANTS = bugs_of("durable")
 
 ANN, BOB = SourceId(0, 0, 0), SourceId(0, 1, 0)
 

@@ -6,10 +6,11 @@ import pytest
 
 from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
-from brokerd.named_bugs import planted
 from brokerd.protocols.durable.fetched_events import RUNS, FetchedEvents
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.gryphon.intervals import IntervalSet
+from brokerd.simulator.named_bugs import bugs_of, planted
+
+MUTANTS = bugs_of("durable")
 
 STREAMS = StreamId(0, 0, 0), StreamId(0, 1, 0)
 LIMIT_BYTES = 400

@@ -8,13 +8,14 @@ from random import Random
 import pytest
 
 from brokerd.errors import StorageCorrupt
-from brokerd.named_bugs import planted
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
 from brokerd.protocols.durable.filter_log import PAGE_RECORDS, FilterLog
 from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.interface import LogEnds, RecordsRead
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.helpers.memory_log import MemoryLog
+
+MUTANTS = bugs_of("durable")
 
 NAME = "matches"
 

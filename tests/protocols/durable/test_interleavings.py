@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.named_bugs import planted
-from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.helpers.durable_stories import fails
 from tests.helpers.told import is_told
 from tests.protocols.durable import test_consumers, test_early_release, test_returns, test_stories
+
+MUTANTS = bugs_of("durable")
 
 HERE = Path(__file__).parent
 

@@ -8,7 +8,6 @@ import pytest
 from brokerd.model.client_messages import Connect, Gap, Subscribe, Subscribed, Unsubscribe
 from brokerd.model.identity import StreamId
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.named_bugs import planted
 from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.messages import (
     Fetch,
@@ -19,7 +18,6 @@ from brokerd.protocols.durable.messages import (
     Moved,
     NothingFetched,
 )
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.interface import (
     CloseSession,
     Commit,
@@ -30,10 +28,13 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.through_wire import through_wire
 from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM, run_at
+
+MUTANTS = bugs_of("durable")
 
 
 class MovingStory(DurableStory):

@@ -5,10 +5,11 @@ from random import Random
 import pytest
 
 from brokerd.model.identity import StreamId
-from brokerd.named_bugs import planted
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.questions import Questions
+from brokerd.simulator.named_bugs import bugs_of, planted
+
+MUTANTS = bugs_of("durable")
 
 WHILE_NS = 10
 

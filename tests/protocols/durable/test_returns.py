@@ -10,22 +10,23 @@ from itertools import pairwise
 import pytest
 
 from brokerd.model.client_messages import Connect, Deliveries, Gap, Silence
-from brokerd.named_bugs import planted
 from brokerd.protocols.durable.filter_records import pack_match
 from brokerd.protocols.durable.hosting import ACKNOWLEDGED
 from brokerd.protocols.durable.lanes import Mode
 from brokerd.protocols.durable.messages import Fetch, Fetched
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.interface import Chop, LogEnds, MessageReceived, RecordsRead, Started
 from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import heard
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.network import OldMessage
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.durable_stories import DurableStory
 from tests.helpers.gryphon_stories import TWO_SUBENDS, cells
+
+MUTANTS = bugs_of("durable")
 
 
 def deliveries(story: DurableStory) -> int:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.named_bugs import planted
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.helpers.durable_stories import DurableStory
 from tests.protocols.durable import (
     test_consumers,
@@ -24,6 +23,8 @@ from tests.protocols.durable import (
     test_returns,
     test_stories,
 )
+
+MUTANTS = bugs_of("durable")
 
 HERE = Path(__file__).parent
 

@@ -1,12 +1,13 @@
 """Brokers that are slower than what they fetch is sent: see gryphon's `flow_control.py`."""
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.durable.fetching import ANSWER_WINDOWS
 from brokerd.protocols.durable.messages import Fetch, Fetched
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.messages import WindowUpdate
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.helpers.durable_stories import DurableStory, fails
+
+MUTANTS = bugs_of("durable")
 
 WINDOW_BYTES = 4_000
 EVENT_BYTES = 400

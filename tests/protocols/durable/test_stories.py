@@ -8,9 +8,7 @@ import pytest
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Connect, Deliveries, Gap, Subscribe
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.named_bugs import mistaken_functions, planted
 from brokerd.protocols.durable.messages import Fetch, Fetched
-from brokerd.protocols.durable.mutants import BUGS, MUTANTS
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events
 from brokerd.protocols.interface import (
     Commit,
@@ -21,10 +19,14 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
+from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, planted
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import events, handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM
+
+MUTANTS = bugs_of("durable")
+BUGS = tuple(bugs_of("durable").values())
 
 
 def test_who_was_away_gets_what_was_missed_from_the_pubend_and_nobody_else_keeps_it() -> None:

@@ -3,13 +3,15 @@
 import pytest
 
 from brokerd.protocols.durable.checks.feeding import FeedingChecks
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of, planning_of
+from brokerd.simulator.named_bugs import bugs_of
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, run_seed
+
+MUTANTS = bugs_of("durable")
 
 SEEDS = range(1, 41)
 """Some mistakes are met by one seed in twenty or fewer."""

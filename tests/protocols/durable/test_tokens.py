@@ -6,9 +6,10 @@ Paper: [DS03] §2 (checkpoint tokens).
 import pytest
 
 from brokerd.model.identity import StreamId
-from brokerd.named_bugs import planted
-from brokerd.protocols.durable.mutants import MUTANTS
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.helpers.durable_stories import DurableStory, fails
+
+MUTANTS = bugs_of("durable")
 
 FAR = 1 << 60
 

@@ -9,7 +9,6 @@ from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Connect, Refused, Subscribe, Subscribed
 from brokerd.model.identity import StreamId
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.named_bugs import planted
 from brokerd.protocols.durable.messages import (
     Beyond,
     Deferred,
@@ -22,7 +21,6 @@ from brokerd.protocols.durable.messages import (
     NothingFetched,
     Released,
 )
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Events
 from brokerd.protocols.interface import (
@@ -33,11 +31,14 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.protocols.registry import check_runs_on, definition_of
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import events, handle, relay
 from tests.helpers.gryphon_stories import paper_cells
 from tests.helpers.stream_runs import STREAM
 from tests.helpers.told import is_told
+
+MUTANTS = bugs_of("durable")
 
 TESTS = Path(__file__).parents[2]
 ELSEWHERE = {

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.named_bugs import planted
-from brokerd.protocols.ges.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.scenario import ScenarioError, play_scenario
 from tests.helpers.scenario import play, scenario_files
 from tests.protocols.ges.load_stories import two_loaded_gateways_each_look_better_to_the_other
@@ -17,6 +16,8 @@ from tests.protocols.ges.test_stories import (
     Story,
     two_units_each_prefer_the_gateway_of_the_other,
 )
+
+MUTANTS = bugs_of("ges")
 
 FILES = {path.stem: path for path in scenario_files(__file__)}
 

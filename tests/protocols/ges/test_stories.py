@@ -8,11 +8,10 @@ import pytest
 
 from bench.papers.ges.routing import Routing, RoutingWrong, flooded
 from brokerd.errors import RemoteProtocolError
-from brokerd.named_bugs import planted
-from brokerd.protocols.ges.mutants import MUTANTS
 from brokerd.protocols.ges.paths import Paths
 from brokerd.protocols.ges.router import Target
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
 from pubsubctl.deploying.topologies import load_topology
 from tests.helpers.exchange import Exchange, blob
@@ -25,6 +24,8 @@ from tests.protocols.ges import (
     slow_stories,
     start_stories,
 )
+
+MUTANTS = bugs_of("ges")
 
 TOPOLOGY = Path(__file__).parents[3] / "bench" / "topologies" / "t22-hi.toml"
 BROKEN = (

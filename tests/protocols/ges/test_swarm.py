@@ -2,16 +2,17 @@
 
 import pytest
 
-from brokerd.named_bugs import mistaken_functions
 from brokerd.overlay.generate import chain
 from brokerd.protocols.ges.checks.planning import is_whole_without
-from brokerd.protocols.ges.mutants import BUGS
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of
+from brokerd.simulator.named_bugs import bugs_of, mistaken_functions
 from brokerd.simulator.search.plan import Failing
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
 from brokerd.simulator.world.faults import LOST
 from tests.helpers.exchange import with_cluster
+
+BUGS = tuple(bugs_of("ges").values())
 
 SEEDS = [seed for seed in range(1, 37) if seed % 16 != 6]
 """Without the long ones."""

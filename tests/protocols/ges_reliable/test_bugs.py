@@ -4,14 +4,16 @@ from random import Random
 
 import pytest
 
-from brokerd.named_bugs import mistaken_functions, planted
-from brokerd.protocols.ges_reliable.mutants import BUGS, MUTANTS
+from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, planted
 from tests.protocols.ges_reliable.test_crossing import CROSSING_STORIES
 from tests.protocols.ges_reliable.test_heirs import HEIR_STORIES
 from tests.protocols.ges_reliable.test_members import MEMBER_STORIES
 from tests.protocols.ges_reliable.test_parts import PARTS, roam
 from tests.protocols.ges_reliable.test_stories import BROKEN, STORIES
 from tests.protocols.ges_reliable.test_trees import TREE_STORIES
+
+MUTANTS = bugs_of("ges_reliable")
+BUGS = tuple(bugs_of("ges_reliable").values())
 
 RULES = {
     "high-water-mark": "a_publisher_roams",

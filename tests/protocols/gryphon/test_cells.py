@@ -6,14 +6,15 @@ On the paper's ten brokers; publishers c0 to c3 are at one pubend each. Paper: [
 import pytest
 
 from brokerd.model.identity import StreamId
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.links import Links
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Done, Events, LinkStatus, Nack
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.helpers.gryphon_stories import PaperStory, paper_cells
+
+MUTANTS = bugs_of("gryphon")
 
 
 def test_pubends_are_halved_over_the_brokers_of_a_cell_and_nobody_is_told_twice() -> None:

@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.checks import ghost_joins, ghosts, holdings, steps, traffic
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import Events, Nack
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.gryphon_stories import Story
+
+MUTANTS = bugs_of("gryphon")
 
 BUDGET = 20
 

@@ -11,7 +11,6 @@ import pytest
 
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     Done,
@@ -24,10 +23,12 @@ from brokerd.protocols.gryphon.messages import (
     Named,
     Silent,
 )
-from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.stream_runs import STREAM, run_at
 from tests.protocols.gryphon.test_questions import B1, P1, S1, S2, One
+
+MUTANTS = bugs_of("gryphon")
 
 KINDS = "abc"
 TICKS = 40

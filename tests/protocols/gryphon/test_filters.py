@@ -7,19 +7,20 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.checks.filter_marks import filter_marks
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events, Nack
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.interface import MessageReceived
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.cluster import Published, Subscription
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, paper_cells
 from tests.helpers.stream_runs import run_at
 from tests.protocols.gryphon.test_restarts import ClockAt
+
+MUTANTS = bugs_of("gryphon")
 
 
 def contents(kinds: str) -> list[tuple[bytes, bytes]]:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.gaps import GapTable
 from brokerd.protocols.gryphon.intervals import IntervalSet
-from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import MILLISECOND_NS
+
+MUTANTS = bugs_of("gryphon")
 
 MS = MILLISECOND_NS
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.joins import MERGED
 from brokerd.protocols.gryphon.messages import Events, Join, Joined, Nack, Silent
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.helpers.gryphon_stories import PaperStory, Story
 from tests.protocols.gryphon.test_restarts import ClockAt
+
+MUTANTS = bugs_of("gryphon")
 
 
 class JoinStory(Story):

@@ -6,12 +6,13 @@ when a session breaks. Paper: [GD02] §3.1, §3.2.
 
 import pytest
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.gaps import Piece
 from brokerd.protocols.gryphon.messages import Events, Nack
-from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.gryphon_stories import PaperStory, Story
+
+MUTANTS = bugs_of("gryphon")
 
 PATH = ("p1-b1", "b1-b2", "b2-s1")
 HOPS = (("s1", "b2"), ("b2", "b1"), ("b1", "p1"))

@@ -14,7 +14,6 @@ from brokerd.model.client_messages import Connect, Publish, Subscribe
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
@@ -24,7 +23,6 @@ from brokerd.protocols.gryphon.messages import (
     Nack,
     Silent,
 )
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubends import unpack_logged
 from brokerd.protocols.gryphon.stream import Stream
@@ -43,10 +41,13 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.growth import sizes_of
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.gryphon_stories import TWO_SUBENDS, Story, cells
 from tests.helpers.stream_runs import STREAM, run_at
+
+MUTANTS = bugs_of("gryphon")
 
 P1, B1, S1, S2 = range(4)
 BLOB = encode_attributes({"kind": "a"})

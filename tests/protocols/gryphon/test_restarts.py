@@ -9,19 +9,20 @@ import pytest
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.messages import Events
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.pubends import RESERVED, unpack_logged
 from brokerd.protocols.interface import Append, LogEnds
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.synced_mark import NAME
 from brokerd.units import SECOND_NS
 from tests.helpers.gryphon_stories import PaperStory, Story
 from tests.protocols.gryphon.test_questions import P1, One
+
+MUTANTS = bugs_of("gryphon")
 
 
 class ClockAt:

@@ -2,10 +2,11 @@
 
 import pytest
 
-from brokerd.named_bugs import planted
-from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.gryphon_stories import Story
+
+MUTANTS = bugs_of("gryphon")
 
 
 def reached_after_ms(stall_s: float) -> int:

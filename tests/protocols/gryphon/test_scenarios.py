@@ -2,11 +2,12 @@
 
 import pytest
 
-from brokerd.named_bugs import planted
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.scenario import play_scenario
 from tests.helpers.scenario import play, scenario_files
+
+MUTANTS = bugs_of("gryphon")
 
 FILES = {path.stem: path for path in scenario_files(__file__)}
 

@@ -3,15 +3,16 @@
 Paper: [DS03] §4.1 (flow control); see `flow_control.py`.
 """
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.messages import Events, WindowProbe, WindowUpdate
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story
+
+MUTANTS = bugs_of("gryphon")
 
 WINDOW_BYTES = 4_000
 PAYLOAD = bytes(272)

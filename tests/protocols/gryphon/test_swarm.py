@@ -4,15 +4,17 @@ import os
 
 import pytest
 
-from brokerd.named_bugs import mistaken_functions, planted
-from brokerd.protocols.gryphon.mutants import BUGS, MUTANTS
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of
+from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, planted
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed, run_swarm
 from tests.helpers.gryphon_stories import Story
 from tests.helpers.seeds import seeds_of_the_mix
 from tests.protocols.gryphon.test_checks import SEEN
+
+MUTANTS = bugs_of("gryphon")
+BUGS = tuple(bugs_of("gryphon").values())
 
 CORES = os.cpu_count() or 1
 SEEDS = seeds_of_the_mix(150, long=2)

@@ -16,18 +16,19 @@ from hypothesis import strategies as st
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
-from brokerd.named_bugs import planted
 from brokerd.protocols.definition import Order
 from brokerd.protocols.gryphon.merge import merged
 from brokerd.protocols.gryphon.messages import Events, Nack, Silent
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.registry import protocol_on, read_topology
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.cluster import Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.gryphon_stories import Story, cells
 from tests.helpers.stream_runs import run_at
+
+MUTANTS = bugs_of("gryphon")
 
 ticks = st.lists(st.integers(1, 40), min_size=1, max_size=12, unique=True).map(sorted)
 

@@ -10,7 +10,6 @@ from brokerd.model.client_messages import Connect, Connected, Publish, Subscribe
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.named_bugs import planted
 from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
@@ -32,7 +31,6 @@ from brokerd.protocols.gryphon.messages import (
     WindowProbe,
     WindowUpdate,
 )
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.interface import (
     Append,
@@ -50,9 +48,12 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.gryphon_stories import cells, paper_cells
 from tests.helpers.stream_runs import STREAM, run_at
+
+MUTANTS = bugs_of("gryphon")
 
 CONNECT = Connect(True, 1, 1, 0, ())
 BLOB = encode_attributes({"kind": "a"})

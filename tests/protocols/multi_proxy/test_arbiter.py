@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.named_bugs import planted
 from brokerd.protocols.multi_proxy.messages import (
     Assign,
     Assigned,
@@ -14,15 +13,17 @@ from brokerd.protocols.multi_proxy.messages import (
     Located,
     Owner,
 )
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParameters
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides
 from tests.protocols.multi_proxy.test_server import SERVER, Disk
+
+MUTANTS = bugs_of("multi_proxy")
 
 
 def story_of(proxies: int = 2, servers: int = 3, edges: int = 2, **parameters: int) -> Story:

@@ -8,7 +8,6 @@ import pytest
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import OriginRun, PublicationRun
-from brokerd.named_bugs import planted
 from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished, Started
 from brokerd.protocols.multi_proxy.messages import (
     CarriedFollower,
@@ -31,13 +30,15 @@ from brokerd.protocols.multi_proxy.messages import (
     Transferred,
     Wanted,
 )
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import CountedStory, Story, sides
 from tests.protocols.multi_proxy.test_server import Disk, put
+
+MUTANTS = bugs_of("multi_proxy")
 
 KINDS = "abcdef"
 HOME, TOPIC = 3, 3

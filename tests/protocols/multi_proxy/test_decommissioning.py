@@ -8,11 +8,10 @@ from _pytest.outcomes import Failed
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import SourceId
 from brokerd.model.operator_acts import ACCEPT_LOSS, DECOMMISSION
-from brokerd.named_bugs import planted
 from brokerd.protocols.interface import BrokerDecommissioned, MessageReceived
 from brokerd.protocols.multi_proxy.messages import Decommissioned, Elsewhere, Periodic, Stored
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.registry import definition_of
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.authority import signed
 from tests.helpers.proxy_stories import Story, sides
 from tests.protocols.multi_proxy.test_causal import HOME as CARRIED
@@ -27,6 +26,8 @@ from tests.protocols.multi_proxy.test_server import (
     put,
 )
 from tests.protocols.multi_proxy.test_stories import owner_of, queued
+
+MUTANTS = bugs_of("multi_proxy")
 
 OTHER = HOME + 1
 

@@ -4,15 +4,16 @@ from dataclasses import replace
 
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.named_bugs import planted
 from brokerd.protocols.interface import Append
 from brokerd.protocols.multi_proxy.messages import CarriedPart, Follow, Put, Stored
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import CAUSAL
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.protocols.multi_proxy.test_causal import HOME, TOPIC, transfer
 from tests.protocols.multi_proxy.test_server import SERVER, Disk
+
+MUTANTS = bugs_of("multi_proxy")
 
 SOURCE = SourceId(HOME, 0, 1)
 

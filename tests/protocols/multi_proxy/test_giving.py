@@ -9,7 +9,6 @@ import pytest
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Connect, Subscribe
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.named_bugs import planted
 from brokerd.protocols.interface import (
     Commit,
     Event,
@@ -40,16 +39,18 @@ from brokerd.protocols.multi_proxy.messages import (
     Transfer,
     Transferred,
 )
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParameters
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import CountedStory, sides
 from tests.protocols.multi_proxy.test_causal import HOME, carry, of_kind, transfer
 from tests.protocols.multi_proxy.test_server import Disk
+
+MUTANTS = bugs_of("multi_proxy")
 
 KINDS = "abcdefghijklmnop"
 SERVERS = ("v1", "v2", "v3")

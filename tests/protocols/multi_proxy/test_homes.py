@@ -9,7 +9,6 @@ from brokerd.model.client_messages import Connect, Connected, Deliveries, Publis
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import OriginRun, PublicationRun
-from brokerd.named_bugs import planted
 from brokerd.protocols.interface import (
     Commit,
     DeadlineReached,
@@ -32,12 +31,14 @@ from brokerd.protocols.multi_proxy.messages import (
     Servers,
     Stored,
 )
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import MILLISECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import sides
+
+MUTANTS = bugs_of("multi_proxy")
 
 PROXY, SERVER, HOME, FORMER = 0, 1, 2, 9
 

@@ -4,13 +4,14 @@ import pytest
 from _pytest.outcomes import Failed
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.named_bugs import planted
 from brokerd.protocols.interface import Commit, MessageReceived
 from brokerd.protocols.multi_proxy.messages import Assign, Generation, Owned, Owner
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import ARBITER
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.helpers.proxy_stories import Story
 from tests.protocols.multi_proxy.test_server import PROXY, SERVER, TOPIC, Disk
+
+MUTANTS = bugs_of("multi_proxy")
 
 FAR = (1 << 33, 1 << 62)
 

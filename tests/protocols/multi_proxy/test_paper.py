@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.multi_proxy.messages import Located, Merge
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import PAPER, MultiProxyParameters
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.helpers.proxy_stories import Story, sides
+
+MUTANTS = bugs_of("multi_proxy")
 
 KINDS = "abcdef"
 

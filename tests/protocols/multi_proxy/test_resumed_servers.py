@@ -2,16 +2,17 @@
 
 import pytest
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.interface import (
     DeadlineReached,
     OpenSession,
     SessionEstablished,
     SessionLost,
 )
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.proxy_stories import Story, sides
+
+MUTANTS = bugs_of("multi_proxy")
 
 
 def reached_after_ms(stall_s: float) -> int:

@@ -10,7 +10,6 @@ from brokerd.model.client_messages import Connect, Gap, Subscribe
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import OriginRun, PublicationRun
-from brokerd.named_bugs import planted
 from brokerd.protocols.interface import (
     CloseSession,
     Commit,
@@ -31,16 +30,18 @@ from brokerd.protocols.multi_proxy.messages import (
     Merge,
     Servers,
 )
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.cluster import Published, Subscription
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides
 from tests.protocols.multi_proxy.test_causal import Twins
 from tests.protocols.multi_proxy.test_stories import owner_of, queued
+
+MUTANTS = bugs_of("multi_proxy")
 
 PROXY, SERVER, HOME = 0, 1, 2
 TOPIC = 1

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.multi_proxy.messages import Merge, Put, Transferred
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import CAUSAL
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from tests.helpers.proxy_stories import Story, sides
 from tests.helpers.told import is_told
 from tests.protocols.multi_proxy.test_causal import KINDS, Twins
 from tests.protocols.multi_proxy.test_stories import owner_of
+
+MUTANTS = bugs_of("multi_proxy")
 
 TESTS = Path(__file__).parents[2]
 HERE, PAPERS = "protocols/multi_proxy/", "papers/"

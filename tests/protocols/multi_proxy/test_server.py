@@ -9,7 +9,6 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SourceId
 from brokerd.model.operator_acts import DECOMMISSION
 from brokerd.model.publication import PublicationRun
-from brokerd.named_bugs import planted
 from brokerd.protocols.interface import (
     Append,
     BrokerDecommissioned,
@@ -38,12 +37,14 @@ from brokerd.protocols.multi_proxy.messages import (
     Stored,
     Wanted,
 )
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.authority import AUTHORITY, signed
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import sides
+
+MUTANTS = bugs_of("multi_proxy")
 
 PROXY, SERVER, HOME = 0, 1, 2
 TOPIC = 3

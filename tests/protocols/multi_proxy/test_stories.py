@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.named_bugs import planted
 from brokerd.protocols.multi_proxy.messages import Follow, Get, Put, Stored
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides
+
+MUTANTS = bugs_of("multi_proxy")
 
 
 def topic_of(story: Story, kind: str) -> int:

@@ -2,10 +2,9 @@
 
 import pytest
 
-from brokerd.named_bugs import NamedBug, mistaken_functions
-from brokerd.protocols.multi_proxy.mutants import BUGS, MUTANTS
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of
+from brokerd.simulator.named_bugs import NamedBug, bugs_of, mistaken_functions
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.protocols.multi_proxy.test_arbiter import RULES as AT_AN_ARBITER
@@ -17,6 +16,9 @@ from tests.protocols.multi_proxy.test_paper import RULES as WITH_TWO_OWNERS
 from tests.protocols.multi_proxy.test_retention import RULES as WHERE_IT_IS_LET_GO_OF
 from tests.protocols.multi_proxy.test_server import RULES as AT_A_SERVER
 from tests.protocols.multi_proxy.test_stories import RULES as STORIES
+
+MUTANTS = bugs_of("multi_proxy")
+BUGS = tuple(bugs_of("multi_proxy").values())
 
 SEEDS = tuple(seed for seed in range(1, 40) if seed % 16 != 6)
 """Without the long ones, each of which takes as long as ten others."""

@@ -9,7 +9,6 @@ from brokerd.protocols.best_effort.messages import (
     SubscriptionsReached,
     SubscriptionsWithdrawn,
 )
-from brokerd.protocols.best_effort.mutants import MUTANTS
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.wording import Wording
 
@@ -33,5 +32,5 @@ class BestEffortWording(Wording):
 
 
 SIMULATED = SimulatedProtocol(
-    bugs=MUTANTS, make_checks=StartChecks, checks_always=True, make_wording=BestEffortWording
+    make_checks=StartChecks, checks_always=True, make_wording=BestEffortWording
 )

@@ -1,4 +1,4 @@
-"""Simulation of delta_tree: marks, named bugs, wording, and checks of internal state."""
+"""Simulation of delta_tree: marks, ablations, wording, and checks of internal state."""
 
 from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, CANARIES
@@ -9,7 +9,6 @@ from brokerd.protocols.delta_tree.checks.reach import DeltaTreeReach
 from brokerd.protocols.delta_tree.checks.recounts import RECOUNTS
 from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
 from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
-from brokerd.protocols.delta_tree.mutants import MUTANTS
 from brokerd.protocols.delta_tree.publications.deliveries import POSITIONS
 from brokerd.protocols.delta_tree.storage.home_table import ATTACHED
 from brokerd.protocols.delta_tree.subscriptions.tombstones import TOMBSTONES
@@ -20,9 +19,8 @@ from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 _FOLDER = "brokerd.protocols.delta_tree"
 
 SIMULATED = SimulatedProtocol(
-    bugs={str(mutant): bug for mutant, bug in MUTANTS.items()},
     ablations=ABLATIONS,
-    canaries=tuple(map(str, CANARIES)),
+    canaries=CANARIES,
     marks=MARKS,
     make_observer=lambda graph: DeltaTreeMarks(tree_of(graph)),
     make_checks=DeltaTreeChecks,

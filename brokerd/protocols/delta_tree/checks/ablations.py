@@ -3,66 +3,124 @@
 Paper: [DFT11] §V-§VIII, rule by rule.
 """
 
-from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL, Mutant
+from brokerd.protocols.delta_tree.checks.planning import PAPER_LITERAL
 from brokerd.simulator.checks.ablations import Ablation
 
 CANARIES = (
-    Mutant.CONFIRM_ON_RECEIPT,
-    Mutant.NO_RESEND_ON_ACTIVATION,
-    Mutant.RESEND_AFTER_NEWER,
-    Mutant.DROP_UNREACHABLE_DESTINATIONS,
-    Mutant.CONFIRM_COVERS_PENDING,
-    Mutant.RESTARTED_IS_EDGE,
+    "M21",
+    "M22",
+    "M23",
+    "M24",
+    "confirm-covers-pending",
+    "M27",
 )
 """Bugs that any swarm finds within a few seeds."""
 
 NOT_SIMULATED = {
-    Mutant.FULL_QUEUE_DROPS_OLDEST: "the queue between core and socket: tests/runtime",
-    Mutant.HALF_A_FRAME: "the writer of a session: tests/runtime",
-    Mutant.HEARTBEATS_IN_QUEUE: "the writer of a session: tests/runtime",
+    "M38": "the queue between core and socket: tests/runtime",
+    "M39": "the writer of a session: tests/runtime",
+    "M40": "the writer of a session: tests/runtime",
 }
 """Bugs between core and socket, outside of the simulation."""
 
-UNSEEN: dict[Mutant, str] = {
-    Mutant.NO_LAST_IN_CUT: "one seed in some hundreds: tests/simulator/test_stories.py",
-    Mutant.NEWCOMER_IS_COMPLETE: "nobody joins but with --moves: tests/simulator/test_joining.py",
-    Mutant.NEWCOMERS_ARE_HEARD: "nobody joins but with --moves: tests/simulator/test_joining.py",
-    Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publishers die: tests/simulator/test_publication_log.py",
-    Mutant.CLIENTS_BEFORE_LOG: "disks are slow: tests/simulator/test_publication_log.py",
-    Mutant.RECOVERED_BEFORE_LOG: "disks are slow: tests/simulator/test_publication_log.py",
-    Mutant.POSITION_GOES_BACK: "one seed in some dozens: tests/simulator/test_positions.py",
-    Mutant.RELAY_RESUMES: "waits until the link is back: tests/simulator/test_assist.py",
-    Mutant.TOMBSTONES_VOLATILE: "leaves rows only: tests/simulator/test_unsubscription.py",
-    Mutant.MOVE_BEFORE_START: "rare where much moves: tests/simulator/test_moving.py",
-    Mutant.SYNC_END_BEFORE_PENDING: "without a clock: tests/simulator/test_adversary_mutants.py",
-    Mutant.NO_LATERAL_SYNC: "without a clock: tests/simulator/test_adversary_mutants.py",
-    Mutant.PENDING_NOT_REISSUED: "nowhere yet: tests/simulator/test_adversary_mutants.py",
-    Mutant.SYNC_END_FROM_INACTIVE: "without a clock: tests/simulator/test_adversary_mutants.py",
-    Mutant.GONE_EARLY: "partition tables: tests/protocols/delta_tree/test_partitions.py",
+UNSEEN: dict[str, str] = {
+    "no-last-in-cut": "one seed in some hundreds: tests/simulator/test_stories.py",
+    "newcomer-is-complete": "nobody joins but with --moves: tests/simulator/test_joining.py",
+    "newcomers-are-heard": "nobody joins but with --moves: tests/simulator/test_joining.py",
+    "acknowledged-before-durable": "publishers die: tests/simulator/test_publication_log.py",
+    "clients-before-log": "disks are slow: tests/simulator/test_publication_log.py",
+    "recovered-before-log": "disks are slow: tests/simulator/test_publication_log.py",
+    "position-goes-back": "one seed in some dozens: tests/simulator/test_positions.py",
+    "relay-resumes": "waits until the link is back: tests/simulator/test_assist.py",
+    "tombstones-volatile": "leaves rows only: tests/simulator/test_unsubscription.py",
+    "move-before-start": "rare where much moves: tests/simulator/test_moving.py",
+    "sync-end-before-pending": "without a clock: tests/simulator/test_adversary_mutants.py",
+    "no-lateral-sync": "without a clock: tests/simulator/test_adversary_mutants.py",
+    "pending-not-reissued": "nowhere yet: tests/simulator/test_adversary_mutants.py",
+    "sync-end-from-inactive": "without a clock: tests/simulator/test_adversary_mutants.py",
+    "gone-early": "partition tables: tests/protocols/delta_tree/test_partitions.py",
 }
 """Bugs that a swarm does not find, with the test that does."""
 
-ROWS: dict[Mutant, str] = {
-    Mutant.EDGE_FORGETS: "crashes-beyond",
-    Mutant.HALF_AN_INTERSECTION: "crashes-beyond",
+ROWS: dict[str, str] = {
+    "M20": "crashes-beyond",
+    "half-an-intersection": "crashes-beyond",
 }
 """Bugs that need more simultaneous failures than the mix has."""
 
-OF_MOVES = (Mutant.MOVE_WITHOUT_MARK, Mutant.MOVE_BEFORE_START, Mutant.MOVE_FORGETS_POSITIONS)
+OF_MOVES = ("move-without-mark", "move-before-start", "move-forgets-positions")
 """Bugs of clients that move."""
 
+SIMULATED = (
+    "M14",
+    "M15",
+    "M20",
+    "M21",
+    "M22",
+    "M23",
+    "M24",
+    "M25",
+    "M27",
+    "M41",
+    "confirm-covers-pending",
+    "no-cut",
+    "no-upstream-copy",
+    "no-tags",
+    "no-last-in-cut",
+    "M16",
+    "M26",
+    "no-notifiers",
+    "tags-may-grow",
+    "receiver-takes-any-tags",
+    "half-an-intersection",
+    "islands-as-barriers",
+    "newcomer-is-complete",
+    "newcomers-are-heard",
+    "acknowledged-before-durable",
+    "log-released-on-append",
+    "clients-before-log",
+    "recovered-before-log",
+    "every-partition-tagged",
+    "M17",
+    "gone-early",
+    "M19",
+    "hold-out-of-order",
+    "drain-compares-peers",
+    "no-tombstones",
+    "tombstones-volatile",
+    "no-home-authority",
+    "relayed-outlives-leg",
+    "relay-resumes",
+    "switched-untold",
+    "no-lateral-sync",
+    "pending-not-reissued",
+    "sync-end-before-pending",
+    "sync-end-from-inactive",
+    "confirmed-before-durable",
+    "notifier-done-before-durable",
+    "rows-stay-on-disk",
+    "recovering-publishes",
+    "missing-publishers-ignored",
+    "move-without-mark",
+    "move-before-start",
+    "move-forgets-positions",
+    "transit-not-applied",
+    "answer-forgets-cut",
+    "position-goes-back",
+)
+"""Bugs that are left out one by one."""
+
 ABLATIONS: dict[str, Ablation] = {
-    str(mutant): Ablation(
+    mutant: Ablation(
         mutants=(mutant,),
         row=ROWS.get(mutant, ""),
         moves=mutant in OF_MOVES,
         unseen=UNSEEN.get(mutant, ""),
     )
-    for mutant in Mutant
-    if mutant not in NOT_SIMULATED
+    for mutant in SIMULATED
 } | {
     "M17": Ablation(
-        mutants=(Mutant.PARTITIONS_SPREAD_DELTA,),
+        mutants=("M17",),
         row="links-beyond-chain",
         settings=("profile=paper", "assist=off"),  # a relayed session brings the rest
     ),

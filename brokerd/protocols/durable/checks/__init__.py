@@ -8,7 +8,6 @@ from brokerd.protocols.durable.checks.recounts import RECOUNTS
 from brokerd.protocols.durable.checks.words import DurableWording
 from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED, WRITTEN
-from brokerd.protocols.durable.mutants import MUTANTS
 from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
 from brokerd.protocols.gryphon.checks import SIMULATED as CORE
 from brokerd.protocols.gryphon.checks import GryphonReach
@@ -19,7 +18,6 @@ from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
-    bugs=MUTANTS,
     canaries=("restart-forgets-where-streams-are",),
     marks=MARKS,
     make_observer=DurableMarks,

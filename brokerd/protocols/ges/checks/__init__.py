@@ -5,11 +5,9 @@ from brokerd.protocols.ges.checks.planning import GesPlanning
 from brokerd.protocols.ges.checks.recounts import RECOUNTS
 from brokerd.protocols.ges.checks.steps import GesChecks
 from brokerd.protocols.ges.checks.words import GesWording
-from brokerd.protocols.ges.mutants import MUTANTS
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
-    bugs=MUTANTS,
     canaries=("sent-to-all-units",),
     marks=MARKS,
     make_observer=GesMarks,

@@ -7,13 +7,11 @@ from brokerd.protocols.ges_reliable.checks.recounts import RECOUNTS
 from brokerd.protocols.ges_reliable.checks.steps import GesReliableChecks
 from brokerd.protocols.ges_reliable.checks.words import GesReliableWording
 from brokerd.protocols.ges_reliable.epoch_log import FRONTIERS, RELEASED
-from brokerd.protocols.ges_reliable.mutants import MUTANTS
 from brokerd.protocols.ges_reliable.registrations import GENERATIONS, RECEIPTS
 from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
-    bugs=MUTANTS,
     canaries=("released-by-the-fastest",),
     marks=MARKS,
     make_observer=GesReliableMarks,

@@ -9,7 +9,6 @@ from brokerd.protocols.gryphon.checks.recounts import RECOUNTS
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.exchange import FILTERED
-from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.gryphon.routes import hosts_clients
 from brokerd.simulator.checks.growth import Kept
@@ -44,7 +43,6 @@ class GryphonReach(Reach):
 
 
 SIMULATED = SimulatedProtocol(
-    bugs=MUTANTS,
     canaries=("M01-horizon-ignored",),
     marks=MARKS,
     make_observer=GryphonMarks,

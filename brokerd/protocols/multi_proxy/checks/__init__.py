@@ -10,7 +10,6 @@ from brokerd.protocols.multi_proxy.checks.words import MultiProxyWording
 from brokerd.protocols.multi_proxy.followers import FOLLOWERS
 from brokerd.protocols.multi_proxy.moves import MOVES
 from brokerd.protocols.multi_proxy.moving_owners import CHOSEN
-from brokerd.protocols.multi_proxy.mutants import MUTANTS
 from brokerd.protocols.multi_proxy.topic_log import PUT, RELEASED
 from brokerd.simulator.checks.growth import Kept
 from brokerd.simulator.checks.limits import Limit
@@ -18,7 +17,6 @@ from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
-    bugs=MUTANTS,
     canaries=("puts-twice",),
     marks=MARKS,
     make_observer=MultiProxyMarks,

@@ -1,4 +1,4 @@
-"""What simulations know of ring_flood: rings to draw, words, named bugs."""
+"""What simulations know of ring_flood: rings to draw, words."""
 
 from collections.abc import Sequence
 from random import Random
@@ -7,7 +7,6 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.ring_flood.messages import Flooded, StoredThrough
-from brokerd.protocols.ring_flood.mutants import MUTANTS
 from brokerd.simulator.checks.growth import Kept
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
@@ -79,7 +78,6 @@ class RingWording(Wording):
 
 
 SIMULATED = SimulatedProtocol(
-    bugs=MUTANTS,
     kept=Kept(
         empty=(
             "Log._places",

@@ -1,0 +1,88 @@
+"""Arguments of stories that TOML cannot write, by the name of the bug.
+
+They complete `arguments` of the row.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from brokerd.client.state import Home
+from brokerd.model.identity import SourceId
+from brokerd.protocols.definition import Order
+from results.reference import risk as reference_risk
+from results.reference import verdict as reference_verdict
+from results.rules import risks, verdicts
+from results.rules.terms import Guarantee
+from tests.helpers.histories import MUTATIONS
+from tests.results.test_false_witnesses import SAMPLE
+from tests.results.test_risks import fault
+from tests.results.test_witnesses import by_spark
+from tests.storage import test_crashes as crashes
+from tests.storage.test_meta_store import index_lost, on_disk
+
+_SOUND: Final = Path(__file__).parents[1] / "simulator/plans/sound"
+
+ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
+    # agent
+    "slows-down-before-that-is-written": {"seen": {False}},
+    "slows-nothing-down": {"seen": {True, False}},
+    "one-way-is-both-ways": {"chains": {"incoming"}},
+    "ssh-by-one-side-only": {"chains": {"incoming"}},
+    # client
+    "any-name-is-dialled-with": {"changes": {"name": "\ud800"}},
+    "told-to-go-and-somebody-else-there": {"home": Home("b", "d", "best_effort", may_lose=True)},
+    # lost_state
+    "any-signature-accepts-a-loss": {"changes": {"secret": b"x" * 32}},
+    # oracle
+    "forgets-in-no-order-what-came-before-a-move": {"order": Order.NONE},
+    "topics-move-in-the-order-of-their-publisher": {"order": Order.TOPIC},
+    "overtaken-publication-was-had": {"order": Order.TOPIC},
+    "gap-announced-before-a-move-is-owed": {"order": Order.TOPIC},
+    "whole-move-may-lose-in-no-order": {"order": Order.NONE},
+    "gap-is-owed-to-who-forgot": {"again": (1, 3, 4)},
+    "gap-excuses-what-lies-behind-it": {"again": (4,)},
+    # plans
+    "waits-for-silence": {"path": _SOUND / "said_in_every_period.plan"},
+    "all-have-their-turn-at-once": {"path": _SOUND / "one_at_a_time.plan"},
+    "moves-to-where-nobody-is": {"path": _SOUND / "moved_to_where_nobody_is.plan"},
+    # publishers
+    "continues-without-a-record": {"source": SourceId(3, 1, 1)},
+    # reference
+    "beginning-never-missing": {"mutation": MUTATIONS["drop_the_first_after_accept"]},
+    "acknowledged-numbers-counted-as-rows": {"folder": SAMPLE},
+    "content-not-compared": {"mutation": MUTATIONS["payload_corrupted"]},
+    "reuse-not-looked-for": {"mutation": MUTATIONS["sequence_number_used_again"]},
+    "doubt-before-proof": {"decide": reference_verdict.decide},
+    "nothing-at-risk-is-fine": {"decide": reference_verdict.decide},
+    "risk-ignores-clock-errors": {"is_in": reference_risk.was_surely_sent_in},
+    "kill-restarts-the-window": {"windows_of": reference_risk.times_of_risk},
+    # rules
+    "ender-need-not-strike-as-much": {"windows_of": risks.risk_windows},
+    "restart-opens-a-window": {
+        "faults": [fault("1", "kill", 2), fault("2", "restart", 7)],
+        "windows": [("1+2", 2, 7, "release")],
+    },
+    "window-ends-with-the-heal-of-a-dead-broker": {"windows_of": risks.risk_windows},
+    "clocks-agree": {"is_in": risks.surely_holds},
+    "at-least-once-forgives-loss": {"guarantee": Guarantee("at-least-once")},
+    "order-of-total-only": {"decide": verdicts.decide},
+    "valid-in-spite-of-doubts": {"decide": verdicts.decide},
+    "unobserved-fault-is-believed": {"doubts": verdicts.doubts_about_faults},
+    "busy-excuses-everything": {"decide": verdicts.decide},
+    "busy-excuses-holes": {"decide": verdicts.decide},
+    "schedule-without-a-phase": {"worked_out": by_spark},
+    # sessions
+    "header-into-the-next-frame": {"prefix": bytes((0, 0, 0, 8, 0, 0, 0, 5))},
+    "length-checked-once-it-is-all-there": {"prefix": bytes((0, 0, 0, 61))},
+    # storage
+    "folder-of-logs-without-its-name": {"operations": (crashes.one,)},
+    "segments-go-together": {"operations": (crashes.three_in_two_logs, crashes.chop)},
+    "segment-without-a-beginning-stays": {"operations": (crashes.one,)},
+    "durable-before-all-is-written": {"operations": (crashes.over_sectors,)},
+    "durable-end-is-a-torn-end": {"record_property": print},
+    "marked-before-it-is-durable": {"operations": (crashes.one,)},
+    "another-deployments-rows-stay": {"kept": on_disk},
+    "incarnation-in-memory-only": {"kept": on_disk},
+    "damage-not-looked-for": {"damage": index_lost},
+}
