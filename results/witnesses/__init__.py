@@ -26,7 +26,10 @@ from results.witnesses.service import doubts_about_service
 from results.witnesses.sources import doubts_about_sources
 from results.witnesses.summary import doubts_about_processes
 
-_MALFORMED = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+_MALFORMED = (
+    *(ArithmeticError, AssertionError, AttributeError),
+    *(IndexError, KeyError, TypeError, ValueError),
+)
 
 
 def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:

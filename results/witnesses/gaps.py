@@ -6,7 +6,6 @@ a fence in it, because a fence is owed to every subscriber, and it names publica
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 from brokerd.protocols.interface import LOSS_ACCEPTED
 from results.rules.terms import STATE_LOST, doubt
@@ -59,11 +58,10 @@ def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
 
 
 def _losses(folder: RunFolder) -> Iterator[int]:
-    """When brokers that accepted a loss were told of the run, which they log right after."""
+    """When brokers that accepted a loss logged it, right after they were told of the run."""
     for process in folder.processes:
-        for before, line in pairwise(process.lines("events.jsonl")):
-            is_first = before.get("event") == "run_begun" and isinstance(line.get("cause"), str)
-            if line.get("event") == LOSS_ACCEPTED and is_first:
+        for line in process.lines("events.jsonl"):
+            if line.get("event") == LOSS_ACCEPTED and isinstance(line.get("cause"), str):
                 yield folder.timeline.moved(int(line["t_ns"]), process.host)
 
 

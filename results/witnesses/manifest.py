@@ -58,7 +58,8 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
         for name in _SPECIFIED:
             if not folder.has(name):
                 yield doubt("missing_file", file=name, other=MANIFEST)
-    if "joined" in manifest and [*manifest["joined"]] != folder.joined:
+    is_listed = bool(folder.joined) or folder.is_of_processes
+    if "joined" in manifest and is_listed and [*manifest["joined"]] != folder.joined:
         yield _differ(TOPOLOGY, "joined", manifest["joined"], folder.joined)
     yield from _about_kind(folder)
     labelled = (manifest.get("labels") or {}).get("brokers") == "simulated"
