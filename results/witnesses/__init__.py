@@ -1,9 +1,8 @@
 """The files of a run folder as witnesses against each other.
 
-A verdict rests on record files, the fault log and the specification. Each module here compares
-facts that two files of one folder were written from independently, and yields a doubt, naming both
-files, where they differ. A folder that lies in one file is found out; whoever seals a folder can
-still lie consistently in all of them.
+A verdict rests on record files, the fault log and the specification. Each module compares facts
+that two files of a folder record independently. Where the files differ, the module yields a doubt
+that names both. A false entry in one file is found; a folder that is false in all files alike is not.
 
 Both judges ask `doubts_of_witnesses`. Each counts the rows of record files with its own reader.
 A file that a folder of an older schema never had is no doubt.
@@ -33,10 +32,10 @@ _MALFORMED = (
 
 
 def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
-    """Return what the files of a run folder do not agree on, each difference once.
+    """Return the differences between the files of a run folder, without repeats.
 
     Args:
-        rows: the counts of record files, as the judge that asks has made them.
+        rows: the counts of record files by the judge that calls.
     """
     both: tuple[Callable[[RunFolder, Rows], Iterator[str]], ...] = (
         doubts_about_sources,
@@ -62,7 +61,7 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
 
 
 def _heard(rule: str, doubts: Callable[[], Iterator[str]]) -> list[str]:
-    """Return a rule's doubts; a file whose content breaks the rule is one more."""
+    """Return the doubts of a rule, with one more for content that breaks the rule."""
     found: list[str] = []
     try:
         found.extend(doubts())

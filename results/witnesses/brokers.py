@@ -1,7 +1,7 @@
-"""What brokers themselves left: exit records, statistics and events, against the fault log.
+"""Exit records, statistics and events of brokers, against the fault log.
 
-A broker that was killed or frozen writes no statistics, and one that writes none was killed, frozen
-or held up. An agent records how each process of a broker ended.
+A killed or frozen broker writes no statistics. A broker without statistics was killed, frozen or
+stalled. An agent records how each process of a broker ended.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ _TIMES_AS_LONG = 3
 
 
 def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
-    """Yield what brokers' files and the fault log do not agree on."""
+    """Yield differences between the files of brokers and the fault log."""
     if folder.is_simulated:
         return
     brokers = {*folder.brokers}
@@ -120,7 +120,7 @@ def _about_end(
 
 
 def _about_statistics(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """Statistics that go on while the broker was stopped, as the fault log has it."""
+    """Yield statistics from a time at which, by the fault log, the broker was stopped."""
     name = f"{process.place}/stats.jsonl"
     lines = process.lines("stats.jsonl")
     times = [folder.timeline.moved(line["t_ns"], process.host) for line in lines]
@@ -162,9 +162,9 @@ def _about_counters(
 
 
 def replacements(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]:
-    """Return when a broker stopped to be replaced, and when its next process began the run.
+    """Return the times at which a broker stopped for a replacement and the next process began.
 
-    The broker logs both, and the controller logs from when until when it replaced brokers.
+    The broker logs both times. The controller logs the time of all replacements.
     """
     if folder.rolling_ns is None:
         return []
@@ -264,7 +264,7 @@ def _touches(folder: RunFolder, row: Line, from_ns: int, to_ns: int) -> bool:
 
 
 def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """Broker events that name a run or a fault, and those about sessions."""
+    """Yield doubts about broker events of runs, faults and sessions."""
     name = f"{process.place}/events.jsonl"
     if folder.is_foreign:
         return
@@ -293,7 +293,7 @@ def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
 
 
 def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Iterator[str]:
-    """A broker and its clients logged the same sessions, and its counters count them."""
+    """Yield differences between a broker's sessions, the clients' logs and the counters."""
     stops = {str(row["verb"]) for row in faults_at(folder, process.name)}
     events = process.lines("events.jsonl")
     begun = [line for line in events if line.get("event") == "run_begun"]
@@ -351,7 +351,7 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
 
 
 def apart_ns(folder: RunFolder, process: ProcessFolder) -> int:
-    """Return how far two processes' stamps of one thing may be apart on a machine this busy."""
+    """Return the allowed distance of two processes' stamps on a machine as busy as this run's."""
     longest = [
         to_ns - from_ns
         for other in folder.processes

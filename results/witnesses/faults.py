@@ -1,8 +1,8 @@
 """The fault log against everything else that shows a fault.
 
-`faults/faults.jsonl` is what a verdict reads. Each of its rows was written from lines of
-`faults/log.jsonl`, which the controller's journal repeats; each begins as a line of
-`faults/plan.jsonl`, which was drawn from `spec/faults.toml`.
+A verdict reads `faults/faults.jsonl`. Each row derives from lines of `faults/log.jsonl`, which the
+journal of the controller repeats, and starts as a line of `faults/plan.jsonl`, which was drawn from
+`spec/faults.toml`.
 """
 
 import json
@@ -40,7 +40,7 @@ _LEASES = ("lease", "user", "process-death")
 
 
 def doubts_about_faults(folder: RunFolder) -> Iterator[str]:
-    """Yield what the files about faults do not agree on."""
+    """Yield differences between the files about faults."""
     yield from _about_schedule(folder)
     yield from _about_plan(folder)
     yield from _about_stages(folder)
@@ -103,7 +103,7 @@ def _about_step(folder: RunFolder, name: str, line: Line, step: Line) -> Iterato
 
 
 def _fixed_ns(text: Any) -> int | None:
-    """A duration that a schedule fixes; None for one that is drawn."""
+    """Return the duration that a schedule fixes; None if the duration is drawn."""
     try:
         return parse_duration_ns(text)
     except ValueError:
@@ -111,7 +111,7 @@ def _fixed_ns(text: Any) -> int | None:
 
 
 def _about_plan(folder: RunFolder) -> Iterator[str]:
-    """Each row of the fault log begins as its line of the plan."""
+    """Yield rows of the fault log that differ from their line of the plan."""
     plan = {str(line["fault_id"]): line for line in folder.lines(PLAN)}
     if len(plan) < len(folder.lines(PLAN)):
         yield doubt("twice", what=f"one fault of {PLAN}")
@@ -156,7 +156,7 @@ def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
 
 
 def _about_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
-    """A step after another's end begins when the other has lasted for its time, and ends it."""
+    """Yield steps that started before the end of the step that they follow."""
     step, stage = line.get("after") or ("", "")
     others = [other for other in folder.fault_rows if other["step"] == step]
     if stage != "end" or len(others) != 1 or others[0].get("healed_by") != "process-death":
@@ -178,7 +178,7 @@ def _about_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
 
 
 def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
-    """The stages of one fault follow each other, within the run."""
+    """Yield faults whose stages are out of order or outside of the run."""
     name = row["fault_id"]
     reached = [(stage, row.get(f"t_{stage}_ns")) for stage in STAGES]
     stamps = [(stage, at_ns) for stage, at_ns in reached if at_ns is not None]
@@ -215,9 +215,9 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
 
 
 def _ends_by_itself(folder: RunFolder, row: Line) -> Iterator[int]:
-    """Yield the earliest stamps at which a fault may have ended before it was to be healed.
+    """Yield the earliest stamps at which a fault may have ended before its heal was requested.
 
-    A fault ends with its lease, with its duration, or with the process that it was done to.
+    A fault ends with its lease, its duration, or the process of its target.
     """
     applied_ns = row.get("t_applied_ns")
     if applied_ns is None:
@@ -244,7 +244,7 @@ def _error_ns(folder: RunFolder, row: Line) -> int:
 
 
 def _about_stages(folder: RunFolder) -> Iterator[str]:
-    """Every stage of the fault log is a line of its journal, and the other way round."""
+    """Yield stages of the fault log without a line of the journal, and the reverse."""
     if not folder.has(FAULT_JOURNAL):
         if folder.is_witnessed and folder.fault_rows:
             yield doubt("missing_file", file=FAULT_JOURNAL, other=FAULTS)
@@ -362,7 +362,7 @@ def _content(line: Line) -> str:
 
 
 def faults_at(folder: RunFolder, broker: str) -> list[Line]:
-    """Return the faults that were done to a broker or to its machine."""
+    """Return the faults of a broker or its machine."""
     placed = {
         str(row["broker"]): str(row["host"])
         for row in folder.document("spec/placement.json").get("brokers", ())

@@ -1,7 +1,7 @@
 """The small files of a run folder, as far as they can be read.
 
-Every file is read once and never trusted: a file that is missing reads as empty, and a file that
-cannot be parsed is listed in `RunFolder.unreadable`. Big record files are not read here; each judge
+Every file is read once and never trusted. A missing file reads as empty. A file that cannot be
+parsed is listed in `RunFolder.unreadable`. Big record files are not read here; each judge
 counts their rows itself (`results.witnesses.rows`).
 """
 
@@ -37,7 +37,7 @@ SIMULATED_HOST = "simulated"
 
 
 class Timeline(Protocol):
-    """The clocks of a run's hosts, as one judge knows them."""
+    """The clocks of a run's hosts, as one judge computed them."""
 
     def moved(self, stamp_ns: int, host: str) -> int:
         """Return a stamp of a host's clock on the run's time line."""
@@ -87,10 +87,10 @@ class ProcessFolder:
 
 @dataclass
 class RunFolder:
-    """A run folder and what it holds beside record files.
+    """A run folder and its files beside the record files.
 
     Attributes:
-        unreadable: by file, why it cannot be parsed.
+        unreadable: the parse error of each file that cannot be parsed.
     """
 
     path: Path
@@ -103,7 +103,7 @@ class RunFolder:
         return (self.path / name).is_file()
 
     def lines(self, name: str) -> tuple[Line, ...]:
-        """Return the JSON objects of a file, one a line; a torn last line is left out."""
+        """Return the JSON objects of a file with one object per line, without a torn last line."""
         if name not in self._read:
             self._read[name] = tuple(self._parsed_lines(name))
         found: tuple[Line, ...] = self._read[name]
@@ -146,7 +146,7 @@ class RunFolder:
         return value
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what `make` returned when it was first asked for under a name."""
+        """Return the value of `make` for a name, from memory after the first time."""
         if name not in self._read:
             self._read[name] = make()
         return self._read[name]
@@ -167,13 +167,13 @@ class RunFolder:
 
     @property
     def joined(self) -> list[str]:
-        """The brokers that joined at run time, as the topology has them."""
+        """The brokers that joined at run time, by the topology."""
         rows = self.topology.get("joined", ())
         return [str(row["name"] if isinstance(row, dict) else row[0]) for row in rows]
 
     @property
     def brokers(self) -> list[str]:
-        """All brokers of the topology, those that joined included."""
+        """All brokers of the topology, with the brokers that joined."""
         return [*dict.fromkeys([*map(str, self.topology.get("brokers", ())), *self.joined])]
 
     @property
@@ -199,7 +199,7 @@ class RunFolder:
 
     @property
     def is_witnessed(self) -> bool:
-        """Whether the schema of this folder demands every witness."""
+        """True if the schema of this folder demands every witness."""
         return self.manifest.get("schema") == WITNESSED_SCHEMA or bool(self.newer_files)
 
     @cached_property
@@ -216,23 +216,23 @@ class RunFolder:
 
     @property
     def is_of_processes(self) -> bool:
-        """Whether real processes of this product wrote the folder."""
+        """True if real processes of this product wrote the folder."""
         return not self.is_simulated and (self.is_witnessed or self.has("spec/cli.json"))
 
     @property
     def is_simulated(self) -> bool:
-        """Whether no process of its own ran any broker or client."""
+        """True if the run had no processes for brokers or clients."""
         hosts = {process.host for process in self.processes}
         return hosts == {SIMULATED_HOST}
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the brokers were servers of another system."""
+        """True if the brokers were servers of another system."""
         return self.names_system and self.workload.get("protocol") not in DEFINITIONS
 
     @property
     def names_system(self) -> bool:
-        """Whether the manifest or the specification name another system."""
+        """True if the manifest or the specification names another system."""
         return "system" in self.manifest or self.has("spec/system.json")
 
     @cached_property
@@ -242,7 +242,7 @@ class RunFolder:
         return origin_ns if isinstance(origin_ns, int) else 0
 
     def phase_ns(self, name: str) -> tuple[int, int] | None:
-        """Return the ends of a phase as stamps; None if it never ended."""
+        """Return the ends of a phase as stamps; None if the phase never ended."""
         for phase in self.manifest.get("phases") or ():
             if phase["phase"] == name and phase.get("t1_ns") is not None:
                 return int(phase["t0_ns"]), int(phase["t1_ns"])
@@ -250,7 +250,7 @@ class RunFolder:
 
     @cached_property
     def rolling_ns(self) -> tuple[int, int] | None:
-        """From when until when the controller replaced all agents and brokers; None: it did not."""
+        """The ends of the replacement of all agents and brokers; None without a replacement."""
         told = {
             line.get("stage"): int(line["at_ns"]) - self.origin_ns
             for line in self.journal
@@ -287,7 +287,7 @@ class RunFolder:
         return {client: tuple(sorted(lines)) for client, lines in found.items()}
 
     def absences(self, client: str) -> list[tuple[int, int]]:
-        """Return when a client had no session, as far as any file shows it."""
+        """Return the times at which, by any file, a client had no session."""
         spans: list[tuple[int, int]] = []
         down_ns: int | None = None
         for at_ns, event, _ in self.session_lines.get(client, ()):
@@ -323,7 +323,7 @@ def stamp_of(folder: RunFolder, row: Line, stage: str, *, last: bool = True) -> 
 
 
 def span_of(folder: RunFolder, row: Line) -> tuple[int, int] | None:
-    """Return from when until when a fault surely held; None if it was never applied."""
+    """Return the ends of the certain part of a fault; None if the fault was never applied."""
     from_ns = stamp_of(folder, row, "applied")
     if from_ns is None:
         return None

@@ -1,8 +1,9 @@
-"""The gaps that subscribers were told of.
+"""The gaps that were announced to subscribers.
 
-A protocol that may announce gaps does so to a subscriber that was away: what it missed is no longer
-kept. A gap therefore needs an absence of that subscriber between sending and telling. It never has
-a fence in it, because a fence is owed to every subscriber, and it names publications of the run.
+A protocol announces a gap to a subscriber that was absent, because the publications of that time are
+no longer kept. A gap therefore needs an absence of the subscriber between publication and
+announcement. A gap contains no fence, because a fence is owed to every subscriber, and names
+publications of the run.
 """
 
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
 
 
 def _losses(folder: RunFolder) -> Iterator[int]:
-    """When brokers that accepted a loss logged it, right after they were told of the run."""
+    """Yield the times at which brokers logged an accepted loss."""
     for process in folder.processes:
         for line in process.lines("events.jsonl"):
             if line.get("event") == LOSS_ACCEPTED and isinstance(line.get("cause"), str):
@@ -66,7 +67,7 @@ def _losses(folder: RunFolder) -> Iterator[int]:
 
 
 def _broken(folder: RunFolder) -> Iterator[tuple[int, int]]:
-    """When a broker or a link did not work, so that its clients were without it."""
+    """Yield the times at which a broker or a link was down."""
     for row in folder.fault_rows:
         span = None if str(row["verb"]).startswith("client-") else span_of(folder, row)
         if span is not None:

@@ -1,6 +1,6 @@
-"""What the manifest says, against the journal, the specification and the records.
+"""The manifest, against the journal, the specification and the records.
 
-The controller's journal (`log.jsonl`) keeps the phases as they began, and how the run ended.
+The journal of the controller (`log.jsonl`) has the start of each phase and the end of the run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ _OF_PROCESSES: Final = ("spec/placement.json", "spec/inventory.toml", "clock.jso
 
 
 def doubts_about_manifest(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    """Yield what the manifest and other files do not agree on."""
+    """Yield differences between the manifest and other files."""
     yield from _about_specification(folder)
     yield from _about_roles(folder)
     yield from _about_journal(folder)
@@ -293,7 +293,7 @@ def _about_drain(folder: RunFolder) -> Iterator[str]:
 
 
 def _statistics(folder: RunFolder) -> dict[str, int]:
-    """What brokers counted, in all: sessions among themselves that ended, and the last totals."""
+    """Return the sums of broker counters: ended sessions between brokers, and the last totals."""
     found = dict.fromkeys(("sessions_lost", *LAST_COUNTERS), 0)
     for process in folder.processes:
         lines = process.lines("stats.jsonl")

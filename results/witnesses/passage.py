@@ -1,7 +1,7 @@
-"""What no broker can have done: acknowledge, deliver or pass on while it could not.
+"""Deliveries and acknowledgements that passed a broker while the broker was down.
 
-A broker that was killed, frozen or cut off does nothing. Nothing that was both published and
-received in that time can have come to its clients, or from them, and it acknowledged nothing of it.
+A killed, frozen or cut-off broker does nothing. No publication that was both sent and received in that
+time can have reached the broker's clients, or have left them, or have been acknowledged.
 Between other brokers, the protocol's own definition says which publications surely arrive in an
 outage (`reaches`), and the routes of the overlay say which may; only those of neither cannot, so a
 protocol that goes around a broker is not accused of it. Publications that were
@@ -30,7 +30,7 @@ _MOST_SEPARATE = 400
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A fault and when it surely held.
+    """A fault, with the time at which the fault certainly held.
 
     Attributes:
         down: brokers that did nothing.
@@ -45,7 +45,7 @@ class _Span:
 
 
 def doubts_about_passage(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    """Yield what passed, or was acknowledged by, a broker that could do neither."""
+    """Yield deliveries and acknowledgements that passed a broker that was down."""
     blockages = [*_blockages(folder, rows)]
     for blockage, (passed, answered) in zip(blockages, rows.breaches(blockages), strict=True):
         if passed:
@@ -100,7 +100,7 @@ def _away(client: str, from_ns: int, to_ns: int, why: str) -> Blockage:
 
 
 def _homes(folder: RunFolder, rows: Rows) -> Mapping[str, str]:
-    """The one broker of each source and each subscription that never had another."""
+    """Return the broker of each source and subscription that never had another broker."""
     brokers: dict[str, set[str]] = {name: {broker} for name, (_, broker) in folder.clients.items()}
     for client, lines in folder.session_lines.items():
         brokers.setdefault(client, set()).update(broker for _, _, broker in lines)
@@ -126,10 +126,10 @@ def separating(
     cut: frozenset[tuple[str, str]],
     broker_of: Mapping[str, str],
 ) -> Callable[[str, str], bool]:
-    """Return whether nothing comes from a source to a subscription in an outage.
+    """Return True if no publication of a source reaches a subscription in an outage.
 
     Args:
-        broker_of: the broker of each source and of each subscription.
+        broker_of: the broker of every source and subscription.
     """
     reached: Mapping[str, frozenset[str]] | None = None
     if running is not None and len(running.topology.brokers) <= _MOST_SEPARATE:

@@ -1,8 +1,8 @@
-"""The promises that a run is held to: those of its protocol with its topology's parameters.
+"""The promises of a run: the promises of the protocol with the topology's parameters.
 
-The manifest repeats the promises for readers of a folder. It is a witness here and never a source.
-A protocol that is not registered is another system's; what that system promises is the workload's
-guarantee, which was made of it.
+The manifest repeats the promises for readers of a folder. The manifest is a witness here and never a
+source. A protocol that is not registered belongs to another system, whose promise is the guarantee
+of the workload.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from results.witnesses.folder import MANIFEST, TOPOLOGY, WORKLOAD, RunFolder
 def running_protocol(
     workload: Mapping[str, Any], topology: Mapping[str, Any]
 ) -> RunningProtocol | None:
-    """Return a run's protocol on its topology; None if it is not one of ours or does not fit."""
+    """Return the protocol of a run on its topology; None if the protocol is foreign or does not fit."""
     protocol = workload.get("protocol")
     if protocol not in DEFINITIONS:
         return None
@@ -36,7 +36,7 @@ def running_of(folder: RunFolder) -> RunningProtocol | None:
 
 
 def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Promises:
-    """Return what a run's deliveries are held to."""
+    """Return the promises for the deliveries of a run."""
     running = running_protocol(workload, topology)
     if running is not None:
         promised = running.promises()

@@ -1,7 +1,7 @@
 """The counts of big record files that the witnesses are compared with.
 
-Each judge counts the rows of record files with its own reader and hands the counts over in these
-nouns. A mistake of one reader therefore shows as a verdict that the other does not share.
+Each judge counts the rows of record files with its own reader and returns the counts in these
+classes. A mistake of one reader therefore leads to two different verdicts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ class SourceRows:
     Attributes:
         highest: the highest sequence number.
         fences: the sequence numbers of fences, ascending.
-        first_ns, last_ns: when its first and last publication were sent.
+        first_ns, last_ns: the times of the first and last publication.
     """
 
     highest: int

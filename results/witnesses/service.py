@@ -1,8 +1,7 @@
-"""What brokers logged of clients and faults, against the logs of clients and the fault log.
+"""Broker events about clients and faults, against the logs of clients and the fault log.
 
-A broker logs the faults that it does to its own links, its starts, and the sessions of its clients,
-and it counts the publications that it delivers. Clients and the controller log the same from their
-side.
+A broker logs starts, faults of its own links, and sessions of clients, and counts deliveries. Clients
+and the controller log the same events.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +39,7 @@ _BEGINS_NS = 20_000_000_000
 
 
 def doubts_about_service(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    """Yield what brokers, clients and the controller do not agree on."""
+    """Yield differences between brokers, clients and the controller."""
     if not folder.is_of_processes or folder.is_foreign:
         return
     brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
@@ -68,7 +67,7 @@ def _events(folder: RunFolder, process: ProcessFolder, *names: str) -> list[tupl
 def _about_own_fault(
     folder: RunFolder, row: Line, brokers: Sequence[ProcessFolder]
 ) -> Iterator[str]:
-    """A fault that a broker did to itself is in its events, at the same time."""
+    """Yield faults of a broker's own links that are not in the broker's events."""
     fault = str(row["fault_id"])
     for stage, event in (("applied", "fault_applied"), ("healed", "fault_healed")):
         if stage == "healed" and row.get("healed_by") != "schedule":
@@ -102,7 +101,7 @@ def _about_own_fault(
 
 
 def _ends_of(folder: RunFolder, target: str) -> set[str]:
-    """The brokers at the ends of a link, or the one that is meant; none of other targets."""
+    """Return the brokers of a target: both ends of a link, a broker, or none."""
     if target in folder.brokers:
         return {target}
     for a in folder.brokers:
@@ -119,7 +118,7 @@ def _error_ns(folder: RunFolder, host: str) -> int:
 
 
 def _about_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
-    """A fault that takes a client from its broker ends a session of that client."""
+    """Yield faults that disconnect a client without the end of a session."""
     client, lines = str(row["target"]), folder.session_lines.get(str(row["target"]), ())
     asked_ns = stamp_of(folder, row, "requested", last=False)
     seen_ns = stamp_of(folder, row, "observed")
@@ -134,7 +133,7 @@ def _about_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
 
 
 def _about_absences(folder: RunFolder) -> Iterator[str]:
-    """An absence ends a session, and a process that is killed has a fault that kills it."""
+    """Yield absences without the end of a session, and kills without a fault."""
     for process in folder.processes:
         for line in process.lines("absences.jsonl"):
             client = str(line["subscriber"])
@@ -153,7 +152,7 @@ def _about_absences(folder: RunFolder) -> Iterator[str]:
 
 
 def _about_ends(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """A client whose process is killed, or that moves, does so by a fault."""
+    """Yield clients that were killed or moved without a fault."""
     drain = folder.phase_ns("drain")
     until_ns = NEVER_NS if drain is None else drain[0] - folder.origin_ns
     for line in process.lines("sessions.jsonl"):
@@ -177,7 +176,7 @@ def _about_ends(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
 
 
 def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """A broker is told of the run once, and once more by everyone who started it again."""
+    """Yield brokers that began the run more often than they were started."""
     name = f"{process.place}/events.jsonl"
     begun = [at_ns for at_ns, _ in _events(folder, process, "run_begun")]
     at_broker = faults_at(folder, process.name)
@@ -248,7 +247,7 @@ def _about_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
 def _about_received(
     folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
 ) -> Iterator[str]:
-    """Each acknowledged publication was received by some broker."""
+    """Yield acknowledged publications that no broker received."""
     stopped = any(row["verb"] in ("restart", *KILLS) for row in folder.fault_rows)
     stopped |= any(replacements(folder, process) for process in brokers)
     if stopped or folder.manifest.get("state") != "complete":
@@ -265,7 +264,7 @@ def _about_received(
 
 
 def _about_deliveries(folder: RunFolder, rows: Rows, process: ProcessFolder) -> Iterator[str]:
-    """A broker delivered at least what its clients logged as delivered."""
+    """Yield brokers that delivered less than their clients logged."""
     is_complete = folder.manifest.get("state") == "complete"
     if not is_complete or any(row["verb"] != "freeze" for row in faults_at(folder, process.name)):
         return

@@ -1,7 +1,7 @@
-"""The sources of a run: their fences, and why a publisher began a new incarnation.
+"""The sources of a run: fences and new incarnations.
 
-A publisher sends one fence first and one fence last. Everything between them is owed, so a fence
-that is moved inwards hides what was lost. A publisher begins a new incarnation only in a new
+A publisher sends one fence first and one fence last. Every publication between the fences is owed, so
+a fence that is moved inwards hides losses. A publisher begins a new incarnation only in a new
 session.
 """
 
@@ -20,7 +20,7 @@ _SIMULATED_LOOK_NS = 150_000_000
 
 
 def doubts_about_sources(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    """Yield what publishers' logs and their sessions do not agree on."""
+    """Yield differences between publishers' logs and sessions."""
     if folder.manifest.get("state") != "complete":
         return
     by_source: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What processes and the manifest say of a run in few words, against the records.
+"""Summaries by processes and the manifest, against the records.
 
 `online.json`, `stats.jsonl`, `sessions.jsonl` and `exit.json` were written by the processes that
 wrote the records, and the manifest's headline was counted from the records.
@@ -39,7 +39,7 @@ _ORDERS: Final = {"reordered": ("publisher", "total"), "order_differs": ("total"
 
 
 def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
-    """Yield what load generators' files do not agree on."""
+    """Yield differences between the files of load generators."""
     for process in folder.processes:
         if process.is_load:
             yield from _about_sidecars(folder, process)
@@ -58,7 +58,7 @@ def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
 
 
 def _about_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """A sidecar names the columns that are read, and all of one publisher the same sources."""
+    """Yield sidecars with other columns, or with other sources of one publisher."""
     first: tuple[str, Any] | None = None
     for layout, columns in _COLUMNS.items():
         name = f"{process.place}/{layout}.rec.json"
@@ -83,7 +83,7 @@ def _about_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
 
 
 def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """A file that one load generator left, every other of its role left as well."""
+    """Yield load generators without a file that others of the role have."""
     wanted = ["exit.json", "sessions.jsonl", "stats.jsonl"]
     if process.is_subscriber:
         wanted += ["online.json", "subscriptions.jsonl"]
@@ -109,7 +109,7 @@ def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
 
 
 def _about_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
-    """The last line of a load generator's statistics counts what its records hold."""
+    """Yield last lines of statistics that differ from the records."""
     lines = process.lines("stats.jsonl")
     name = f"{process.place}/stats.jsonl"
     if not lines or "proc_id" not in lines[-1]:
@@ -135,7 +135,7 @@ def _about_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
 
 
 def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
-    """Each line of statistics counts what the records had by then."""
+    """Yield lines of statistics that differ from the records up to that time."""
     name = f"{process.place}/stats.jsonl"
     lines = process.lines("stats.jsonl")
     if n := rows.early_answers.get(process.place):
@@ -164,7 +164,7 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
 
 
 def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
-    """A process writes its records between its start and its end, and ends as planned."""
+    """Yield processes with records outside of their life, or with an unplanned end."""
     if not process.has("exit.json"):
         return
     name, told = f"{process.place}/exit.json", process.document("exit.json")
@@ -262,10 +262,10 @@ def _about_lane(
 
 
 def findings_online(folder: RunFolder, rows: Rows | None) -> dict[str, int]:
-    """Return what all online checkers of a run found wrong, by kind.
+    """Return the findings of all online checkers of a run, by kind.
 
-    What is absent counts only where each publication of a source was acknowledged, in one
-    incarnation: an online checker takes every number for published.
+    Missing publications count only if every publication of a source was acknowledged, in one
+    incarnation, because an online checker expects every number.
 
     Args:
         rows: the counts of record files; None where only a part of them was read.
@@ -293,7 +293,7 @@ def findings_online(folder: RunFolder, rows: Rows | None) -> dict[str, int]:
 def doubts_about_findings(
     online: Mapping[str, int], violations: Mapping[str, int], order: str
 ) -> Iterator[str]:
-    """Yield what the online checkers found and a judge did not find in the records.
+    """Yield findings of the online checkers that a judge did not find in the records.
 
     Args:
         online: see `findings_online`.
