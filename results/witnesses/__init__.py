@@ -2,7 +2,8 @@
 
 A verdict rests on record files, the fault log and the specification. Each module compares facts
 that two files of a folder record independently. Where the files differ, the module yields a doubt
-that names both. A false entry in one file is found; a folder that is false in all files alike is not.
+that names both. A false entry in one file is found; a folder that is false in all files alike is
+not.
 
 Both judges ask `doubts_of_witnesses`. Each counts the rows of record files with its own reader.
 A file that a folder of an older schema never had is no doubt.

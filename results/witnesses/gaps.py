@@ -1,10 +1,9 @@
 """The gaps that were announced to subscribers.
 
-A protocol announces a gap to a subscriber that was absent, because the publications of that time are
-no longer kept. A gap therefore needs an absence of the subscriber between publication and
+A protocol announces a gap to a subscriber that was absent, because the publications of that time
+are no longer kept. A gap therefore needs an absence of the subscriber between publication and
 announcement. A gap contains no fence, because a fence is owed to every subscriber, and names
-publications of the run.
-"""
+publications of the run."""
 
 from collections.abc import Iterator
 

@@ -1,12 +1,11 @@
 """Deliveries and acknowledgements that passed a broker while the broker was down.
 
-A killed, frozen or cut-off broker does nothing. No publication that was both sent and received in that
-time can have reached the broker's clients, or have left them, or have been acknowledged.
+A killed, frozen or cut-off broker does nothing. No publication that was both sent and received in
+that time can have reached the broker's clients, or have left them, or have been acknowledged.
 Between other brokers, the protocol's own definition says which publications surely arrive in an
 outage (`reaches`), and the routes of the overlay say which may; only those of neither cannot, so a
-protocol that goes around a broker is not accused of it. Publications that were
-sent before are not looked at: they may have waited in a socket.
-"""
+protocol that goes around a broker is not accused of it. Publications that were sent before are not
+looked at: they may have waited in a socket."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

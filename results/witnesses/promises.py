@@ -1,9 +1,8 @@
 """The promises of a run: the promises of the protocol with the topology's parameters.
 
-The manifest repeats the promises for readers of a folder. The manifest is a witness here and never a
-source. A protocol that is not registered belongs to another system, whose promise is the guarantee
-of the workload.
-"""
+The manifest repeats the promises for readers of a folder. The manifest is a witness here and never
+a source. A protocol that is not registered belongs to another system, whose promise is the
+guarantee of the workload."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from results.witnesses.folder import MANIFEST, TOPOLOGY, WORKLOAD, RunFolder
 def running_protocol(
     workload: Mapping[str, Any], topology: Mapping[str, Any]
 ) -> RunningProtocol | None:
-    """Return the protocol of a run on its topology; None if the protocol is foreign or does not fit."""
+    """Return the protocol of a run on its topology; None if foreign, or not for the topology."""
     protocol = workload.get("protocol")
     if protocol not in DEFINITIONS:
         return None

@@ -1,9 +1,8 @@
 """The sources of a run: fences and new incarnations.
 
-A publisher sends one fence first and one fence last. Every publication between the fences is owed, so
-a fence that is moved inwards hides losses. A publisher begins a new incarnation only in a new
-session.
-"""
+A publisher sends one fence first and one fence last. Every publication between the fences is owed,
+so a fence that is moved inwards hides losses. A publisher begins a new incarnation only in a new
+session."""
 
 from collections.abc import Iterator
 from itertools import pairwise
