@@ -32,14 +32,14 @@ _OF_ALL = ("--processes", "--help")
 
 
 def check_options(context: typer.Context, what: str, kind: str) -> None:
-    """Refuse options that would change nothing.
+    """Refuse options without an effect on the simulation.
 
     Args:
-        what: is to be simulated, as it was typed.
+        what: the typed subject of the simulation.
         kind: a key of `TAKEN`.
 
     Raises:
-        UserError: names the option and what it is for.
+        UserError: names the option and the subjects that take it.
     """
     for parameter in context.command.params:
         option = max(parameter.opts, key=len)

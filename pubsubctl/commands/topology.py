@@ -263,7 +263,11 @@ def retire(
 
 
 def _change_role(context: typer.Context, file: str, broker: str, role: str) -> Result:
-    """Refused, too, where a protocol that has such roles could not run on what comes of it."""
+    """Write a topology in which a broker has another role.
+
+    Raises:
+        UserError: no protocol with such roles could run on the result.
+    """
     from brokerd.protocols import registry
 
     def change(topology: Topology) -> Topology:
