@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.hostile_files import KINDS, REPOSITORY, SECONDS
 
-ONE_IN = 60
+ONE_IN = 30
 """Of the cases; `python -m tests.helpers.hostile_files 1` tries all of them."""
 FINE = (0, 2, 3, 8, 78)
 HALVES = ([*KINDS][::2], [*KINDS][1::2])
