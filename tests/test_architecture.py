@@ -503,6 +503,7 @@ LAYERS = (
         "it is told what to do over a control socket, and knows nothing of what it passes on",
         ours=(
             "brokerd.errors",
+            "brokerd.model.fault_verbs",
             "brokerd.runtime.control",
             "brokerd.sessions.link_faults",
             "brokerd.units",
@@ -514,6 +515,7 @@ LAYERS = (
         "it is told what to do over a control socket, and knows nothing of who writes",
         ours=(
             "brokerd.errors",
+            "brokerd.model.fault_verbs",
             "brokerd.runtime.control",
             "brokerd.sessions.link_faults",
             "brokerd.units",
@@ -600,7 +602,7 @@ LAYERS = (
     Layer(
         "results.rules.verdicts",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.rules.terms", "results.rules.words"),
+        ours=("brokerd.model.fault_verbs", "results.rules.terms", "results.rules.words"),
     ),
     Layer(
         "results.rules.words",
@@ -610,12 +612,13 @@ LAYERS = (
     Layer(
         "results.rules.withheld",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.rules.terms", "results.rules.risks"),
+        ours=("brokerd.model.fault_verbs", "results.rules.terms", "results.rules.risks"),
     ),
     Layer(
         "results.rules.risks",
-        "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.rules.terms",),
+        "a checker that shares code with what it checks would share its mistakes; the table of "
+        "verbs is data, and the second judge has its own",
+        ours=("brokerd.model.fault_verbs", "results.rules.terms"),
     ),
     Layer(
         "results.witnesses",
@@ -624,6 +627,7 @@ LAYERS = (
         ours=(
             "results.rules.terms",
             "brokerd.errors",
+            "brokerd.model.fault_verbs",
             "brokerd.units",
             "brokerd.overlay",
             "brokerd.protocols.definition",
@@ -634,7 +638,7 @@ LAYERS = (
     Layer(
         "results",
         "verdicts and figures come from the records of a run, not from the code that ran",
-        ours=("brokerd.history", "brokerd.units"),
+        ours=("brokerd.history", "brokerd.model.fault_verbs", "brokerd.units"),
         third_party=frozenset(
             {
                 *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "scipy"),

@@ -8,6 +8,7 @@ from bench.run.run_directory import RunDirectory
 from bench.run.simulated_run import SimulatedRun
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SpecError
 from bench.spec.workload import intended_offsets
+from brokerd.model.fault_verbs import SIMULATED_VERBS
 from brokerd.simulator.experiment import (
     SimulatedPublisher,
     SimulatedStep,
@@ -20,17 +21,6 @@ from fault_injection.schedule.plan import PlannedStep, expand
 from fault_injection.schedule.schedule import FaultSchedule, Problem, ScheduleError
 from fault_injection.schedule.step import END
 from fault_injection.schedule.targets import read_target
-
-SIMULATED_VERBS = (
-    "absorb",
-    "send-omission",
-    "freeze",
-    "blackhole",
-    "cut",
-    "kill",
-    "term",
-    "restart",
-)
 
 _FASTEST = Fraction(1_000)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from brokerd.model.fault_verbs import LINK_VERBS
 from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, protocol_on
@@ -16,7 +17,6 @@ from fault_injection.schedule.schedule import (
 )
 from fault_injection.schedule.step import Pick, Step, spelled_out
 from fault_injection.schedule.targets import Machines, read_target
-from fault_injection.schedule.verbs import LINK_VERBS
 
 ATTEMPTS: Final = 2_000
 """Number of draws before a pick counts as impossible."""

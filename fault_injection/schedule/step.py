@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.overlay.ranges import expanded_list
 from brokerd.units import format_duration, parse_duration_ns
 from fault_injection.schedule.span import Span
-from fault_injection.schedule.verbs import LASTING_VERBS
 
 STAGES: Final = ("applied", "observed", "healed", "recovered")
 END: Final = "end"
