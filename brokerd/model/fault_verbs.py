@@ -81,6 +81,8 @@ class Verb:
         number: number that the agent or the broker receives.
         parameters: further parameters that the agent accepts.
         severs: True if no session crosses the target; nftables can carry out these verbs.
+        acts_on: part of a broker's work that the verb affects: its traffic with peers and clients,
+            one direction of it, or its disk.
         holds: True if messages are held, and released or lost later.
         limits: True if the verb delays, and fails nothing.
         is_deaf: True if the target receives nothing either.
@@ -109,6 +111,7 @@ class Verb:
     number: NumberParameter | None = None
     parameters: tuple[str, ...] = ()
     severs: bool = False
+    acts_on: Literal["traffic", "out", "in", "disk"] = "traffic"
     holds: bool = False
     limits: bool = False
     is_deaf: bool = False
@@ -178,6 +181,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             needs=_MESSAGES,
             needs_messages=True,
             evidence="absorbed",
+            acts_on="out",
             holds=True,
             is_simulated=True,
             risk="passing",
@@ -327,6 +331,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             number=NumberParameter("free_bytes", 0, 1 << 40),
             limits=True,
             system="disk",
+            acts_on="disk",
             risk="disk",
             aliases=("full",),
             past="had no room left on its disk",
@@ -344,6 +349,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             number=NumberParameter("delay_ms", 1, 60_000),
             limits=True,
             system="disk",
+            acts_on="disk",
             risk="disk",
             aliases=("fsync-slow",),
             past="had a slow disk",

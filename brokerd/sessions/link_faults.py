@@ -19,7 +19,6 @@ from typing import Any, Final, Generic, Literal, TypeVar, cast
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import (
     BROKER_VERBS,
-    DISK_VERBS,
     HOLDING_VERBS,
     LINK_VERBS,
     MODES,
@@ -32,6 +31,7 @@ from brokerd.units import MILLISECOND_NS
 Direction = Literal["both", "out", "in"]
 
 DIRECTIONS: Final[tuple[Direction, ...]] = ("both", "out", "in")
+_OPPOSITE: Final[dict[str, str]] = {"out": "in", "in": "out"}
 ABSORB_LIMIT_BYTES: Final = 256 << 20
 """Bytes of messages held by all absorbing links of a broker.
 
@@ -112,7 +112,7 @@ class LinkFault:
 
         With `both`: on any direction.
         """
-        if self.verb in DISK_VERBS or (self.verb == "send-omission" and direction == "in"):
+        if VERB_TABLE[self.verb].acts_on in ("disk", _OPPOSITE.get(direction)):
             return False
         # A connection cannot be half closed and still carry a session.
         whole = "both" in (self.direction, direction) or self.effect == "cut"

@@ -198,12 +198,3 @@ def test_the_stories_can_fail() -> None:
         assert play(story)[0].broken != {}
     finally:
         Machine.is_broken = forgetful  # type: ignore[method-assign]
-
-
-def test_every_verb_is_in_the_stories() -> None:
-    assert set(LASTING_VERBS) == {
-        *("absorb", "send-omission", "blackhole", "cut", "freeze", "partition", "delay"),
-        *("bandwidth", "cpu-share"),
-        *("disk-full", "slow-fsync", "host-loss", "client-disconnect", "client-slow"),
-        "client-crash",
-    }
