@@ -8,9 +8,9 @@ from results.reference.clocks import Clocks
 from results.reference.files import Refused, read_json, read_lines
 from results.rules.terms import Fault, doubt
 
-HOLDING_VERBS = {"absorb", "send-omission"}
+HOLDING_VERBS = {"absorb", "send-omission", "receive-omission"}
 """Verbs that hold messages back."""
-DEAFENING_VERBS = {"absorb", "freeze", "blackhole", "cut"}
+DEAFENING_VERBS = {"absorb", "receive-omission", "freeze", "blackhole", "cut"}
 """Verbs with a target that receives nothing."""
 VERBS = {
     *HOLDING_VERBS,
