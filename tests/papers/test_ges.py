@@ -97,7 +97,7 @@ def test_table_2_has_each_number_that_is_claimed_of_it():
         wanted = [plan.broker for plan in spec.subscriber_plans()]
         assert wanted.count("n10") == 1
         assert len(wanted) == 101
-        per_share = Counter(plan.predicate for plan in spec.subscriber_plans())
+        per_share = Counter(plan.entry.predicate for plan in spec.subscriber_plans())
         assert {*per_share.values()} - {1} == {match}
     run = SimpleNamespace(
         manifest={"cpu": "x", "cores": 2},
