@@ -89,8 +89,9 @@ class Publishers(_Closed):
     """`count` publishers at each broker in `at`, each with this rate.
 
     `window` bounds the unacknowledged publications of a publisher. Beyond the window publications
-    wait, and keep their intended times. `failover` are brokers to which a publisher moves, in this
-    order, if its own broker is unreachable.
+    wait, and keep their intended times. `batch` bounds the publications that a publisher passes to
+    its client at once; the default is 1,024. `failover` are brokers to which a publisher moves, in
+    this order, if its own broker is unreachable.
     """
 
     at: Places
@@ -99,6 +100,7 @@ class Publishers(_Closed):
     size_bytes: Annotated[Size, Field(alias="size")] = 100
     arrivals: Literal["fixed", "poisson"] = "fixed"
     window: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16_384
+    batch: Annotated[int, Field(ge=1, le=1_024, strict=True)] | None = None
     failover: Places | None = None
 
     @field_validator("size_bytes")
