@@ -15,7 +15,7 @@ from typing import Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
-from brokerd.protocols.ges.messages import ClientsAsked, ClientsCounted
+from brokerd.protocols.ges.messages import ClientsCounted
 from brokerd.protocols.ges.parameters import HintParameters
 from brokerd.protocols.interface import Instant, RedirectClient
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -75,7 +75,7 @@ class RoamingHints:
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of messages about numbers of clients."""
-        return {ClientsCounted: self._on_counted, ClientsAsked: self._on_asked}
+        return {ClientsCounted: self._on_counted}
 
     def changed(self) -> None:
         """Schedule a look after the number of clients here or at a neighbour has changed."""
@@ -102,11 +102,6 @@ class RoamingHints:
             raise RemoteProtocolError(peer, f"{message} of another cluster, or of less than nobody")
         self._heard[peer] = message.clients
         self.changed()
-
-    def _on_asked(self, peer: BrokerNumber, message: ClientsAsked) -> None:
-        """Send the number of clients to a neighbour that requests it."""
-        if self._is_near(peer):
-            self._tell(peer)
 
     def look(self) -> None:
         """Send the number of clients if it has changed by a step, and redirect clients."""

@@ -89,11 +89,6 @@ class ClientsCounted:
 
 
 @record
-class ClientsAsked:
-    """A request for the number of clients at the receiver."""
-
-
-@record
 class AddressStated:
     """The first message of a sender with another address than the topology gives to it.
 
@@ -140,5 +135,4 @@ KINDS: Final = (
     MessageKind(137, ClientsCounted),
     MessageKind(138, AddressStated),
     MessageKind(139, AddressTaken),
-    MessageKind(140, ClientsAsked),
 )

@@ -5,7 +5,7 @@ from typing import Any
 from brokerd.model.client_messages import Refused
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.ges.apart import REFUSAL
-from brokerd.protocols.ges.messages import ClientsAsked, ClientsCounted
+from brokerd.protocols.ges.messages import ClientsCounted
 from brokerd.protocols.interface import MessageReceived, RedirectClient, Send
 from brokerd.protocols.registry import parameters_on
 from brokerd.simulator.world.cluster import SimulatedCluster
@@ -79,16 +79,6 @@ def those_that_came_last_go_next_door() -> None:
     assert [len(each.received[1]) for each in crowd.cluster.clients.values() if each.received] == [
         1
     ] * 8
-
-
-def a_broker_answers_a_request_for_its_number_of_clients() -> None:
-    crowd = Crowd(above=4)
-    crowd.come("a", *names(4))
-    crowd.settle()
-    before = len(crowd.counted)
-    crowd.cluster.brokers[1]._perform_send(Send(0, ClientsAsked()))
-    crowd.settle()
-    assert crowd.counted[before:] == [4]
 
 
 def nobody_goes_while_there_is_room() -> None:
@@ -293,7 +283,6 @@ def who_has_left_is_not_missed() -> None:
 
 
 STORIES = (
-    a_broker_answers_a_request_for_its_number_of_clients,
     those_that_came_last_go_next_door,
     nobody_goes_while_there_is_room,
     nobody_goes_where_it_is_as_full,
