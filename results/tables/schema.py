@@ -485,11 +485,6 @@ TABLES: Mapping[str, Table] = {
             answers BIGINT to these
             deciding INT brokers that decide by its profile
         """),
-        _table("statements", "Of ges.statements: per number of brokers.", """
-            brokers INT in the hierarchy
-            links INT between brokers
-            statements BIGINT that brokers receive until each has the whole graph
-        """),
         _table("link_load", "Of ges.load: per case and second.", """
             case STRING of the experiment
             second INT from the beginning
