@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator.checks.protocol_checks import simulated
 from tests.helpers.architecture import (
     Finding,
     Layer,
@@ -755,6 +756,15 @@ def test_nobody_knows_a_protocol_but_the_registry() -> None:
     modules = read_modules(ROOT, OURS)
     complain(find_protocol_imports(modules, PROTOCOLS, PROTOCOL_ROOMS, NARROW))
     complain(find_protocol_names(ROOT, OURS, PROTOCOLS, PROTOCOL_PATHS, WORDS))
+
+
+def test_no_shared_code_names_a_counter_or_a_word_of_one_protocol() -> None:
+    for name, definition in DEFINITIONS.items():
+        own = simulated(name)
+        words = (*definition.chain_words, *own.counters, *own.timed_counters, *own.tallied)
+        literals = {f'"{word}"': f"{name}'s {word}" for word in words}
+        packages = ("bench", "brokerd", "fault_injection", "results")
+        complain(find_protocol_names(ROOT, packages, [], PROTOCOL_PATHS, words=literals))
 
 
 def test_what_is_of_one_paper_lies_in_its_room() -> None:

@@ -15,7 +15,7 @@ from fault_injection.schedule.schedule import (
     ScheduleError,
     wrong_target,
 )
-from fault_injection.schedule.step import Pick, Step, spelled_out
+from fault_injection.schedule.step import CHAINS, Pick, Step, spelled_out
 from fault_injection.schedule.targets import Machines, read_target
 
 ATTEMPTS: Final = 2_000
@@ -149,10 +149,11 @@ def _candidates(
 
 
 def _has_chains(chosen: Sequence[str], chains: str, known: RunningProtocol) -> bool:
-    if chains == "any":
+    is_tolerated = CHAINS[chains]
+    if is_tolerated is None:
         return True
     lost = Lost(tuple(sorted(map(known.topology.number_of, chosen))))
-    return known.tolerates(lost) == (chains == "<=delta")
+    return known.tolerates(lost) == is_tolerated
 
 
 def _shown(pick: Pick) -> str:

@@ -36,6 +36,8 @@ DELTA_TREE = ProtocolDefinition(
     fault_bound=lambda topology, parameters: topology.delta,
     reaches=reaches,
     keeps_loss=lambda topology, broker: "",
+    topology_parameters=("delta",),
+    chain_words=("<=delta", ">delta"),
     core="brokerd.protocols.delta_tree.relays.assist",
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,
