@@ -224,6 +224,10 @@ class ProtocolDefinition:
         keeps_loss: the reason for which a broker that lost durable state cannot announce the
             loss, so that the operator cannot accept the loss; "" if it can. By default no broker
             can.
+        topology_parameters: names of parameters that the section of the topology's kind sets, in
+            place of the section of parameters.
+        chain_words: further words for drawn brokers whose joint failure is tolerated, and is not,
+            in fault schedules; () for none.
         checks: the module with further facts for simulations; "" for none.
     """
 
@@ -254,6 +258,8 @@ class ProtocolDefinition:
     keeps_loss: Callable[[Topology, BrokerNumber], str] = lambda topology, broker: (
         "brokers of this protocol cannot announce what they lost"
     )
+    topology_parameters: tuple[str, ...] = ()
+    chain_words: tuple[()] | tuple[str, str] = ()
     checks: str = ""
 
     def make_core(self, context: CoreContext) -> DeliveryProtocol:

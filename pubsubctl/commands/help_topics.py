@@ -43,7 +43,7 @@ def help_topic(
 
 def _verbs() -> str:
     """Return the verbs of faults, from the table in the code."""
-    from fault_injection.schedule.verbs import VERB_TABLE
+    from brokerd.model.fault_verbs import VERB_TABLE
 
     rows = [
         (verb.name, " or ".join(_ON[kind] for kind in verb.on), verb.effect)

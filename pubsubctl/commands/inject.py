@@ -168,7 +168,7 @@ def _asked_for(
     chains: str | None,
 ) -> "FaultSchedule":
     """Return the named schedule, or the schedule of a single step on the command line."""
-    from fault_injection.schedule.verbs import VERBS
+    from brokerd.model.fault_verbs import VERBS
     from pubsubctl.injecting import faults
 
     if pick is None and chains is not None:
@@ -286,7 +286,7 @@ def _topology(
 
 
 def _listing(call: Invocation) -> Result:
-    from fault_injection.schedule.verbs import VERB_TABLE
+    from brokerd.model.fault_verbs import VERB_TABLE
 
     schedules = call.project.names("schedule")
     rows = [

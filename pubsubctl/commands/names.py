@@ -65,7 +65,7 @@ def inventories(context: typer.Context, incomplete: str) -> Iterable[str]:
 @_offered
 def faults(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Return verbs and schedules; behind a verb, the targets of that verb."""
-    from fault_injection.schedule.verbs import CLIENT_VERBS, VERB_TABLE
+    from brokerd.model.fault_verbs import CLIENT_VERBS, VERB_TABLE
 
     typed = list(context.params.get("what") or ())
     if not typed:

@@ -8,6 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brokerd.model.fault_verbs import (
+    CLIENT_VERBS,
+    FAILING_VERBS,
+    HOLDING_VERBS,
+    LIMITING_VERBS,
+    SET_VERBS,
+)
 from brokerd.overlay.outage import Outage
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol
@@ -15,11 +22,9 @@ from brokerd.units import format_duration
 from fault_injection.schedule.plan import PlannedStep
 from fault_injection.schedule.step import END
 from fault_injection.schedule.targets import Target
-from fault_injection.schedule.verbs import CLIENT_VERBS, HOLDING_VERBS, LIMITING_VERBS
 from pubsubctl.deploying.blast_radius import Effect, Pair, effect_of
 
 # The effect of a verb on a broker: others route around the broker, or do not notice.
-_GONE = ("kill", "term", "freeze", "blackhole", "cut", "host-loss")
 _UNNOTICED = HOLDING_VERBS
 _MOST_NAMES = 8
 
@@ -117,7 +122,7 @@ def windows(
 def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
     """Return the outage that a fault causes."""
     numbers = [topology.number_of(name) for name in target.brokers]
-    if verb == "partition":
+    if verb in SET_VERBS:
         return Outage(cut=_across(target, topology))
     if verb in (*LIMITING_VERBS, *CLIENT_VERBS, "restart"):
         return Outage()
@@ -131,7 +136,7 @@ def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
         return Outage(cut=frozenset({(min(numbers), max(numbers))}))
     if verb in _UNNOTICED:
         return Outage(absorbing=frozenset(numbers))
-    assert verb in _GONE, f"no word on what {verb} cuts off"
+    assert verb in FAILING_VERBS, f"no word on what {verb} cuts off"
     return Outage(down=frozenset(numbers))
 
 

@@ -21,8 +21,8 @@ import psutil
 
 from bench.spec.spec import ExperimentSpec
 from brokerd.agent.host import probe as host_probe
+from brokerd.model.fault_verbs import CLIENT_VERBS, LINK_VERBS, VERBS
 from brokerd.overlay.topology import nearest
-from fault_injection.schedule.verbs import CLIENT_VERBS, LINK_VERBS, VERBS
 from pubsubctl.deploying.budget import budget, connections
 from pubsubctl.doctor.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
 from pubsubctl.doctor.host_facts import HostFacts, gather_host_facts

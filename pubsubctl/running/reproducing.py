@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.spec.overrides import Overrides
-from bench.spec.spec import ExperimentSpec, read_toml
+from bench.spec.spec import ExperimentSpec
 from brokerd.errors import ConfigError
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
@@ -177,10 +177,9 @@ def simulated_again(call: Invocation, capsule: Capsule, progress: Progress) -> I
 
 
 def _is_simulated(run: Path) -> bool:
-    from bench.papers.figure_experiments import SIMULATED_SCHEMAS
+    from bench.papers.figure_experiments import is_simulated
 
-    path = run / "spec" / "experiment.toml"
-    return path.is_file() and read_toml(path).get("schema") in SIMULATED_SCHEMAS
+    return is_simulated(run / "spec" / "experiment.toml")
 
 
 def _simulated_verdict(call: Invocation, run: Path) -> tuple[str, str]:

@@ -181,13 +181,15 @@ def find_protocol_names(
     protocols: Sequence[str],
     rooms: Sequence[str],
     literals: Mapping[str, str] = MappingProxyType({}),
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Finding]:
-    """Where modules outside these rooms (folders or files) name a protocol in any way.
+    """Return a finding for each line outside these rooms (folders or files) with a protocol's word.
 
     Args:
-        literals: of protocols whose names are words too, what else to look for.
+        literals: literals to search for in place of names that are common words.
+        words: further literals to search for, with what they name.
     """
-    words = {}
+    words = dict(words)
     for name in protocols:
         if name in literals:
             words[literals[name]] = name

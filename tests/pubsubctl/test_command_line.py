@@ -661,7 +661,7 @@ def test_help_explains_what_holds_for_all_verbs(call: Call, topic: str, said: st
 
 
 def test_every_verb_of_a_fault_is_explained(call: Call) -> None:
-    from fault_injection.schedule.verbs import VERB_TABLE
+    from brokerd.model.fault_verbs import VERB_TABLE
 
     text = call("help", "faults").out
     assert [verb for verb in VERB_TABLE if f"    {verb} " not in text] == []

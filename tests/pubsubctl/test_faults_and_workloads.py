@@ -8,11 +8,11 @@ import pytest
 
 from bench.run.outcome import RunOutcome
 from bench.spec.spec import load_experiment, load_topology
+from brokerd.model.fault_verbs import CLIENT_VERBS, VERBS
 from brokerd.overlay.generate import balanced_tree
 from brokerd.protocols.registry import protocol_on
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.schedule import load_schedule
-from fault_injection.schedule.verbs import CLIENT_VERBS, VERBS
 from pubsubctl.deploying.placement import PlacedBroker, Placement
 from pubsubctl.injecting.faults import settled
 from pubsubctl.injecting.selftest import trials

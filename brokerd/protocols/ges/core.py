@@ -22,7 +22,6 @@ from brokerd.protocols.ges.graph import Graph
 from brokerd.protocols.ges.hints import HINT, RoamingHints
 from brokerd.protocols.ges.load import LOAD, LinkLoad
 from brokerd.protocols.ges.messages import (
-    ClientsCounted,
     GraphStated,
     LoadAnswered,
     LoadProbe,
@@ -165,7 +164,7 @@ class UnitBroker(ForwardingCore):
             ProfileStated: self._on_profile_stated,
             ProfileChanged: self._on_profile_changed,
             ProfileReached: self._propagation.on_reached,
-            ClientsCounted: self._hints.on_counted,
+            **self._hints.handlers(),
         }
 
     def status(self) -> CoreStatus[BrokerNumber]:

@@ -69,8 +69,7 @@ class ProtocolPlanning:
             ConfigError: a value is invalid.
         """
         known = {key: values[key] for key in self._names if key in values}
-        if "delta" in self._names:
-            known["delta"] = delta
+        known.update(dict.fromkeys(self._definition.topology_parameters, delta))
         return self._definition.parameters.from_mapping(known, "core")
 
     def plain(self, parameters: Any, delta: int) -> Any:

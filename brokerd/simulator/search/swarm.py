@@ -25,7 +25,12 @@ from brokerd.simulator.checks.limits import with_limits
 from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
+from brokerd.simulator.checks.protocol_checks import (
+    COMMON_COUNTERS,
+    planning_of,
+    simulated,
+    with_bugs,
+)
 from brokerd.simulator.checks.timeliness import bounds_of
 from brokerd.simulator.search.campaign import setting
 from brokerd.simulator.search.plan import (
@@ -66,22 +71,6 @@ ENDLESS = 100_000
 
 FIRES = 0.02
 """Share of the steps in which an adversary fires a timer although other events are possible."""
-
-_SUMMED = (
-    "duplicates_received",
-    "resent_publications",
-    "messages_ignored",
-    "publications_withheld",
-    "notifiers_sent",
-    "dedupe_disagreements",
-    "legitimacy_held",
-    "legitimacy_violating",
-    "legitimacy_violated",
-    "tags_missing",
-    "tags_extra",
-    "relayed_sessions_established",
-    "messages_relayed",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -655,8 +644,10 @@ class PlanRun:
             "encoded_seeds": int(self._plan.network.encode),
             **cluster.network.counters,
         }
+        own = simulated(self._plan.protocol)
+        summed = (*COMMON_COUNTERS, *own.counters, *own.timed_counters)
         for name, value in cluster.statistics().items():
-            if name in _SUMMED:
+            if name in summed:
                 counters[name] = value + self._faults.at_crash.get(name, 0)
         for kind, count in self._faults.landed.items():
             counters[f"fault_{kind}"] = count

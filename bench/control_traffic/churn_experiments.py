@@ -10,13 +10,13 @@ Paper: none (experiment S9 of this project).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
+from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.run.experiment_folder import ExperimentFile, Row
 from brokerd.errors import ConfigError
 from brokerd.model.identity import ClientId
 from brokerd.overlay import generate
@@ -27,7 +27,6 @@ from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.views import BrokerView
 from brokerd.wire.codec import encode
 
-SCHEMA: Final = "pubsubctl/churn-messages-experiment/1"
 LIMIT_S: Final = 60.0
 """Time limit for the effect of any request."""
 
@@ -76,6 +75,16 @@ class ChurnExperiment(ExperimentFile):
     delta: Annotated[int, Field(ge=0, le=8, strict=True)] = 1
     changes: Annotated[int, Field(ge=1, le=1000, strict=True)]
     pause_s: Annotated[float, Field(gt=0, le=60)] = 1.0
+
+    def scale(self) -> Row:
+        return {"brokers": max(self.brokers)}
+
+    def build_topologies(self) -> Mapping[str, Topology]:
+        return {
+            f"{side.protocol}-{brokers}": topology_of(side, brokers, self.delta)
+            for side in self.side
+            for brokers in self.brokers
+        }
 
 
 @dataclass
@@ -213,30 +222,9 @@ def _client(home: str) -> ClientId:
     return f"at-{home}"
 
 
-def run_churn_experiment(
-    experiment: ChurnExperiment,
-    runs: Path,
-    phase: Callable[[str], None],
-    labels: Mapping[str, str] | None = None,
-) -> Path:
-    """Carry out an experiment; the same experiment gives the same rows.
-
-    Args:
-        runs: folder of run folders.
-        phase: receives the name of each phase.
-
-    Returns:
-        The folder of the new run.
-    """
-    topologies = {
-        f"{side.protocol}-{brokers}": topology_of(side, brokers, experiment.delta)
-        for side in experiment.side
-        for brokers in experiment.brokers
-    }
-    return write_experiment(
-        experiment, runs, "simulation", None, {"brokers": max(experiment.brokers)}, labels,
-        topologies, lambda: {"churn_messages": _rows(experiment, phase)},
-    )  # fmt: skip
+def compute_rows(experiment: ChurnExperiment, context: RunContext) -> Tables:
+    """Return the rows of every table; the same experiment gives the same rows."""
+    return {"churn_messages": _rows(experiment, context.progress.phase)}
 
 
 def _rows(experiment: ChurnExperiment, phase: Callable[[str], None]) -> Iterator[Row]:
@@ -249,3 +237,6 @@ def _rows(experiment: ChurnExperiment, phase: Callable[[str], None]) -> Iterator
                 "brokers": brokers,
                 **count(experiment, side, brokers).row(),
             }
+
+
+RECORD = ExperimentRecord({"": ChurnExperiment}, compute_rows)
