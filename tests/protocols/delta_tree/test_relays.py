@@ -218,3 +218,29 @@ def test_a_session_with_a_leaf_that_has_left_is_closed_and_told_nobody() -> None
     assert broker.core.handle(message, 0) == []
     assert broker.core.handle(MessageReceived(0, 17, ASK_FOR_2), 0) == []
     assert broker.core.handle(SessionLost(0, 17, "closed_by_us"), 0) == []
+
+
+@pytest.mark.parametrize("delta", [1, 2, 3])
+@pytest.mark.parametrize("lost", [2, 4])
+def test_as_many_relays_are_asked_as_brokers_may_fail(delta: int, lost: int) -> None:
+    """The middle broker of a chain of seven has sessions with the two on either side of it."""
+    names = [f"b{number}" for number in range(7)]
+    core = make_protocol(
+        "delta_tree",
+        3,
+        chain(*names, delta=delta),
+        DeltaTreeParameters(delta=delta, assist="on"),
+        decode_attribute_table,
+    )
+    core.handle(Started(1, False, {}, {}), 0)
+    for peer in (1, 2, 4, 5):
+        core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
+        core.handle(MessageReceived(peer, 10 + peer, Summary((), False, ())), 0)
+    asked: dict[int, int] = {}
+    effects = list(core.handle(SessionLost(lost, 10 + lost, "silent"), 0))
+    for effect in effects:
+        if type(effect) is Send and isinstance(effect.message, Relay):
+            assert (effect.message.step, effect.message.target) == ("ask", lost)
+            asked[effect.peer] = asked.get(effect.peer, 0) + 1
+    assert asked == dict.fromkeys(asked, 1)
+    assert len(asked) == delta
