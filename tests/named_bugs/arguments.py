@@ -15,6 +15,7 @@ from results.reference import verdict as reference_verdict
 from results.rules import risks, verdicts
 from results.rules.terms import Guarantee
 from tests.helpers.histories import MUTATIONS
+from tests.protocols.multi_proxy import test_moved_twice as moved_twice
 from tests.results.test_false_witnesses import SAMPLE
 from tests.results.test_risks import fault
 from tests.results.test_witnesses import by_spark
@@ -24,6 +25,15 @@ from tests.storage.test_meta_store import index_lost, on_disk
 _SOUND: Final = Path(__file__).parents[1] / "simulator/plans/sound"
 
 ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
+    # multi_proxy
+    **dict.fromkeys(
+        ("moves-on-and-is-not-frozen", "age-expires-what-moves-on"),
+        {
+            "order": moved_twice.merged_on_the_way,
+            "first": moved_twice.time_passes,
+            "second": moved_twice.nothing,
+        },
+    ),
     # agent
     "slows-down-before-that-is-written": {"seen": {False}},
     "slows-nothing-down": {"seen": {True, False}},

@@ -1,4 +1,4 @@
-"""`heal --verify` looks twice at every host, and is content only where the second look finds nothing."""
+"""`heal --verify` looks twice at every host, and a fault at the second look is an error."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
