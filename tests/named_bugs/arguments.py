@@ -26,7 +26,7 @@ _SOUND: Final = Path(__file__).parents[1] / "simulator/plans/sound"
 
 ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     # multi_proxy
-    **dict.fromkeys(
+    **dict.fromkeys(  # noqa: RUF024
         ("moves-on-and-is-not-frozen", "age-expires-what-moves-on"),
         {
             "order": moved_twice.merged_on_the_way,
