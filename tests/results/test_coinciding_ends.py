@@ -155,3 +155,13 @@ def test_both_judges_excuse_the_same_where_instants_coincide(seed: int) -> None:
             assert found_ns == until_ns, (partition, source, asked, told_ns, faults)
             excused += until_ns is not None and until_ns < NEVER_NS
     assert excused > 10, "some seeds must reach the end of an excuse"
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_as_many_deliveries_as_the_workload_asks_for_are_enough(more: int) -> None:
+    history = promised_history(Random(1), PLAIN)
+    least = check(history).counts.least_owed
+    assert least is not None
+    judgement = check(replace(history, deliveries_per_pair_min=least[2] + more))
+    found = [doubt for doubt in judgement.doubts if "the workload asks for" in doubt]
+    assert len(found) == (more > 0)

@@ -1,4 +1,4 @@
-"""A seal covers every file of a run but the derived ones, which `check`, `plot` and `report` make."""
+"""A seal covers every file of a run but the derived ones, which other commands make again."""
 
 from pathlib import Path
 
