@@ -23,7 +23,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.registry import definition_of, make_protocol, parameters_on
 from brokerd.units import SECOND_NS
-from brokerd.wire.attributes import decode_attributes
+from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.every_protocol import BROKERS, PROTOCOLS, three_brokers
 
 ATTEMPTS = 7
@@ -38,7 +38,7 @@ class Dialler:
         self.protocol = protocol
         topology = three_brokers(protocol)
         self.core: DeliveryProtocol = make_protocol(
-            protocol, broker, topology, parameters_on(topology, protocol), decode_attributes
+            protocol, broker, topology, parameters_on(topology, protocol), decode_attribute_table
         )
         self.now_ns = 0
         self.session = 0

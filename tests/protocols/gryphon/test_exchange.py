@@ -14,7 +14,7 @@ from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import EventMachine
-from brokerd.wire.attributes import decode_attributes
+from brokerd.wire.attributes import decode_attribute_table
 
 TOPOLOGY = tree_of_cells(("b0", "b1", "b2"), [("b0", "b1"), ("b1", "b2")])
 
@@ -25,7 +25,7 @@ class Side:
     def __init__(self, broker: int) -> None:
         self.machine = EventMachine()
         routes = Routes(broker, TOPOLOGY, 1)
-        self.table = FilterTable(broker, routes, decode_attributes, is_on=True)
+        self.table = FilterTable(broker, routes, decode_attribute_table, is_on=True)
         self.exchange = Exchange(
             broker,
             routes,
