@@ -1,15 +1,22 @@
 """Histories in which two ends coincide, or are one nanosecond apart."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from results.reference import paths
+from results.reference.busyness import signs as signs
 from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
 from results.reference.rule import JITTER_NS, check
 from results.reference.withholding import Reasons
+from results.rules.busy import busy_signs
 from results.rules.risks import Exposure, Tree, parts_of, risk_windows, surely_holds
 from results.rules.terms import NEVER_NS, Fault, Partition
 from results.rules.withheld import SETTLING_NS, Asked, Barriers
@@ -165,3 +172,63 @@ def test_as_many_deliveries_as_the_workload_asks_for_are_enough(more: int) -> No
     judgement = check(replace(history, deliveries_per_pair_min=least[2] + more))
     found = [doubt for doubt in judgement.doubts if "the workload asks for" in doubt]
     assert len(found) == (more > 0)
+
+
+# --- Signs of a busy machine ------------------------------------------------------------------
+
+SECOND_NS = 10**9
+PROCESSES = {"b1": "broker", "b2": "broker", "load": "subscriber"}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_both_judges_explain_the_same_signs_of_a_busy_machine(tmp_path: Path, seed: int) -> None:
+    """Sessions end and statistics pause just when a fault begins, ends, or has settled."""
+    random = Random(seed)
+    edges = [0, 10 * SECOND_NS, 25 * SECOND_NS, 40 * SECOND_NS]
+    instants = [edge + by for edge in edges for by in (-SECOND_NS - 1, -SECOND_NS, -1, 0, 1)]
+    faults = []
+    for number in range(random.randrange(4)):
+        applied_ns = random.choice((None, 0, 10 * SECOND_NS))
+        healed_ns = random.choice((None, 10 * SECOND_NS, 25 * SECOND_NS))
+        target = random.choice(("b1", "b2", "b1-b2", "b2->b1", "client:c1"))
+        faults.append(Fault(f"f{number}", "freeze", target, applied_ns, applied_ns, healed_ns))
+    lines: dict[tuple[str, str], list[dict[str, object]]] = {}
+    for name in PROCESSES:
+        log = "sessions.jsonl" if name == "load" else "events.jsonl"
+        about = {"client": "c1", "broker": "b1.3"} if name == "load" else {"peer": "b2"}
+        event = "down" if name == "load" else "session_lost"
+        lines[name, log] = [
+            {"event": event, "reason": random.choice(("silent", "silent", "closed")), **about,
+             "t_ns": random.choice(instants)}
+            for _ in range(random.randrange(3))
+        ]  # fmt: skip
+        at_ns, stamps = random.choice(instants), []
+        for _ in range(random.randrange(5)):
+            stamps.append({"t_ns": at_ns})
+            at_ns += random.choice((SECOND_NS, 5 * SECOND_NS, 5 * SECOND_NS + 1, 16 * SECOND_NS))
+        lines[name, "stats.jsonl"] = stamps
+    processes = []
+    for name, role in PROCESSES.items():
+        folder = tmp_path / "raw" / "h" / name
+        folder.mkdir(parents=True)
+        if name == "load":
+            (folder / "deliveries.rec").touch()
+        for (of, log), rows in lines.items():
+            if of == name:
+                (folder / log).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        lines_of = partial(_lines_of, lines, name)
+        processes.append(
+            SimpleNamespace(name=name, role=role, host="h", folder=folder, lines=lines_of)
+        )
+    shares = {name: random.choice((0.49, 0.5, 0.51)) for name in ("b1", "b2")}
+    manifest = {"drain": {"ended_by": "timeout"}, "waited_share": shares}
+    run: Any = SimpleNamespace(manifest=manifest, faults=faults, moved=lambda ns, _: ns)
+    logs: Any = SimpleNamespace(processes=processes)
+    found = sorted(busy_signs(run, logs))
+    assert found == sorted(signs(tmp_path, manifest, faults, lambda ns, _: ns))
+
+
+def _lines_of(
+    lines: dict[tuple[str, str], list[dict[str, object]]], process: str, log: str
+) -> list[dict[str, object]]:
+    return lines.get((process, log), [])
