@@ -282,6 +282,29 @@ def test_each_run_carries_the_payloads_of_its_own_numbers() -> None:
             assert digest == zlib.crc32(payload, zlib.crc32(blob)), sequence
 
 
+@pytest.mark.parametrize("at_once", [60_000, 100_001])
+def test_the_schedule_of_a_long_run_stays_in_order(at_once: int) -> None:
+    """Offers and hand-overs by turns, for more publications than are kept once they are sent."""
+    world = World(window=1 << 20)
+    world.attach()
+    due: list[int] = []
+    for turn in range(3):
+        due += range(turn * at_once, (turn + 1) * at_once)
+        world.load.offer(array("q", due[-at_once:]), len(due))
+        world.load.pump(len(due))
+        assert world.load.backlog == 0
+        assert world.load.counts.sent == len(due)
+    assert [row[1] for row in world.rows()] == due
+
+
+def test_the_first_instant_of_the_measure_phase_is_within_it() -> None:
+    world = World()
+    world.load.measure_from_ns = 50
+    world.load.offer(times(49, 50, 51), 70)
+    assert world.load.counts.measured_lateness.total == 2
+    assert world.load.counts.measured_lateness.largest_ns == 20
+
+
 def test_lateness_is_of_the_measure_phase_by_when_it_was_due() -> None:
     world = World()
     world.load.measure_from_ns = 50

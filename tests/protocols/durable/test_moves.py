@@ -428,6 +428,31 @@ def comes_back_before_its_first_stay_is_written() -> bool:
     return started == [False, False, True] and core.status().own_subscriptions == 1
 
 
+@pytest.mark.parametrize("later", [(4, 6), (4, 6, 8), (3, 4, 5, 9)])
+def test_only_the_last_of_several_stays_starts_when_it_is_on_disk(later: tuple[int, ...]) -> None:
+    """The client returns again and again before its broker has written that it is back."""
+    core, predicate = relay(), parse_predicate("true")
+    token = ((1, ((STREAM, 5),)),)
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 2, 1, 0, token)))
+    handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
+    written: list[Effect] = []
+    for session, generation in enumerate(later, 21):
+        handle(core, SessionLost("c", session - 1, "closed_by_peer"))
+        handle(core, SessionEstablished("c", session, 1))
+        handle(core, MessageReceived("c", session, Connect(False, generation, 1, 0, token)))
+        written += core.handle(MessageReceived("c", session, Subscribe(1, predicate)), 0)
+    assert not any(map(_is_start, written))
+    stays = [
+        each.token
+        for each in written
+        if type(each) is Commit and any(change.table == ARRIVING for change in each.changes)
+    ]
+    assert len(stays) == len(later)
+    told = [any(map(_is_start, handle(core, Persisted(token)))) for token in stays]
+    assert told == [False] * (len(later) - 1) + [True]
+
+
 def _is_start(effect: Effect) -> bool:
     message = effect.message if type(effect) is Send else None
     return type(message) is Subscribed and message.state == "started"
