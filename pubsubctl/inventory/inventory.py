@@ -250,7 +250,7 @@ class _Builder:
                 entry.address,
                 entry.port,
                 entry.user or defaults.user,
-                entry.identity or defaults.identity,
+                tuple(entry.identity or defaults.identity or ()),
                 chain,
             )
 
@@ -395,7 +395,7 @@ class _Builder:
             address=address,
             port=value("port", 22),
             user=value("user", None),
-            identity=value("identity", None),
+            identities=tuple(value("identity", ())),
             jump=tuple(value("jump", ())) if connector == "ssh" else (),
             python=value("python", "python3"),
             bench_address=value("bench_address", LOCAL_ADDRESS if connector == "local" else nearby),

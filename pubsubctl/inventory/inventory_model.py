@@ -36,7 +36,7 @@ class Gateway:
     Attributes:
         address: its IP or DNS name.
         user: the login; None for the controller's user.
-        identity: path of a private key; None for the keys in ssh-agent.
+        identities: paths of private keys, in order; () for the keys in ssh-agent.
         jump: all gateways before this gateway, outermost first.
     """
 
@@ -44,8 +44,13 @@ class Gateway:
     address: str
     port: int = 22
     user: str | None = None
-    identity: str | None = None
+    identities: tuple[str, ...] = ()
     jump: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> str | None:
+        """Return the first key, if any."""
+        return next(iter(self.identities), None)
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Host:
         address: IP or DNS name for connections; "" for local.
         port: of the ssh server.
         user: the login; None for the controller's user.
-        identity: path of a private key; None for the keys in ssh-agent.
+        identities: paths of private keys, in order; () for the keys in ssh-agent.
         jump: all gateways on the route, outermost first; () for none.
         python: the program that creates the environment on the host.
         bench_address: the IP on which brokers listen and are dialled; "" if the inventory does
@@ -114,7 +119,7 @@ class Host:
     address: str = ""
     port: int = 22
     user: str | None = None
-    identity: str | None = None
+    identities: tuple[str, ...] = ()
     jump: tuple[str, ...] = ()
     python: str = "python3"
     bench_address: str = LOCAL_ADDRESS
@@ -127,6 +132,11 @@ class Host:
     bench_nic: str = ""
     fsync: Literal["real", "off"] = "real"
     metrics: Literal["on", "off"] = "off"
+
+    @property
+    def identity(self) -> str | None:
+        """Return the first key, if any."""
+        return next(iter(self.identities), None)
 
     @property
     def broker_ports(self) -> range:
@@ -154,7 +164,7 @@ class Host:
                 "address": self.address,
                 "port": self.port,
                 "user": self.user,
-                "identity": self.identity,
+                "identity": list(self.identities) if len(self.identities) > 1 else self.identity,
                 "jump": ",".join(self.jump) or NO_JUMP,
                 "python": self.python,
             }
