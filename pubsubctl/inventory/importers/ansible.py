@@ -66,16 +66,19 @@ def _groups_of(text: str, source: Path) -> Groups:
             f"{source}:1: {shown(text.splitlines()[0])}: a program, which is not run; import a "
             "file with the inventory"
         )
-    readers: list[Callable[[str, Path], Groups]] = [read_ini, read_yaml]
+    readers: list[Callable[[str, Path], Groups]] = [read_ini]
     if source.suffix in _YAML_SUFFIXES:
-        readers.reverse()
+        readers = [read_yaml, read_ini]
+    elif text.lstrip().startswith(("---", "all:")):
+        readers = [read_ini, read_yaml]
     errors: dict[Callable[[str, Path], Groups], UserError] = {}
     for reader in readers:
         try:
             return reader(text, source)
         except UserError as error:
             errors[reader] = error
-    raise errors[read_yaml if _looks_like_yaml(text) else read_ini]
+    likely = read_yaml if _looks_like_yaml(text) else read_ini
+    raise errors.get(likely) or errors[read_ini]
 
 
 def _looks_like_yaml(text: str) -> bool:

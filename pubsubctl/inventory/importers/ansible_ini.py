@@ -97,4 +97,8 @@ def literal(text: str) -> Any:
             value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
-    return text if value is ... or isinstance(value, bytes | complex) else value
+    if value is ...:
+        return text
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value) if isinstance(value, complex) else value

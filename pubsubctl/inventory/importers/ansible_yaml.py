@@ -23,6 +23,9 @@ LONGEST_NUMBER: Final = 64
 VAULTED: Final = "{{ a value in a vault }}"
 """Stands for a value in a vault; refused like a template if the value is needed."""
 
+AMBIGUOUS: Final = "{{ a value on which merged maps disagree }}"
+"""Stands for a value that depends on the YAML library; refused like a template if needed."""
+
 _CORE_TAG: Final = "tag:yaml.org,2002:"
 _CORE_TYPES: Final = ("str", "int", "float", "bool", "null", "timestamp", "map", "seq")
 _VAULT_TAGS: Final = ("!vault", "!vault-encrypted")
@@ -134,6 +137,13 @@ def plain_yaml(text: str, source: Path) -> Any:
         raise UserError(f"{source}: not YAML: {shown(str(error))}") from None
 
 
+def _is_same(one: Any, other: Any) -> bool:
+    """Return True for equal scalars and shared maps; nothing nested is compared."""
+    if isinstance(one, dict | list) or isinstance(other, dict | list):
+        return one is other
+    return bool(one == other)
+
+
 @dataclass
 class _Open:
     """A map or list whose end is not read.
@@ -220,15 +230,19 @@ class _Composer:
             own = dict(inner.value)
             inner.value.clear()
             for value, place in inner.merged:
-                maps = value if isinstance(value, list) else [value]
-                for one in reversed(maps):
+                merged: dict[str, Any] = {}
+                for one in value if isinstance(value, list) else [value]:
                     if not isinstance(one, Table):
                         self._refuse(place, "<< merges maps")
                     self._merged_keys += len(one)
                     if self._merged_keys > MOST_MERGED_KEYS:
                         self._refuse(place, f"<< merges more than {MOST_MERGED_KEYS} keys")
-                    inner.value.update(one)
+                    disagreed = {
+                        key for key in one if key in merged and not _is_same(merged[key], one[key])
+                    }
+                    merged |= {**one, **dict.fromkeys(disagreed, AMBIGUOUS)}
                     inner.value.lines = {**one.lines, **inner.value.lines}
+                inner.value.update(merged)
             inner.value.update(own)
         if inner.anchor:
             self._anchors[inner.anchor] = inner.value
