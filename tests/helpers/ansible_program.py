@@ -54,10 +54,16 @@ def interpreter() -> str | None:
     return words[0] if len(words) == 1 and "python" in words[0] else None
 
 
-def listed(python: str, folder: Path, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return file name → the listing of an inventory, or the text of the program's refusal."""
+def listed(
+    python: str, folder: Path, texts: Mapping[str, str], beside: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return file name → the listing of an inventory, or the text of the program's refusal.
+
+    `beside` has the texts of further files.
+    """
     folder = folder.resolve()
-    for name, text in texts.items():
+    for name, text in {**texts, **(beside or {})}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     environment = {
         **os.environ,

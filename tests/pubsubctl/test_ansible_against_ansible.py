@@ -12,6 +12,7 @@ import pytest
 
 from pubsubctl.errors import UserError
 from pubsubctl.inventory.importers import ansible
+from pubsubctl.inventory.importers.ansible_folders import read_folders
 from pubsubctl.inventory.importers.ansible_groups import Groups
 from tests.helpers.ansible_program import VARIABLE, interpreter, listed
 
@@ -176,11 +177,34 @@ REFUSED = {
     "open.yml": "all: {hosts: {n1: 'open}}\n",
     "alias.yml": "all: {hosts: *missing}\n",
 }
+WITH_FOLDERS = {
+    "f1/hosts": "[g]\nn1 ansible_user=own\nn2\n[g:vars]\nansible_user=inside\nansible_port=1\n",
+    "f2/hosts": "[p:children]\ng\nh\n[g]\nn1\n[h]\nn1\n[h:vars]\nansible_user=h\n",
+    "f3/hosts.yml": "g:\n  hosts: {n1: {ansible_host: a}, n2: , n3: }\n",
+}
+BESIDE = {
+    "f1/group_vars/all.yml": "ansible_user: all\nansible_host: h.lab\n",
+    "f1/group_vars/g": "ansible_port: 5\n",
+    "f1/group_vars/other.yml": "ansible_port: 6\n",
+    "f1/host_vars/n1.yml": "ansible_user: file\n",
+    "f2/group_vars/p.yaml": "ansible_user: p\nansible_port: 1\nansible_group_priority: 9\n",
+    "f2/group_vars/g.json": '{"ansible_port": 2, "ansible_host": "x"}',
+    "f2/group_vars/h/a.yml": "ansible_port: 3\n",
+    "f2/group_vars/h/b": "ansible_host: b\n",
+    "f2/group_vars/h/.c.yml": "ansible_host: c\n",
+    "f2/group_vars/h/d.txt": "ansible_host: d\n",
+    "f2/group_vars/h/e/f.yml": "ansible_private_key_file: /k\n",
+    "f2/host_vars/n1": "---\n",
+    "f3/host_vars/n1/x.yml": "ansible_host: b\nansible_user: &u [a]\nother: *u\n",
+    "f3/host_vars/n2": "ansible_host: c\n",
+    "f3/host_vars/n2.yml": "ansible_host: d\n",
+}
 INVENTORIES = {
     **{f"{name}.ini": text for name, text in INI.items()},
     **{f"{name}-as.yml": text for name, text in INI_IN_YML.items()},
     **{f"{name}-plain": text for name, text in INI_IN_YML.items()},
     **{f"{name}.yml": text for name, text in YAML.items()},
+    **WITH_FOLDERS,
 }
 
 
@@ -248,20 +272,28 @@ real_ansible = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def listings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("inventories")
+
+
+@pytest.fixture(scope="module")
+def listings(folder: Path) -> dict[str, Any]:
     assert PYTHON is not None
-    return listed(PYTHON, tmp_path_factory.mktemp("inventories"), {**ALL, **REFUSED})
+    return listed(PYTHON, folder, {**ALL, **REFUSED}, BESIDE)
 
 
 @real_ansible
 @pytest.mark.parametrize("name", ALL)
-def test_an_inventory_is_resolved_as_by_ansible(listings: dict[str, Any], name: str) -> None:
+def test_an_inventory_is_resolved_as_by_ansible(
+    listings: dict[str, Any], folder: Path, name: str
+) -> None:
     theirs = listings[name]
     assert isinstance(theirs, dict), f"a story that Ansible refuses: {theirs}"
-    groups = ansible._groups_of(ALL[name], Path(name))
+    groups = ansible._groups_of(ALL[name], folder / name)
+    read_folders(groups, folder / name)
     hosts = theirs["_meta"]["hostvars"]
     members = groups.members()
-    assert {host for host in groups.hosts} == hosts_of(theirs) | set(hosts)
+    assert set(groups.hosts) == hosts_of(theirs) | set(hosts)
     for host, settings in groups.settled().items():
         ours = {key: settings[key].value for key in settings if key in ansible._USED}
         wanted = {k: v for k, v in hosts.get(host, {}).items() if k in ansible._USED}

@@ -6,7 +6,7 @@ is no list of ssh servers is unusable.
 """
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.ssh.client_config import SSH_PORT
 from pubsubctl.hosts.ssh.config_words import fill_tokens, local_tokens
 from pubsubctl.hosts.ssh.proxies import CommandLine, Hop, Target, read_command_line, route_of
+from pubsubctl.inventory.importers.ansible_folders import read_folders
 from pubsubctl.inventory.importers.ansible_groups import ALL, UNGROUPED, Groups, Setting
 from pubsubctl.inventory.importers.ansible_ini import read_ini
 from pubsubctl.inventory.importers.ansible_yaml import read_yaml
@@ -50,9 +51,9 @@ def read_ansible(text: str, source: Path) -> Found:
     """
     found = Found()
     groups = _groups_of(text, source)
+    read_folders(groups, source)
     for note in groups.notes:
         found.note(note)
-    _note_variable_folders(source, found)
     _take_over(groups, source, found)
     if not any("brokers" in host.groups for host in found.hosts):
         found.note("no group is called brokers, so brokers go to all hosts; see help inventories")
@@ -88,13 +89,6 @@ def _looks_like_yaml(text: str) -> bool:
         return False
     words = first.split()
     return first.startswith(("%", "-", "?", "[", "{")) or (bool(words) and words[0].endswith(":"))
-
-
-def _note_variable_folders(source: Path, found: Found) -> None:
-    for name in ("group_vars", "host_vars"):
-        folder = source.parent / name
-        if folder.is_dir():
-            found.note(f"{folder}: is not read; `ansible-inventory --export` writes one file")
 
 
 def _take_over(groups: Groups, source: Path, found: Found) -> None:
@@ -199,29 +193,23 @@ class _Variables:
             return text, where
         return "", self.where
 
-    def arguments(self, found: Found) -> tuple[CommandLine, str]:
-        """Return the ssh options and the place of the route; the first value of an option wins.
+    def arguments(self, name: str, found: Found) -> tuple[CommandLine, str]:
+        """Return the ssh options in a variable, and the place of the variable.
 
         Raises:
             UserError: an option decides on the connection and cannot be taken over.
         """
-        whole, place = CommandLine(), self.where
-        for name in _ARGUMENTS:
-            text, where = self.text((name,))
-            try:
-                words = shlex.split(text)
-            except ValueError as error:
-                raise UserError(f"{where}: {name}: {str(error).lower()}") from None
-            line = read_command_line(words, f"{where}: {name}")
-            if line.words:
-                raise UserError(f"{where}: {name}: {shown(line.words[0])} is no option")
-            for option in line.ignored:
-                found.note(f"{self.source}: {name}: {shown(option)} is not taken over")
-            if line.proxy() and not whole.proxy():
-                whole.is_jump, place = line.is_jump, f"{where}: {name}"
-            whole.settings = {**line.settings, **whole.settings}
-            whole.identities += [key for key in line.identities if key not in whole.identities]
-        return whole, place
+        text, where = self.text((name,))
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise UserError(f"{where}: {name}: {str(error).lower()}") from None
+        line = read_command_line(words, f"{where}: {name}")
+        if line.words:
+            raise UserError(f"{where}: {name}: {shown(line.words[0])} is no option")
+        for option in line.ignored:
+            found.note(f"{self.source}: {name}: {shown(option)} is not taken over")
+        return line, f"{where}: {name}"
 
 
 def _connection(host: str, variables: _Variables, found: Found) -> _Connection:
@@ -238,31 +226,45 @@ def _connection(host: str, variables: _Variables, found: Found) -> _Connection:
         raise UserError(f"{where}: ansible_connection {shown(kind)}: only ssh and local are taken")
     for key in sorted(variables.settings.keys() - _USED):
         found.note(f"{variables.source}: variable {shown(key)} is not taken over")
-    line, place = variables.arguments(found)
-    address = line.settings.get("hostname") or variables.text(_ADDRESS)[0] or host
+    # Ansible passes these options in this order; ssh takes the first value.
+    lines = [variables.arguments(name, found) for name in _ARGUMENTS]
+    early, late = lines[0][0].settings, _merged(line.settings for line, _ in lines)
+    address = late.get("hostname") or variables.text(_ADDRESS)[0] or host
     values: dict[str, Any] = {}
     port, where = variables.text(_PORT)
-    if port := port or line.settings.get("port", ""):
+    if port := early.get("port") or port or late.get("port", ""):
         if not (port.isascii() and port.isdecimal() and len(port) <= 5):
             raise UserError(f"{where}: ansible_port {shown(port)} is no number")
         values["port"] = int(port)
-    if user := variables.text(_USER)[0] or line.settings.get("user"):
+    if user := early.get("user") or variables.text(_USER)[0] or late.get("user"):
         values["user"] = user
     target = Target(address, address, values.get("port", SSH_PORT), user or "")
-    paths = list(line.identities)
+    paths = list(lines[0][0].identities)
     identity, where = variables.text(_IDENTITY)
     if identity:
         tokens = {**local_tokens(), **target.tokens()}
-        paths.insert(0, fill_tokens(identity, tokens, where, is_path=True))
+        paths.append(fill_tokens(identity, tokens, where, is_path=True))
+    paths += [path for line, _ in lines[1:] for path in line.identities]
     if paths:
         values["identity"] = key_paths(paths, variables.source, found)
     python = variables.text(_PYTHON)[0]
     if python and not python.startswith("auto"):
         values["python"] = python
     route: list[Hop] = []
-    if line.proxy():
-        route = route_of(line.proxy(), is_jump=line.is_jump, target=target, where=place)
+    for line, place in lines:
+        if line.proxy():
+            is_jump = line.is_jump
+            route = route_of(line.proxy(), is_jump=is_jump, target=target, where=place)
+            break
     return _Connection("ssh", address, values, route)
+
+
+def _merged(layers: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return all settings; the first value of a key wins."""
+    found: dict[str, str] = {}
+    for layer in layers:
+        found = {**layer, **found}
+    return found
 
 
 def _gateway(hop: Hop, source: Path, found: Found) -> dict[str, Any]:

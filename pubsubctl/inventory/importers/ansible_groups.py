@@ -63,12 +63,16 @@ class Groups:
         groups: by name; always with `all` and `ungrouped`.
         hosts: name → the host's own variables.
         places: host → file and line.
+        group_files: group → variables from files beside the inventory.
+        host_files: host → variables from files beside the inventory.
     """
 
     source: Path
     groups: dict[str, Group] = field(default_factory=lambda: {ALL: Group(), UNGROUPED: Group()})
     hosts: dict[str, dict[str, Setting]] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    group_files: dict[str, dict[str, Setting]] = field(default_factory=dict)
+    host_files: dict[str, dict[str, Setting]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     entries: int = 0
 
@@ -129,12 +133,15 @@ class Groups:
             self.groups, key=lambda name: (depths[name], self.groups[name].priority, name)
         )
         found: dict[str, dict[str, Setting]] = {host: {} for host in self.hosts}
-        for name in ordered:
-            if variables := self.groups[name].variables:
-                for host in members[name]:
-                    found[host] |= variables
+        inside = {name: group.variables for name, group in self.groups.items()}
+        for layer in (inside, self.group_files):
+            for name in ordered:
+                if variables := layer.get(name):
+                    for host in members[name]:
+                        found[host] |= variables
         for host, variables in self.hosts.items():
             found[host] |= variables
+            found[host] |= self.host_files.get(host, {})
         return found
 
     def members(self) -> dict[str, set[str]]:
