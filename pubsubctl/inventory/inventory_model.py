@@ -36,21 +36,23 @@ class Gateway:
     Attributes:
         address: its IP or DNS name.
         user: the login; None for the controller's user.
-        identities: paths of private keys, in order; () for the keys in ssh-agent.
+        identity: path of a private key; None for the keys in ssh-agent.
         jump: all gateways before this gateway, outermost first.
+        more_identities: paths of further keys, which are tried after `identity`.
     """
 
     name: str
     address: str
     port: int = 22
     user: str | None = None
-    identities: tuple[str, ...] = ()
+    identity: str | None = None
     jump: tuple[str, ...] = ()
+    more_identities: tuple[str, ...] = ()
 
     @property
-    def identity(self) -> str | None:
-        """Return the first key, if any."""
-        return next(iter(self.identities), None)
+    def identities(self) -> tuple[str, ...]:
+        """Return the paths of all private keys, in order."""
+        return (self.identity, *self.more_identities) if self.identity else ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Host:
         address: IP or DNS name for connections; "" for local.
         port: of the ssh server.
         user: the login; None for the controller's user.
-        identities: paths of private keys, in order; () for the keys in ssh-agent.
+        identity: path of a private key; None for the keys in ssh-agent.
         jump: all gateways on the route, outermost first; () for none.
         python: the program that creates the environment on the host.
         bench_address: the IP on which brokers listen and are dialled; "" if the inventory does
@@ -106,6 +108,7 @@ class Host:
         fsync: "off" skips waiting for the disk: brokers survive a kill, but not a power loss of
             the machine.
         metrics: "on" lets the host's agent export metrics to a collector, at `metrics_port`.
+        more_identities: paths of further keys, which are tried after `identity`.
     """
 
     name: str
@@ -119,7 +122,7 @@ class Host:
     address: str = ""
     port: int = 22
     user: str | None = None
-    identities: tuple[str, ...] = ()
+    identity: str | None = None
     jump: tuple[str, ...] = ()
     python: str = "python3"
     bench_address: str = LOCAL_ADDRESS
@@ -132,11 +135,12 @@ class Host:
     bench_nic: str = ""
     fsync: Literal["real", "off"] = "real"
     metrics: Literal["on", "off"] = "off"
+    more_identities: tuple[str, ...] = ()
 
     @property
-    def identity(self) -> str | None:
-        """Return the first key, if any."""
-        return next(iter(self.identities), None)
+    def identities(self) -> tuple[str, ...]:
+        """Return the paths of all private keys, in order."""
+        return (self.identity, *self.more_identities) if self.identity else ()
 
     @property
     def broker_ports(self) -> range:

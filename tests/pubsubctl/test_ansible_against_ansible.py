@@ -22,7 +22,9 @@ PYTHON = interpreter()
 
 INI = {
     "plain": "n1\nn2 ansible_host=10.0.0.2 ansible_port=2222 ansible_user=lab\n",
-    "comments": "# a\n; b\nn1 ansible_user=a # mine\n[g] # group\nn2 # host\n[g:vars] #x\nansible_port=5\n",
+    "comments": (
+        "# a\n; b\nn1 ansible_user=a # mine\n[g] # group\nn2 # host\n[g:vars] #x\nansible_port=5\n"
+    ),
     "ranges": "n[1:3]\nm[01:03].lab\nx[a:c]\ny[A:C]\nr[:3]\nq[1:9:2]\nz[a:i:3]\n",
     "mixed-letters": "n[y:B]\n",
     "two-ranges": "r[1:2]n[01:02]\n10.0.0.[1:3]\n",
@@ -50,11 +52,15 @@ INI = {
     "vars-half-quoted": "n1\n[all:vars]\nansible_user='a\n",
     "vars-equals": "n1\n[all:vars]\nansible_ssh_common_args=-o A=b -o C=d\n",
     "vars-empty": "n1 ansible_user=x\n[all:vars]\nansible_port=\n",
-    "numbers": "n1 ansible_port=0x16\nn2 ansible_port=0o26\nn3 ansible_port=022\nn4 ansible_port=2_2\n",
+    "numbers": (
+        "n1 ansible_port=0x16\nn2 ansible_port=0o26\nn3 ansible_port=022\nn4 ansible_port=2_2\n"
+    ),
     "floats": "n1 ansible_host=10.0 ansible_user=1e3\nn2 ansible_host=1.2.3.4\n",
     "booleans": "n1 ansible_user=True\nn2 ansible_user=yes\nn3 ansible_user=None\n",
     "literals": "n1 ansible_user=\"'lab'\" x='[1, 2]' y='{\"a\": 1}'\nn2 ansible_user='u\"x\"'\n",
-    "signs": "n1 ansible_port=+22\nn2 ansible_port=-22\nn3 ansible_user=1+1\nn4 ansible_user=1+2j\n",
+    "signs": (
+        "n1 ansible_port=+22\nn2 ansible_port=-22\nn3 ansible_user=1+1\nn4 ansible_user=1+2j\n"
+    ),
     "quoted-host-variables": "n1 ansible_user='a b' ansible_host=\"h\"\n",
     "hash-in-a-word": "n1 ansible_user=a#b ansible_host=h\n",
     "host-groups": "[a]\nn1 ansible_user=first\n[b]\nn1 ansible_user=second\nn2\n[a]\nn3\n",
@@ -65,7 +71,9 @@ INI = {
         "[a:vars]\nansible_user=a\nansible_port=1\n[b:vars]\nansible_user=b\nansible_host=b\n"
         "[c:vars]\nansible_port=3\n[d:vars]\nansible_user=d\nansible_host=d\n"
     ),
-    "deeper-wins": "[z]\nn1\n[y:children]\nx\n[x]\nn1\n[z:vars]\nansible_user=z\n[x:vars]\nansible_user=x\n",
+    "deeper-wins": (
+        "[z]\nn1\n[y:children]\nx\n[x]\nn1\n[z:vars]\nansible_user=z\n[x:vars]\nansible_user=x\n"
+    ),
     "two-parents": (
         "[a:children]\nc\n[b:children]\nc\n[c]\nn1\n[a:vars]\nansible_user=a\n[b:vars]\n"
         "ansible_user=b\n"
@@ -86,10 +94,16 @@ INI = {
         "[b]\nn1\n[a]\nn1\n[a:vars]\nansible_user=a\nansible_group_priority=5\n"
         "[b:vars]\nansible_user=b\nansible_group_priority='5'\n"
     ),
-    "priority-on-a-host": "[a]\nn1 ansible_group_priority=9\n[b]\nn1\n[a:vars]\nansible_user=a\n[b:vars]\nansible_user=b\n",
+    "priority-on-a-host": (
+        "[a]\nn1 ansible_group_priority=9\n[b]\nn1\n[a:vars]\nansible_user=a\n[b:vars]\n"
+        "ansible_user=b\n"
+    ),
     "ungrouped-vars": "n1\n[g]\nn2\nn3\n[ungrouped]\nn3\n[ungrouped:vars]\nansible_user=u\n",
     "all-section": "[all]\nn1\n[all:vars]\nansible_user=x\n[g]\nn1\n[g:vars]\nansible_user=g\n",
-    "all-children": "[all:children]\na\nb\n[a]\nn1\n[b]\nn1\n[a:vars]\nansible_user=a\n[b:vars]\nansible_user=b\n",
+    "all-children": (
+        "[all:children]\na\nb\n[a]\nn1\n[b]\nn1\n[a:vars]\nansible_user=a\n[b:vars]\n"
+        "ansible_user=b\n"
+    ),
     "vars-before-group": "[g:vars]\nansible_user=x\n[g]\nn1\n",
     "variables-twice": "n1\n[all:vars]\nansible_user=a\nansible_user=b\n",
     "host-named-as-group": "[n1]\nn1 ansible_user=x\n",
@@ -109,12 +123,16 @@ YAML = {
     "plain": "all:\n  hosts:\n    n1:\n    n2: {ansible_host: 10.0.0.2, ansible_port: 2222}\n",
     "a-text-as-hosts": "g:\n  hosts: n1\nh:\n  hosts: m[1:3]\n",
     "a-text-as-children": "g:\n  children: h\nh:\n  hosts: n1\n  vars: {ansible_user: x}\n",
-    "anchors-in-unused": "x: &x {hosts: {n1: {a: &l [1, 2], b: *l}}}\ny: {vars: {c: *x}, hosts: {n2: }}\n",
+    "anchors-in-unused": (
+        "x: &x {hosts: {n1: {a: &l [1, 2], b: *l}}}\ny: {vars: {c: *x}, hosts: {n2: }}\n"
+    ),
     "anchors-of-variables": (
         "g:\n  vars: &v {ansible_user: a, ansible_port: 5}\n  hosts: {n1: }\n"
         "h:\n  vars: *v\n  hosts: {n2: }\n"
     ),
-    "anchor-of-a-text": "g:\n  hosts:\n    n1: {ansible_user: &u lab}\n    n2: {ansible_user: *u}\n",
+    "anchor-of-a-text": (
+        "g:\n  hosts:\n    n1: {ansible_user: &u lab}\n    n2: {ansible_user: *u}\n"
+    ),
     "merge": (
         "g:\n  hosts:\n    n1: &d {ansible_user: a, ansible_port: 5}\n"
         "    n2: {<<: *d, ansible_user: b}\n    n3: {ansible_user: c, <<: *d}\n"
@@ -125,13 +143,28 @@ YAML = {
     ),
     "unsafe": "all:\n  hosts:\n    n1: {note: !unsafe 'a{{b', ansible_user: !unsafe lab}\n",
     "unsafe-list": "all:\n  hosts:\n    n1: {note: !unsafe [a, b]}\n",
-    "numbers": "all:\n  hosts:\n    n1: {ansible_port: 0x16}\n    n2: {ansible_port: 026}\n    n3: {ansible_port: 2_2}\n",
-    "booleans": "all:\n  hosts:\n    n1: {ansible_user: yes}\n    n2: {ansible_user: 'yes'}\n    n3: {ansible_user: on}\n",
-    "nulls": "all:\n  vars: {ansible_user: a}\n  hosts:\n    n1: {ansible_user: ~}\n    n2: {ansible_user: }\n    n3:\n",
-    "floats": "all:\n  hosts:\n    n1: {ansible_host: 10.0}\n    n2: {ansible_host: 1e3}\n    n3: {ansible_user: .5}\n",
+    "numbers": (
+        "all:\n  hosts:\n    n1: {ansible_port: 0x16}\n    n2: {ansible_port: 026}\n"
+        "    n3: {ansible_port: 2_2}\n"
+    ),
+    "booleans": (
+        "all:\n  hosts:\n    n1: {ansible_user: yes}\n    n2: {ansible_user: 'yes'}\n"
+        "    n3: {ansible_user: on}\n"
+    ),
+    "nulls": (
+        "all:\n  vars: {ansible_user: a}\n  hosts:\n    n1: {ansible_user: ~}\n"
+        "    n2: {ansible_user: }\n    n3:\n"
+    ),
+    "floats": (
+        "all:\n  hosts:\n    n1: {ansible_host: 10.0}\n    n2: {ansible_host: 1e3}\n"
+        "    n3: {ansible_user: .5}\n"
+    ),
     "dates": "all:\n  hosts:\n    n1: {ansible_host: h, since: 2024-01-01}\n",
     "explicit-tags": "all:\n  hosts:\n    n1: {ansible_port: !!str 22, ansible_user: !!int '5'}\n",
-    "block-texts": "all:\n  hosts:\n    n1:\n      ansible_user: >-\n        lab\n      note: |\n        a\n        b\n",
+    "block-texts": (
+        "all:\n  hosts:\n    n1:\n      ansible_user: >-\n        lab\n      note: |\n"
+        "        a\n        b\n"
+    ),
     "ranges": "all:\n  hosts:\n    n[1:3]:\n    m[A:C]:2222:\n    r[:2]: {ansible_user: x}\n",
     "ipv6": "all:\n  hosts:\n    '[2001:db8::12]:2222':\n    2001:db8::13:\n",
     "port": "all:\n  hosts:\n    n1:2222:\n    n2:23: {ansible_port: 5}\n",
@@ -148,9 +181,15 @@ YAML = {
         "all:\n  children:\n    a: {children: {c: {hosts: {n1: }}}}\n"
         "    b: {children: {c: {vars: {ansible_user: x}}}}\n"
     ),
-    "top-level-groups": "a:\n  hosts: {n1: {ansible_user: a}}\nb:\n  hosts: {n1: {ansible_user: b}}\n",
-    "order-of-keys": "g:\n  children: {c: {hosts: {n1: {ansible_user: c}}}}\n  hosts: {n1: {ansible_user: g}}\n",
-    "ungrouped": "ungrouped:\n  hosts: {n1: , n2: }\n  vars: {ansible_user: u}\ng: {hosts: {n2: }}\n",
+    "top-level-groups": (
+        "a:\n  hosts: {n1: {ansible_user: a}}\nb:\n  hosts: {n1: {ansible_user: b}}\n"
+    ),
+    "order-of-keys": (
+        "g:\n  children: {c: {hosts: {n1: {ansible_user: c}}}}\n  hosts: {n1: {ansible_user: g}}\n"
+    ),
+    "ungrouped": (
+        "ungrouped:\n  hosts: {n1: , n2: }\n  vars: {ansible_user: u}\ng: {hosts: {n2: }}\n"
+    ),
     "empty-sections": "g:\n  hosts:\n    n1:\n  vars:\n  children:\nh:\n",
     "an-extra-key": "g:\n  hosts: {n1: }\n  description: {a: b}\n",
     "document-start": "---\n# comment\nall:\n  hosts:\n    n1: {ansible_user: x}\n...\n",

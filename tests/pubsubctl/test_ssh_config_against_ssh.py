@@ -83,7 +83,10 @@ CONFIGURATIONS = [
     "Match host=n1\nPort 8\nHost n1\nUser x\n",
     "Host n1\nHostName n1.x\nHost n1.x\nPort 7\nMatch final\nUser u\n",
     "Host n1\nHostName n1.x\nMatch final host n1.x\nPort 7\n",
-    "Host n1\nUser a\nIdentityFile ~/a\nMatch canonical\nUser b\nMatch final all\nIdentityFile ~/c\n",
+    (
+        "Host n1\nUser a\nIdentityFile ~/a\nMatch canonical\nUser b\nMatch final all\n"
+        "IdentityFile ~/c\n"
+    ),
     "CanonicalizeHostname yes\nHost n1\nHostName 10.0.0.1\nHost 10.0.0.1\nPort 9\n",
     "CanonicalizeHostname no\nHost n1\nHostName n1.x\nHost n1.x\nPort 9\n",
     "Host n1\n\tUser x\r\n\tPort 5\r\nHost n2\r\nUser y\r\n",

@@ -33,6 +33,8 @@ class Hop:
     """A machine on the route, as a command line of ssh names a machine.
 
     Attributes:
+        host: the name on the command line.
+        address: the name or IP to connect to; "" if open.
         user: the login; "" if open.
         port: 0 if open.
         identities: keys that are tried before all others.
@@ -43,6 +45,7 @@ class Hop:
     host: str
     user: str = ""
     port: int = 0
+    address: str = ""
     identities: list[str] = field(default_factory=list)
     is_direct: bool = False
     uses_config: bool = True
@@ -158,16 +161,17 @@ def hops_of_command_line(line: CommandLine, host: str, where: str, depth: int = 
     if port and not (re.fullmatch(r"\d{1,5}", port) and 0 < int(port) < 1 << 16):
         raise UserError(f"{where}: port {shown(port)} is no number from 1 to 65535")
     hop = Hop(
-        line.settings.get("hostname", named.host),
+        named.host,
         line.settings.get("user", "") or named.user,
         int(port or 0) or named.port,
+        line.settings.get("hostname", ""),
         list(line.identities),
         is_direct=not line.uses_config or bool(line.proxy()),
         uses_config=line.uses_config,
     )
     if not line.proxy():
         return [hop]
-    target = Target(named.host, hop.host, hop.port or 22, hop.user)
+    target = Target(hop.host, hop.address or hop.host, hop.port or 22, hop.user)
     before = route_of(line.proxy(), is_jump=line.is_jump, target=target, where=where, depth=depth)
     return [*before, hop]
 

@@ -73,12 +73,14 @@ class UserConfig:
             raise UserError(f"{self._path}: more than {MOST_GATEWAYS} gateways to {hop.name}")
         port = None if hop.port == SSH_PORT else hop.port
         settings = self._config.settings(hop.address, hop.user, port, run_commands=True)
+        identities = hop.identities or settings.identities
         found = replace(
             hop,
             address=settings.hostname,
             port=settings.port or SSH_PORT,
             user=settings.user,
-            identities=hop.identities or settings.identities,
+            identity=next(iter(identities), None),
+            more_identities=identities[1:],
         )
         proxy = settings.proxy
         if hop.jump or proxy is None or proxy.text.lower() == "none":

@@ -268,7 +268,7 @@ def _merged(layers: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def _gateway(hop: Hop, source: Path, found: Found) -> dict[str, Any]:
-    entry: dict[str, Any] = {"address": hop.host}
+    entry: dict[str, Any] = {"address": hop.address or hop.host}
     entry |= {"user": hop.user} if hop.user else {}
     entry |= {"port": hop.port} if hop.port else {}
     if hop.identities:

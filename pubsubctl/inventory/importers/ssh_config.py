@@ -116,7 +116,7 @@ class _Builder:
         values |= {"port": hop.port} if hop.port else {}
         if identities := (*hop.identities, *settings.identities):
             values["identity"] = key_paths(identities, self.source, self.found)
-        entry: dict[str, Any] = {"address": settings.hostname, **values}
+        entry: dict[str, Any] = {"address": hop.address or settings.hostname, **values}
         if not hop.is_direct and (before := _route(settings)):
             entry["jump"] = self.gateways(before, (*behind, hop.host))
         return self.found.add_gateway(our_name(hop.host), entry, self.reserved, str(self.source))
