@@ -333,8 +333,8 @@ def test_an_inventory_is_resolved_as_by_ansible(
     hosts = theirs["_meta"]["hostvars"]
     members = groups.members()
     assert set(groups.hosts) == hosts_of(theirs) | set(hosts)
-    for host, settings in groups.settled().items():
-        ours = {key: settings[key].value for key in settings if key in ansible._USED}
+    for host, settings in groups.settled(ansible._USED).items():
+        ours = {key: setting.value for key, setting in settings.items()}
         wanted = {k: v for k, v in hosts.get(host, {}).items() if k in ansible._USED}
         assert texts(ours) == texts(wanted), host
     for group in groups.groups:

@@ -408,6 +408,9 @@ def test_small_files_that_grow_are_bounded(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="too many groups"):
         read_ansible(nested, tmp_path / "h.yml")
+    many = "".join(f"v{number}=1\n" for number in range(20_000))
+    found = read_ansible(f"n[1:4096]\n[all:vars]\n{many}", tmp_path / "h")
+    assert "19900 more variables are not taken over" in found.notes[-2]
     stars = f"Host {'*a' * 4000}b\n  User x\nHost {'a' * 60}\n  Port 5\n"
     assert read_ssh_config(stars, tmp_path / "config").hosts[0].variables == {"port": 5}
     for text in ("[" * 5000, "-" * 5000 + "1", "(" * 30 + "1", "0x" + "f" * 4000):

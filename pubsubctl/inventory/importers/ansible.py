@@ -29,6 +29,8 @@ from pubsubctl.inventory.importers.found import (
     settle_names,
 )
 
+MOST_NOTED: Final = 100
+
 _YAML_SUFFIXES: Final = ("", ".yml", ".yaml", ".json")
 # Ansible takes the last that is set.
 _ADDRESS: Final = ("ansible_host", "ansible_ssh_host")
@@ -92,7 +94,12 @@ def _looks_like_yaml(text: str) -> bool:
 
 
 def _take_over(groups: Groups, source: Path, found: Found) -> None:
-    settled = groups.settled()
+    unused = sorted(groups.variable_names() - _USED)
+    for key in unused[:MOST_NOTED]:
+        found.note(f"{source}: variable {shown(key)} is not taken over")
+    if len(unused) > MOST_NOTED:
+        found.note(f"{source}: {len(unused) - MOST_NOTED} more variables are not taken over")
+    settled = groups.settled(sorted(_USED))
     hosts: dict[str, _Connection] = {}
     for host, variables in settled.items():
         try:
@@ -224,8 +231,6 @@ def _connection(host: str, variables: _Variables, found: Found) -> _Connection:
         return _Connection("local", "", {}, [])
     if kind not in _OVER_SSH:
         raise UserError(f"{where}: ansible_connection {shown(kind)}: only ssh and local are taken")
-    for key in sorted(variables.settings.keys() - _USED):
-        found.note(f"{variables.source}: variable {shown(key)} is not taken over")
     # Ansible passes these options in this order; ssh takes the first value.
     lines = [variables.arguments(name, found) for name in _ARGUMENTS]
     early, late = lines[0][0].settings, _merged(line.settings for line, _ in lines)

@@ -121,8 +121,8 @@ class Groups:
         """Put a group below another."""
         self.groups[group].children[child] = None
 
-    def settled(self) -> dict[str, dict[str, Setting]]:
-        """Return host → all variables.
+    def settled(self, wanted: Iterable[str]) -> dict[str, dict[str, Setting]]:
+        """Return host → the wanted variables.
 
         Raises:
             UserError: groups are below each other in a circle.
@@ -133,16 +133,23 @@ class Groups:
             self.groups, key=lambda name: (depths[name], self.groups[name].priority, name)
         )
         found: dict[str, dict[str, Setting]] = {host: {} for host in self.hosts}
+        wanted = tuple(wanted)
         inside = {name: group.variables for name, group in self.groups.items()}
         for layer in (inside, self.group_files):
             for name in ordered:
-                if variables := layer.get(name):
+                if variables := _only(wanted, layer.get(name, {})):
                     for host in members[name]:
                         found[host] |= variables
         for host, variables in self.hosts.items():
-            found[host] |= variables
-            found[host] |= self.host_files.get(host, {})
+            found[host] |= _only(wanted, variables)
+            found[host] |= _only(wanted, self.host_files.get(host, {}))
         return found
+
+    def variable_names(self) -> set[str]:
+        """Return the names of all variables of groups and hosts."""
+        tables = [group.variables for group in self.groups.values()]
+        tables += [*self.hosts.values(), *self.group_files.values(), *self.host_files.values()]
+        return {name for table in tables for name in table}
 
     def members(self) -> dict[str, set[str]]:
         """Return group → the hosts of the group and of all groups below."""
@@ -189,6 +196,10 @@ class Groups:
     def undefined(self, name: str, defined: Iterable[str]) -> str:
         """Return the text about a group that is not defined, with the nearest name."""
         return f"no group called {shown(name)} is defined{nearest(name, list(defined))}"
+
+
+def _only(wanted: Iterable[str], variables: Mapping[str, Setting]) -> dict[str, Setting]:
+    return {key: variables[key] for key in wanted if key in variables}
 
 
 def split_port(pattern: str) -> tuple[str, int | None]:

@@ -19,6 +19,7 @@ from pubsubctl.inventory.importers.ansible_groups import MOST_ENTRIES, Groups, S
 
 DEEPEST_YAML: Final = 32
 MOST_MERGED_KEYS: Final = 50_000
+MOST_SKIPPED: Final = 50
 LONGEST_NUMBER: Final = 64
 VAULTED: Final = "{{ a value in a vault }}"
 """Stands for a value in a vault; refused like a template if the value is needed."""
@@ -111,6 +112,8 @@ class _GroupReader:
         if "did you mean" in near:
             raise UserError(f"{text}{near}")
         self.groups.note(f"{text}; {shown(key)} is skipped")
+        if len(self.groups.notes) > MOST_SKIPPED:
+            raise UserError(f"{text}; more than {MOST_SKIPPED} other keys")
 
     def _table(self, value: Any, where: str) -> Table:
         if value is None or value == "":
