@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.client_config import SSH_PORT
 from pubsubctl.hosts.ssh.config_words import fill_tokens, local_tokens
+from pubsubctl.hosts.ssh.host_settings import SSH_PORT
 from pubsubctl.hosts.ssh.proxies import CommandLine, Hop, Target, read_command_line, route_of
 from pubsubctl.inventory.importers.ansible_folders import read_folders
 from pubsubctl.inventory.importers.ansible_groups import ALL, UNGROUPED, Groups, Setting
