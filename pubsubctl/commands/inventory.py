@@ -202,6 +202,12 @@ def import_inventory(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write there, not to standard output.")
     ] = None,
+    skip_unusable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unusable", help="Leave out entries that cannot be taken over, and list them."
+        ),
+    ] = False,
 ) -> Result:
     """Turn the inventory of another tool into one of ours; nothing is run or looked up."""
     from pubsubctl.inventory.importers.ansible import read_ansible
@@ -214,15 +220,18 @@ def import_inventory(
         raise UserError(f"inventory import {shown(kind)}: no such kind{nearest(kind, [*readers])}")
     found = readers[kind](read_source(source), source)
     called = name or our_name(output.stem if output else source.stem)
-    text = inventory_text(found, called, source)
+    text = inventory_text(found, called, source, skip_unusable=skip_unusable)
     for note in found.notes:
         call.console.warn(note)
+    for entry in found.unusable:
+        call.console.warn(f"left out: {entry}")
     document = {
         "schema": "pubsubctl/inventory-import/1",
         "source": str(source),
         "hosts": [host.name for host in found.hosts],
         "gateways": list(found.gateways),
         "notes": found.notes,
+        "left_out": [{"entry": entry.entry, "reason": entry.reason} for entry in found.unusable],
         "toml": text,
     }
     if output is None:
@@ -230,6 +239,9 @@ def import_inventory(
     if output.exists() and not call.yes:
         raise UserError(f"{output}: is there already; --yes overwrites it")
     count = f"{len(found.hosts)} host{'' if len(found.hosts) == 1 else 's'}"
+    if found.unusable:
+        left_out = len({entry.entry for entry in found.unusable})
+        count += f", {left_out} entr{'y' if left_out == 1 else 'ies'} left out"
     if call.dry_run:
         return Result(document=document, text=f"would write {output}: {count}")
     output.write_text(text, encoding="utf-8")

@@ -494,8 +494,9 @@ class SshConnections:
             raise ConnectionFailed(hop.name, reason) from None
         except NotLetIn as error:
             remedy = "name a key with `identity`, or ssh-add one"
-            if hop.identity:
-                remedy = f"is {hop.identity}.pub in authorized_keys there?"
+            if hop.identities:
+                public = " or ".join(f"{path}.pub" for path in hop.identities)
+                remedy = f"is {public} in authorized_keys there?"
             raise LoginRefused(hop.name, f"{_place(hop)}: {error}", remedy) from error
         except LineError as error:
             raise ConnectionFailed(hop.name, f"{_place(hop)}: {error}") from error
