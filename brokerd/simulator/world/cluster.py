@@ -180,6 +180,7 @@ class SimulatedCluster:
             make_position_checks(protocol),
             make_observer(protocol, self.graph),
         )
+        self.oracle.origins_of = self.checker.own.origins_of
         self._topologies: dict[BrokerNumber, Topology] = {}
         self._watched = watched
         self._predicates: dict[str, Predicate] = {}
@@ -803,7 +804,7 @@ class BrokerHandle:
 
     def put_back(self, copy: tuple[Any, ...] | None) -> Self:
         """Replace the disk by an older copy, or by an empty disk, and accept the loss."""
-        self._cluster.oracle.accepts_losses = True
+        self._cluster.oracle.state_lost(self.broker.number)
         self.broker.disk.put_back(copy)
         return self._do("accept-loss", self.broker.accept_loss)
 
@@ -847,7 +848,7 @@ class BrokerHandle:
             disk.put_back(newest)
             return self.start()
         self._cluster.losses_accepted += 1
-        self._cluster.oracle.accepts_losses = True
+        self._cluster.oracle.state_lost(broker.number)
         return self._do("accept-loss", broker.accept_loss)
 
     def restart(self) -> Self:
