@@ -46,6 +46,28 @@ def test_a_proved_loss_is_accepted_or_refused(broker: str, how: str, outcome: st
     assert report.counters["deliveries"] + report.counters["in_gaps_of_lost_state"] == 6
 
 
+@pytest.mark.parametrize("ownership", ["arbiter", "rendezvous", "causal"])
+def test_only_a_home_that_chooses_no_server_may_accept_a_loss(ownership: str) -> None:
+    """With `causal`, it alone had on disk at which server its publications are stored."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e1").replace("HOW", "empty")
+    text = text.replace("kind\nchance", f"kind ownership={ownership}\nchance")
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.in_words()
+    refused = ownership == "causal"
+    assert report.counters["losses_refused"] == refused
+    assert report.counters["losses_accepted"] == (not refused)
+
+
+def test_lost_positions_of_a_topic_are_publications_that_the_gap_names() -> None:
+    """A subscription without a delivery restarts behind a gap from the first position."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e2").replace("HOW", "empty")
+    text = text.replace("at 1 publish p0-e1 a,10,3 a,40,3\n", "").replace("then 6", "then 3")
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.in_words()
+    assert report.counters["in_gaps_of_lost_state"] == 2
+    assert report.counters["deliveries"] == 2
+
+
 @pytest.mark.parametrize("how", ["copy", "empty"])
 def test_a_broker_that_serves_on_without_a_proved_part_is_a_violation(
     how: str, monkeypatch: pytest.MonkeyPatch

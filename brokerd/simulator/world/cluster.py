@@ -842,8 +842,8 @@ class BrokerHandle:
             return self.start()
         broker.recorded.append(("state_lost", {"cause": cause}))
         self._cluster.note(f"{broker.name} refuses to serve: {cause}")
-        topology, definition = self._cluster.topology, definition_of(self._cluster.protocol)
-        if definition.keeps_loss(topology, broker.number):
+        cluster, definition = self._cluster, definition_of(self._cluster.protocol)
+        if definition.keeps_loss(cluster.topology, cluster.parameters, broker.number):
             self._cluster.losses_refused += 1
             disk.put_back(newest)
             return self.start()
