@@ -148,7 +148,7 @@ class ClientCore:
         self.on_lost()
         self._has_connected = True
         oldest = self._window.first() or self._oldest_unsent()
-        positions = self._progress.resume()
+        positions = self._progress.resume(self._started)
         highest = self._next_sequence - 1
         self._urgent.append(
             Connect(

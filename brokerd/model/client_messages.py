@@ -29,7 +29,7 @@ class Connect:
             unacknowledged number, or the next new number).
         highest_sequence: the highest number assigned so far; 0 before the first. Determines the
             start cut of subscriptions that are confirmed before the resubmission arrives.
-        resume: per subscription number of this client, the position reached in each stream.
+        resume: per started subscription of this client, the position reached in each stream.
         source: the source that the client continues to publish as; None for a publisher that starts
             counting, which gets a source that has never been used.
         exact_incarnation: True if the broker must refuse the client rather than assign an

@@ -255,7 +255,7 @@ class ProtocolDefinition:
     wiring: Callable[[Topology, Any], str] = lambda topology, parameters: ""
     topic_attribute: Callable[[Any], str] | None = None
     check_decommission: Callable[[Topology, BrokerNumber, str], None] | None = None
-    keeps_loss: Callable[[Topology, BrokerNumber], str] = lambda topology, broker: (
+    keeps_loss: Callable[[Topology, Any, BrokerNumber], str] = lambda topology, parameters, own: (
         "brokers of this protocol cannot announce what they lost"
     )
     topology_parameters: tuple[str, ...] = ()

@@ -41,7 +41,7 @@ BEST_EFFORT = ProtocolDefinition(
     excess=_excess,
     fault_bound=lambda topology, parameters: topology.delta,
     reaches=lambda topology, parameters, outage: reached_in_tree(topology, outage, radius=1),
-    keeps_loss=lambda topology, broker: "",
+    keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.best_effort.core",
     checks="brokerd.protocols.best_effort.checks",
     pack_positions=lambda positions: b"",

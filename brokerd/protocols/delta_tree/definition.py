@@ -35,7 +35,7 @@ DELTA_TREE = ProtocolDefinition(
     excess=excess,
     fault_bound=lambda topology, parameters: topology.delta,
     reaches=reaches,
-    keeps_loss=lambda topology, broker: "",
+    keeps_loss=lambda topology, parameters, broker: "",
     topology_parameters=("delta",),
     chain_words=("<=delta", ">delta"),
     core="brokerd.protocols.delta_tree.relays.assist",

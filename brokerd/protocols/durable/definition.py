@@ -71,7 +71,7 @@ DURABLE = ProtocolDefinition(
         "away, have acknowledged it. A subscriber's broker writes down which publications are for "
         "whom, and fetches what somebody has missed."
     ),
-    keeps_loss=lambda topology, broker: "",
+    keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.durable.core",
     check_decommission=_check_decommission,
     pack_positions=pack_positions,

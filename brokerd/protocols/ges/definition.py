@@ -19,7 +19,7 @@ GES = ProtocolDefinition(
         "Connections are known everywhere, in outline, and publications go around what has failed. "
         "What a broker holds when it dies, and what is sent into a failure, nobody can send again."
     ),
-    keeps_loss=lambda topology, broker: "",
+    keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.ges.core",
     checks="brokerd.protocols.ges.checks",
     pack_positions=lambda positions: b"",

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from brokerd.errors import ConfigError
-from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import nearest
@@ -83,6 +83,10 @@ class ProtocolChecks:
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
         """Check an event that a core has handled; return the subscriptions that the core ended."""
+        return ()
+
+    def origins_of(self, stream: StreamId, first: int, last: int) -> Iterable[tuple[SourceId, int]]:
+        """Return the publications at positions of a stream that no publisher has."""
         return ()
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:

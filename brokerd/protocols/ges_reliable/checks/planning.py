@@ -34,6 +34,7 @@ _ROUNDS = 6
 class GesReliablePlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
+    draws_restored: ClassVar[bool] = True
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "client_subscriptions": CLIENT_LIMITS["client_subscriptions"],
         "reroute_limit": (0, 1, 16),
