@@ -1,4 +1,4 @@
-"""`bundle`: the program that is installed on hosts behind SSH."""
+"""`bundle`: the installed program on hosts behind SSH."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from pubsubctl.console.invocation import invocation
 
 app = typer.Typer(
     name="bundle",
-    help="The program that is installed on hosts behind SSH.",
+    help="Build, list and remove the program of hosts.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -39,13 +39,13 @@ def build(context: typer.Context) -> Result:
 
 @app.command("list")
 def list_all(context: typer.Context) -> Result:
-    """Show what is installed where; the first of a host is what commands use there."""
+    """List the installed programs of each host, the used one first."""
     return _on_hosts(context, collect=False)
 
 
 @app.command("gc")
 def gc(context: typer.Context) -> Result:
-    """Remove from hosts what neither this program nor what is deployed there needs."""
+    """Remove programs from hosts that neither we nor brokers use."""
     return _on_hosts(context, collect=True)
 
 

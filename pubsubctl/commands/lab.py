@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 DEFAULT_NAME = "lab"
 
 app = typer.Typer(
-    help="Test hosts on this machine: namespaces with a real SSH server each. Needs root.",
+    help="Create test hosts with SSH on this machine, as root.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="For more labs than one.")]
+Name = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="Name the lab, if there are several.")
+]
 
 
 Machines = Annotated[list[str], typer.Argument(metavar="MACHINE...", help="n01, gw1, ...")]
@@ -31,13 +33,13 @@ Machines = Annotated[list[str], typer.Argument(metavar="MACHINE...", help="n01, 
 @app.command("up")
 def up(
     context: typer.Context,
-    hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="How many.")] = 8,
+    hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="Create N hosts.")] = 8,
     gateways: Annotated[
-        int, typer.Option("--gateways", metavar="N", help="Jump hosts in a row before them.")
+        int, typer.Option("--gateways", metavar="N", help="Create N jump hosts in a row.")
     ] = 0,
     name: Name = DEFAULT_NAME,
 ) -> Result:
-    """Make test hosts; `-i NAME` then means them."""
+    """Create test hosts, for `-i NAME`."""
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.lab.building import Built, bring_up
     from pubsubctl.lab.spec import MOST_GATEWAYS, MOST_HOSTS, check_name
@@ -69,10 +71,11 @@ def up(
 def down(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Which, if there are several.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name the lab, if there are several."),
     ] = None,
 ) -> Result:
-    """End all processes of the test hosts, and remove every trace of them."""
+    """Stop all test hosts, and remove their files."""
     from brokerd.agent.host.operator_lock import lock_path
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.lab import requirements
@@ -110,7 +113,7 @@ def down(
 
 @app.command("off")
 def off(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -> Result:
-    """Pull the plug of machines: all that runs on them ends at once; their files stay."""
+    """Kill all processes of machines, and keep their files."""
     from pubsubctl.lab.removal import switch_off
 
     async def act(journal: "Journal", spec: "LabSpec", lock: int) -> None:
@@ -136,7 +139,7 @@ def on(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) ->
 
 @app.command("list")
 def list_labs(context: typer.Context) -> Result:
-    """All labs, with what runs of each."""
+    """List all labs with their state."""
     from pubsubctl.lab.journal import labs, read_journal
     from pubsubctl.lab.look import look
 
@@ -169,7 +172,7 @@ def list_labs(context: typer.Context) -> Result:
 
 @app.command("status")
 def status(context: typer.Context, name: Name = DEFAULT_NAME) -> Result:
-    """The machines of one lab."""
+    """List the machines of a lab."""
     from pubsubctl.lab.journal import existing_lab
     from pubsubctl.lab.look import look
 

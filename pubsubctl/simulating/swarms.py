@@ -282,7 +282,9 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
     except OSError as error:
         raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     # With a folder, no name of a file is taken for a word or a figure.
-    command = f"pubsubctl simulate {shlex.quote(str(path) if len(path.parts) > 1 else f'./{path}')}"
+    command = (
+        f"pubsubctl simulate run {shlex.quote(str(path) if len(path.parts) > 1 else f'./{path}')}"
+    )
     return Result(
         document={
             "schema": "pubsubctl/shrunk/1",
@@ -307,7 +309,7 @@ def play_plan(path: Path, text: str) -> Result:
         plan = read_plan(text)
     except PlanError as error:
         raise UserError(f"{path}: {error}") from None
-    report = PlanRun(plan).report(-1, f"pubsubctl simulate {path}")
+    report = PlanRun(plan).report(-1, f"pubsubctl simulate run {path}")
     return Result(
         document={"schema": "pubsubctl/plan/1", "file": str(path), **_row_of(report)},
         text=report.in_words(),
