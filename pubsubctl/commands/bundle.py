@@ -4,18 +4,14 @@ from typing import Any
 
 import typer
 
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
 
-app = typer.Typer(
-    name="bundle",
-    help="Build, list and remove the program of hosts.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = verbs("bundle", "Build, list and remove the program of hosts.")
 
 
-@app.command("build")
+@app.command("build", cls=GroupedCommand)
 def build(context: typer.Context) -> Result:
     """Build the bundle of this program and list the content."""
     from pubsubctl.deploying.bundle import build_bundle
@@ -37,13 +33,13 @@ def build(context: typer.Context) -> Result:
     )
 
 
-@app.command("list")
+@app.command("list", cls=GroupedCommand)
 def list_all(context: typer.Context) -> Result:
     """List the installed programs of each host, the used one first."""
     return _on_hosts(context, collect=False)
 
 
-@app.command("gc")
+@app.command("gc", cls=GroupedCommand)
 def gc(context: typer.Context) -> Result:
     """Remove programs from hosts that neither we nor brokers use."""
     return _on_hosts(context, collect=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from brokerd.overlay.topology import nearest
+from pubsubctl.commands.options.grouping import GroupedCommand, GroupedVerbs
 from pubsubctl.commands.options.results import Master
 from pubsubctl.console.console import Result, Style
 from pubsubctl.console.invocation import Invocation, invocation
@@ -22,7 +23,9 @@ from pubsubctl.running.claims import (
     undrawn,
 )
 
-app = typer.Typer(help="Judge the claims of papers by figures.", invoke_without_command=True)
+app = typer.Typer(
+    help="Judge the claims of papers by figures.", cls=GroupedVerbs, invoke_without_command=True
+)
 
 FILE_HELP = "Files of claims, or bare names in bench/claims. All if none is named."
 RUNS_HELP = "Take this run, or the runs of this folder, not results/runs and the archived runs."
@@ -42,7 +45,7 @@ def judge_all(context: typer.Context) -> Result | None:
     return None if context.invoked_subcommand else _judged(invocation(context), [], None)
 
 
-@app.command("list")
+@app.command("list", cls=GroupedCommand)
 def list_claims(context: typer.Context, files: Files = None, runs: Runs = None) -> Result:
     """Judge every claim by drawn figures: holds, fails, not run.
 
@@ -51,7 +54,7 @@ def list_claims(context: typer.Context, files: Files = None, runs: Runs = None) 
     return _judged(invocation(context), files or [], runs)
 
 
-@app.command("run")
+@app.command("run", cls=GroupedCommand)
 def run_claims(
     context: typer.Context,
     files: Files = None,
@@ -76,7 +79,7 @@ def run_claims(
     return _judged(call, files or [], runs)
 
 
-@app.command("explain")
+@app.command("explain", cls=GroupedCommand)
 def explain(
     context: typer.Context,
     name: Annotated[

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Console, Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PreflightFailed, UserError, VerdictUnknown
@@ -12,15 +13,15 @@ from pubsubctl.errors import PreflightFailed, UserError, VerdictUnknown
 if TYPE_CHECKING:
     from bench.run.clocks import HostClock
 
-app = typer.Typer(help="Measure the offsets of the hosts' clocks.")
+app = verbs("clock", "Measure the offsets of the hosts' clocks.")
 
-ROUNDS_HELP = "Query each host so often."
+ROUNDS_HELP = "Query each host N times."
 MOST_ROUNDS = 100_000
 LEAST_RATIO = 10
 """The ratio to its clocks' error from which a one-way latency is reported."""
 
 
-@app.command("check")
+@app.command("check", cls=GroupedCommand)
 def check(
     context: typer.Context,
     latency: Annotated[
@@ -59,7 +60,7 @@ def check(
     return Result(document=document, text=text)
 
 
-@app.command("sample")
+@app.command("sample", cls=GroupedCommand)
 def sample(
     context: typer.Context,
     rounds: Annotated[
@@ -100,7 +101,7 @@ def sample(
     )
 
 
-@app.command("show")
+@app.command("show", cls=GroupedCommand)
 def show(
     context: typer.Context,
     run: Annotated[

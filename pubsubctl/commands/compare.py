@@ -80,7 +80,7 @@ class SourceOptions:
             metavar="N",
             min=1,
             rich_help_panel=_SELFTEST,
-            help="Make so many trials of each kind (20).",
+            help="Make N trials of each kind (20).",
         ),
     ] = None
 
@@ -114,9 +114,14 @@ def compare(
     call = invocation(context)
     words = sides or []
     kinds = [
-        name for name, given in (("--against", source.against), ("--selftest", source.selftest),
-                                 ("--comparison", source.comparison is not None)) if given
-    ]  # fmt: skip
+        name
+        for name, given in (
+            ("--against", source.against),
+            ("--selftest", source.selftest),
+            ("--comparison", source.comparison is not None),
+        )
+        if given
+    ]
     if len(kinds) > 1:
         raise UserError(f"compare {' '.join(kinds)}: only one of them")
     kind = kinds[0] if kinds else "RUN…"

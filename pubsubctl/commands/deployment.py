@@ -102,7 +102,10 @@ class ReplacementOptions:
     timeout: Annotated[
         float,
         typer.Option(
-            "--timeout", metavar="SECONDS", min=1, help="Wait so long for brokers to be ready."
+            "--timeout",
+            metavar="SECONDS",
+            min=1,
+            help="Wait for this time until brokers are ready.",
         ),
     ] = 60.0
 

@@ -25,8 +25,8 @@ def doctor(
         typer.Option(
             "--for",
             metavar="WORKLOAD",
-            help="Print time, disk space and connections of a workload, too; or check if a broker of "
-            "others (external/NAME) can start.",
+            help="Print time, disk space and connections of a workload, too; or check if a broker "
+            "of others (external/NAME) can start.",
             autocompletion=names.workloads,
         ),
     ] = None,

@@ -43,7 +43,7 @@ def experiment(
             "--schedules",
             metavar="N",
             min=1,
-            help="Run so many of each class (25).",
+            help="Run N of each class (25).",
             rich_help_panel=_SIMULATED,
         ),
     ] = None,

@@ -83,7 +83,9 @@ def _usage_lines(error: Any) -> list[str]:
     if context is None:
         return [message]
     verbs = getattr(context.command, "commands", None)
-    if verbs and (unknown := re.fullmatch(r"No such command '(.*)'", message)):
+    if verbs and message.startswith("Usage: "):
+        message = f"{context.command_path}: name one of {', '.join(verbs)}"
+    elif verbs and (unknown := re.fullmatch(r"No such command '(.*)'", message)):
         message += nearest(unknown[1], list(verbs))
     return [message[:1].lower() + message[1:], f"see `{context.command_path} --help`"]
 

@@ -26,23 +26,30 @@ class VerbOptions:
     lasts: Annotated[
         str | None,
         typer.Option(
-            "--for", metavar="TIME", help="End the fault after 2.5s, or 2s..3s.",
+            "--for",
+            metavar="TIME",
+            help="End the fault after 2.5s, or 2s..3s.",
             rich_help_panel=_VERB,
         ),
-    ] = None  # fmt: skip
+    ] = None
     stall: Annotated[
         str | None,
         typer.Option(
-            "--stall", metavar="TIME", help="Absorb so long before a crash.", rich_help_panel=_VERB
+            "--stall",
+            metavar="TIME",
+            help="Absorb for this time before a crash.",
+            rich_help_panel=_VERB,
         ),
     ] = None
     down: Annotated[
         str | None,
         typer.Option(
-            "--down", metavar="TIME", help="Restart so long after the kill of a crash.",
+            "--down",
+            metavar="TIME",
+            help="Restart after this time, in a crash.",
             rich_help_panel=_VERB,
         ),
-    ] = None  # fmt: skip
+    ] = None
     sig: Annotated[
         str | None,
         typer.Option(
@@ -52,56 +59,75 @@ class VerbOptions:
     latency: Annotated[
         str | None,
         typer.Option(
-            "--latency", metavar="TIME", help="Add so much in delay and slow-fsync.",
+            "--latency",
+            metavar="TIME",
+            help="Add this time, in delay and slow-fsync.",
             rich_help_panel=_VERB,
         ),
-    ] = None  # fmt: skip
+    ] = None
     bytes_per_second: Annotated[
         int | None,
         typer.Option(
-            "--bytes-per-second", min=1, help="Let so many bytes pass in bandwidth.",
+            "--bytes-per-second",
+            metavar="N",
+            min=1,
+            help="Let N bytes per second pass, in bandwidth.",
             rich_help_panel=_VERB,
         ),
-    ] = None  # fmt: skip
+    ] = None
     free_bytes: Annotated[
         int | None,
         typer.Option(
-            "--free-bytes", min=0, help="Leave so many bytes in disk-full.", rich_help_panel=_VERB
+            "--free-bytes",
+            metavar="N",
+            min=0,
+            help="Leave N bytes free, in disk-full.",
+            rich_help_panel=_VERB,
         ),
     ] = None
     share: Annotated[
         str | None,
         typer.Option(
-            "--share", metavar="SHARE", help="Run for this share of the time in cpu-share: 25%.",
+            "--share",
+            metavar="SHARE",
+            help="Run for this share of the time, in cpu-share: 25%.",
             rich_help_panel=_VERB,
         ),
-    ] = None  # fmt: skip
+    ] = None
     mode: Annotated[
         str | None,
-        typer.Option("--mode", help="Partition by blackhole or cut.", rich_help_panel=_VERB),
+        typer.Option(
+            "--mode", metavar="blackhole|cut", help="Partition in this way.", rich_help_panel=_VERB
+        ),
     ] = None
     backend: Annotated[
         str | None,
         typer.Option(
-            "--backend", help="Apply blackhole, cut and partition by broker or nft.",
+            "--backend",
+            metavar="broker|nft",
+            help="Apply blackhole, cut and partition by this backend.",
             rich_help_panel=_VERB,
         ),
-    ] = None  # fmt: skip
+    ] = None
     pick: Annotated[
         str | None,
         typer.Option(
-            "--pick", metavar="N|SHARE", rich_help_panel=_VERB,
-            help="Draw so many targets (2 or 17%) out of TARGET (b1,b2), or out of all.",
+            "--pick",
+            metavar="N|SHARE",
+            rich_help_panel=_VERB,
+            help="Draw 2 targets, or 17%, out of TARGET (b1,b2), or out of all.",
         ),
-    ] = None  # fmt: skip
+    ] = None
     chains: Annotated[
         str | None,
         typer.Option(
-            "--chains", rich_help_panel=_VERB,
+            "--chains",
+            metavar="LIMIT",
+            rich_help_panel=_VERB,
             help="Draw at most delta in a row (<=delta), or one longer chain (>delta). Goes with "
             "--pick.",
         ),
-    ] = None  # fmt: skip
+    ] = None
 
     def of_step(self) -> dict[str, Any]:
         """Return the options of a step by key; None for options that are not given."""
@@ -126,27 +152,32 @@ class CheckOptions:
     topology: Annotated[
         str | None,
         typer.Option(
-            "--topology", help="Check on this topology, not on the deployed one.",
+            "--topology",
+            metavar="NAME",
+            help="Check on this topology, not on the deployed one.",
             rich_help_panel=_CHECK,
         ),
-    ] = None  # fmt: skip
+    ] = None
     protocol: Annotated[
         str | None,
         typer.Option(
-            "--protocol", help="Check for this protocol. Goes with --topology.",
+            "--protocol",
+            metavar="NAME",
+            help="Check for this protocol. Goes with --topology.",
             rich_help_panel=_CHECK,
         ),
-    ] = None  # fmt: skip
+    ] = None
     lint: Annotated[
         bool, typer.Option("--lint", help="Check only. Needs no host.", rich_help_panel=_CHECK)
     ] = False
     preview: Annotated[
         bool,
         typer.Option(
-            "--preview", rich_help_panel=_CHECK,
+            "--preview",
+            rich_help_panel=_CHECK,
             help="Print the steps with drawn values, and the pairs that are cut off.",
         ),
-    ] = False  # fmt: skip
+    ] = False
 
 
 def inject(
@@ -161,7 +192,9 @@ def inject(
             autocompletion=names.faults,
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Draw from this seed.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, help="Draw from this seed.")
+    ] = None,
     selftest: Annotated[
         bool,
         typer.Option("--selftest", help="Try every verb for brokers briefly on the deployment."),

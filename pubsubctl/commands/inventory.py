@@ -11,6 +11,7 @@ import typer
 
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Console, Result
 from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import PubsubctlError, UserError
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from pubsubctl.hosts.ssh.line import Hop
     from pubsubctl.hosts.ssh.trust import Ask
 
-app = typer.Typer(help="List, check and import the hosts of inventories.")
+app = verbs("inventory", "List, check and import the hosts of inventories.")
 
 
-@app.command("list")
+@app.command("list", cls=GroupedCommand)
 def list_hosts(context: typer.Context) -> Result:
     """List the hosts that --limit selects."""
     call = invocation(context)
@@ -53,7 +54,7 @@ def list_hosts(context: typer.Context) -> Result:
     return Result(document=document, text=call.console.table(header, rows))
 
 
-@app.command("show")
+@app.command("show", cls=GroupedCommand)
 def show_host(
     context: typer.Context,
     host: Annotated[str, typer.Argument(help="The host's name.", autocompletion=names.hosts)],
@@ -83,7 +84,7 @@ def show_host(
     return Result(document=document, text=f"{groups}\n{call.console.table(header, rows)}")
 
 
-@app.command("facts")
+@app.command("facts", cls=GroupedCommand)
 def facts(
     context: typer.Context,
     refresh: Annotated[
@@ -145,7 +146,7 @@ def _gib(size: object) -> str:
     return f"{size / 2**30:.1f} GiB" if isinstance(size, int) else "?"
 
 
-@app.command("schema")
+@app.command("schema", cls=GroupedCommand)
 def schema(context: typer.Context) -> Result:
     """Print the JSON Schema of inventories, for editors."""
     from pubsubctl.inventory.inventory_schema import json_schema
@@ -157,7 +158,7 @@ def schema(context: typer.Context) -> Result:
     )
 
 
-@app.command("lint")
+@app.command("lint", cls=GroupedCommand)
 def lint(
     context: typer.Context,
     files: Annotated[
@@ -193,7 +194,7 @@ def lint(
     )
 
 
-@app.command("import")
+@app.command("import", cls=GroupedCommand)
 def import_inventory(
     context: typer.Context,
     kind: Annotated[str, typer.Argument(help="The format of SRC: ansible or ssh-config.")],
@@ -243,7 +244,7 @@ def import_inventory(
     return Result(document={**document, "file": str(output)}, text=text)
 
 
-@app.command("trust")
+@app.command("trust", cls=GroupedCommand)
 def trust(
     context: typer.Context,
     hosts: Annotated[

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PreflightFailed, UserError
@@ -16,11 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME = "lab"
 
-app = typer.Typer(
-    help="Create test hosts with SSH on this machine, as root.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = verbs("lab", "Create test hosts with SSH on this machine, as root.")
 
 Name = Annotated[
     str, typer.Option("--name", metavar="NAME", help="Name the lab, if there are several.")
@@ -30,7 +27,7 @@ Name = Annotated[
 Machines = Annotated[list[str], typer.Argument(metavar="MACHINE...", help="n01, gw1, ...")]
 
 
-@app.command("up")
+@app.command("up", cls=GroupedCommand)
 def up(
     context: typer.Context,
     hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="Create N hosts.")] = 8,
@@ -67,7 +64,7 @@ def up(
     )
 
 
-@app.command("down")
+@app.command("down", cls=GroupedCommand)
 def down(
     context: typer.Context,
     name: Annotated[
@@ -111,7 +108,7 @@ def down(
     )
 
 
-@app.command("off")
+@app.command("off", cls=GroupedCommand)
 def off(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -> Result:
     """Kill all processes of machines, and keep their files."""
     from pubsubctl.lab.removal import switch_off
@@ -122,7 +119,7 @@ def off(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -
     return _switch(invocation(context), name, "off", machines, act)
 
 
-@app.command("on")
+@app.command("on", cls=GroupedCommand)
 def on(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -> Result:
     """Start machines that are off."""
     from pubsubctl.lab.building import start_machine
@@ -137,7 +134,7 @@ def on(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) ->
     return _switch(invocation(context), name, "on", machines, act)
 
 
-@app.command("list")
+@app.command("list", cls=GroupedCommand)
 def list_labs(context: typer.Context) -> Result:
     """List all labs with their state."""
     from pubsubctl.lab.journal import labs, read_journal
@@ -170,7 +167,7 @@ def list_labs(context: typer.Context) -> Result:
     )
 
 
-@app.command("status")
+@app.command("status", cls=GroupedCommand)
 def status(context: typer.Context, name: Name = DEFAULT_NAME) -> Result:
     """List the machines of a lab."""
     from pubsubctl.lab.journal import existing_lab

@@ -61,10 +61,11 @@ class LineOptions:
     statistics: Annotated[
         bool,
         typer.Option(
-            "--statistics", help="Print the counters of each second, too.",
+            "--statistics",
+            help="Print the counters of each second, too.",
             rich_help_panel=_SELECTION,
         ),
-    ] = False  # fmt: skip
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,21 @@ def list_runs(
     context: typer.Context,
     experiment: Annotated[
         str | None,
-        typer.Option("--experiment", help="List its runs only.", rich_help_panel=_FILTER),
+        typer.Option(
+            "--experiment",
+            metavar="NAME",
+            help="List runs of this experiment only.",
+            rich_help_panel=_FILTER,
+        ),
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option("--protocol", help="List its runs only.", rich_help_panel=_FILTER),
+        typer.Option(
+            "--protocol",
+            metavar="NAME",
+            help="List runs of this protocol only.",
+            rich_help_panel=_FILTER,
+        ),
     ] = None,
     verdict: Annotated[
         str | None,
@@ -90,7 +100,7 @@ def list_runs(
 
 
 def show(context: typer.Context, run: Run, output: RunsFolder = None) -> Result:
-    """Print the facts about a run: verdict, machine, program and command."""
+    """Print a run's verdict, machine, program and command."""
     from pubsubctl.running.run_records import facts_of, record_of
     from pubsubctl.running.runs import find_run
 
@@ -290,7 +300,7 @@ def reproduce(
     ] = "",
     master: Master = None,
 ) -> Result:
-    """Repeat the figures, verdicts and claims of a capsule, and compare.
+    """Repeat a capsule's figures, verdicts and claims.
 
     Needs the capsule only; --level local also needs what `bench` needs. Figures and simulated runs
     must be equal to the byte; a run of brokers must have the same verdict.

@@ -71,9 +71,13 @@ def run(
         raise UserError(f"{name} is an experiment: `pubsubctl experiment {name}`")
     if workloads.is_file_to_play(name, faults):
         options = (
-            ("--protocol", protocol), ("--faults", faults), ("--seed", seed),
-            ("--mutant", mutants), ("--record", record or None), ("--output-dir", output),
-        )  # fmt: skip
+            ("--protocol", protocol),
+            ("--faults", faults),
+            ("--seed", seed),
+            ("--mutant", mutants),
+            ("--record", record or None),
+            ("--output-dir", output),
+        )
         for option, value in options:
             if value is not None:
                 raise UserError(f"{option} is for a workload, not for the file {name}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.commands.options.results import RunsFolder
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -15,15 +16,10 @@ from pubsubctl.errors import UserError
 if TYPE_CHECKING:
     from pubsubctl.running.spark_cluster import Cluster, SparkCluster
 
-app = typer.Typer(
-    name="spark",
-    help="Run a Spark cluster on the hosts, for --master.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = verbs("spark", "Run a Spark cluster on the hosts, for --master.")
 
 
-@app.command("up")
+@app.command("up", cls=GroupedCommand)
 def up(
     context: typer.Context,
     memory: Annotated[
@@ -33,7 +29,7 @@ def up(
         ),
     ] = "1g",
     cores: Annotated[
-        int | None, typer.Option("--cores", min=1, help="Limit each worker to so many cores.")
+        int | None, typer.Option("--cores", min=1, help="Limit each worker to N cores.")
     ] = None,
     results: RunsFolder = None,
 ) -> Result:
@@ -61,7 +57,7 @@ def up(
     )
 
 
-@app.command("status")
+@app.command("status", cls=GroupedCommand)
 def status(context: typer.Context, results: RunsFolder = None) -> Result:
     """Print the master's URL, and the hosts with a worker."""
     call = invocation(context)
@@ -77,7 +73,7 @@ def status(context: typer.Context, results: RunsFolder = None) -> Result:
     return Result(document={"schema": "pubsubctl/spark/1", **found.row()}, text="\n".join(lines))
 
 
-@app.command("down")
+@app.command("down", cls=GroupedCommand)
 def down(context: typer.Context, results: RunsFolder = None) -> Result:
     """Stop the cluster, and remove its files."""
     call = invocation(context)

@@ -9,16 +9,17 @@ import typer
 
 from brokerd.overlay.topology import Topology
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 
-app = typer.Typer(help="Generate, check, print and change topologies.")
+app = verbs("topology", "Generate, check, print and change topologies.")
 
 FILE_HELP = "A path, or the bare name of a file in bench/topologies."
 
 
-@app.command("gen")
+@app.command("gen", cls=GroupedCommand)
 def generate(
     context: typer.Context,
     kind: Annotated[
@@ -28,26 +29,24 @@ def generate(
         ),
     ],
     brokers: Annotated[
-        int | None, typer.Option("--brokers", help="Generate so many brokers (7).")
+        int | None, typer.Option("--brokers", help="Generate N brokers (7).")
     ] = None,
     fanout: Annotated[
         int,
         typer.Option(
             "--fanout",
-            help="Limit the neighbours of a broker (tree), the brokers below a cell (cells), or the "
-            "members of a unit (hierarchy).",
+            help="Limit the neighbours of a broker (tree), the brokers below a cell (cells), or "
+            "the members of a unit (hierarchy).",
         ),
     ] = 3,
-    delta: Annotated[int, typer.Option("--delta", help="Tolerate so many failures at once.")] = 1,
+    delta: Annotated[int, typer.Option("--delta", help="Tolerate N failures at once.")] = 1,
     seed: Annotated[int, typer.Option("--seed", help="Draw random topologies from this seed.")] = 1,
     cell_size: Annotated[
-        int, typer.Option("--cell-size", help="Put so many brokers into an inner cell (cells).")
+        int, typer.Option("--cell-size", help="Put N brokers into an inner cell (cells).")
     ] = 2,
-    proxies: Annotated[
-        int, typer.Option("--proxies", help="Generate so many proxies (bipartite).")
-    ] = 2,
+    proxies: Annotated[int, typer.Option("--proxies", help="Generate N proxies (bipartite).")] = 2,
     levels: Annotated[
-        int, typer.Option("--levels", help="Draw addresses of so many numbers (random-hierarchy).")
+        int, typer.Option("--levels", help="Draw addresses of N numbers (random-hierarchy).")
     ] = 3,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")
@@ -81,7 +80,7 @@ def generate(
     )
 
 
-@app.command("show")
+@app.command("show", cls=GroupedCommand)
 def show(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
@@ -112,7 +111,7 @@ def show(
     return Result(document={**document, "summary": facts}, text=text)
 
 
-@app.command("lint")
+@app.command("lint", cls=GroupedCommand)
 def lint(
     context: typer.Context,
     files: Annotated[list[str], typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
@@ -141,7 +140,7 @@ def lint(
     )
 
 
-@app.command("place")
+@app.command("place", cls=GroupedCommand)
 def place(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
@@ -150,7 +149,7 @@ def place(
         typer.Option(
             "--policy",
             metavar="spread|pack|pin",
-            help="Place brokers in turn, on the fewest hosts with a core each, or with a core each.",
+            help="Place brokers in turn, on few hosts with a core each, or with a core each.",
         ),
     ] = "spread",
     delta_safe: Annotated[
@@ -198,7 +197,7 @@ def place(
     return Result(document=document, text=text)
 
 
-@app.command("join")
+@app.command("join", cls=GroupedCommand)
 def join(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
@@ -211,8 +210,8 @@ def join(
         str,
         typer.Option(
             "--address",
-            help="Give it this address of a hierarchy (0.1.3), not the smallest free one beside the "
-            "first --at.",
+            help="Give it this address of a hierarchy (0.1.3), not the smallest free one beside "
+            "the first --at.",
         ),
     ] = "",
 ) -> Result:
@@ -227,15 +226,15 @@ def join(
     return _change(context, file, lambda topology: topology.with_joined(joined, file))
 
 
-@app.command("leave")
+@app.command("leave", cls=GroupedCommand)
 def leave(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
     broker: Annotated[
         str,
         typer.Argument(
-            help="A leaf of a tree; or a broker of a hierarchy that is no storage, and that no unit "
-            "needs for its connection."
+            help="A leaf of a tree; or a broker of a hierarchy that is no storage, and without "
+            "which all units stay connected."
         ),
     ],
 ) -> Result:
@@ -246,7 +245,7 @@ def leave(
     return _change(context, file, lambda topology: topology.without(broker, file))
 
 
-@app.command("store")
+@app.command("store", cls=GroupedCommand)
 def store(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
@@ -265,7 +264,7 @@ def store(
     return _change_role(context, file, broker, str(level))
 
 
-@app.command("retire")
+@app.command("retire", cls=GroupedCommand)
 def retire(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],

@@ -15,18 +15,23 @@ Rolling = Annotated[
 MaxUnavailable = Annotated[
     int,
     typer.Option(
-        "--max-unavailable", metavar="N", min=1, rich_help_panel=_PANEL,
-        help="Replace so many brokers at a time. Goes with --rolling.",
+        "--max-unavailable",
+        metavar="N",
+        min=1,
+        rich_help_panel=_PANEL,
+        help="Replace N brokers at a time. Goes with --rolling.",
     ),
-]  # fmt: skip
+]
 Roles = Annotated[
     list[str] | None,
     typer.Option(
-        "--role", metavar="BROKER=ROLE", rich_help_panel=_PANEL,
+        "--role",
+        metavar="BROKER=ROLE",
+        rich_help_panel=_PANEL,
         help="Change the role of a broker during the run: b11=1 for a storage, b11=retired. "
         "Repeatable.",
     ),
-]  # fmt: skip
+]
 NoTeardown = Annotated[
     bool,
     typer.Option(

@@ -62,7 +62,7 @@ class GlobalOptions:
             metavar="N",
             min=1,
             max=1024,
-            help="Operate on so many hosts at a time.",
+            help="Operate on N hosts at a time.",
             rich_help_panel=_HOSTS,
         ),
     ] = None

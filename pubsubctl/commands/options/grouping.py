@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 GLOBAL_OPTIONS = "Global options (pubsubctl --help) may stand here too."
+_ARGUMENTS = "Arguments"
 _OPTIONS = "Options"
 
 
@@ -83,21 +84,26 @@ class GroupedVerbs(TyperGroup):
 
 def write_options(command: Any, ctx: Any, formatter: Any) -> None:
     """Write the arguments of a command, then its options by group."""
-    sections: dict[str, list[tuple[str, str]]] = {}
+    sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: []}
+    options: list[tuple[str, str]] = []
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is None:
             continue
-        title = getattr(parameter, "rich_help_panel", None) or _OPTIONS
         if parameter.param_type_name == "argument":
-            title = "Arguments"
-        sections.setdefault(title, []).append(record)
-    last = {_OPTIONS: sections.pop(_OPTIONS)} if _OPTIONS in sections else {}
-    _write_sections(formatter, {**sections, **last})
+            name, text = record
+            sections[_ARGUMENTS].append((name.partition(" <")[0], text))
+        elif panel := getattr(parameter, "rich_help_panel", None):
+            sections.setdefault(panel, []).append(record)
+        else:
+            options.append(record)
+    _write_sections(formatter, {**sections, _OPTIONS: options})
 
 
 def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) -> None:
     for title, rows in sections.items():
+        if not rows:
+            continue
         with formatter.section(title):
             formatter.write_dl(rows)
 

@@ -9,21 +9,28 @@ _PANEL = "Repetitions"
 Instances = Annotated[
     int | None,
     typer.Option(
-        "--instances", metavar="N", min=1, rich_help_panel=_PANEL,
+        "--instances",
+        metavar="N",
+        min=1,
+        rich_help_panel=_PANEL,
         help="Run each point N times. The same command resumes an interrupted series.",
     ),
-]  # fmt: skip
+]
 Budget = Annotated[
     str | None,
     typer.Option(
-        "--budget", metavar="TIME", rich_help_panel=_PANEL,
+        "--budget",
+        metavar="TIME",
+        rich_help_panel=_PANEL,
         help="Start no run that would end later: 30min.",
     ),
-]  # fmt: skip
+]
 Bounds = Annotated[
     list[str] | None,
     typer.Option(
-        "--bound", metavar="NUMBER=VALUE", rich_help_panel=_PANEL,
+        "--bound",
+        metavar="NUMBER=VALUE",
+        rich_help_panel=_PANEL,
         help="Mark the points whose mean passes this bound: latency_p99_ms=500. Repeatable.",
     ),
-]  # fmt: skip
+]

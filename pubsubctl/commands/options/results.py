@@ -24,10 +24,13 @@ Runs = Annotated[
 RunsFolder = Annotated[
     Path | None,
     typer.Option(
-        "--output-dir", "-o", metavar="DIR", rich_help_panel=_PANEL,
+        "--output-dir",
+        "-o",
+        metavar="DIR",
+        rich_help_panel=_PANEL,
         help="Use this folder of runs, not results/runs.",
     ),
-]  # fmt: skip
+]
 Master = Annotated[
     str | None,
     typer.Option(
@@ -37,10 +40,12 @@ Master = Annotated[
 Labels = Annotated[
     list[str] | None,
     typer.Option(
-        "--label", metavar="K=V", rich_help_panel=_PANEL,
+        "--label",
+        metavar="K=V",
+        rich_help_panel=_PANEL,
         help="Write a label into the manifest. Repeatable.",
     ),
-]  # fmt: skip
+]
 Check = Annotated[
     bool,
     typer.Option("--check/--no-check", help="Judge the run with Spark.", rich_help_panel=_PANEL),

@@ -30,36 +30,44 @@ Seeds = Annotated[
 Mutants = Annotated[
     list[str] | None,
     typer.Option(
-        "--mutant", metavar="NAME", rich_help_panel=_PROTOCOL,
+        "--mutant",
+        metavar="NAME",
+        rich_help_panel=_PROTOCOL,
         help="Give every broker this named bug. Repeatable.",
     ),
-]  # fmt: skip
+]
 Parameters = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", rich_help_panel=_PROTOCOL,
+        "--set",
+        metavar="NAME=VALUE",
+        rich_help_panel=_PROTOCOL,
         help="Set a parameter in every seed, also one that brokers refuse. Repeatable.",
     ),
-]  # fmt: skip
+]
 SimulatedProtocol = Annotated[
     str | None,
-    typer.Option("--protocol", help="Run this protocol.", rich_help_panel=_PROTOCOL),
+    typer.Option(
+        "--protocol", metavar="NAME", help="Run this protocol.", rich_help_panel=_PROTOCOL
+    ),
 ]
 RunsOfEach = Annotated[
     int | None,
-    typer.Option("--runs", metavar="N", min=1, help="Run each so often.", rich_help_panel=_SEEDS),
+    typer.Option("--runs", metavar="N", min=1, help="Run each N times.", rich_help_panel=_SEEDS),
 ]
 Ledger = Annotated[
     Path | None,
     typer.Option(
-        "--ledger", metavar="FILE", rich_help_panel="Results",
+        "--ledger",
+        metavar="FILE",
+        rich_help_panel="Results",
         help="Add the counts of these runs to a file.",
     ),
-]  # fmt: skip
+]
 Processes = Annotated[
     int,
     typer.Option(
-        "--processes", metavar="N", min=0, help="Run so many at a time; 0 for one per core."
+        "--processes", metavar="N", min=0, help="Run N simulations at a time; 0 for one per core."
     ),
 ]
 
@@ -73,26 +81,31 @@ class SeedOptions:
     campaign: Annotated[
         str,
         typer.Option(
-            "--campaign", metavar="ROW", rich_help_panel=_SEEDS,
+            "--campaign",
+            metavar="ROW",
+            rich_help_panel=_SEEDS,
             help="Take topology and failures of this row of the campaign.",
         ),
-    ] = ""  # fmt: skip
+    ] = ""
     profile: Annotated[
         str,
         typer.Option(
-            "--profile", metavar="NAME", rich_help_panel=_PROTOCOL,
+            "--profile",
+            metavar="NAME",
+            rich_help_panel=_PROTOCOL,
             help="Take a profile of the protocol: robust, paper or paper-literal. The last must "
             "fail.",
         ),
-    ] = ""  # fmt: skip
+    ] = ""
     settings: Parameters = None
     moves: Annotated[
         bool,
         typer.Option(
-            "--moves", help="Also move clients, and let brokers join and leave.",
+            "--moves",
+            help="Also move clients, and let brokers join and leave.",
             rich_help_panel=_SEEDS,
         ),
-    ] = False  # fmt: skip
+    ] = False
 
     def checked(self, console: Console, *, refuses_profile: str = "") -> "SwarmOptions":
         """Return the checked options.

@@ -33,7 +33,7 @@ Faults = Annotated[
 ]
 Protocol = Annotated[
     str | None,
-    typer.Option("--protocol", help="Run this protocol.", rich_help_panel=_PANEL),
+    typer.Option("--protocol", metavar="NAME", help="Run this protocol.", rich_help_panel=_PANEL),
 ]
 
 
@@ -44,48 +44,75 @@ class LoadOptions:
     protocol: Protocol = None
     topology: Annotated[
         str | None,
-        typer.Option("--topology", help="Run on this topology.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--topology", metavar="NAME", help="Run on this topology.", rich_help_panel=_PANEL
+        ),
     ] = None
     seed: Annotated[
         int | None,
-        typer.Option("--seed", min=0, help="Draw from this seed.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--seed", metavar="N", min=0, help="Draw from this seed.", rich_help_panel=_PANEL
+        ),
     ] = None
     rate: Annotated[
         str | None,
         typer.Option(
-            "--rate", "-r", help="Publish so often per publisher: 25/s, or max.",
+            "--rate",
+            "-r",
+            metavar="RATE",
+            help="Publish at this rate per publisher: 25/s, or max.",
             rich_help_panel=_PANEL,
         ),
-    ] = None  # fmt: skip
+    ] = None
     duration: Annotated[
         str | None,
-        typer.Option("--duration", "-d", help="Measure for so long: 10s.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--duration",
+            "-d",
+            metavar="TIME",
+            help="Measure for this time: 10s.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None
     warmup: Annotated[
         str | None,
-        typer.Option("--warmup", help="Load so long in advance: 2s.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--warmup",
+            metavar="TIME",
+            help="Load for this time before the measurement: 2s.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None
     size: Annotated[
         str | None,
         typer.Option(
-            "--size", "-s", help="Publish payloads of this size: 100B, 4KiB.",
+            "--size",
+            "-s",
+            metavar="SIZE",
+            help="Publish payloads of this size: 100B, 4KiB.",
             rich_help_panel=_PANEL,
         ),
-    ] = None  # fmt: skip
+    ] = None
     publishers: Annotated[
         int | None,
         typer.Option(
-            "--publishers", "-p", help="Start so many at each of their brokers.",
+            "--publishers",
+            "-p",
+            metavar="N",
+            help="Start N publishers at each of their brokers.",
             rich_help_panel=_PANEL,
         ),
-    ] = None  # fmt: skip
+    ] = None
     subscribers: Annotated[
         int | None,
         typer.Option(
-            "--subscribers", "-c", help="Start so many at each of their brokers.",
+            "--subscribers",
+            "-c",
+            metavar="N",
+            help="Start N subscribers at each of their brokers.",
             rich_help_panel=_PANEL,
         ),
-    ] = None  # fmt: skip
+    ] = None
     no_churn: Annotated[
         bool,
         typer.Option(
@@ -95,19 +122,23 @@ class LoadOptions:
     records: Annotated[
         str | None,
         typer.Option(
-            "--records", metavar="full|sampled|hist", rich_help_panel=_PANEL,
+            "--records",
+            metavar="full|sampled|hist",
+            rich_help_panel=_PANEL,
             help="Record every delivery, or the time of one in 16, or of one in 256. Verdicts are "
             "as exact.",
         ),
-    ] = None  # fmt: skip
+    ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", rich_help_panel=_PANEL,
+            "--set",
+            metavar="KEY=VALUE",
+            rich_help_panel=_PANEL,
             help="Set a key of the workload (phases.drain=5s), of its topology "
             "(topology.tree.delta=2), or of a step of --faults (faults.STEP.for=3s). Repeatable.",
         ),
-    ] = None  # fmt: skip
+    ] = None
 
     def overrides(self) -> "Overrides":
         """Return the values that replace values of the workload.
