@@ -1,5 +1,6 @@
 """`experiment`: the runs behind a paper's figure, and the figure."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -17,9 +18,42 @@ from pubsubctl.hosts.files import shown
 _SIMULATED = "Simulated experiments"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationOptions:
+    """Options of experiments without brokers."""
+
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Make all draws, which takes hours.", rich_help_panel=_SIMULATED
+        ),
+    ] = False
+    seeds: Seeds = SEEDS
+    schedules: Annotated[
+        int | None,
+        typer.Option(
+            "--schedules",
+            metavar="N",
+            min=1,
+            help="Run N of each class (25).",
+            rich_help_panel=_SIMULATED,
+        ),
+    ] = None
+    processes: Processes = 0
+    figure: Annotated[
+        bool,
+        typer.Option(
+            "--figure/--no-figure",
+            help="Draw the figure after the runs.",
+            rich_help_panel="Results",
+        ),
+    ] = True
+
+
 def experiment(
     context: typer.Context,
     load: LoadOptions,
+    simulation: SimulationOptions,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -30,32 +64,6 @@ def experiment(
     ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     instances: Instances = None,
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full", help="Make all draws, which takes hours.", rich_help_panel=_SIMULATED
-        ),
-    ] = False,
-    seeds: Seeds = SEEDS,
-    schedules: Annotated[
-        int | None,
-        typer.Option(
-            "--schedules",
-            metavar="N",
-            min=1,
-            help="Run N of each class (25).",
-            rich_help_panel=_SIMULATED,
-        ),
-    ] = None,
-    processes: Processes = 0,
-    figure: Annotated[
-        bool,
-        typer.Option(
-            "--figure/--no-figure",
-            help="Draw the figure after the runs.",
-            rich_help_panel="Results",
-        ),
-    ] = True,
     output: RunsFolder = None,
 ) -> Result:
     """Run the experiment behind a paper's figure, and draw it.
@@ -75,13 +83,15 @@ def experiment(
     if kind == "deployed":
         return papers.run_deployed(call, name, load.overrides(), instances, output)
     call.refuse_dry_run(f"experiment {name}")
+    processes = processes_of(simulation.processes)
     if kind == "study":
-        return papers.run_study(call, name, seeds_of(seeds), schedules, processes_of(processes))
+        seeds, schedules = seeds_of(simulation.seeds), simulation.schedules
+        return papers.run_study(call, name, seeds, schedules, processes)
     request = papers.FigureRequest(
         name=name,
-        full=full,
-        figure=figure,
-        processes=processes_of(processes) if kind == "simulated" else 1,
+        full=simulation.full,
+        figure=simulation.figure,
+        processes=processes if kind == "simulated" else 1,
         results=output,
     )
     return papers.run_without_brokers(call, request)
@@ -128,11 +138,14 @@ def _takers(option: str) -> str:
 
 
 def _listing(call: Invocation) -> Result:
-    from pubsubctl.running.paper_experiments import KINDS, STUDIES, experiment_names
+    from pubsubctl.commands.reports import first_line
+    from pubsubctl.running.paper_experiments import PLACES, STUDIES, experiment_names
+    from results.figures.by_name import FIGURES
 
     found = experiment_names()
-    rows = [(name, STUDIES.get(name, KINDS[kind])) for name, kind in found.items()]
+    shows = {name: first_line(function) for name, function in FIGURES.items()} | dict(STUDIES)
+    rows = [(name, PLACES[kind], shows.get(name, "")) for name, kind in found.items()]
     return Result(
         document={"schema": "pubsubctl/experiments/1", "experiments": found},
-        text=call.console.table(("EXPERIMENT", "IS"), rows),
+        text=call.console.table(("EXPERIMENT", "RUNS ON", "SHOWS"), rows),
     )

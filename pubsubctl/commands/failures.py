@@ -85,8 +85,8 @@ def _usage_lines(error: Any) -> list[str]:
     verbs = getattr(context.command, "commands", None)
     if verbs and message.startswith("Usage: "):
         message = f"{context.command_path}: name one of {', '.join(verbs)}"
-    elif verbs and (unknown := re.fullmatch(r"No such command '(.*)'", message)):
-        message += nearest(unknown[1], list(verbs))
+    elif verbs and (unknown := re.match(r"No such command '(.*?)'", message)):
+        message = unknown[0] + nearest(unknown[1], list(verbs))
     return [message[:1].lower() + message[1:], f"see `{context.command_path} --help`"]
 
 

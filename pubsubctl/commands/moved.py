@@ -141,8 +141,11 @@ def kind_of(project: Project, name: str) -> NameKind:
     """Return the kind of a name on the command line; "" if there is no such name."""
     from bench.spec.sweep import is_sweep
     from pubsubctl.running.paper_experiments import is_experiment
+    from pubsubctl.simulating.workloads import is_plan_file
 
     path = Path(name)
+    if path.suffix == ".toml" and is_plan_file(path):
+        return "file"
     is_bare = "/" not in name and path.suffix != ".toml"
     if is_experiment(name):
         return "experiment"

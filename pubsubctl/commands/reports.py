@@ -79,7 +79,7 @@ def plot(
 def _figures(call: Invocation) -> Result:
     from results.figures.by_name import FIGURES
 
-    rows = [(name, _first_line(function)) for name, function in sorted(FIGURES.items())]
+    rows = [(name, first_line(function)) for name, function in sorted(FIGURES.items())]
     document = {"schema": "pubsubctl/figures/1", "figures": [row[0] for row in rows]}
     return Result(document=document, text=call.console.table(("FIGURE", "SHOWS"), rows))
 
@@ -134,7 +134,8 @@ def _drawn(
     return Result(document=document, text="\n".join(files))
 
 
-def _first_line(function: object) -> str:
+def first_line(function: object) -> str:
+    """Return the first line of a docstring."""
     return (getattr(function, "__doc__", None) or "").strip().partition("\n")[0]
 
 

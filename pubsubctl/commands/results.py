@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,9 @@ from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
+if TYPE_CHECKING:
+    from pubsubctl.running.run_records import RunFilter
+
 _FILTER = "Filter"
 _INSPECT = "Find runs"
 _JUDGE = "Judge and draw"
@@ -24,8 +28,10 @@ _SHARE = "Share"
 app = verbs("results", "List, judge, label, remove and share finished runs.")
 
 
-def list_runs(
-    context: typer.Context,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterOptions:
+    """Conditions on runs."""
+
     experiment: Annotated[
         str | None,
         typer.Option(
@@ -34,7 +40,7 @@ def list_runs(
             help="List runs of this experiment only.",
             rich_help_panel=_FILTER,
         ),
-    ] = None,
+    ] = None
     protocol: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +49,7 @@ def list_runs(
             help="List runs of this protocol only.",
             rich_help_panel=_FILTER,
         ),
-    ] = None,
+    ] = None
     verdict: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +58,7 @@ def list_runs(
             help="List runs with this verdict only.",
             rich_help_panel=_FILTER,
         ),
-    ] = None,
+    ] = None
     labels: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,7 +67,7 @@ def list_runs(
             help="List runs with this label only. Repeatable.",
             rich_help_panel=_FILTER,
         ),
-    ] = None,
+    ] = None
     since: Annotated[
         str | None,
         typer.Option(
@@ -70,22 +76,29 @@ def list_runs(
             help="List runs of this age (7d, 12h) or date (2026-11-30) and later.",
             rich_help_panel=_FILTER,
         ),
-    ] = None,
-    output: RunsFolder = None,
-) -> Result:
+    ] = None
+
+    def conditions(self) -> "RunFilter":
+        """Return the conditions; all must hold."""
+        from pubsubctl.running.run_records import RunFilter
+
+        return RunFilter(
+            experiment=self.experiment,
+            protocol=self.protocol,
+            verdict=self.verdict,
+            labels=tuple(self.labels or ()),
+            since=self.since,
+        )
+
+
+def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder = None) -> Result:
     """List runs, the newest last."""
-    from pubsubctl.running.run_records import RunFilter, labels_text, records_in
+    from pubsubctl.running.run_records import labels_text, records_in
 
     call = invocation(context)
     call.refuse_dry_run("results list")
-    conditions = RunFilter(
-        experiment=experiment,
-        protocol=protocol,
-        verdict=verdict,
-        labels=tuple(labels or ()),
-        since=since,
-    )
-    found = conditions.select(records_in(call.project.results_folder(output)))
+    records = records_in(call.project.results_folder(output))
+    found = filters.conditions().select(records)
     header = ("RUN", "EXPERIMENT", "PROTOCOL", "STATE", "VERDICT", "LABELS")
     rows = [
         (

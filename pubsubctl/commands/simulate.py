@@ -67,8 +67,6 @@ def run(
 
     call = invocation(context)
     call.refuse_dry_run("simulate run")
-    if is_experiment(name):
-        raise UserError(f"{name} is an experiment: `pubsubctl experiment {name}`")
     if workloads.is_file_to_play(name, faults):
         options = (
             ("--protocol", protocol),
@@ -82,6 +80,8 @@ def run(
             if value is not None:
                 raise UserError(f"{option} is for a workload, not for the file {name}")
         return workloads.play_file(Path(name))
+    if is_experiment(name):
+        raise UserError(f"{name} is an experiment: `pubsubctl experiment {name}`")
     request = workloads.SimulationRequest(
         workload=name,
         protocol=protocol,

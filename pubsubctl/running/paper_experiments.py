@@ -24,9 +24,11 @@ from bench.spec.deployed_experiment import (
     points_of,
 )
 from bench.spec.overrides import Overrides
+from brokerd.overlay.topology import nearest
 from pubsubctl.console.console import Progress, Result, grouped
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import shown
 from pubsubctl.running.plan import deployment_plan, plan_faults
 from pubsubctl.running.repetitions import Design, run_series
 
@@ -39,11 +41,18 @@ KINDS: Final[Mapping[Kind, str]] = {
     "study": "a study",
 }
 
+PLACES: Final[Mapping[Kind, str]] = {
+    "deployed": "brokers",
+    "measured": "this machine",
+    "simulated": "simulator",
+    "study": "simulator",
+}
+
 STUDIES: Final[Mapping[str, str]] = {
-    "dft11.dedupe": "ways to detect duplicates: tolerated failures, and costs",
-    "dft11.stalls": "publications that wait for links that stay down",
-    "dft11.speed": "events of brokers per second of processor time of the simulator",
-    "ges.routing": "links that publications cross, and routes of drawn hierarchies",
+    "dft11.dedupe": "Ways to detect duplicates: tolerated failures, and costs.",
+    "dft11.stalls": "Publications that wait for links that stay down.",
+    "dft11.speed": "Events of brokers per second of processor time of the simulator.",
+    "ges.routing": "Links that publications cross, and routes of drawn hierarchies.",
 }
 """Simulated experiments that print a table and draw no figure."""
 
@@ -85,12 +94,19 @@ def is_experiment(name: str) -> bool:
 
 
 def kind_of_experiment(name: str) -> Kind:
-    """Return the kind of an experiment; an unknown name counts as simulated."""
-    if name in STUDIES:
-        return "study"
+    """Return the kind of an experiment.
+
+    Raises:
+        UserError: there is no such experiment; names the nearest.
+    """
+    known = experiment_names()
+    if name in known:
+        return known[name]
     if is_deployed_experiment(name):
         return "deployed"
-    return "measured" if name in measured_figures() else "simulated"
+    if not _is_file_of_one(name) and not Path(name).is_file():
+        raise UserError(f"no experiment called {shown(name)}{nearest(name, [*known])}")
+    return "simulated"
 
 
 def run_deployed(

@@ -77,11 +77,16 @@ def is_file_to_play(name: str, faults: str | None) -> bool:
     """Return True if a name means a file with a scenario or a plan, and not a workload."""
     path = Path(name)
     if path.suffix == ".toml":
-        try:
-            return is_plan(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError):
-            return False
+        return is_plan_file(path)
     return faults is None and path.is_file()
+
+
+def is_plan_file(path: Path) -> bool:
+    """Return True if a path is a file with a plan."""
+    try:
+        return is_plan(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def play_file(path: Path) -> Result:

@@ -164,8 +164,8 @@ def test_a_series_goes_on_where_it_was_killed_without_a_hand_in_between(lab: Lab
 
 def test_a_sweep_on_simulated_brokers_starts_none_and_is_judged_and_drawn(lab: Lab) -> None:
     answer = lab.call(
-        *("bench", lab.workload("smoke"), "--json"),
-        *("--sweep", "simulated=true", "--sweep", "topology.tree.delta=0,1"),
+        *("sweep", lab.workload("smoke"), "--json"),
+        *("--over", "simulated=true", "--over", "topology.tree.delta=0,1"),
     )
     assert answer.status == 0, answer.err
     points = answer.document["points"]

@@ -83,8 +83,8 @@ def test_a_simulated_run_takes_processor_time() -> None:
     "arguments, said",
     [
         (["--trials", "3"], "--trials 3: goes with --selftest"),
-        (["--instances", "3"], "--instances 3: goes with --selftest"),
-        (["--selftest", "latest"], "it takes no other"),
+        (["--instances", "3"], "--instances 3: goes with --against or --selftest"),
+        (["--selftest", "latest"], "makes the runs that it compares"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -20,6 +20,7 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     A group is a parameter whose annotation is a dataclass.
     """
     hints = get_type_hints(function, include_extras=True)
+    hints.pop("return", None)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
