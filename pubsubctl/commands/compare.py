@@ -41,7 +41,7 @@ class SourceOptions:
             "--comparison",
             metavar="NAME",
             rich_help_panel=_COMPARISON,
-            help="Run what a file names, or a bare name in bench/comparisons (s1, s3, all), and "
+            help="Run the comparison of a file, or of bench/comparisons (s1, s3, all), and "
             "write one report.",
             autocompletion=names.comparisons,
         ),

@@ -281,9 +281,9 @@ def decommission(
     context: typer.Context,
     broker: Annotated[str, typer.Argument(help="The broker that never returns.")],
 ) -> Result:
-    """Release what is stored for a broker that never returns.
+    """Give up a broker that never returns, with its messages.
 
-    Without --yes, prints what would be lost, and changes nothing. All other brokers must be up.
+    Without --yes, prints the losses, and changes nothing. All other brokers must be up.
     Afterwards `deploy` does not start the broker. If its process returns nevertheless, the other
     brokers refuse it, and it ends. The command is repeatable.
     """

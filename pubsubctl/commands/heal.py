@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def heal(context: typer.Context, verify: Verify = False) -> Result:
     """End every fault in effect, of any origin.
 
-    Starts a new agent on a host whose agent does not answer; the journal has the faults of the old
-    agent. Killed brokers stay down until `deploy` starts them again.
+    Starts a new agent if the agent of a host does not answer. The journal has the faults of the
+    old agent. Killed brokers stay down until `deploy` starts them again.
     """
     import trio
 

@@ -22,8 +22,7 @@ def check(
 ) -> Result:
     """Judge runs from their logs.
 
-    Computes what was owed from the publications and subscriptions, and compares with the
-    deliveries.
+    Computes the owed deliveries from publications and subscriptions, and compares.
     """
     from pubsubctl.running.judging import Judged, NotJudged, judge_each
     from pubsubctl.running.runs import find_runs

@@ -159,7 +159,7 @@ def remove(
 ) -> Result:
     """Remove run folders.
 
-    Without --yes, prints what would be removed, and removes nothing. Refuses a run that a remaining
+    Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a remaining
     series needs.
     """
     from pubsubctl.running import run_records
@@ -271,7 +271,7 @@ def capsule(
     folders = find_runs(call.project, runs)
     with call.console.progress() as progress:
         progress.phase("starting Spark")
-        with spark_session("pubsubctl capsule", call.master(master)) as spark:
+        with spark_session("pubsubctl results capsule", call.master(master)) as spark:
             made = make_capsule(spark, folders, output, progress, keep_hosts=keep_hosts)
     about = made.document["runs"]
     lines = [
@@ -315,7 +315,7 @@ def reproduce(
 ) -> Result:
     """Repeat a capsule's figures, verdicts and claims.
 
-    Needs the capsule only; --level local also needs what `bench` needs. Figures and simulated runs
+    Needs the capsule only; --level local also deploys brokers. Figures and simulated runs
     must be equal to the byte; a run of brokers must have the same verdict.
 
     Status 1: something differs. Status 3: a new run cannot decide. Status 8: the capsule has
@@ -357,7 +357,7 @@ def tables(
     folders = find_runs(call.project, runs, output)
     with call.console.progress() as progress:
         progress.phase("starting Spark")
-        with spark_session("pubsubctl tables", call.master(master)) as spark:
+        with spark_session("pubsubctl results tables", call.master(master)) as spark:
             for folder in folders:
                 progress.phase(f"loading {folder.name}")
                 read = load_experiment_run if is_experiment_run(folder) else load_run
@@ -400,7 +400,7 @@ def histograms(
     files: list[str] = []
     with call.console.progress() as progress:
         progress.phase("starting Spark")
-        with spark_session("pubsubctl histograms", call.master(master)) as spark:
+        with spark_session("pubsubctl results histograms", call.master(master)) as spark:
             for folder in folders:
                 progress.phase(f"counting {folder.name}")
                 loaded = load_run(spark, folder)

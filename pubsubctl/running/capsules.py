@@ -48,9 +48,9 @@ _README: Final = """\
 
 {runs} of pubsubctl {versions}, with what was found in them.
 
-    pubsubctl reproduce CAPSULE                  # draw every figure again: the same bytes?
-    pubsubctl reproduce CAPSULE --level check    # judge every run again: the same verdict?
-    pubsubctl reproduce CAPSULE --level local    # run it again, on brokers on this machine
+    pubsubctl results reproduce CAPSULE                 # draw every figure again: the same bytes?
+    pubsubctl results reproduce CAPSULE --level check    # judge every run again: the same verdict?
+    pubsubctl results reproduce CAPSULE --level local    # run it again, on brokers on this machine
 
 | run | verdict | figures |
 |---|---|---|

@@ -112,7 +112,7 @@ def _judged(
     because: list[PubsubctlError] = []
     at_highest = [tried for tried in folder.tried if tried.rate == highest]
     progress.phase("starting Spark")
-    with spark_session("pubsubctl search", master) as spark:
+    with spark_session("pubsubctl limit", master) as spark:
         if at_highest:
             run = folder.path.parent / at_highest[-1].run_id
             judged = judge_with(spark, run, progress)

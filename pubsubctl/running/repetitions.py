@@ -287,7 +287,7 @@ def _judged(
     summary: dict[str, Any] = {"schema": SCHEMA, "axes": axes, "bounds": bounds, "points": {}}
     because: list[PubsubctlError] = []
     progress.phase("starting Spark")
-    with spark_session("pubsubctl series", master) as spark:
+    with spark_session("pubsubctl sweep", master) as spark:
         for point, runs in series.runs().items():
             verdicts: dict[str, str] = {}
             for run in runs:

@@ -1,4 +1,4 @@
-"""`simulate dedupe`: compares duplicate detection: tolerated failures, and costs."""
+"""Comparison of duplicate detection: tolerated failures, and costs."""
 
 from bench.papers.dft11.duplicate_detection import (
     CLASSES,

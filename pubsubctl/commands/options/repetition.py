@@ -31,6 +31,6 @@ Bounds = Annotated[
         "--bound",
         metavar="NUMBER=VALUE",
         rich_help_panel=_PANEL,
-        help="Mark the points whose mean passes this bound: latency_p99_ms=500. Repeatable.",
+        help="Mark points with a mean beyond this bound: latency_p99_ms=500. Repeatable.",
     ),
 ]
