@@ -54,8 +54,11 @@ def test_the_glossary_has_one_entry_per_term_and_names_files_that_exist() -> Non
     assert [place for place in places if not (ROOT / place[1]).exists()] == []
 
 
-DOCUMENTS = [*LINKING, *sorted((ROOT / "brokerd/protocols").glob("*/PROTOCOL.md")),
-             *(ROOT / name for name in ("results/MEASUREMENTS.md", "tests/README.md", "Makefile"))]  # fmt: skip
+DOCUMENTS = [
+    *LINKING,
+    *sorted((ROOT / "brokerd/protocols").glob("*/PROTOCOL.md")),
+    *(ROOT / name for name in ("results/MEASUREMENTS.md", "tests/README.md", "Makefile")),
+]
 SOURCES = [
     path
     for top in ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
@@ -124,7 +127,7 @@ def texts_of(path: Path) -> Iterator[str]:
 def fault_of(line: str) -> str:
     """Why a command line cannot be typed; "" if it can."""
     try:
-        globals_, words = split_global_options(shlex.split(line))
+        words = split_global_options(shlex.split(line))[1]
     except ValueError:
         return ""
     command: Any = typer.main.get_command(app.app)

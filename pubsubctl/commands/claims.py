@@ -102,7 +102,7 @@ def explain(
     ours = f"{row['ours'] or 'nothing'}{' (' + row['ci'] + ')' if row['ci'] else ''}"
     lines = [
         f"{row['claim']}: {row['statement']}",
-        f"  the paper says   {row['paper_value']}",
+        f"  result of paper  {row['paper_value']}",
         f"  holds when       {row['metric']} of {row['figure']} is {row['tolerance']}",
         f"  it tests         {_TESTED[row['tests']]}",
         f"  and would miss   {row['wrong']}",
@@ -122,7 +122,7 @@ def explain(
     return Result(document=document, text="\n".join(lines))
 
 
-_TESTED = {"paper": "what the paper says", "ours": "our own model or protocol"}
+_TESTED = {"paper": "the result of the paper", "ours": "our own model or protocol"}
 
 
 def _judged(call: Invocation, files: Sequence[str], runs: Path | None) -> Result:

@@ -69,7 +69,7 @@ class PlacementOptions:
 
         if self.file is not None and (self.policy is not None or self.safe):
             raise UserError(
-                "--placement says where brokers go; --policy and --delta-safe ask for it"
+                "--placement has the hosts of all brokers; leave out --policy and --safe"
             )
         return Placing(self.policy, self.safe, self.file)
 
@@ -134,7 +134,7 @@ def deploy(
 
     placing = placement.placing()
     if replacement.at_once and not replacement.rolling:
-        raise UserError("--at-once says how to replace brokers; --rolling asks for it")
+        raise UserError("--at-once goes with --rolling")
     call = invocation(context)
     protocol = protocol or DEFAULT
     wanted_topology = load_topology(call.project.find("topology", topology), protocol)
@@ -188,7 +188,7 @@ def _deployed(
                         )
                     return deployment, rolled
 
-    after_signal = "`pubsubctl down` stops what was started"
+    after_signal = "`pubsubctl down` stops the started processes"
     return _result(*run_interruptibly(work, call.console, when_not_waiting=after_signal))
 
 
@@ -255,7 +255,7 @@ def _result(deployment: "Deployment", rolled: "Rolled") -> Result:
         f"{hosts} hosts, all sessions up"
     )
     if any(row.core >= 0 for row in wanted.placement.brokers):
-        text += ", every pinned one on its core as /proc says"
+        text += ", each pinned broker on its core (verified in /proc)"
     if rolled.brokers:
         text += f"; replaced {', '.join(rolled.brokers)}"
     if not steps:
@@ -360,7 +360,7 @@ def down(
                 async with lab.locked("down"):
                     return await take_down(lab, progress, purge=purge, verify=verify)
 
-    after_signal = "`pubsubctl down` once more does the rest"
+    after_signal = "`pubsubctl down` removes the rest"
     plan = run_interruptibly(work, call.console, when_not_waiting=after_signal)
     return _stopped(lab, plan, lost, verify=verify, purge=purge)
 
@@ -376,7 +376,7 @@ def _stopped(
     if verify:
         hosts = in_ranges(connector.host.name for connector in lab.connectors)
         where = f" on {hosts}" if lost else ""
-        text += f"; verified: no process, port, socket or file of what ran is left{where}"
+        text += f"; verified: no process, port, socket or file is left{where}"
     if lab.connections is not None and not purge:
         text += "; the program stays installed, --purge removes it"
     return Result(
@@ -389,7 +389,7 @@ def _stopped(
         },
         text=text,
         because=tuple(
-            kind(*error.problems, "what is there may still run; `pubsubctl down` once more")
+            kind(*error.problems, "its processes may still run; repeat `pubsubctl down`")
             for error in lost
         ),
     )

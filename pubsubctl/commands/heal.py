@@ -86,14 +86,14 @@ class _Healing:
             remaining: list[str] = answer["left"]
             if self.verify and not remaining:
                 again = await agent.fault_heal_all()
-                remaining = [f"{row['fault_id']} came back" for row in again["healed"]]
+                remaining = [f"{row['fault_id']} returned" for row in again["healed"]]
                 remaining += again["left"]
             return remaining
 
     def result(self) -> Result:
         """Return the result of the command."""
         started, clean = sorted(self.started), sorted(self.clean)
-        lines = [f"started an agent on {host}: the last one is gone" for host in started]
+        lines = [f"started an agent on {host}: no agent answered" for host in started]
         lines += [f"healed {row['fault_id']} on {row['host']}" for row in self.healed]
         if not self.healed:
             lines.append("nothing to heal")
@@ -119,7 +119,7 @@ def _of_host(name: str, reason: str) -> str:
 
 def _plan(state: "LabState") -> Result:
     lost = {host: why for host, why in state.unreachable.items() if host not in state.agentless}
-    lines = [f"would start an agent on {host}: the last one is gone" for host in state.agentless]
+    lines = [f"would start an agent on {host}: no agent answered" for host in state.agentless]
     lines += [f"would heal {row['fault_id']} on {row['host']}" for row in state.faults]
     return Result(
         document={

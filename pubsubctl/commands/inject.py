@@ -218,7 +218,7 @@ def inject(
         return selftest_now(call)
     if check.protocol is not None and check.topology is None:
         raise UserError(
-            f"--protocol {check.protocol}: only with --topology; what is deployed has its own"
+            f"--protocol {check.protocol}: only with --topology; a deployment has its own"
         )
     schedule = _schedule_of(call, what or [], verb)
     if check.lint or check.preview or call.dry_run:
@@ -249,14 +249,14 @@ def _schedule_of(call: Invocation, words: list[str], verb: VerbOptions) -> "Faul
         if words and words[0] in VERBS:
             picked = {**options, "pick": _pick(words, pick, chains)}
             return faults.one_step(words[0], "", picked)
-        raise UserError(f"--pick {pick}: only with a VERB; a schedule says it itself")
+        raise UserError(f"--pick {pick}: only with a VERB; a schedule has its own")
     if len(words) == 2:
         return faults.one_step(words[0], words[1], options)
     if len(words) != 1:
         raise UserError("inject: name a SCHEDULE, or a VERB and its TARGET; see --list")
     given = [f"--{key.replace('_', '-')}" for key, v in options.items() if v is not None]
     if given:
-        raise UserError(f"{', '.join(given)}: only with VERB TARGET; a schedule says it itself")
+        raise UserError(f"{', '.join(given)}: only with VERB TARGET; a schedule has its own")
     return faults.schedule_of(call.project, words[0])
 
 

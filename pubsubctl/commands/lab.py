@@ -100,11 +100,11 @@ def down(
         return True
 
     found = run_interruptibly(
-        work, call.console, when_not_waiting="`pubsubctl lab down` once more does the rest"
+        work, call.console, when_not_waiting="`pubsubctl lab down` removes the rest"
     )
     return Result(
         document={"schema": "pubsubctl/lab-down/1", "name": wanted, "changed": found},
-        text=f"lab {wanted} is gone" if found else "there is no lab",
+        text=f"lab {wanted} is removed" if found else "there is no lab",
     )
 
 

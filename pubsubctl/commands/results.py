@@ -159,8 +159,8 @@ def remove(
 ) -> Result:
     """Remove run folders.
 
-    Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a remaining
-    series needs.
+    Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a
+    remaining series needs.
     """
     from pubsubctl.running import run_records
     from pubsubctl.running.runs import find_runs

@@ -59,7 +59,9 @@ class Window:
         pairs = live * (live - 1)
         lines = [f"{format_duration(self.begin_ns)} to {end}: {', '.join(self.faults)}"]
         if not self.effect.cut_off:
-            lines.append(f"  nobody is cut off: all {pairs} pairs of {live} live brokers go on")
+            lines.append(
+                f"  no pair is cut off: all {pairs} pairs of {live} live brokers communicate"
+            )
             return "\n".join(lines)
         lines.append(
             f"  {len(self.effect.cut_off)} of {pairs} pairs (source, subscriber) of {live} live "
@@ -131,7 +133,7 @@ def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
         return Outage(cut=frozenset({(min(numbers), max(numbers))}))
     if verb in _UNNOTICED:
         return Outage(absorbing=frozenset(numbers))
-    assert verb in _GONE, f"no word on what {verb} cuts off"
+    assert verb in _GONE, f"no preview of the pairs that {verb} cuts off"
     return Outage(down=frozenset(numbers))
 
 

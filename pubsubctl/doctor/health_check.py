@@ -140,7 +140,7 @@ def _packages(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
         remedy = "make setup, or pip install 'pubsubctl[results]'"
         yield "fail", f"check, plot and report lack {', '.join(missing)}", remedy
     else:
-        yield "ok", f"Spark {importlib.metadata.version('pyspark')} and what it needs", ""
+        yield "ok", f"Spark {importlib.metadata.version('pyspark')} and its requirements", ""
 
 
 def _java(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
@@ -231,7 +231,7 @@ def _load(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     cores = len(os.sched_getaffinity(0))
     text = f"load average {one_minute:.1f} on {cores} cores"
     if one_minute > cores / 2:
-        yield "warn", text, "latencies will be noisy; wait, or close what else runs"
+        yield "warn", text, "latencies will be noisy; wait, or end other programs"
     else:
         yield "ok", text, ""
 

@@ -46,7 +46,7 @@ _OF_BROKERS: Final = ("timeline",)
 _README: Final = """\
 # {name}
 
-{runs} of pubsubctl {versions}, with what was found in them.
+{runs} of pubsubctl {versions}, with verdicts and figures.
 
     pubsubctl results reproduce CAPSULE                 # draw every figure again: the same bytes?
     pubsubctl results reproduce CAPSULE --level check    # judge every run again: the same verdict?

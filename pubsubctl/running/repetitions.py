@@ -212,7 +212,7 @@ def _partial(series: Series) -> Result:
     """Return the result of an unfinished series: missing runs, and reasons."""
     missing = series.remaining()
     failed = [f"{instance} failed: {why}" for instance, why in series.failed.items()]
-    told = f"{len(missing)} runs of {series.path} are missing; the same command goes on with them"
+    told = f"{len(missing)} runs of {series.path} are missing; the same command resumes"
     document = {
         "schema": SCHEMA,
         "run_directory": str(series.path),
@@ -261,7 +261,7 @@ async def _take_down_interrupted(
     async with lab.operated("bench --instances", progress, interruption):
         deployments = [row.deployment for row in await lab.observe() if row.deployment is not None]
         if deployments and all(row.get("purpose") in ours for row in deployments):
-            progress.say("taking down what the interrupted run had deployed")
+            progress.say("taking down the deployment of the interrupted run")
             await take_down(lab, progress, verify=True)
 
 

@@ -155,7 +155,7 @@ def _bound(text: str) -> tuple[str, float]:
             raise ValueError
         return name, float(value)
     except ValueError:
-        raise UserError(f"--bound {text}: write NUMBER=VALUE, latency_p99_ms=500 say") from None
+        raise UserError(f"--bound {text}: write NUMBER=VALUE, such as latency_p99_ms=500") from None
 
 
 def _axis(text: str) -> tuple[str, list[Any]]:

@@ -15,7 +15,7 @@ def simulate_stalls(call: Invocation, first: int, last: int) -> Result:
     rows: list[dict[str, Any]] = []
     waiting: list[Stalls] = []
     with call.console.progress() as progress:
-        progress.phase("counting what waits for links that stay down")
+        progress.phase("counting publications that wait for links")
         for delta in DELTAS:
             for assist in ("off", "on"):
                 stories = []

@@ -217,7 +217,7 @@ def simulate_mutants(
     chosen = names or tuple(ablations())
     caught: list[Caught] = []
     with call.console.progress() as progress:
-        progress.phase("simulating what must be seen")
+        progress.phase("simulating named bugs")
         for one in catch_all(chosen, SEEDS if runs is None else runs, processes):
             caught.append(one)
             progress.update({"mutants": f"{len(caught)}/{len(chosen)}"})
@@ -361,7 +361,7 @@ def _unreached(marks: Iterable[Reached]) -> list[PubsubctlError]:
     """Return a complaint for each mark that too few seeds reached for a verdict."""
     return [
         VerdictUnknown(
-            f"too few seeds came to mark {row.mark.name} ({row.mark.what}): {row.seeds}, and "
+            f"too few seeds reached mark {row.mark.name} ({row.mark.what}): {row.seeds}, and "
             f"{row.required} are required; run more seeds"
         )
         for row in marks

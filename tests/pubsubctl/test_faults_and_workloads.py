@@ -121,7 +121,7 @@ def test_verbs_and_schedules_are_listed(call: Call) -> None:
         (["chain3", "--faults", "demo"], "calm = true says that nothing is going to fail"),
         (["demo", "--label", "x"], "write KEY=VALUE"),
         (["demo", "--duration", "5s", "--faults", "demo"], "after the origin"),
-        (["demo", "--role", "b1=0"], "with delta_tree no broker comes to be something else"),
+        (["demo", "--role", "b1=0"], "with delta_tree no broker changes its role"),
         (["t22-stored", "--role", "n19"], "--role n19: not BROKER=LEVEL or BROKER=retired"),
         (["t22-stored", "--role", "n91=3"], "did you mean 'n9'?"),
         (["t22-stored", "--role", "n19=4"], "a level from 0 to 3"),

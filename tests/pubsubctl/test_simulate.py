@@ -57,7 +57,7 @@ def test_what_came_to_too_little_is_unknown(
     answer = call("simulate", *what, "--processes", "1", "-j")
     assert answer.status == 3
     seeds = answer.document["marks"][1]["required"]
-    assert "too few seeds came to mark left (a leaf left): 0, and" in answer.err
+    assert "too few seeds reached mark left (a leaf left): 0, and" in answer.err
     assert f"{seeds} are required; run more seeds" in answer.err
     assert "sent-again" not in answer.err
     assert [row["mark"] for row in answer.document["marks"]] == ["sent-again", "left"]
