@@ -102,7 +102,8 @@ def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder
     header = ("RUN", "EXPERIMENT", "PROTOCOL", "STATE", "VERDICT", "LABELS")
     rows = [
         (
-            *(each.run_id, each.experiment, each.protocol, each.state, each.verdict),
+            *(each.run_id, each.experiment, each.protocol, each.state),
+            each.verdict or (f"{len(each.members)} runs" if each.members else ""),
             labels_text({key: text for key, text in each.labels.items() if key != "experiment"}),
         )
         for each in found

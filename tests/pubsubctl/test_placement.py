@@ -139,7 +139,8 @@ def test_place_prints_a_placement_and_whether_a_lost_machine_breaks_the_promise(
     safe = call("-i", "lab", "topology", "place", "demo", "--delta-safe", "-o", "p.json")
     assert safe.status == 0
     assert (
-        "safe with delta_tree (delta 1): it tolerates the loss of any one machine or failure" in safe.out
+        "safe with delta_tree (delta 1): it tolerates the loss of any one machine or failure"
+        in safe.out
     )
     written = json.loads((project / "p.json").read_text())
     assert written["delta_safe"] is True

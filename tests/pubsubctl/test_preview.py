@@ -198,7 +198,7 @@ def test_preview_says_who_would_be_cut_off_and_touches_nothing(call: Call) -> No
 def test_a_partition_and_a_lost_machine_are_previewed_as_well(call: Call) -> None:
     for_5_s = ("--for", "5s", "--topology", "chain3")
     answer = call("inject", "--preview", "partition", "c1|c3", *for_5_s)
-    assert "nobody is cut off" in answer.out  # c2 hands on between them
+    assert "no pair is cut off" in answer.out  # c2 hands on between them
     lost = call("inject", "--preview", "host-loss", "t1", *for_5_s)
     assert lost.status == 0, lost.err
     assert "0s to 5s: host-loss t1" in lost.out
