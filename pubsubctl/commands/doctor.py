@@ -42,7 +42,7 @@ def doctor(
 
     call = invocation(context)
     if workload is not None and is_configuration(workload):
-        from pubsubctl.doctor.system_check import check_system
+        from pubsubctl.doctor.health_check import check_system
 
         return _told(call, check_system(workload))
     experiment = None

@@ -95,7 +95,7 @@ def facts(
 
     The first call queries the hosts and fills the cache.
     """
-    from pubsubctl.doctor.facts import known_facts
+    from pubsubctl.doctor.fact_cache import known_facts
     from pubsubctl.doctor.host_facts import gather_host_facts
 
     call = invocation(context)

@@ -33,9 +33,9 @@ from pubsubctl.deploying.certificates import (
     check_transport,
     transport_of,
 )
+from pubsubctl.deploying.cores import check_pinning
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.deploying.membership import change_members
-from pubsubctl.deploying.pinning import check_pinning
 from pubsubctl.deploying.placement import PlacedBroker, Placement
 from pubsubctl.deploying.placing import Placing, chosen_placement
 from pubsubctl.deploying.plan import (

@@ -20,6 +20,8 @@ from pathlib import Path
 import psutil
 
 from bench.spec.spec import ExperimentSpec
+from bench.systems.boundary import WrongSettings
+from bench.systems.configuration import NotInstalled, load_configuration
 from brokerd.agent.host import probe as host_probe
 from brokerd.overlay.topology import nearest
 from fault_injection.schedule.verbs import CLIENT_VERBS, LINK_VERBS, VERBS
@@ -322,3 +324,23 @@ def _cpu_quota() -> float | None:
     except (OSError, ValueError):
         return None
     return None if quota == "max" else int(quota) / int(period)
+
+
+ID = "system"
+
+
+def check_system(name: str) -> list[Finding]:
+    """Check if the servers of a configuration can be started here.
+
+    Raises:
+        SpecError, WrongDriver: the configuration itself is invalid.
+    """
+    try:
+        found = load_configuration(name)
+    except NotInstalled as error:
+        return [Finding(ID, "fail", error.missing, error.remedy)]
+    except WrongSettings as error:
+        return [Finding(ID, "fail", str(error))]
+    servers = f"{len(found.servers)} server{'s' if len(found.servers) > 1 else ''}"
+    settings = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
+    return [Finding(ID, "ok", f"{found.system.title}: {found.version}, {servers}, {settings}")]

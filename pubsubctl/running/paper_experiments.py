@@ -165,18 +165,14 @@ def run_study(
     call: Invocation, name: str, seeds: tuple[int, int], schedules: int | None, processes: int
 ) -> Result:
     """Run a study and return its table."""
+    from pubsubctl.simulating import studies
+
     if name == "dft11.dedupe":
-        from pubsubctl.simulating.dedupe import SCHEDULES, compare_detection
-
-        return compare_detection(call, schedules or SCHEDULES, processes)
+        return studies.compare_detection(call, schedules or studies.SCHEDULES, processes)
     if name == "dft11.stalls":
-        from pubsubctl.simulating.stalls import simulate_stalls
-
-        return simulate_stalls(call, *seeds)
+        return studies.simulate_stalls(call, *seeds)
     if name == "ges.routing":
-        from pubsubctl.simulating.routing import simulate_routing
-
-        return simulate_routing(call, *seeds)
+        return studies.simulate_routing(call, *seeds)
     return _speed(call)
 
 

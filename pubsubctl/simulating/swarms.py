@@ -1,7 +1,7 @@
 """Swarms and campaigns for the command line: run, add up, write the ledger, shrink."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +30,10 @@ from pubsubctl.errors import (
     VerdictUnknown,
 )
 from pubsubctl.hosts.files import shown
-from pubsubctl.simulating.failing_seeds import SHOWN, further_seeds
 from pubsubctl.simulating.ledger_file import campaign_of, read_ledger, update_ledger
 
+SHOWN: Final = 20
+"""The number of seeds that are shown with the commands that repeat the seeds."""
 JUDGED_SEEDS: Final = 100
 """The number of seeds below which a swarm need not reach every mark."""
 
@@ -116,7 +117,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             "row": options.campaign,
             "profile": options.profile,
             "mutants": sorted(options.mutants),
-            "seeds": [_row_of(report) for report in reports],
+            "seeds": [row_of(report) for report in reports],
             "canaries": [_canary_row(canary) for canary in canaries],
             "differing_seeds": differing,
             "marks": _mark_rows(marks),
@@ -176,7 +177,7 @@ def simulate_campaign(
                     "story": row.in_words(),
                     "bound": row.bound,
                     "runs": count,
-                    "violations": [_row_of(report) for report in wrong],
+                    "violations": [row_of(report) for report in wrong],
                     "total": counted,
                 }
             )
@@ -311,7 +312,7 @@ def play_plan(path: Path, text: str) -> Result:
         raise UserError(f"{path}: {error}") from None
     report = PlanRun(plan).report(-1, f"pubsubctl simulate run {path}")
     return Result(
-        document={"schema": "pubsubctl/plan/1", "file": str(path), **_row_of(report)},
+        document={"schema": "pubsubctl/plan/1", "file": str(path), **row_of(report)},
         text=report.in_words(),
         because=(VerdictInvalid(f"{path}: {report.rule}"),) if report.violations else (),
     )
@@ -329,7 +330,8 @@ def _with_rows(
     return document
 
 
-def _row_of(report: SeedReport) -> dict[str, Any]:
+def row_of(report: SeedReport) -> dict[str, Any]:
+    """Return the report of a seed as a mapping for --json."""
     return {
         "seed": report.seed,
         "history_digest": report.digest,
@@ -389,3 +391,11 @@ def _survivors(canaries: list[CanaryReport]) -> Iterator[PubsubctlError]:
                 f"seeds; pubsubctl simulate swarm --mutant {canary.mutant} "
                 f"--seeds {canary.seed}..{canary.seed + canary.tries - 1}"
             )
+
+
+def further_seeds(wrong: Sequence[SeedReport]) -> Iterator[PubsubctlError]:
+    """Yield a line with the number and the seeds of all failures beyond the first `SHOWN`."""
+    rest = wrong[SHOWN:]
+    if rest:
+        seeds = ", ".join(str(report.seed) for report in rest)
+        yield VerdictInvalid(f"{len(rest)} further seeds with a violation: {seeds}")

@@ -240,7 +240,7 @@ def test_what_waits_for_links_that_stay_down_is_a_table_without_and_with_assist(
 def test_the_routing_of_hierarchies_is_a_table_and_drawn_ones_are_checked(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pubsubctl.simulating.routing.EVENTS", 5)
+    monkeypatch.setattr("pubsubctl.simulating.studies.EVENTS", 5)
     answer = call("experiment", "ges.routing", "--seeds", "1..2")
     assert "t22-hi    each client  100      21.0             21.0" in answer.out
     assert "2 drawn hierarchies, " in answer.out
@@ -249,7 +249,7 @@ def test_the_routing_of_hierarchies_is_a_table_and_drawn_ones_are_checked(
     def wrong(seed: int) -> None:
         raise RoutingWrong(f"seed {seed}: a way in a circle")
 
-    monkeypatch.setattr("pubsubctl.simulating.routing.check", wrong)
+    monkeypatch.setattr("pubsubctl.simulating.studies.check", wrong)
     answer = call("experiment", "ges.routing", "--seeds", "7..7")
     assert answer.status == 1
     assert "seed 7: a way in a circle" in answer.err

@@ -18,7 +18,7 @@ from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.named_bugs import NamedBug
 from brokerd.simulator.search import campaign
 from brokerd.simulator.search.seed_report import SeedReport
-from pubsubctl.simulating import failing_seeds, swarms
+from pubsubctl.simulating import swarms
 from pubsubctl.simulating.ledger_file import update_ledger
 from results.reference.reading import read_history
 from results.reference.rule import check
@@ -337,7 +337,6 @@ def test_an_adversary_takes_parameters(call: Call) -> None:
 
 def test_all_failing_seeds_are_named(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those behind the first ones by number alone."""
-    monkeypatch.setattr(failing_seeds, "SHOWN", 2)
     monkeypatch.setattr(swarms, "SHOWN", 2)
     arguments = ("simulate", "swarm", "--protocol", "best_effort", "--seeds", "1..6", "-j")
     answer = call(*arguments, "--processes", "1")
