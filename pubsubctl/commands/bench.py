@@ -165,7 +165,7 @@ def _on_brokers(
     run: RunOptions,
 ) -> Result:
     from bench.spec.deployed_experiment import Point
-    from pubsubctl.deploying.membership import read_roles
+    from pubsubctl.deploying.roles import read_roles
     from pubsubctl.running.experiment import run_and_judge
     from pubsubctl.running.plan import deployment_plan
     from pubsubctl.running.repetitions import Design, run_series

@@ -1,25 +1,18 @@
-"""Brokers that join, leave or change roles while a deployment runs."""
+"""Brokers that join and leave a deployment that runs."""
 
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 import trio
 
 from bench.spec.toml_text import toml_text
-from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import CoreStatus
-from brokerd.protocols.registry import check_runs_on, definition_of
 from brokerd.runtime.growth import topology_change
 from pubsubctl.console.console import Progress
-from pubsubctl.deploying.deploy import write_record
 from pubsubctl.deploying.deployment import Deployment
-from pubsubctl.deploying.plan import deploy_plan
-from pubsubctl.errors import HostError, UserError
+from pubsubctl.errors import HostError
 from pubsubctl.hosts.connectors.base import Connector
-from pubsubctl.hosts.readiness import wait_ready
 from pubsubctl.project import authority_folder
 
 RESTORE_TIMEOUT_S = 10.0
@@ -117,57 +110,3 @@ async def _wait_until_drained(
                 return
             await trio.sleep(_POLL_S)
     raise HostError(f"host {host}: {name} cannot leave: {', '.join(reasons) or 'no answer'}")
-
-
-READY_TIMEOUT_S = 60.0
-
-Role = tuple[str, str]
-"""A broker's name and new role, in the notation of a topology file."""
-
-
-def read_roles(texts: Sequence[str], topology: Topology, protocol: str) -> tuple[Role, ...]:
-    """Return the role changes of `BROKER=ROLE` options, in order.
-
-    Raises:
-        UserError: malformed, or impossible with this topology and protocol; with the reason.
-    """
-    roles = [text.partition("=") for text in texts]
-    if roles and not definition_of(protocol).promises.roles_may_change:
-        raise UserError(f"--role {texts[0]}: with {protocol} no broker changes its role")
-    for broker, _, role in roles:
-        if not role:
-            raise UserError(f"--role {broker}: not BROKER=LEVEL or BROKER=retired")
-        try:
-            topology = topology.with_role(broker, role, f"--role {broker}={role}")
-            check_runs_on(topology, protocol, f"--role {broker}={role}")
-        except ConfigError as error:
-            raise UserError(str(error)) from None
-    return tuple((broker, role) for broker, _, role in roles)
-
-
-async def change_roles(
-    deployment: Deployment,
-    roles: Sequence[Role],
-    progress: Progress,
-    purpose: str,
-    *,
-    pause_s: float,
-) -> None:
-    """Announce the changes to all brokers, one after the other, as `deploy` does.
-
-    Args:
-        pause_s: the pause before each change, in seconds.
-
-    Raises:
-        HostError, ControlError: a broker refuses, or is not ready in time.
-    """
-    for broker, role in roles:
-        await trio.sleep(pause_s)
-        topology = deployment.wanted.topology.with_role(broker, role, broker)
-        deployment.wanted = replace(deployment.wanted, topology=topology)
-        deployment.plan = deploy_plan(deployment.wanted, await deployment.lab.observe())
-        record = partial(write_record, deployment, purpose, "change-record")
-        await change_members(deployment, progress, record, READY_TIMEOUT_S)
-        await record()
-        await wait_ready(deployment, progress, READY_TIMEOUT_S)
-        progress.say(f"all brokers confirm that {broker} is {role} now")

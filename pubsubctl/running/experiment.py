@@ -27,8 +27,8 @@ from pubsubctl.deploying.deploy import (
     wanted_deployment,
 )
 from pubsubctl.deploying.deployment import Deployment
-from pubsubctl.deploying.membership import Role, change_roles
 from pubsubctl.deploying.plan import Wanted, deploy_plan
+from pubsubctl.deploying.roles import Role, change_roles
 from pubsubctl.deploying.rolling import roll
 from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab

@@ -26,8 +26,8 @@ from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknow
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.judging import Judged
+from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
-from pubsubctl.running.variants import Program
 
 SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"

@@ -11,7 +11,7 @@ from pubsubctl.console.console import Console
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.errors import UserError
 from pubsubctl.running import variants
-from pubsubctl.running.variants import Program, checked_out, commit_of, names_of_revisions
+from pubsubctl.running.revisions import Program, checked_out, commit_of, names_of_revisions
 from tests.pubsubctl.conftest import Call
 
 PROGRAM = """\
