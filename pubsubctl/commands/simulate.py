@@ -107,7 +107,7 @@ def swarm(
     ] = False,
     processes: Processes = 0,
 ) -> Result:
-    """Draw topology, workload and faults from seeds, and check every rule.
+    """Draw topology, load and faults from seeds, and check rules.
 
     Checks each rule after each step. Each hundredth seed also runs a named bug, which must be
     found. A seed with a violation prints the command that repeats the seed.
@@ -148,7 +148,7 @@ def adversary(
     ] = False,
     processes: Processes = 0,
 ) -> Result:
-    """Take any enabled event next, without a clock, and check every rule."""
+    """Take any enabled event next, without a clock."""
     from pubsubctl.simulating import swarms
     from pubsubctl.simulating.adversaries import Adversary, simulate_adversary
 
@@ -220,7 +220,7 @@ def campaign(
     ledger: Ledger = None,
     processes: Processes = 0,
 ) -> Result:
-    """Run the settings in which the usual protocol must keep its promise."""
+    """Run the settings in which the promise must hold."""
     from pubsubctl.simulating import swarms
 
     call = invocation(context)
