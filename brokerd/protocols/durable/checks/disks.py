@@ -116,9 +116,9 @@ class DurableChecks(GryphonChecks):
         """See ProtocolChecks: silence; matches stay for subscribers that are behind."""
         return self._feeding.still_to_say(brokers)
 
-    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks."""
-        super().look_into(broker, brokers)
+    def examine(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """See GryphonChecks."""
+        super().examine(broker, brokers)
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if core.is_reading:

@@ -124,6 +124,7 @@ class GhostChecks(ProtocolChecks):
         self._settled = _Settled()
         self._below: dict[tuple[BrokerNumber, BrokerNumber], tuple[BrokerNumber, ...]] = {}
         self._lossy: dict[BrokerNumber, None] = {}
+        self._disk_changes = 0
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -158,9 +159,6 @@ class GhostChecks(ProtocolChecks):
         """See ProtocolChecks."""
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
-        for each in self._stepped.values():
-            self._note_done(each)
-        self._stepped.clear()
         for stream in core.streams():
             self._look_at(broker, stream)
             self._check_final(broker, stream)
@@ -170,7 +168,18 @@ class GhostChecks(ProtocolChecks):
         log = self._logs.get(identity, _NOTHING) if identity.broker not in self._lossy else _NOTHING
         return [(tick, log.events[tick][2]) for tick in log.within(after + 1, through + 1)]
 
+    @property
+    def changes(self) -> tuple[int, int]:
+        """The number of changes of pubends' disks, and of changes of filters."""
+        return self._disk_changes, self._wants.changes
+
     # ------------------------------------------------------------ acks
+
+    def note_acknowledgements(self) -> None:
+        """Record the acks of all brokers that have handled events since the last call."""
+        for each in self._stepped.values():
+            self._note_done(each)
+        self._stepped.clear()
 
     def _note_done(self, broker: BrokerView) -> None:
         """Record the acks of a broker's clients, which survive the broker's crash."""
@@ -223,15 +232,19 @@ class GhostChecks(ProtocolChecks):
             key = broker.number, broker.incarnation, event.token
             self._log(broker, self._appended.pop(key, ()))
             reserved = max(self._reserving.pop(key, 0), self._reserved.get(broker.number, 0))
-            self._reserved[broker.number] = reserved
+            if reserved != self._reserved.get(broker.number):
+                self._reserved[broker.number] = reserved
+                self._disk_changes += 1
         elif type(event) is RecordsRead and event.log == LOG:
             self._log(broker, event.records)
         elif type(event) is Started:
             self._appended = {k: v for k, v in self._appended.items() if k[0] != broker.number}
             rows = event.recovered.get(RESERVED, {}).values()
             self._reserved[broker.number] = max([0, *rows])
+            self._disk_changes += 1
 
     def _log(self, broker: BrokerView, records: Sequence[Buffer]) -> None:
+        self._disk_changes += len(records)
         for record in records:
             pubend, first, run = unpack_logged(record)
             log = self._logs.setdefault(StreamId(broker.number, pubend, 0), _Log())
@@ -251,7 +264,7 @@ class GhostChecks(ProtocolChecks):
         if state != seen.state or known != seen.known or runs != seen.runs:
             self._look_anew(broker, stream, log, seen.runs)
             seen.state, seen.known, seen.runs = state, known, runs
-        for child, ranges in stream.curious.items():
+        for child, ranges in stream.curious.items() if stream.curious else ():
             _check_canonical(broker, identity, f"curious of {child}", ranges)
         if stream.asked:
             _check_canonical(broker, identity, "asked", stream.asked)
