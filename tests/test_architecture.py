@@ -5,6 +5,7 @@ table to readers; this is the one that counts. The second half of the file lets 
 on small trees, so that it is known to find what it is there for.
 """
 
+import ast
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -826,6 +827,30 @@ def test_an_import_circle_is_found(tmp_path: Path) -> None:
     )
     (found,) = find_import_circles(read_modules(root, ("brokerd",)))
     assert found.what == "brokerd.one and brokerd.three and brokerd.two import each other"
+
+
+def test_no_function_of_a_command_is_longer_than_60_lines() -> None:
+    """A command decides; options are declared in groups, and libraries do the work."""
+    folder = ROOT / "pubsubctl" / "commands"
+    assert long_functions(folder, 60) == []
+
+
+def test_a_long_function_is_found(tmp_path: Path) -> None:
+    lines = "\n".join(f"    x = {number}" for number in range(4))
+    (tmp_path / "verb.py").write_text(f"def short():\n    pass\n\n\nasync def long():\n{lines}\n")
+    assert long_functions(tmp_path, 4) == ["verb.py: long has 5 lines"]
+
+
+def long_functions(folder: Path, most: int) -> list[str]:
+    """The functions below a folder with more lines than allowed, from `def` to the last."""
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > most:
+                    found.append(f"{path.relative_to(folder)}: {node.name} has {lines} lines")
+    return found
 
 
 def test_an_import_of_a_command_is_found(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`reproduce`: checks up to a level that the results of a capsule can be reproduced.
+"""`results reproduce`: checks up to a level that the results of a capsule can be reproduced.
 
 `figures` draws every figure again from the tables of the runs, `check` also judges every run again
 from its logs. `sim` also repeats everything without hosts: the workload and faults of each run on
@@ -100,7 +100,7 @@ def _reproduce(
         again = _run_again(call, capsule, progress) if level == "local" else {}
         simulated = [*simulated_again(call, capsule, progress)] if level == "sim" else []
         progress.phase("starting Spark")
-        with spark_session("pubsubctl reproduce", master) as spark:
+        with spark_session("pubsubctl results reproduce", master) as spark:
             rows = [*compared(spark, capsule, progress, judges=level != "figures")]
             for run, local in again.items():
                 rows.append(judged_again(judge_with(spark, local, progress), run, capsule))

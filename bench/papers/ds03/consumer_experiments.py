@@ -1,6 +1,6 @@
 """Throughput of subscribers without state, with a commit per event at their broker.
 
-    pubsubctl bench ds03.jms
+    pubsubctl experiment ds03.jms
 
 There is a publishers' broker and a subscribers' broker, on this machine. All subscribers receive
 all events, and wait for the commit of an event before the next event. Consumption starts when

@@ -1,6 +1,6 @@
 """Cost of storage for publications that durable subscribers may miss, by method.
 
-    pubsubctl bench ds03.pfs
+    pubsubctl experiment ds03.pfs
 
 All methods store the same events for the same subscribers on the same disk, fsync once per second
 of the workload, and drop events after some seconds. Reads are compared with the expected events.

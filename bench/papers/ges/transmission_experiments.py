@@ -6,7 +6,7 @@ five clients that want a share. The receivers of a publication are drawn and sta
 all shares. Brokers count their forwarded publications. The oracle judges every delivery, and
 nothing may be missing.
 
-    pubsubctl simulate ges.fig7
+    pubsubctl experiment ges.fig7
 
 Paper: [GES] §5, Fig. 7 (match rates; its numbers are lost).
 """

@@ -33,7 +33,7 @@ EVERYTHING = "all"
 """The name of the comparison of our brokers with all other brokers."""
 LABEL = "compared"
 """The label of a run that contains its name in the report."""
-NOT_WAITING = "what was started for this run ends by itself within a minute"
+NOT_WAITING = "the processes of this run end by themselves within a minute"
 
 _SOURCE: Final = re.compile(r"^\S+\.toml: ")
 """The file in an error message, which is the same for all entries."""

@@ -1,14 +1,18 @@
-"""Repetitions, sweeps, experiments of figures: run every point again and again, then look."""
+"""Series: repeated runs of some points, then verdicts, spreads and figures."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+import trio
 
 from bench.load.progress import RunFailed
 from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open_series
 from bench.spec.deployed_experiment import Point
+from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import Axis, expected_ns
 from brokerd.errors import ConfigError, ControlError
 from brokerd.protocols.registry import definition_of
@@ -24,7 +28,6 @@ from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_wai
 from pubsubctl.running.judging import Judged
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
-from pubsubctl.running.simulated_runs import SimulatedRuns
 
 SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"
@@ -40,6 +43,39 @@ class RunMaker(Protocol):
         self, results: Path, progress: Progress, interruption: Interruption
     ) -> tuple[Path, str]:
         """Make a run; return folder and state."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRuns:
+    """A maker of simulated runs of a point.
+
+    Attributes:
+        schedule: the faults; None for none.
+    """
+
+    spec: ExperimentSpec
+    schedule: FaultSchedule | None
+
+    async def run(
+        self, results: Path, progress: Progress, interruption: Interruption
+    ) -> tuple[Path, str]:
+        """Make a run; return folder and state.
+
+        Raises:
+            Interrupted, Terminated: a signal arrived; the partial records stay.
+            SpecError, ScheduleError: the run cannot be simulated; with the reason.
+        """
+        from bench.run.run_directory import RunDirectory, new_run_directory
+        from bench.run.simulated import simulate_experiment
+
+        directory = RunDirectory(new_run_directory(results, self.spec.name))
+        progress.phase(f"simulating {self.spec.name}")
+        simulate = partial(simulate_experiment, self.spec, self.schedule, directory=directory)
+        with interruption.stoppable():
+            # The simulation never waits, so only a thread lets signals through.
+            await trio.to_thread.run_sync(simulate, abandon_on_cancel=True)
+        progress.say(f"run {directory.path}")
+        return directory.path, str(directory.manifest["state"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +212,7 @@ def _partial(series: Series) -> Result:
     """Return the result of an unfinished series: missing runs, and reasons."""
     missing = series.remaining()
     failed = [f"{instance} failed: {why}" for instance, why in series.failed.items()]
-    told = f"{len(missing)} runs of {series.path} are missing; the same command goes on with them"
+    told = f"{len(missing)} runs of {series.path} are missing; the same command resumes"
     document = {
         "schema": SCHEMA,
         "run_directory": str(series.path),
@@ -225,7 +261,7 @@ async def _take_down_interrupted(
     async with lab.operated("bench --instances", progress, interruption):
         deployments = [row.deployment for row in await lab.observe() if row.deployment is not None]
         if deployments and all(row.get("purpose") in ours for row in deployments):
-            progress.say("taking down what the interrupted run had deployed")
+            progress.say("taking down the deployment of the interrupted run")
             await take_down(lab, progress, verify=True)
 
 
@@ -251,7 +287,7 @@ def _judged(
     summary: dict[str, Any] = {"schema": SCHEMA, "axes": axes, "bounds": bounds, "points": {}}
     because: list[PubsubctlError] = []
     progress.phase("starting Spark")
-    with spark_session("pubsubctl series", master) as spark:
+    with spark_session("pubsubctl sweep", master) as spark:
         for point, runs in series.runs().items():
             verdicts: dict[str, str] = {}
             for run in runs:

@@ -1,4 +1,4 @@
-"""`bench --find-max`: searches the highest sustainable rate, with the latency on the way."""
+"""`limit`: a search for the highest sustainable rate, with the latency at each rate."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,14 +18,11 @@ from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 
 FIGURE: Final = "search.knee"
-START: Final = "100/s"
-LIMIT: Final = "1M/s"
-P99: Final = "50ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The options of the command line.
+class LimitRequest:
+    """A search, as the command line describes the search.
 
     Attributes:
         p99: the limit of the 99th percentile of latency.
@@ -33,23 +30,25 @@ class Asked:
     """
 
     workload: str
-    p99: str | None
-    from_rate: str | None
-    to_rate: str | None
+    p99: str
+    from_rate: str
+    to_rate: str
 
 
-def find_max(call: Invocation, asked: Asked, overrides: Overrides, results: Path | None) -> Result:
+def find_limit(
+    call: Invocation, request: LimitRequest, overrides: Overrides, results: Path | None
+) -> Result:
     """Try increasing rates, resume an interrupted search, and report the highest.
 
     Raises:
         UserError, SpecError: an invalid request.
     """
-    path = call.project.find("workload", asked.workload)
-    p99_ns = _read(parse_duration_ns, "--p99", asked.p99 or P99)
-    first = _per_second("--from-rate", asked.from_rate or START)
-    last = _per_second("--to-rate", asked.to_rate or LIMIT)
+    path = call.project.find("workload", request.workload)
+    p99_ns = _read(parse_duration_ns, "--p99", request.p99)
+    first = _per_second("--from-rate", request.from_rate)
+    last = _per_second("--to-rate", request.to_rate)
     if first > last:
-        raise UserError(f"--from-rate {asked.from_rate or START}: more than --to-rate")
+        raise UserError(f"--from-rate {request.from_rate}: more than --to-rate")
     bounds = Bounds(start=first, limit=last)
 
     def spec_at(probe: Probe) -> ExperimentSpec:
@@ -113,7 +112,7 @@ def _judged(
     because: list[PubsubctlError] = []
     at_highest = [tried for tried in folder.tried if tried.rate == highest]
     progress.phase("starting Spark")
-    with spark_session("pubsubctl search", master) as spark:
+    with spark_session("pubsubctl limit", master) as spark:
         if at_highest:
             run = folder.path.parent / at_highest[-1].run_id
             judged = judge_with(spark, run, progress)

@@ -1,4 +1,4 @@
-"""`bench SWEEP` and `bench --sweep`: runs a workload with varied values of some keys, in turn."""
+"""Sweeps: runs of a workload with each combination of values of some keys."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,22 +20,22 @@ from bench.spec.sweep import (
     points_of,
 )
 from brokerd.errors import ConfigError
+from brokerd.overlay.topology import nearest
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.plan import plan_faults
-from pubsubctl.running.series import FIGURE as LATENCY
-from pubsubctl.running.series import Design, run_series
-from pubsubctl.running.simulated_runs import SimulatedRuns
+from pubsubctl.running.repetitions import FIGURE as LATENCY
+from pubsubctl.running.repetitions import Design, SimulatedRuns, run_series
 
 FIGURE: Final = "series.sweep"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The options of the command line.
+class SweepRequest:
+    """A sweep to run, as the command line describes the sweep.
 
     Attributes:
         name: of a sweep, or of the workload for `axes`.
@@ -52,7 +52,9 @@ class Asked:
     bounds: tuple[str, ...] = ()
 
 
-def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Path | None) -> Result:
+def run_sweep(
+    call: Invocation, request: SweepRequest, overrides: Overrides, results: Path | None
+) -> Result:
     """Run every point the requested number of times; judge, draw and sum up.
 
     Everything is checked before any run.
@@ -63,7 +65,7 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
     from results.repetitions.bounds import check_bounds
     from results.tables.json_files import ResultsError
 
-    sweep, where = _sweep_of(call, asked)
+    sweep, where = _sweep_of(call, request)
     try:
         check_keys([*overrides.dotted(), *sweep.axes])
         check_bounds(sweep.bounds)
@@ -87,8 +89,8 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
     if budget_ns is not None and expected > budget_ns and not call.yes:
         raise UserError(
             f"{where}: about {_minutes(expected)} for {sweep.repetitions * len(planned)} runs, and "
-            f"the budget is {format_duration(budget_ns)}; --yes begins all the same, and the same "
-            "command goes on later"
+            f"the budget is {format_duration(budget_ns)}; --yes starts all the same; the same "
+            "command resumes later"
         )
     axes = axes_of(sweep)
     design = Design(
@@ -108,25 +110,25 @@ def run_sweep(call: Invocation, asked: Asked, overrides: Overrides, results: Pat
     return run_series(call, sweep.name, planned, design, results=results)
 
 
-def _sweep_of(call: Invocation, asked: Asked) -> tuple[Sweep, str]:
+def _sweep_of(call: Invocation, request: SweepRequest) -> tuple[Sweep, str]:
     """Return the requested sweep, and its name in errors."""
-    path = Path(asked.name)
-    if asked.name in call.project.names("sweep"):
-        path = call.project.find("sweep", asked.name)
+    path = Path(request.name)
+    if request.name in call.project.names("sweep"):
+        path = call.project.find("sweep", request.name)
     axes: dict[str, list[Any]] = {}
-    for key, listed in map(_axis, asked.axes):
+    for key, listed in map(_axis, request.axes):
         if key in axes:
-            raise UserError(f"--sweep: {key!r} is given twice")
+            raise UserError(f"--over: {key!r} is given twice")
         axes[key] = listed
     bounds: dict[str, float] = {}
-    for number, bound in map(_bound, asked.bounds):
+    for number, bound in map(_bound, request.bounds):
         if number in bounds:
             raise UserError(f"--bound: {number!r} is given twice")
         bounds[number] = bound
     typed: dict[str, Any] = {
-        "faults": asked.faults,
-        "repetitions": asked.instances,
-        "budget": None if asked.budget is None else {"time": asked.budget},
+        "faults": request.faults,
+        "repetitions": request.instances,
+        "budget": None if request.budget is None else {"time": request.budget},
     }
     changes = {key: value for key, value in typed.items() if value is not None}
     values: dict[str, Any]
@@ -136,11 +138,14 @@ def _sweep_of(call: Invocation, asked: Asked) -> tuple[Sweep, str]:
         values = {**read_toml(path), **changes, **merged}
         return validated(Sweep, values, str(path)), str(path)
     if not axes:
-        raise UserError(f"--budget {asked.budget}: goes with --sweep, or with a sweep's file")
-    workload = call.project.find("workload", asked.name)
+        raise UserError(
+            f"sweep {request.name}: name a sweep's file, or write --over KEY=A,B"
+            f"{nearest(request.name, call.project.names('sweep'))}"
+        )
+    workload = call.project.find("workload", request.name)
     values = {"schema": SCHEMA, "name": f"{workload.stem}-sweep", "workload": str(workload)}
     typed = {**values, **changes, "axes": axes, "bounds": bounds}
-    return validated(Sweep, typed, "--sweep"), "--sweep"
+    return validated(Sweep, typed, "--over"), "--over"
 
 
 def _bound(text: str) -> tuple[str, float]:
@@ -150,13 +155,13 @@ def _bound(text: str) -> tuple[str, float]:
             raise ValueError
         return name, float(value)
     except ValueError:
-        raise UserError(f"--bound {text}: write NUMBER=VALUE, latency_p99_ms=500 say") from None
+        raise UserError(f"--bound {text}: write NUMBER=VALUE, such as latency_p99_ms=500") from None
 
 
 def _axis(text: str) -> tuple[str, list[Any]]:
     key, equals, values = text.partition("=")
     if not key or not equals or not values:
-        raise UserError(f"--sweep {text}: write KEY=VALUE,VALUE,…")
+        raise UserError(f"--over {text}: write KEY=VALUE,VALUE,…")
     listed = value_of(values) if values.startswith("[") else None
     return key, listed if isinstance(listed, list) else [*map(value_of, values.split(","))]
 

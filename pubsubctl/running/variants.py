@@ -1,4 +1,4 @@
-"""`bench --against`: runs a workload unchanged and changed, in turn, and compares both sides.
+"""`compare --against`: runs a workload unchanged and changed, in turn, and compares both sides.
 
 The order is A B, B A and so on, so that drift of the machine affects both sides alike. The
 comparison uses only repetitions, never the messages of a single run.
@@ -25,6 +25,7 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.differences import differences
 from pubsubctl.running.plan import plan_faults
+from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
     SOURCE,
     Program,
@@ -32,7 +33,6 @@ from pubsubctl.running.revisions import (
     commit_of,
     names_of_revisions,
 )
-from pubsubctl.running.series import Design, run_series
 
 SCHEMA: Final = "pubsubctl/against/1"
 INSTANCES: Final = 5
@@ -43,8 +43,8 @@ _REVISION: Final = "revision"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The options of the command line.
+class VariantRequest:
+    """Two variants to compare, as the command line describes them.
 
     Attributes:
         changes: KEY=VALUE, or the name of a protocol, topology or git revision; all changes
@@ -58,8 +58,8 @@ class Asked:
     instances: int | None
 
 
-def run_against(
-    call: Invocation, asked: Asked, overrides: Overrides, results: Path | None
+def run_variants(
+    call: Invocation, request: VariantRequest, overrides: Overrides, results: Path | None
 ) -> Result:
     """Run both sides in turn, resume an interrupted series, and report the differences.
 
@@ -67,7 +67,7 @@ def run_against(
         UserError, SpecError: a side cannot be run, or the sides cannot be compared; nothing was
             run.
     """
-    changes = _changes_of([_in_full(call, text) for text in asked.changes])
+    changes = _changes_of([_in_full(call, text) for text in request.changes])
     revision = changes.pop(_REVISION, None)
     if revision is not None and changes:
         raise UserError(
@@ -78,7 +78,7 @@ def run_against(
         check_keys([*overrides.dotted(), *changes])
     except ConfigError as error:
         raise UserError(f"{_OPTION}: {error}") from None
-    workload = call.project.find("workload", asked.workload)
+    workload = call.project.find("workload", request.workload)
     other = ",".join(f"{key}={value}" for key, value in changes.items())
     commit = ""
     if revision is not None:
@@ -87,8 +87,8 @@ def run_against(
         "schema": "pubsubctl/sweep/1",
         "name": f"{workload.stem}-against",
         "workload": str(workload),
-        "faults": asked.faults or "",
-        "repetitions": INSTANCES if asked.instances is None else asked.instances,
+        "faults": request.faults or "",
+        "repetitions": INSTANCES if request.instances is None else request.instances,
         "points": [{"name": GIVEN}, {"name": other, **changes}],
     }
     sides = validated(Sweep, values, _OPTION)
@@ -103,7 +103,7 @@ def run_against(
     design = Design(instances=sides.repetitions, order=alternating)
     with ExitStack() as stack:
         if revision is not None:
-            arguments = _command_line(call, asked, workload, overrides, sides)
+            arguments = _command_line(call, request, workload, overrides, sides)
             here = Program(commit_of("HEAD") or "", SOURCE, arguments)
             there = Program(commit, stack.enter_context(checked_out(commit)), arguments)
             design = replace(design, makers={GIVEN: here, other: there})
@@ -160,14 +160,14 @@ def _commit_of(revision: str) -> str:
 
 
 def _command_line(
-    call: Invocation, asked: Asked, workload: Path, overrides: Overrides, sides: Sweep
+    call: Invocation, request: VariantRequest, workload: Path, overrides: Overrides, sides: Sweep
 ) -> list[str]:
     """Return the command line for a run of either side, with options that old revisions have."""
     typed = overrides.as_mapping()
     words = ["bench", str(workload.resolve()), "--no-check"]
     words += ["--label", f"experiment={sides.name}", "--seed", str(typed.pop("seed", sides.seed))]
-    if asked.faults is not None:
-        words += ["--faults", asked.faults]
+    if request.faults is not None:
+        words += ["--faults", request.faults]
     for key, value in typed.pop("keys", {}).items():
         words += ["--set", f"{key}={value}"]
     if typed.pop("churn", True) is False:
@@ -188,7 +188,7 @@ def _changes_of(texts: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"{_OPTION} {text}: {key} has a value already")
         if key not in (*_MAY_DIFFER, _REVISION) and not key.startswith(TOPOLOGY):
             raise UserError(
-                f"{_OPTION} {text}: runs whose {key} differs are not comparable; --sweep varies "
+                f"{_OPTION} {text}: runs whose {key} differs are not comparable; `sweep` varies "
                 f"anything, {_OPTION} {', '.join(_MAY_DIFFER)} and {TOPOLOGY}KEY"
                 f"{nearest(key, _MAY_DIFFER)}"
             )
