@@ -45,6 +45,7 @@ class GryphonChecks(ProtocolChecks):
 
     Attributes:
         ghosts: the disks of all pubends.
+        lingering: the subscriptions that brokers end for their clients' absence.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -52,7 +53,7 @@ class GryphonChecks(ProtocolChecks):
         self.ghosts = GhostChecks(world)
         others = [each(world) for each in (JoinChecks, TrafficChecks, HoldingChecks)]
         self._each: list[ProtocolChecks] = [self.ghosts, *others]
-        self._lingering = LingerChecker(
+        self.lingering = LingerChecker(
             world.schedule, world.oracle, world.parameters.client_linger_ns, SUBSCRIPTIONS
         )
 
@@ -62,7 +63,7 @@ class GryphonChecks(ProtocolChecks):
         """See ProtocolChecks."""
         for checks in self._each:
             checks.step(broker, event, effects)
-        return self._lingering.step(broker, event, effects)
+        return self.lingering.step(broker, event, effects)
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""
