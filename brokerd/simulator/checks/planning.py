@@ -28,12 +28,14 @@ class ProtocolPlanning:
         kept: parameters that determine the meaning of a plan, so that shrinking keeps them.
         rare: values that some seeds set in place of the usual values, by parameter.
         fixed: parameters that no seed draws, with the reason.
+        draws_restored: some plans restore a broker from an older copy of its disk.
     """
 
     profiles: ClassVar[Mapping[str, frozenset[str]]] = {}
     kept: ClassVar[tuple[str, ...]] = ("client_linger_ns",)
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = CLIENT_LIMITS
     fixed: ClassVar[Mapping[str, str]] = {}
+    draws_restored: ClassVar[bool] = False
 
     def __init__(self, definition: ProtocolDefinition) -> None:
         self._definition = definition

@@ -26,8 +26,8 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     at 0.4 depart n1                     the broker departs; no effect with clients
     at 0.3 fault kill b2 then 0.41       the further stages, if before healing
     at 0.3 fault restored b2 copy then 0.5 0.6
-                                         the present disk is restored (`empty`: an empty disk), and
-                                         the operator accepts the loss; no seed draws this fault
+                                         the present disk is restored (`empty`: an empty disk); a
+                                         proved loss is accepted, or refused if it must be
     at 17 take b1>b2                     an adversary's choice
     heal 4.5
     broken cut_one_way b1 b2             from healing on

@@ -17,6 +17,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NoReturn
 
+from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import Scalar
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.growth import Alive, check_growth
@@ -646,6 +647,9 @@ class PlanRun:
             "clients_reattached": self._mobility.reattached,
             "roles_changed": self._roles,
             "brokers_ended": self._faults.restarted,
+            "losses_accepted": cluster.losses_accepted,
+            "losses_refused": cluster.losses_refused,
+            "in_gaps_of_lost_state": cluster.oracle.in_gaps.get(STATE_LOST, 0),
             "brokers_joined": self._mobility.joined,
             "brokers_departed": self._mobility.departed,
             "brokers_decommissioned": len(cluster.gone) - self._faults.lost,

@@ -34,6 +34,7 @@ from brokerd.simulator.search.planning.faults import (
     draw_lost,
     draw_partitions,
     draw_repeats,
+    draw_restored,
     draw_roles,
     draw_slowed,
     fail,
@@ -162,6 +163,8 @@ def draw_plan(
             absences = Random(f"short absences {seed}")
             trouble += draw_short_absences(absences, draft, consumers, heal)
     lost = draw_lost(Random(f"lost {seed}"), planning, draft, heal) if faults else []
+    restored = Random(f"restored {seed}")
+    trouble += draw_restored(restored, planning, draft, heal) if faults else []
     gone = [name for move in lost if type(move) is Failing for name in move.on]
     plan = Plan(
         protocol=protocol,

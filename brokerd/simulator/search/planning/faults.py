@@ -22,12 +22,15 @@ from brokerd.simulator.search.plan import (
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.world.faults import (
     BROKER_KINDS,
+    COPY,
+    EMPTY,
     FREE_KINDS,
     KILL_FOR_GOOD,
     LINK_KINDS,
     LOST,
     OLD_MESSAGE,
     PARTITION,
+    RESTORED,
     STAGES,
     Link,
 )
@@ -39,6 +42,9 @@ REPEATED: Final = 0.6
 SLOWED_STEP_NS: Final = 250 * MILLISECOND_NS
 SLOWED_STEP_MS: Final = 150
 """The rise of a slow broker's delays, shorter than a session's limit of silence."""
+
+RESTORES: Final = 1 / 8
+"""Share of plans with a broker that is restored from an older copy of its disk."""
 
 
 def draw_kinds(random: Random, flaps: bool, setting: Setting | None) -> tuple[str, ...]:
@@ -102,6 +108,21 @@ def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: in
         return []
     lost = planning.lost(random, draft.topology)
     return [Failing(random.randrange(heal), LOST, together) for together in lost]
+
+
+def draw_restored(
+    random: Random, planning: ProtocolPlanning, draft: Draft, heal: int
+) -> list[Move]:
+    """Draw, in RESTORES of the plans, a broker that starts on an older or empty disk."""
+    if not planning.draws_restored or random.random() >= RESTORES:
+        return []
+    broker = random.choice(draft.topology.brokers)
+    how = random.choice((COPY, COPY, EMPTY))
+    copied, killed = sorted(random.randrange(heal) for _ in range(2))
+    mean = 100 if draft.adversarial else (10_000 if draft.long else 400) * MILLISECOND_NS
+    restored = killed + 1 + int(random.expovariate(1 / mean))
+    stages = (killed, restored) if restored < heal else (killed,)
+    return [Failing(copied, RESTORED, (broker, how), stages)]
 
 
 def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]:
