@@ -111,8 +111,15 @@ class Propagation:
         self._pass_on(self._profiles.statement(self._broker), None)
 
     def offer_all(self, peer: BrokerNumber) -> None:
-        """Send all profiles to a neighbour with a new session."""
+        """Send all profiles to a neighbour with a new session, and await the confirmations.
+
+        Other neighbours of that neighbour count on this broker to await it.
+        """
         self._given_up.pop(peer, None)
+        for waiting in self._awaited.values():
+            for each in waiting:
+                if each.told_by != peer:
+                    each.awaited[peer] = None
         for origin in self._profiles.origins():
             self._send(peer, self._profiles.statement(origin))
 

@@ -131,6 +131,25 @@ def who_passed_it_on_restarts_before_the_answer() -> None:
     assert _has(cluster, "e", 1)
 
 
+def who_was_given_up_comes_back_during_the_round() -> None:
+    """c is there again before b passes the profile on to it, and c is to answer a; e is slow."""
+    cluster = _started(("a", "b"), ("a", "c"), ("b", "c"), ("c", "e"))
+    cluster.link("a", "c").cut()
+    cluster.run_for(PURGE_S)
+    cluster.broker("e").absorb()
+    cluster.link("b", "c").delay(8_000_000_000)
+    found = cluster.subscribe("a", "true")
+    cluster.run_for(1)
+    cluster.link("a", "c").heal()
+    cluster.run_for(20)
+    assert _told_by(cluster, "c") == "a"
+    assert not found.started
+    cluster.broker("e").release()
+    cluster.run_for(20)
+    assert found.started
+    assert _has(cluster, "e", 1)
+
+
 def the_way_of_the_answer_is_lost_again_and_again() -> None:
     """The neighbour that d is to answer loses it in each of five rounds, and e takes nothing."""
     cluster = _started(*_LINKS)
@@ -184,6 +203,7 @@ def all_answers_take_longer_than_anybody_is_waited_for() -> None:
 
 
 STORIES = (
+    who_was_given_up_comes_back_during_the_round,
     who_passed_it_on_restarts_before_the_answer,
     the_way_of_the_answer_is_lost_again_and_again,
     an_incomplete_answer_is_lost_on_its_way,
@@ -194,6 +214,7 @@ STORIES = (
     the_first_answer_is_not_the_last,
 )
 SEEN = {
+    "back-and-not-awaited": who_was_given_up_comes_back_during_the_round,
     "stated-anew-for-ever": all_answers_take_longer_than_anybody_is_waited_for,
     "given-up-for-ever": who_was_away_for_long_is_waited_for_again,
     "late-answers-count": all_answers_take_longer_than_anybody_is_waited_for,
