@@ -457,7 +457,8 @@ class Oracle:
             return
         is_lost_state = reason == STATE_LOST and self.accepts_losses
         if is_lost_state and publisher is None:
-            return  # of a stream: the number and sources of its publications were lost
+            self._excuse_stream(subscription, source.broker)
+            return
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
@@ -481,6 +482,15 @@ class Oracle:
                     self._break("gap early", f"{what}, and {sequence} is not that old")
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
+
+    def _excuse_stream(self, subscription: Subscription, broker: BrokerNumber) -> None:
+        """Excuse all publications so far of a broker: a gap of a stream names no source."""
+        for publisher in self._publishers.values():
+            if self.homes.get(publisher.client) == broker:
+                stream = self._stream(subscription, publisher)
+                lost = {n for n in stream.matching if n > stream.last} - stream.excused
+                stream.excused |= lost
+                self.in_gaps[STATE_LOST] = self.in_gaps.get(STATE_LOST, 0) + len(lost)
 
     def _is_old(self, publisher: Publisher, sequence: int) -> bool:
         """Return True if a publication may be in a gap that is announced now."""
