@@ -72,7 +72,7 @@ class ControlServer:
         encode_control(notice)  # so that an error of encoding is raised here, at its cause
         for connection in list(self._listeners):
             try:
-                connection.tell.send_nowait(notice)
+                connection.announce(notice)
             except trio.WouldBlock:
                 del self._listeners[connection]
                 connection.scope.cancel()
@@ -481,16 +481,22 @@ class _Reader:
 
 
 class _Connection:
-    """The server's side of one connection, with the messages that wait to be sent."""
+    """The server's side of one connection, with the messages that wait to be sent.
+
+    Attributes:
+        unanswered: number of requests in progress.
+        unsent: number of answers and events that are not written completely.
+    """
 
     def __init__(self, stream: trio.abc.Stream, progress: trio.lowlevel.ParkingLot) -> None:
         self.unanswered = 0
+        self.unsent = 0
         self.has_requested = False
         self.scope = trio.CancelScope()
         self.to_send: trio.MemoryReceiveChannel[ControlMessage]
         self._send, self.to_send = trio.open_memory_channel[ControlMessage](MAXIMUM_REQUESTS)
         self.to_tell: trio.MemoryReceiveChannel[ControlMessage]
-        self.tell, self.to_tell = trio.open_memory_channel[ControlMessage](EVENT_BUFFER)
+        self._tell, self.to_tell = trio.open_memory_channel[ControlMessage](EVENT_BUFFER)
         self._stream = stream
         self._reader = _Reader(stream)
         self._send_lock = trio.Lock()
@@ -499,12 +505,7 @@ class _Connection:
     @property
     def is_idle(self) -> bool:
         """Return True if no request is in progress, and no message waits to be sent."""
-        waiting = self._send.statistics(), self.tell.statistics()
-        return (
-            self.unanswered == 0
-            and not self._send_lock.locked()
-            and not any(channel.current_buffer_used for channel in waiting)
-        )
+        return self.unanswered == 0 and self.unsent == 0
 
     async def receive_request(self) -> Request | None:
         """Return the next request to serve, or None at the end.
@@ -522,13 +523,25 @@ class _Connection:
         return None
 
     async def answer(self, message: ControlMessage) -> None:
+        # A channel hands a message to a waiting writer at once: its buffer does not count it.
+        self.unsent += 1
         await self._send.send(message)
+
+    def announce(self, notice: EventNotice) -> None:
+        """Queue an event.
+
+        Raises:
+            trio.WouldBlock: EVENT_BUFFER events wait already.
+        """
+        self._tell.send_nowait(notice)
+        self.unsent += 1
 
     async def write(self, messages: trio.MemoryReceiveChannel[ControlMessage]) -> None:
         with messages:
             async for message in messages:
                 async with self._send_lock:
                     await self._stream.send_all(encode_control(message))
+                self.unsent -= 1
                 self._progress.unpark_all()
 
 

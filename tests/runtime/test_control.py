@@ -336,6 +336,36 @@ def test_a_stream_serves_as_well_as_a_socket() -> None:
 # ---------------------------------------------------------------- the file
 
 
+@pytest.mark.parametrize("checkpoints", range(12))
+def test_an_end_waits_until_all_answers_are_written(checkpoints: int) -> None:
+    """The server ends at any moment after a request; trio runs ready tasks in either order."""
+
+    async def story() -> None:
+        for _ in range(8):
+            ours, theirs = trio.testing.memory_stream_pair()
+            served = trio.Event()
+
+            async def end(arguments: dict[str, Any], served: trio.Event = served) -> dict[str, Any]:
+                served.set()
+                return arguments
+
+            server = ControlServer({"echo": echo, "end": end})
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.serve_stream, theirs)
+                await ours.send_all(encode_control(Request(1, "echo", {"n": 1})))
+                await ours.send_all(encode_control(Request(2, "end", {})))
+                await served.wait()
+                for _ in range(checkpoints):
+                    await trio.lowlevel.checkpoint()
+                await server.wait_answered()
+                nursery.cancel_scope.cancel()
+            written = b"".join([chunk async for chunk in ours])
+            expected = [encode_control(Answer(1, {"n": 1})), encode_control(Answer(2, {}))]
+            assert written in (b"".join(expected), b"".join(reversed(expected)))
+
+    run(story)
+
+
 def test_the_socket_is_for_its_owner_alone(folder: Path) -> None:
     path = folder / "new" / "agent.sock"
 
