@@ -94,11 +94,14 @@ class Subscribed:
         begins_after: per stream, the position that counts as received from the start, for a client
             that resumes by positions and has received nothing of the stream yet, or that receives
             several streams in one order. Empty for other clients.
+        path_age_ns: 0 if the start is exact: every broker has the subscription that the protocol
+            requires to have it. Else brokers with a younger path to this broker may lack it.
     """
 
     number: int
     state: SubscriptionState
     begins_after: tuple[tuple[StreamId, int], ...] = ()
+    path_age_ns: int = 0
 
 
 @record

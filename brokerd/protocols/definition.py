@@ -94,6 +94,8 @@ class Promises:
         gaps: the reasons with which a gap may be announced to a subscriber; empty if there are
             no gaps.
         gap_age_ns: least age of a publication in a gap at the announcement.
+        absence_gaps: the reasons with which a gap may be announced to a subscriber that its broker
+            did not hear of for `client_linger_ns`; of publications of any age.
         redelivers: a subscriber that restarts may receive uncommitted publications again, marked
             as redelivered.
         resumes_elsewhere: a subscription resumes at any broker that the client attaches to, from
@@ -110,6 +112,7 @@ class Promises:
     topic: str = ""
     gaps: tuple[str, ...] = ()
     gap_age_ns: int = 0
+    absence_gaps: tuple[str, ...] = ()
     redelivers: bool = False
     resumes_elsewhere: bool = False
     leaves_freely: bool = False

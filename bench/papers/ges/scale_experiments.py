@@ -222,7 +222,11 @@ def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, i
         return counts
 
     own = parts[origin]
-    own.reached = lambda version, taken_ns: everywhere.append(version)
+
+    def reached(version: tuple[int, int], taken_ns: int, is_complete: bool) -> None:
+        everywhere.append(version)
+
+    own.reached = reached
     own.start(1)
     for peer in neighbours[origin]:
         own.offer_all(peer)

@@ -56,6 +56,7 @@ DURABLE = ProtocolDefinition(
         exactly_once=True,
         members_may_change=False,
         gaps=(LOST,),
+        absence_gaps=(LOST,),
         resumes_elsewhere=True,
         keeps_committed=True,
     ),

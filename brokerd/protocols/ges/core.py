@@ -92,6 +92,7 @@ class UnitBroker(ForwardingCore):
         self._near = neighbours = dict(neighbours)
         self._left: Collection[BrokerNumber] = hierarchy.left
         self._linked: dict[BrokerNumber, None] = {}
+        self._met: dict[BrokerNumber, int] = {}
         self.place = place = Place(address)
         self.view = view = GraphView(broker, place)
         paths = Paths(place, view)
@@ -206,6 +207,10 @@ class UnitBroker(ForwardingCore):
         """See ForwardingCore; sends connections and profiles to the neighbour."""
         self._linked[peer] = None
         self._deadlines.cancel((PURGE, peer))
+        incarnation = self.incarnation_of(peer)
+        if self._met.get(peer, incarnation) != incarnation:
+            self._propagation.restarted(peer)
+        self._met[peer] = incarnation
         self._graph.on_up(peer)
         self._propagation.offer_all(peer)
         self._hints.came(peer)
@@ -378,6 +383,7 @@ class Ges(UnitBroker):
         self._graph.on_down(peer)
         self._near[peer] = address
         self._graph.on_up(peer)
+        self._propagation.restarted(peer)
         self._propagation.offer_all(peer)
         self._look_later()
 

@@ -59,10 +59,16 @@ class ProfileChanged:
 
 @record
 class ProfileReached:
-    """A confirmation that every broker on the sender's side has a profile in this version."""
+    """A confirmation that every broker on the sender's side has a profile in this version.
+
+    Attributes:
+        is_complete: False if the sender's side stopped waiting for a broker, or a broker restarted
+            meanwhile: brokers behind may lack the version although they have other paths.
+    """
 
     origin: BrokerNumber
     version: Version
+    is_complete: bool
 
 
 @record

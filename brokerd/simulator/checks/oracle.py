@@ -10,9 +10,9 @@ latest with the first publication after the start of the subscription or, for a 
 partition at the start, after the opening of its gate. A gate never closes again.
 
 A client that is disconnected for longer than its broker waits (`client_linger`) loses the
-publications in between. A subscriber's streams restart when the client is notified of a start
-again. A subscription that started meanwhile may have missed earlier publications of a publisher
-that returns.
+publications in between, and the protocol may announce them as a gap. A subscriber's streams restart
+when the client is notified of a start again. A subscription that started meanwhile may have missed
+earlier publications of a publisher that returns.
 
 A client without memory repeats its requests under the same numbers, and its streams resume at the
 old positions. Some old deliveries may repeat, and nothing is missing behind them. As a publisher
@@ -37,8 +37,8 @@ from brokerd.protocols.definition import Order, Promises
 from brokerd.simulator.checks.total_order import TotalOrder
 from brokerd.simulator.world.streams import Publisher, Stream, Subscription
 
-OriginsOf = Callable[[StreamId, int, int], Iterable[tuple[SourceId, int]]]
-"""Returns the publications of a stream from the first to the last position."""
+OriginsOf = Callable[[StreamId, int, int], Iterable[tuple[SourceId, int]] | None]
+"""Returns the publications of a stream from the first to the last position; None if unknown."""
 
 
 class InvariantViolated(Exception):
@@ -112,7 +112,7 @@ class Oracle:
         self.homes: dict[ClientId, BrokerNumber] = {}
         self.logged = False
         self.accepts_losses = False
-        self.origins_of: OriginsOf = lambda stream, first, last: ()
+        self.origins_of: OriginsOf = lambda stream, first, last: None
         self.owed = 0
         self.violations: dict[str, int] = {}
         self.first_violations: list[str] = []
@@ -249,6 +249,7 @@ class Oracle:
             stream = self._stream(subscription, publisher)
             if subscription.given_up:
                 stream.begin_anew()
+                stream.absent = len(publisher.contents)
             stream.asked = len(publisher.contents)
             if stream.fence is None and not self._is_closed(subscription, publisher):
                 self._open(stream, publisher)
@@ -301,6 +302,17 @@ class Oracle:
         if subscription is not None:
             subscription.given_up, subscription.before = True, None
         self._before.pop((client, number), None)
+
+    def released_by_absence(self, client: ClientId, number: int) -> None:
+        """Record that all publications so far may be lost to a subscription at another broker.
+
+        The broker that the client has left ended the subscription, because the client was away for
+        too long, before the new broker had the publications retained.
+        """
+        subscription = self._subscriptions.get((client, number))
+        if subscription is not None:
+            for publisher in self._publishers.values():
+                self._stream(subscription, publisher).absent = len(publisher.contents)
 
     def publisher_given_up(self, client: ClientId) -> None:
         """Record that a broker, after a crash, no longer waits for a publisher."""
@@ -483,7 +495,11 @@ class Oracle:
             return
         is_lost_state = reason == STATE_LOST and self.accepts_losses
         if is_lost_state and publisher is None:
-            for origin, sequence in self.origins_of(source, first, last):
+            origins = self.origins_of(source, first, last)
+            if origins is None:
+                self._excuse_stream(subscription, source.broker)
+                return
+            for origin, sequence in origins:
                 # A restarted subscription may have some of them from before.
                 if not self._had(subscription, origin, sequence):
                     self.gap(client, number, origin, sequence, sequence, reason)
@@ -491,10 +507,11 @@ class Oracle:
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
-        is_promised = is_lost_state or reason in self.promises.gaps
+        stream = self._stream(subscription, publisher)
+        is_absence = reason in self.promises.absence_gaps and last <= stream.absent
+        is_promised = is_lost_state or is_absence or reason in self.promises.gaps
         if not is_promised:
             self._break("gap unpromised", what)
-        stream = self._stream(subscription, publisher)
         for sequence in range(first, last + 1):
             if sequence not in stream.ranks:
                 continue  # whole stretches are named, also publications that do not match
@@ -506,7 +523,7 @@ class Oracle:
                 is_owed = stream.fence is not None and sequence > stream.fence
                 # What is in a gap of an accepted loss may be of any age.
                 is_young = reason in self.promises.gaps and not self._is_old(publisher, sequence)
-                if is_owed and is_young:
+                if is_owed and is_young and not is_absence:
                     self._break("gap early", f"{what}, and {sequence} is not that old")
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
@@ -514,6 +531,15 @@ class Oracle:
     def _had(self, subscription: Subscription, source: SourceId, sequence: int) -> bool:
         publisher = self._by_source.get(source)
         return publisher is not None and sequence in self._stream(subscription, publisher).got
+
+    def _excuse_stream(self, subscription: Subscription, broker: BrokerNumber) -> None:
+        """Excuse all publications so far of a broker: a gap of a stream names no source."""
+        for publisher in self._publishers.values():
+            if self.homes.get(publisher.client) == broker:
+                stream = self._stream(subscription, publisher)
+                lost = {n for n in stream.matching if n > stream.last} - stream.excused
+                stream.excused |= lost
+                self.in_gaps[STATE_LOST] = self.in_gaps.get(STATE_LOST, 0) + len(lost)
 
     def _is_old(self, publisher: Publisher, sequence: int) -> bool:
         """Return True if a publication may be in a gap that is announced now."""

@@ -134,6 +134,10 @@ class ProtocolPlanning:
         """
         return ()
 
+    def slowed(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
+        """Return the brokers that are slow for a long time in a plan, over all their links."""
+        return ()
+
     def roles(self, random: Random, topology: Topology) -> Sequence[tuple[str, str]]:
         """Return the brokers that change their role in a plan, with the role, in order."""
         return ()

@@ -85,9 +85,14 @@ class ProtocolChecks:
         """Check an event that a core has handled; return the subscriptions that the core ended."""
         return ()
 
-    def origins_of(self, stream: StreamId, first: int, last: int) -> Iterable[tuple[SourceId, int]]:
-        """Return the publications at positions of a stream that no publisher has."""
-        return ()
+    def origins_of(
+        self, stream: StreamId, first: int, last: int
+    ) -> Iterable[tuple[SourceId, int]] | None:
+        """Return the publications at positions of a stream that no publisher has.
+
+        None if positions name no publications: a lost range excuses all publications of its broker.
+        """
+        return None
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """Check a live broker's state."""

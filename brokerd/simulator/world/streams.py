@@ -50,6 +50,8 @@ class Stream:
             a broker had lost the subscription.
         gaps: numbers in announced gaps.
         excused: the gaps that the protocol promises to announce.
+        absent: publications up to this number may be in a gap of any age: the client was away for
+            too long.
         committed: first and last numbers that the application has acknowledged.
     """
 
@@ -65,6 +67,7 @@ class Stream:
     lost_until: int = 0
     gaps: set[int] = field(default_factory=set)
     excused: set[int] = field(default_factory=set)
+    absent: int = 0
     committed: list[tuple[int, int]] = field(default_factory=list)
 
     @property

@@ -52,6 +52,11 @@ class MovingStory(DurableStory):
         self.cluster.run_for(3)
         link.heal()
 
+    def miss_without_end(self, count: int = 10) -> None:
+        """The mover's link breaks for good while so much is published."""
+        self.cluster.link(self.mover.client.name, "s1").cut()
+        self.sent += self.publish(count)
+
     def move(self, to: str = "s2") -> None:
         """The mover goes on there."""
         self.cluster.reattach(self.mover.client.name, to)

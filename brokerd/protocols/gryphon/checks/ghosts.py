@@ -125,6 +125,7 @@ class GhostChecks(ProtocolChecks):
         self._below: dict[tuple[BrokerNumber, BrokerNumber], tuple[BrokerNumber, ...]] = {}
         self._lossy: dict[BrokerNumber, None] = {}
         self._disk_changes = 0
+        self._lost: dict[StreamId, int] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -133,6 +134,9 @@ class GhostChecks(ProtocolChecks):
         self._stepped[broker.number] = broker
         if type(event) is Started and event.lineage:
             self._lossy[broker.number] = None  # lost events are silent from now on, and announced
+            for identity, log in self._logs.items():
+                if identity.broker == broker.number:
+                    self._lost[identity] = log.last
         self._take_durable(broker, event)
         self._wants.step(broker, event, effects)
         if self._settled.changes != self._wants.changes:
@@ -197,7 +201,8 @@ class GhostChecks(ProtocolChecks):
         identity, final = stream.identity, stream.knowledge.final
         log, key = self._logs.get(identity, _NOTHING), (broker.number, identity)
         # More events may follow the last one on disk.
-        before, through = self._settled.final.get(key, 0), min(final, log.last)
+        before = max(self._settled.final.get(key, 0), self._lost.get(identity, 0))
+        through = min(final, log.last)
         if through <= before:
             return
         for number in self._hosts_below(broker.number, identity.broker):

@@ -45,6 +45,7 @@ class GryphonChecks(ProtocolChecks):
 
     Attributes:
         ghosts: the disks of all pubends.
+        lingering: the subscriptions that brokers end for their clients' absence.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -54,7 +55,7 @@ class GryphonChecks(ProtocolChecks):
         self._each: list[ProtocolChecks] = [self.ghosts, *others]
         self._steps: dict[BrokerNumber, int] = {}
         self._examined: dict[BrokerNumber, tuple[int, int, int]] = {}
-        self._lingering = LingerChecker(
+        self.lingering = LingerChecker(
             world.schedule, world.oracle, world.parameters.client_linger_ns, SUBSCRIPTIONS
         )
 
@@ -65,7 +66,7 @@ class GryphonChecks(ProtocolChecks):
         self._steps[broker.number] = self._steps.get(broker.number, 0) + 1
         for checks in self._each:
             checks.step(broker, event, effects)
-        return self._lingering.step(broker, event, effects)
+        return self.lingering.step(broker, event, effects)
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks; a state is examined once, until a step or a change of disks."""

@@ -39,6 +39,10 @@ from brokerd.units import MILLISECOND_NS
 REPEATED: Final = 0.6
 """Share of plans with repeated faults, among those that are not simple."""
 
+SLOWED_STEP_NS: Final = 250 * MILLISECOND_NS
+SLOWED_STEP_MS: Final = 150
+"""The rise of a slow broker's delays, shorter than a session's limit of silence."""
+
 RESTORES: Final = 1 / 8
 """Share of plans with a broker that is restored from an older copy of its disk."""
 
@@ -147,6 +151,27 @@ def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]
             repeats.append(replace(move, when=begin, stages=stages))
             begin += length
     return repeats
+
+
+def draw_slowed(random: Random, brokers: Sequence[str], draft: Draft, heal: int) -> list[Move]:
+    """Draw slow brokers: delays of all their links that rise, so that no session dies of silence.
+
+    The brokers stay slow for half of the plan at least, mostly up to its end.
+    """
+    moves: list[Move] = []
+    for broker in brokers:
+        begin = random.randrange(1 + heal // 2)
+        until = random.choice((heal, heal, random.randrange(begin + heal // 2, heal + 1)))
+        stages = (until,) if until < heal else ()
+        number = draft.topology.number_of(broker)
+        steps = random.choice((2, 3, 4))
+        for a, b in draft.topology.links:
+            ends = draft.topology.brokers[a], draft.topology.brokers[b]
+            for step in range(steps if number in (a, b) else 0):
+                when, delay_ms = begin + step * SLOWED_STEP_NS, (step + 1) * SLOWED_STEP_MS
+                if when < until:
+                    moves.append(Failing(when, "delay", (*ends, str(delay_ms)), stages))
+    return moves
 
 
 def draw_roles(
