@@ -16,7 +16,8 @@ from brokerd.simulator.search.ablations import SEEDS, Caught, ablations, catch_a
 from brokerd.simulator.search.campaign import ROWS, Setting
 from brokerd.simulator.search.canary import CanaryReport, canaries_among, run_canary
 from brokerd.simulator.search.ledger import Campaign, in_one_line, with_caught, with_runs
-from brokerd.simulator.search.plan import PlanError, read_plan
+from brokerd.simulator.search.plan import read_plan
+from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.shrink import shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_swarm

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import Buffer
-from brokerd.simulator.search.plan import Plan, Subscribing
+from brokerd.simulator.search.moves import SubscriptionRequest
+from brokerd.simulator.search.plan import Plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.clients import Observers
@@ -141,7 +142,7 @@ class Recorder:
         asked: dict[tuple[ClientId, int], str] = {}
         numbers: dict[ClientId, int] = {}
         for move in self._plan.moves:
-            if isinstance(move, Subscribing):
+            if isinstance(move, SubscriptionRequest):
                 numbers[move.client] = number = numbers.get(move.client, 0) + 1
                 asked[move.client, number] = move.predicate
         content = self._content()

@@ -13,7 +13,7 @@ from bench.papers.dft11.duplicate_detection import (
     run_job,
     tabulate,
 )
-from brokerd.simulator.search.plan import Failing
+from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.world.faults import BROKER_KINDS
 
 
@@ -28,7 +28,9 @@ def test_every_variant_gets_the_same_schedules() -> None:
 @pytest.mark.parametrize("schedule_class", CLASSES)
 def test_a_class_has_the_failures_that_it_is_about(schedule_class: str) -> None:
     for seed in _seeds(schedule_class, 5):
-        kinds = [move.kind for move in _plan(schedule_class, seed).moves if type(move) is Failing]
+        kinds = [
+            move.kind for move in _plan(schedule_class, seed).moves if type(move) is FaultInjection
+        ]
         assert kinds
         assert any(kind in BROKER_KINDS for kind in kinds) == ("crashes" in schedule_class)
 

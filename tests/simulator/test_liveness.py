@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.liveness import WhileBroken
-from brokerd.simulator.search.plan import Broken
+from brokerd.simulator.search.plan import BrokenLink
 from brokerd.simulator.search.swarm import plan_of
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
@@ -70,7 +70,7 @@ def test_more_than_a_quarter_of_the_seeds_keep_links_broken_one_way_included() -
     assert len(broken) > len(plans) / 4
     kinds = {item.kind for items in broken for item in items}
     assert kinds == {"cut", "cut_one_way", "blackhole", "blackhole_one_way"}
-    assert all(type(item) is Broken for items in broken for item in items)
+    assert all(type(item) is BrokenLink for items in broken for item in items)
 
 
 def test_what_is_owed_although_a_link_is_broken_is_asked_for_and_nothing_else() -> None:

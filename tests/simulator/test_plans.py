@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS
-from brokerd.simulator.search.plan import (
-    Failing,
-    PlanError,
-    Publishing,
-    Reattaching,
-    Subscribing,
-    Taking,
-    read_plan,
-    write_plan,
+from brokerd.simulator.search.moves import (
+    FaultInjection,
+    LaneChoice,
+    PublicationRun,
+    Reattachment,
+    SubscriptionRequest,
 )
+from brokerd.simulator.search.plan import read_plan, write_plan
+from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from tests.helpers.delta_tree_bugs import Mutant
 
@@ -71,8 +70,8 @@ def test_no_more_elements_fail_at_once_than_the_plan_allows() -> None:
     plan = plan_of(2, "delta_tree")
     plan = replace(plan, failures_at_once=1, links_at_once=1, broken=(), end=plan.heal)
     names = plan.topology.brokers
-    kills = [Failing(1_000_000 + place, "kill", (names[place],)) for place in range(3)]
-    publications = [move for move in plan.moves if type(move) is Publishing]
+    kills = [FaultInjection(1_000_000 + place, "kill", (names[place],)) for place in range(3)]
+    publications = [move for move in plan.moves if type(move) is PublicationRun]
     report = PlanRun(plan.with_moves([*publications, *kills])).report(2, "")
     assert not report.violations, report.in_words()
     assert report.counters["fault_kill"] == 1
@@ -103,7 +102,7 @@ def test_a_plan_that_makes_no_sense_is_refused(old: str, new: str, said: str) ->
 
 def test_a_client_that_reattaches_reads_as_it_was_written() -> None:
     plan = plan_of(2, "durable")
-    there, name = Reattaching(7, plan.publishers[0], plan.topology.brokers[0]), "reattach p0-"
+    there, name = Reattachment(7, plan.publishers[0], plan.topology.brokers[0]), "reattach p0-"
     text = write_plan(plan.with_moves([there]))
     assert name in text
     assert read_plan(text).moves == (there,)
@@ -138,7 +137,7 @@ def test_a_plan_in_which_something_was_wrong_once_is_right(path: Path) -> None:
 
 def test_a_choice_that_cannot_be_made_is_passed_over() -> None:
     plan = plan_of(1, "delta_tree")
-    moves = [Taking(step, "0>1") for step in range(0, 800, 2)]
+    moves = [LaneChoice(step, "0>1") for step in range(0, 800, 2)]
     report = PlanRun(plan.with_moves([*plan.moves, *moves])).report(1, "")
     assert not report.violations, report.in_words()
 
@@ -146,7 +145,7 @@ def test_a_choice_that_cannot_be_made_is_passed_over() -> None:
 @pytest.mark.parametrize("protocol", ["gryphon", "ges_reliable", "durable"])
 def test_values_that_are_alike_across_kinds_are_drawn_and_make_no_difference(protocol: str) -> None:
     plan = plan_of(6, protocol)
-    asked = {move.predicate for move in plan.moves if type(move) is Subscribing}
+    asked = {move.predicate for move in plan.moves if type(move) is SubscriptionRequest}
     assert {"kind = false", "kind = 0"} <= asked, asked
     report = PlanRun(plan).report(6, "")
     assert not report.violations, report.in_words()

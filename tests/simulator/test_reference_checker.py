@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.simulator.search.plan import Forgetting, Plan, read_plan
+from brokerd.simulator.search.moves import MemoryLoss
+from brokerd.simulator.search.plan import Plan, read_plan
 from brokerd.simulator.search.planning.draw import is_long
 from brokerd.simulator.search.swarm import plan_of
 from brokerd.simulator.world.clock import NEVER_NS
@@ -43,7 +44,7 @@ def _with_one_life_each(seed: int) -> Plan:
     """The plan of a seed, in which no client forgets or is given up: a history is one of each."""
     plan = plan_of(seed, "delta_tree")
     parameters = replace(plan.parameters, client_linger_ns=NEVER_NS, client_subscriptions=1_000)
-    kept = [move for move in plan.moves if type(move) is not Forgetting]
+    kept = [move for move in plan.moves if type(move) is not MemoryLoss]
     return replace(plan, parameters=parameters).with_moves(kept)
 
 

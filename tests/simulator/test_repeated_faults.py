@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.search.plan import Failing, Plan
+from brokerd.simulator.search.moves import FaultInjection
+from brokerd.simulator.search.plan import Plan
 from brokerd.simulator.search.planning import draw
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.planning.faults import draw_repeats
@@ -22,7 +23,7 @@ def _repeats(plan: Plan) -> Counter[str]:
     found: Counter[str] = Counter()
     over: dict[tuple[str, tuple[str, ...]], int] = {}
     for move in plan.moves:
-        if type(move) is Failing and move.kind not in (LOST, OLD_MESSAGE):
+        if type(move) is FaultInjection and move.kind not in (LOST, OLD_MESSAGE):
             key = move.kind, move.on
             found[move.kind] += key in over and over[key] <= move.when
             over[key] = max([move.when, *move.stages, over.get(key, 0)])
@@ -45,20 +46,20 @@ def test_a_third_of_the_plans_repeats_faults_for_the_same_targets(
 @pytest.mark.parametrize("kind", [kind for kind in STAGES if kind not in (LOST, OLD_MESSAGE)])
 def test_every_kind_of_fault_may_come_again_when_it_is_over(kind: str) -> None:
     stages = tuple(range(110, 110 + STAGES[kind] - 1))
-    fault = Failing(100, kind, ("b1", "b2"), stages)
+    fault = FaultInjection(100, kind, ("b1", "b2"), stages)
     drawn = [draw_repeats(Random(seed), [fault], HEAL) for seed in range(40)]
     repeats = [move for moves in drawn for move in moves]
     assert len(repeats) > 5
     last = max([100, *stages])
     for move in repeats:
-        assert isinstance(move, Failing)
+        assert isinstance(move, FaultInjection)
         assert (move.kind, move.on) == (kind, fault.on)
         assert move.when > last
         assert [at - move.when for at in move.stages] == [at - 100 for at in stages]
 
 
 def test_a_fault_that_healing_ends_does_not_come_again() -> None:
-    cut_off = Failing(100, PARTITION, ("b1", "b2"), ())
+    cut_off = FaultInjection(100, PARTITION, ("b1", "b2"), ())
     assert not any(draw_repeats(Random(seed), [cut_off], HEAL) for seed in range(40))
 
 

@@ -5,7 +5,8 @@ import pytest
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.sessions.state_marks import StateLedger
 from brokerd.simulator.checks.planning import ProtocolPlanning
-from brokerd.simulator.search.plan import Failing, read_plan
+from brokerd.simulator.search.moves import FaultInjection
+from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.faults import RESTORED
@@ -100,7 +101,7 @@ def test_one_plan_in_eight_restores_a_disk(protocol: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(ProtocolPlanning, "draws_restored", True)
     plans = [draw_plan(seed, protocol) for seed in range(200)]
     drawn = [
-        [move for move in plan.moves if type(move) is Failing and move.kind == RESTORED]
+        [move for move in plan.moves if type(move) is FaultInjection and move.kind == RESTORED]
         for plan in plans
     ]
     assert 15 < sum(map(bool, drawn)) < 35

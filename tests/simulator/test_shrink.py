@@ -7,7 +7,8 @@ import pytest
 
 from brokerd.simulator.anchors import Edit
 from brokerd.simulator.named_bugs import NamedBug, planted
-from brokerd.simulator.search.plan import Taking, read_plan
+from brokerd.simulator.search.moves import LaneChoice
+from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.shrink import Shrunk, shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from tests.helpers.delta_tree_bugs import Mutant
@@ -49,7 +50,7 @@ def test_an_adversary_s_story_says_each_message_that_matters() -> None:
     found = shrunk(27, Mutant.NO_UPSTREAM_COPY)
     assert found.plan.adversarial
     assert not found.plan.drawn
-    taken = [move for move in found.plan.moves if type(move) is Taking]
+    taken = [move for move in found.plan.moves if type(move) is LaneChoice]
     assert 0 < len(taken) < 60
 
 

@@ -11,7 +11,12 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.clients.clients import Clients
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.search.plan import Failing, Forgetting, Leaving, Subscribing
+from brokerd.simulator.search.moves import (
+    Detachment,
+    FaultInjection,
+    MemoryLoss,
+    SubscriptionRequest,
+)
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.through_wire import through_wire
@@ -145,13 +150,15 @@ def test_a_refusal_of_what_a_client_may_have_is_seen(monkeypatch: pytest.MonkeyP
 def test_seeds_draw_all_of_it() -> None:
     plans = [plan_of(seed, "delta_tree") for seed in range(200)]
     moves = [move for plan in plans for move in plan.moves]
-    assert sum(type(move) is Forgetting for move in moves) > 50
-    kinds = [move.kind for move in moves if type(move) is Failing]
+    assert sum(type(move) is MemoryLoss for move in moves) > 50
+    kinds = [move.kind for move in moves if type(move) is FaultInjection]
     assert kinds.count("client_away") > 30
     assert kinds.count("partition") > 50
-    groups = [move for move in moves if type(move) is Subscribing and move.client[:3] == "s0-"]
+    groups = [
+        move for move in moves if type(move) is SubscriptionRequest and move.client[:3] == "s0-"
+    ]
     assert len(groups) > 100
-    assert any(type(move) is Leaving and move.client[:3] == "s0-" for move in moves)
+    assert any(type(move) is Detachment and move.client[:3] == "s0-" for move in moves)
     assert sum(plan.parameters.client_linger_ns < 100 * SECOND_NS for plan in plans) > 100
     assert sum(plan.parameters.queue_limit < 100 for plan in plans) > 30
     assert sum(plan.parameters.client_subscriptions < 5 for plan in plans) > 20

@@ -22,7 +22,8 @@ from brokerd.protocols.delta_tree.messages import PublicationConfirmation, Publi
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.search.plan import Failing, Plan
+from brokerd.simulator.search.moves import FaultInjection
+from brokerd.simulator.search.plan import Plan
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.search.workers import map_in_workers
@@ -212,7 +213,7 @@ def _seeds(schedule_class: str, schedules: int) -> Iterator[int]:
     """Yield the first seeds with plans that have the failures of the class."""
     seed = found = 0
     while found < schedules:
-        kinds = [m.kind for m in _plan(schedule_class, seed).moves if type(m) is Failing]
+        kinds = [m.kind for m in _plan(schedule_class, seed).moves if type(m) is FaultInjection]
         wanted = any(kind in BROKER_KINDS for kind in kinds) if "crash" in schedule_class else kinds
         if wanted:
             found += 1

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.protocol_checks import planning_of
-from brokerd.simulator.search.plan import Failing, Moving, Plan, Reattaching
+from brokerd.simulator.search.moves import FaultInjection, Reattachment, Relocation
+from brokerd.simulator.search.plan import Plan
 from brokerd.simulator.world.broker import DISK_NS
 from brokerd.simulator.world.clients import RECONNECT_NS
 from brokerd.simulator.world.clock import NEVER_NS
@@ -64,7 +65,7 @@ def bounds_of(plan: Plan) -> Bounds:
     windows = 1 + (plan.publications // window if window else 0)
     window_ns = 2 * message_ns + max(slow, default=0) * MILLISECOND_NS
     everything_ns = gates_ns + windows * window_ns + 2 * brokers * message_ns
-    if any(type(move) in (Moving, Reattaching) for move in plan.moves):
+    if any(type(move) in (Relocation, Reattachment) for move in plan.moves):
         everything_ns += 2 * gates_ns  # restart elsewhere, then drain of the old broker
     everything_ns += planning.discovery_ns(parameters)
     everything_ns += planning.turns(parameters, plan.publications) * (message_ns + disk_ns)
@@ -75,5 +76,5 @@ def bounds_of(plan: Plan) -> Bounds:
     return Bounds(sessions_ns, gates_ns, everything_ns, saying_ns)
 
 
-def _failing(plan: Plan, kind: str) -> list[Failing]:
-    return [move for move in plan.moves if type(move) is Failing and move.kind == kind]
+def _failing(plan: Plan, kind: str) -> list[FaultInjection]:
+    return [move for move in plan.moves if type(move) is FaultInjection and move.kind == kind]

@@ -14,222 +14,49 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     publisher p0-b1                      a client at b1
     lowered MODULE.LIMIT=3               a constant of the code with another value
     consumer c1-b1 3                     a consumer that commits after 3 publications at most
-    at 0.2 publish p0-b1 a,10,3 b,40,0   two publications in one run: kind, price, payload bytes;
-                                         a kind other than letters is in JSON: true, 1, "1"
-    at 0.25 subscribe s1-b3 kind = 'a'
-    at 0.28 unsubscribe s1-b3 1          the client's first subscription
-    at 0.29 detach s1-b3                 the client detaches for good
-    at 0.29 forget s2-b3 1               the process restarts without memory, and repeats the
-                                         request for its first subscription only
-    at 0.3 move s1-b3 b1                 the client moves to another broker, in the plan as s1-b3
-    at 0.3 join n1 b3                    a new broker, a leaf behind b3
-    at 0.4 depart n1                     the broker departs; no effect with clients
-    at 0.3 fault kill b2 then 0.41       the further stages, if before healing
-    at 0.3 fault restored b2 copy then 0.5 0.6
-                                         the present disk is restored (`empty`: an empty disk); a
-                                         proved loss is accepted, or refused if it must be
-    at 17 take b1>b2                     an adversary's choice
+    at 0.25 subscribe s1-b3 kind = 'a'   a move; `moves` has all of them
     heal 4.5
     broken cut_one_way b1 b2             from healing on
     end 6
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from brokerd.config import SessionParameters, typed_value
 from brokerd.errors import ConfigError
-from brokerd.model.predicate import Scalar
 from brokerd.overlay.topology import SCHEMA, TREE, Topology, nearest
 from brokerd.protocols.definition import Parameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.limits import check_limit
 from brokerd.simulator.checks.protocol_checks import limits_of, named_bug, planning_of
+from brokerd.simulator.search.moves import (
+    MOVES,
+    BrokerJoin,
+    FaultInjection,
+    Move,
+    PublicationRun,
+    SubscriptionRequest,
+)
+from brokerd.simulator.search.plan_scope import PlanError, PlanScope
 from brokerd.simulator.world.network import NetworkParameters
-from brokerd.units import SECOND_NS
 
 LAYERS = ("timed", "adversarial")
 _BOOLEANS = ("True", "False")
 BROKEN_FOR_EVER = ("cut", "cut_one_way", "blackhole", "blackhole_one_way")
 
 
-class PlanError(ConfigError):
-    """A plan's text that cannot be read; names the line and the valid words; the user's fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The content of one publication."""
-
-    kind: Scalar
-    price: int
-    payload_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Publishing:
-    """The publishing of a run of publications by a client."""
-
-    when: int
-    client: str
-    contents: tuple[Contents, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Subscribing:
-    """The subscription of a client; a new client is created."""
-
-    when: int
-    client: str
-    predicate: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The end of a client's subscription; no effect without the subscription."""
-
-    when: int
-    client: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """The departure of a subscriber for good, with no state left at its broker; once."""
-
-    when: int
-    client: str
-
-
-@dataclass(frozen=True, slots=True)
-class Forgetting:
-    """The loss of a client's process and memory; another process of the same name repeats requests.
-
-    Attributes:
-        keeps: number of requested subscriptions, from the first on, under their numbers.
-    """
-
-    when: int
-    client: str
-    keeps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Moving:
-    """The move of a client to another broker; no effect if there, leaving, or moving."""
-
-    when: int
-    client: str
-    to: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reattaching:
-    """The attachment of a subscriber to another broker, for any state of its own broker.
-
-    No effect if the client is there, publishes, or waits for an answer that only its own broker can
-    give.
-    """
-
-    when: int
-    client: str
-    to: str
-
-
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """The join of a new broker: in a tree as a leaf, in a hierarchy with one or more links."""
-
-    when: int
-    broker: str
-    at: str
-    further: tuple[str, ...] = ()
-
-    @property
-    def near(self) -> tuple[str, ...]:
-        """The neighbours of the new broker."""
-        return (self.at, *self.further)
-
-
-@dataclass(frozen=True, slots=True)
-class Departing:
-    """The departure of a joined broker; no effect if absent or with clients."""
-
-    when: int
-    broker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Changing:
-    """The change of a broker's role in the overlay; no effect if impossible."""
-
-    when: int
-    broker: str
-    role: str
-
-
-@dataclass(frozen=True, slots=True)
-class Failing:
-    """A fault: its first stage, and the instants of further stages; healing performs the rest.
-
-    Attributes:
-        on: arguments of the kind: brokers, a client, numbers.
-    """
-
-    when: int
-    kind: str
-    on: tuple[str, ...]
-    stages: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Taking:
-    """An adversary's choice of the head of a lane; no effect on an empty lane."""
-
-    when: int
-    lane: str
-
-
-Move = (
-    Publishing
-    | Subscribing
-    | Ending
-    | Leaving
-    | Forgetting
-    | Moving
-    | Reattaching
-    | Joining
-    | Departing
-    | Changing
-    | Failing
-    | Taking
-)
 _SET_ELSEWHERE = {
     "session",
     *(name for each in DEFINITIONS.values() for name in each.topology_parameters),
 }
 """Fields of parameters that other lines of a plan set."""
-_VERBS = (
-    "publish",
-    "subscribe",
-    "unsubscribe",
-    "detach",
-    "forget",
-    "move",
-    "reattach",
-    "join",
-    "depart",
-    "role",
-    "fault",
-    "take",
-)
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenLink:
     """A link that stays broken after all other faults are healed.
 
     Attributes:
@@ -277,22 +104,22 @@ class Plan:
     consumers: tuple[tuple[str, int], ...] = ()
     moves: tuple[Move, ...]
     heal: int
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[BrokenLink, ...] = ()
     end: int
 
     @property
     def faults(self) -> int:
         """The number of faults, with broken links."""
-        return sum(type(move) is Failing for move in self.moves) + len(self.broken)
+        return sum(type(move) is FaultInjection for move in self.moves) + len(self.broken)
 
     @property
     def publications(self) -> int:
         """The number of publications by clients."""
-        return sum(len(move.contents) for move in self.moves if type(move) is Publishing)
+        return sum(len(move.contents) for move in self.moves if type(move) is PublicationRun)
 
     def size(self) -> str:
         """Return the size in words."""
-        subscriptions = sum(type(move) is Subscribing for move in self.moves)
+        subscriptions = sum(type(move) is SubscriptionRequest for move in self.moves)
         return (
             f"{self.faults} faults, {len(self.topology.brokers)} brokers, "
             f"{self.publications} publications, {subscriptions} subscriptions"
@@ -301,11 +128,6 @@ class Plan:
     def with_moves(self, moves: Iterable[Move]) -> "Plan":
         """Return the plan with other moves, sorted."""
         return replace(self, moves=tuple(sorted(moves, key=lambda move: move.when)))
-
-
-def home_of(client: str) -> str:
-    """Return the broker of a client of a plan."""
-    return client.partition("-")[2]
 
 
 def make_topology(brokers: Iterable[str], links: Iterable[tuple[str, str]], delta: int) -> Topology:
@@ -392,9 +214,9 @@ def set_parameters(
 
 def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
     """Return the plan as text, below lines of comment."""
-    when = _write_step if plan.adversarial else _write_instant
-    joining = (move.broker for move in plan.moves if type(move) is Joining)
-    names = *plan.topology.brokers, *joining
+    joining = [move.broker for move in plan.moves if type(move) is BrokerJoin]
+    scope = PlanScope(plan.protocol, plan.adversarial, [*plan.topology.brokers], joining)
+    when = scope.write_instant
     planning = planning_of(plan.protocol)
     defaults = planning.parameters(planning.tolerated(plan.topology), {})
     lines = [*(f"# {line}".rstrip() for line in story)]
@@ -412,12 +234,16 @@ def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
     ]
     before = [move for move in plan.moves if move.when < plan.heal]
     after = plan.moves[len(before) :]
-    lines += [f"at {when(move.when)} {_write_move(move, names, when)}" for move in before]
+    lines += [_write_move(move, scope) for move in before]
     lines.append(f"heal {when(plan.heal)}")
     lines += [f"broken {broken.kind} {broken.a} {broken.b}" for broken in plan.broken]
-    lines += [f"at {when(move.when)} {_write_move(move, names, when)}" for move in after]
+    lines += [_write_move(move, scope) for move in after]
     lines.append(f"end {when(plan.end)}")
     return "\n".join(lines) + "\n"
+
+
+def _write_move(move: Move, scope: PlanScope) -> str:
+    return f"at {scope.write_instant(move.when)} {move.verb} {move.write(scope)}"
 
 
 def _write_overlay(plan: Plan) -> Iterator[str]:
@@ -478,7 +304,7 @@ class _Reader:
     moves: list[Move] = field(default_factory=list)
     joining: list[str] = field(default_factory=list)
     heal: int = -1
-    broken: list[Broken] = field(default_factory=list)
+    broken: list[BrokenLink] = field(default_factory=list)
     end: int = -1
 
     def read(self, line: str) -> None:
@@ -497,10 +323,10 @@ class _Reader:
             "session": lambda words: self._on_settings("session", SessionParameters, words),
             "core": lambda words: self._on_settings("core", self._parameters(), words),
             "chance": self._on_chance,
-            "publisher": lambda words: self.publishers.append(self._client(words[0])),
+            "publisher": lambda words: self.publishers.append(self._scope.client(words[0])),
             "lowered": self._on_lowered,
             "consumer": self._on_consumer,
-            "at": lambda words: self.moves.append(self._move(words, line)),
+            "at": lambda _: self.moves.append(self._move(line)),
             "heal": self._on_heal,
             "broken": self._on_broken,
             "end": self._on_end,
@@ -612,7 +438,7 @@ class _Reader:
             raise PlanError(f"no client is a consumer where the protocol is {self.protocol}")
         if int(words[1]) < 1:
             raise PlanError(f"{words[1]} publications before a commit; at least 1")
-        self.consumers.append((self._client(words[0]), int(words[1])))
+        self.consumers.append((self._scope.client(words[0]), int(words[1])))
 
     def _on_heal(self, words: list[str]) -> None:
         self.heal = self._when(words[0])
@@ -624,108 +450,22 @@ class _Reader:
         kind, a, b = words
         if kind not in BROKEN_FOR_EVER:
             raise PlanError(f"{kind!r} is not how a link stays{nearest(kind, BROKEN_FOR_EVER)}")
-        self.broken.append(Broken(kind, self._broker(a), self._broker(b)))
+        self.broken.append(BrokenLink(kind, self._scope.broker(a), self._scope.broker(b)))
 
-    def _move(self, words: list[str], line: str) -> Move:
-        when, verb, *rest = words
+    def _move(self, line: str) -> Move:
+        _, when, verb, *rest = line.split(None, 3)
         at = self._when(when)
-        if verb == "publish":
-            contents = [word.split(",") for word in rest[1:]]
-            return Publishing(
-                at,
-                self._client(rest[0]),
-                tuple(
-                    Contents(_read_kind(kind), int(price), int(size))
-                    for kind, price, size in contents
-                ),
-            )
-        if verb == "subscribe":
-            predicate = line.split(None, 4)[4]
-            return Subscribing(at, self._client(rest[0]), predicate)
-        if verb == "unsubscribe":
-            return Ending(at, self._client(rest[0]), int(rest[1]))
-        if verb == "detach":
-            return Leaving(at, self._client(rest[0]))
-        if verb == "forget":
-            return Forgetting(at, self._client(rest[0]), int(rest[1]))
-        if verb == "move":
-            return Moving(at, self._client(rest[0]), self._broker(rest[1]))
-        if verb == "reattach":
-            if not definition_of(self.protocol).promises.resumes_elsewhere:
-                raise PlanError(f"no client can reattach where the protocol is {self.protocol}")
-            return Reattaching(at, self._client(rest[0]), self._broker(rest[1]))
-        if verb == "join":
-            place, *further = map(self._broker, rest[1:])
-            self.joining.append(rest[0])
-            return Joining(at, rest[0], place, tuple(further))
-        if verb == "depart":
-            return Departing(at, self._broker(rest[0]))
-        if verb == "role":
-            if not definition_of(self.protocol).promises.roles_may_change:
-                raise PlanError(f"no broker changes where the protocol is {self.protocol}")
-            return Changing(at, self._broker(rest[0]), rest[1])
-        if verb == "fault":
-            until = rest.index("then") if "then" in rest else len(rest)
-            stages = tuple(self._when(word) for word in rest[until + 1 :])
-            return Failing(at, rest[0], tuple(rest[1:until]), stages)
-        if verb == "take":
-            return Taking(at, _read_lane(rest[0], [*self.brokers, *self.joining]))
-        raise PlanError(f"unknown verb {verb!r}{nearest(verb, _VERBS)}")
+        if verb not in MOVES:
+            raise PlanError(f"unknown verb {verb!r}{nearest(verb, [*MOVES])}")
+        return MOVES[verb].read(at, "".join(rest), self._scope)
+
+    @property
+    def _scope(self) -> PlanScope:
+        adversarial = self.layer == "adversarial"
+        return PlanScope(self.protocol, adversarial, self.brokers, self.joining)
 
     def _when(self, word: str) -> int:
-        return int(word) if self.layer == "adversarial" else _read_instant(word)
-
-    def _client(self, name: str) -> str:
-        self._broker(home_of(name))
-        return name
-
-    def _broker(self, name: str) -> str:
-        if name not in self.brokers and name not in self.joining:
-            raise PlanError(f"no broker {name!r}{nearest(name, self.brokers)}")
-        return name
-
-
-def _read_kind(word: str) -> Scalar:
-    if word.isalpha() and word not in ("true", "false"):
-        return word
-    kind: Scalar = json.loads(word)
-    return kind
-
-
-def _write_kind(kind: Scalar) -> str:
-    plain = isinstance(kind, str) and kind.isalpha() and kind not in ("true", "false")
-    return str(kind) if plain else json.dumps(kind)
-
-
-def _write_move(move: Move, names: tuple[str, ...], when: Any) -> str:
-    if type(move) is Publishing:
-        contents = (
-            f"{_write_kind(item.kind)},{item.price},{item.payload_bytes}" for item in move.contents
-        )
-        return f"publish {move.client} {' '.join(contents)}"
-    if type(move) is Subscribing:
-        return f"subscribe {move.client} {move.predicate}"
-    if type(move) is Ending:
-        return f"unsubscribe {move.client} {move.number}"
-    if type(move) is Leaving:
-        return f"detach {move.client}"
-    if type(move) is Forgetting:
-        return f"forget {move.client} {move.keeps}"
-    if type(move) is Moving:
-        return f"move {move.client} {move.to}"
-    if type(move) is Reattaching:
-        return f"reattach {move.client} {move.to}"
-    if type(move) is Joining:
-        return f"join {move.broker} {' '.join(move.near)}"
-    if type(move) is Departing:
-        return f"depart {move.broker}"
-    if type(move) is Changing:
-        return f"role {move.broker} {move.role}"
-    if type(move) is Failing:
-        then = " ".join(("", "then", *map(when, move.stages))) if move.stages else ""
-        return f"fault {' '.join((move.kind, *move.on))}{then}"
-    assert type(move) is Taking, f"no words for {move}"
-    return f"take {_write_lane(move.lane, names)}"
+        return self._scope.read_instant(word)
 
 
 def _write_settings(section: str, values: Any, defaults: Any) -> Iterator[str]:
@@ -737,32 +477,6 @@ def _write_settings(section: str, values: Any, defaults: Any) -> Iterator[str]:
     ]
     if differing:
         yield f"{section} {' '.join(differing)}"
-
-
-def _write_lane(lane: str, names: tuple[str, ...]) -> str:
-    """Return a lane with names of brokers in place of numbers."""
-    return re.sub(r"(?<![^:>])\d+(?![^:>#])", lambda found: names[int(found[0])], lane)
-
-
-def _read_lane(lane: str, names: list[str]) -> str:
-    parts = re.split(r"([:>#])", lane)
-    return "".join(str(names.index(part)) if part in names else part for part in parts)
-
-
-def _write_instant(ns: int) -> str:
-    text = f"{ns / SECOND_NS:.9f}".rstrip("0")
-    return text + "0" if text.endswith(".") else text
-
-
-def _read_instant(word: str) -> int:
-    found = re.fullmatch(r"(\d+)(?:\.(\d{1,9}))?", word)
-    if not found:
-        raise PlanError(f"{word!r} is no instant; write seconds such as 0.25")
-    return int(found[1]) * SECOND_NS + int((found[2] or "").ljust(9, "0"))
-
-
-def _write_step(step: int) -> str:
-    return str(step)
 
 
 def _numbers(words: list[str], known: tuple[str, ...]) -> dict[str, int]:

@@ -13,34 +13,20 @@ from typing import Any, TypeVar
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import planning_of
-from brokerd.simulator.search.plan import (
-    Changing,
-    Departing,
-    Ending,
-    Failing,
-    Forgetting,
-    Joining,
-    Leaving,
+from brokerd.simulator.search.moves import (
+    MOVES,
+    BrokerJoin,
+    FaultInjection,
+    LaneChoice,
     Move,
-    Moving,
-    Plan,
-    Publishing,
-    Reattaching,
-    Subscribing,
-    Taking,
-    home_of,
-    make_topology,
-    write_plan,
+    PublicationRun,
+    SubscriptionRequest,
+    client_at_heir,
 )
+from brokerd.simulator.search.plan import Plan, make_topology, write_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
-from brokerd.simulator.world.faults import (
-    BROKER_KINDS,
-    CLIENT_KINDS,
-    FREE_KINDS,
-    LINK_KINDS,
-    PARTITION,
-)
+from brokerd.simulator.world.client_mobility import home_of
 from brokerd.simulator.world.network import NetworkParameters
 
 MOST_RUNS = 4_000
@@ -201,19 +187,19 @@ class _Search:
         )
 
     def _faults(self) -> None:
-        self._leave_out_moves(Failing)
+        self._leave_out_moves(FaultInjection)
         for place, move in enumerate(self.best.moves):
-            if type(move) is Failing and move.stages:
+            if type(move) is FaultInjection and move.stages:
                 self._fails(self._with_move(place, replace(move, stages=())))
 
     def _publications(self) -> None:
-        self._leave_out_moves(Publishing)
+        self._leave_out_moves(PublicationRun)
         for place in range(len(self.best.moves)):
             move = self.best.moves[place]
-            if type(move) is Publishing and len(move.contents) > 1:
+            if type(move) is PublicationRun and len(move.contents) > 1:
                 self._leave_out_contents(place, move)
 
-    def _leave_out_contents(self, place: int, move: Publishing) -> None:
+    def _leave_out_contents(self, place: int, move: PublicationRun) -> None:
         def build(contents: list[Any]) -> Plan:
             kept = tuple(contents) or move.contents[:1]
             return self._with_move(place, replace(move, contents=kept))
@@ -221,18 +207,11 @@ class _Search:
         self._leave_out(move.contents, build)
 
     def _subscriptions(self) -> None:
-        for kind in (
-            Changing,
-            Departing,
-            Joining,
-            Moving,
-            Reattaching,
-            Forgetting,
-            Leaving,
-            Ending,
-        ):
-            self._leave_out_moves(kind)
-        self._leave_out_moves(Subscribing)
+        in_other_steps = (FaultInjection, PublicationRun, SubscriptionRequest, LaneChoice)
+        for kind in reversed(MOVES.values()):
+            if kind not in in_other_steps:
+                self._leave_out_moves(kind)
+        self._leave_out_moves(SubscriptionRequest)
 
     def _leave_out_moves(self, kind: type) -> None:
         others = [move for move in self.best.moves if type(move) is not kind]
@@ -246,7 +225,7 @@ class _Search:
             moves = [
                 move
                 for move in self.best.moves
-                if type(move) is not Publishing or move.client in publishers
+                if type(move) is not PublicationRun or move.client in publishers
             ]
             return replace(self.best, publishers=tuple(publishers)).with_moves(moves)
 
@@ -297,7 +276,7 @@ class _Search:
         self._chances = 1
         spoken = replace(self.best, drawn=False).with_moves((*self.best.moves, *run.taken))
         if self._fails(spoken):
-            self._leave_out_moves(Taking)
+            self._leave_out_moves(LaneChoice)
             self._truncate()
             self._fails(_with_steps_renumbered(self.best))
 
@@ -343,35 +322,8 @@ def _contracted(topology: Topology, name: str, heir: str) -> Topology:
 
 def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
     """Return the plan on the smaller topology; without an heir, without the broker's moves."""
-
-    def client(old: str) -> str:
-        return f"{old.partition('-')[0]}-{heir}" if home_of(old) == name else old
-
-    moves: list[Move] = []
-    for move in plan.moves:
-        if isinstance(
-            move,
-            Publishing | Subscribing | Ending | Leaving | Forgetting | Moving | Reattaching,
-        ):
-            if name in _places(move) and not heir:
-                continue
-            move = replace(move, client=client(move.client))
-            if isinstance(move, Moving | Reattaching) and move.to == name:
-                move = replace(move, to=heir)
-            moves.append(move)
-        elif isinstance(move, Joining | Departing | Changing):
-            if name not in _places(move):
-                moves.append(move)
-            elif heir and isinstance(move, Joining):
-                at, *further = dict.fromkeys(heir if each == name else each for each in move.near)
-                moves.append(replace(move, at=at, further=tuple(further)))
-        elif type(move) is Failing:
-            on = _elements(move)
-            if name not in on and not any(home_of(word) == name for word in on):
-                moves.append(move)
-            elif heir and not {name, heir} <= set(on):
-                renamed = tuple(heir if word == name else client(word) for word in on)
-                moves.append(replace(move, on=renamed + move.on[len(on) :]))
+    renamed = (move.without_broker(name, heir) for move in plan.moves)
+    moves = [move for move in renamed if move is not None]
     broken = tuple(
         item if name not in (item.a, item.b) else replace(
             item, a=heir if item.a == name else item.a, b=heir if item.b == name else item.b
@@ -380,12 +332,12 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
         if name not in (item.a, item.b) or (heir and heir not in (item.a, item.b))
     )  # fmt: skip
     publishers = tuple(
-        client(publisher)
+        client_at_heir(publisher, name, heir)
         for publisher in plan.publishers
         if home_of(publisher) != name or heir
     )  # fmt: skip
     consumers = tuple(
-        (client(consumer), uncommitted)
+        (client_at_heir(consumer, name, heir), uncommitted)
         for consumer, uncommitted in plan.consumers
         if home_of(consumer) != name or heir
     )
@@ -403,44 +355,22 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
 
 def _of_known_brokers(plan: Plan) -> Plan:
     """Return the plan without moves that need a broker that no longer joins."""
-    joining = {move.broker for move in plan.moves if type(move) is Joining}
+    joining = {move.broker for move in plan.moves if type(move) is BrokerJoin}
     known = joining | set(plan.topology.brokers)
-    return plan.with_moves(move for move in plan.moves if _places(move) <= known)
-
-
-def _places(move: Move) -> set[str]:
-    """Return the brokers that a move needs."""
-    if isinstance(move, Departing | Changing):
-        return {move.broker}
-    if isinstance(move, Joining):
-        return {*move.near}
-    if isinstance(move, Moving | Reattaching):
-        return {home_of(move.client), move.to}
-    if isinstance(move, Publishing | Subscribing | Ending | Leaving | Forgetting):
-        return {home_of(move.client)}
-    return set()
-
-
-def _elements(fault: Failing) -> tuple[str, ...]:
-    """Return the arguments of a fault that name brokers or clients."""
-    if fault.kind in BROKER_KINDS or fault.kind in CLIENT_KINDS:
-        return fault.on[:1]
-    if fault.kind in LINK_KINDS or fault.kind in FREE_KINDS or fault.kind == PARTITION:
-        return fault.on[:2]
-    return ()
+    return plan.with_moves(move for move in plan.moves if move.brokers <= known)
 
 
 def _with_steps_renumbered(plan: Plan) -> Plan:
     """Return the plan with the remaining steps renumbered from 0; stages keep their order."""
     whens = sorted(
         {move.when for move in plan.moves}
-        | {stage for move in plan.moves if type(move) is Failing for stage in move.stages}
+        | {stage for move in plan.moves if type(move) is FaultInjection for stage in move.stages}
         | {plan.heal}
     )
     number = {when: place for place, when in enumerate(whens)}
     moves: list[Move] = []
     for move in plan.moves:
-        if type(move) is Failing:
+        if type(move) is FaultInjection:
             stages = tuple(number[stage] for stage in move.stages)
             moves.append(replace(move, when=number[move.when], stages=stages))
         else:

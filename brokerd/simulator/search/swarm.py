@@ -13,12 +13,10 @@ delivery must arrive.
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from random import Random
 from typing import Any, NoReturn
 
 from brokerd.model.losses import STATE_LOST
-from brokerd.model.predicate import Scalar
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.growth import Alive, check_growth
 from brokerd.simulator.checks.invariants import Watcher
@@ -34,34 +32,17 @@ from brokerd.simulator.checks.protocol_checks import (
 )
 from brokerd.simulator.checks.timeliness import bounds_of
 from brokerd.simulator.search.campaign import setting
-from brokerd.simulator.search.plan import (
-    Changing,
-    Departing,
-    Ending,
-    Failing,
-    Forgetting,
-    Joining,
-    Leaving,
-    Move,
-    Moving,
-    Plan,
-    Publishing,
-    Reattaching,
-    Subscribing,
-    Taking,
-    home_of,
-    with_settings,
-)
+from brokerd.simulator.search.moves import LaneChoice, MoveContext
+from brokerd.simulator.search.plan import Plan, with_settings
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.search.workers import map_in_workers
-from brokerd.simulator.world.client_mobility import ClientMobility
+from brokerd.simulator.world.client_mobility import ClientMobility, home_of
 from brokerd.simulator.world.clock import AdversarialSchedule, TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import OLD_MESSAGE, Faults
 from brokerd.simulator.world.network import WhichWay
 from brokerd.units import MILLISECOND_NS, SECOND_NS
-from brokerd.wire.attributes import encode_attributes
 
 UNTIMED_CONVERGENCE_NS = 30 * SECOND_NS
 """Limit of the time under an adversary until every owed delivery has arrived. On a clock the plan's
@@ -193,19 +174,18 @@ class PlanRun:
         self._mobility = ClientMobility(
             self._cluster, self._faults, lambda: self._while_broken is not None
         )
-        self._at_risk = 0
-        self._subscriptions = self._roles = 0
-        self._ended = 0
+        self._due: dict[int, list[tuple[Any, ...]]] = {}
+        schedule = self._cluster.schedule
+        at = schedule.at if isinstance(schedule, TimedSchedule) else self._at_step
+        self._context = MoveContext(self._cluster, self._faults, self._mobility, at)
         self._recounted = 0
-        self._left = 0
-        self._forgotten = 0
         self._stalled = 0
         self._healed_ns = 0
         self._while_broken: WhileBroken | None = None
         self._bounds = bounds_of(plan)
         self._pure = self._cluster.brokers[self._random.randrange(len(self._cluster.brokers))]
         self.position = 0
-        self.taken: list[Taking] = []
+        self.taken: list[LaneChoice] = []
 
     def report(self, seed: int, command: str) -> SeedReport:
         """Run the plan and return its report."""
@@ -255,7 +235,7 @@ class PlanRun:
         schedule = self._cluster.schedule
         assert isinstance(schedule, TimedSchedule)
         for move in self._plan.moves:
-            schedule.at(move.when, self._move, move, schedule.at)
+            schedule.at(move.when, move.apply, self._context)
         self._run_clock(self._plan.heal)
         self._heal()
         self._run_clock(self._plan.end)
@@ -300,48 +280,45 @@ class PlanRun:
         schedule = self._cluster.schedule
         assert isinstance(schedule, AdversarialSchedule)
         schedule.names_taken = self._record
-        due: dict[int, list[tuple[Any, ...]]] = {}
-
-        def at(step: int, action: Any, *arguments: Any) -> None:
-            due.setdefault(step, []).append((action, *arguments))
-
         for move in self._plan.moves:
-            if type(move) is not Taking:
-                at(move.when, self._move, move, at)
-        self._run_steps(0, self._plan.heal, due)
+            if type(move) is not LaneChoice:
+                self._at_step(move.when, move.apply, self._context)
+        self._run_steps(0, self._plan.heal)
         # From here on equal, for drawn or given earlier choices.
         self._random = Random(f"heal {self._plan.chance}")
         schedule.draw_anew(Random(f"order after healing {self._plan.chance}"))
         self._heal()
-        self._run_steps(self._plan.heal, self._plan.end, due, drawn=True)
+        self._run_steps(self._plan.heal, self._plan.end, drawn=True)
         self._healed_ns = schedule.now_ns
         self._drain(self._is_owed_although_broken)
         self._heal_broken()
         self._drain(lambda: not self._has_converged(), until_quiet=True)
 
-    def _run_steps(
-        self, first: int, end: int, due: dict[int, list[tuple[Any, ...]]], drawn: bool = False
-    ) -> None:
+    def _at_step(self, step: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Schedule an action for an adversary's step."""
+        self._due.setdefault(step, []).append((action, *arguments))
+
+    def _run_steps(self, first: int, end: int, drawn: bool = False) -> None:
         schedule, random = self._cluster.schedule, self._random
         assert isinstance(schedule, AdversarialSchedule)
         drawn = drawn or self._plan.drawn
-        said: dict[int, list[str]] = {}
+        choices: dict[int, list[LaneChoice]] = {}
         for move in self._plan.moves:
-            if type(move) is Taking:
-                said.setdefault(move.when, []).append(move.lane)
+            if type(move) is LaneChoice:
+                choices.setdefault(move.when, []).append(move)
         for step in range(first, end):
             self.position = step
             if step % 40 == 0:
                 self._look_inside()
-            for action, *arguments in due.pop(step, ()):
+            for action, *arguments in self._due.pop(step, ()):
                 action(*arguments)
-            if step in said:
-                for lane in said[step]:
-                    schedule.take(lane)
+            if step in choices:
+                for choice in choices[step]:
+                    choice.apply(self._context)
             elif drawn:
                 happened = schedule.fire() if random.random() < FIRES else schedule.step()
                 if happened and self._record:
-                    self.taken.append(Taking(step, schedule.taken))
+                    self.taken.append(LaneChoice(step, schedule.taken))
 
     def _drain(self, is_owed: Callable[[], bool], *, until_quiet: bool = False) -> None:
         """Take possible events until nothing is owed.
@@ -510,94 +487,6 @@ class PlanRun:
                 raise InvariantViolated("unsaid", what + "; ".join(self._still_to_say()[:6]))
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
 
-    # ------------------------------------------------------------ moves
-
-    def _move(self, move: Move, at: Callable[..., None]) -> None:
-        if type(move) is Publishing:
-            self._publish(move)
-        elif type(move) is Subscribing:
-            self._subscribe(move)
-        elif type(move) is Ending:
-            self._end(move)
-        elif type(move) is Leaving:
-            self._leave(move)
-        elif type(move) is Forgetting:
-            self._forget(move)
-        elif type(move) is Moving:
-            self._mobility.move(move)
-        elif type(move) is Reattaching:
-            self._mobility.reattach(move)
-        elif type(move) is Joining:
-            self._mobility.join(move, at)
-        elif type(move) is Departing:
-            self._mobility.depart(move, at)
-        elif type(move) is Changing:
-            self._roles += self._cluster.change_role(move.broker, move.role)
-        else:
-            assert type(move) is Failing, f"{move} is not for a clock"
-            fault = self._faults.begin(move.kind, tuple(map(self._mobility.now, move.on)))
-            for when in move.stages if fault is not None else ():
-                at(when, self._faults.advance, fault)
-
-    def _subscribe(self, move: Subscribing) -> None:
-        if self._mobility.holds(move.client, self._subscribe, move):
-            return
-        name = self._mobility.now(move.client)
-        client = self._cluster.clients.get(name)
-        if client is None or not client.core.is_detaching:
-            self._subscriptions += 1
-            self._cluster.subscribe(home_of(name), move.predicate, name)
-
-    def _end(self, move: Ending) -> None:
-        if self._mobility.holds(move.client, self._end, move):
-            return
-        name = self._mobility.now(move.client)
-        client = self._cluster.clients.get(name)
-        if client is not None and move.number in client.core.subscriptions:
-            self._ended += 1
-            self._cluster.unsubscribe(name, move.number)
-
-    def _leave(self, move: Leaving) -> None:
-        if self._mobility.holds(move.client, self._leave, move):
-            return
-        name = self._mobility.now(move.client)
-        client = self._cluster.clients.get(name)
-        if client is not None and not client.core.is_detaching:
-            self._left += 1
-            self._cluster.detach(name)
-
-    def _forget(self, move: Forgetting) -> None:
-        if self._mobility.holds(move.client, self._forget, move):
-            return
-        name = self._mobility.now(move.client)
-        client = self._cluster.clients.get(name)
-        if client is not None and not client.core.is_detaching:
-            self._forgotten += 1
-            self._cluster.forget(name, move.keeps)
-
-    def _publish(self, move: Publishing) -> None:
-        if self._mobility.holds(move.client, self._publish, move):
-            return
-        name = self._mobility.now(move.client)
-        client = self._cluster.client(name, home_of(name), publishes=True)
-        first = client.core.next_sequence
-        contents = [
-            (_blob(item.kind, item.price), _payload(sequence, item.payload_bytes))
-            for sequence, item in enumerate(move.contents, first)
-        ]
-        published = self._cluster.publish_run(home_of(name), contents, name)
-        self._count_risk(name, published[-1].sequence)
-
-    def _count_risk(self, publisher: str, sequence: int) -> None:
-        """Count the subscribers of a publication that are behind a failed element."""
-        failed = [fault for fault in self._faults.active if fault.element is not None]
-        if not failed:
-            return
-        start = self._cluster.clients[publisher].broker
-        for name in self._cluster.oracle.owed_to(publisher, sequence):
-            path = self._cluster.graph.path(start, self._cluster.clients[name].broker)
-            self._at_risk += any(fault.touches(path) for fault in failed)
-
     # ------------------------------------------------------------ ledger
 
     def _counters(self) -> dict[str, int]:
@@ -620,12 +509,8 @@ class PlanRun:
                 f"forgiven_{rule}": cluster.oracle.violations.get(rule, 0)
                 for rule in self._forgiven
             },
-            "at_risk": self._at_risk,
+            **self._context.counts,
             "stalled_by_broken_links": self._stalled,
-            "subscriptions": self._subscriptions,
-            "subscriptions_ended": self._ended,
-            "subscribers_detached": self._left,
-            "clients_without_memory": self._forgotten,
             "clients_with_older_tokens": cluster.resumed,
             "seeds_with_lower_limits": int(bool(self._plan.limits)),
             "consumers": len(self._plan.consumers),
@@ -634,7 +519,6 @@ class PlanRun:
             "clients_moved": self._mobility.moved,
             "clients_moved_without_a_step": self._mobility.moved_whole,
             "clients_reattached": self._mobility.reattached,
-            "roles_changed": self._roles,
             "brokers_ended": self._faults.restarted,
             "losses_accepted": cluster.losses_accepted,
             "losses_refused": cluster.losses_refused,
@@ -663,14 +547,3 @@ class PlanRun:
             }
             counters.update(as_counters(marks))
         return counters
-
-
-@lru_cache(maxsize=256, typed=True)
-def _blob(kind: Scalar, price: int) -> bytes:
-    return encode_attributes({"kind": kind, "price": price})
-
-
-def _payload(sequence: int, length: int) -> bytes:
-    """Return bytes that differ between publications, as far as the length permits."""
-    word = (sequence * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8)
-    return (word * (length // 8 + 1))[:length]

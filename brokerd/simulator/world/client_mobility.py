@@ -4,20 +4,23 @@ A client that moves has another name at each broker; the plan uses the first nam
 plan during a move are performed after the move.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import ClientId
-from brokerd.simulator.search.plan import Departing, Joining, Moving, Reattaching, home_of
 from brokerd.simulator.world.clients import SimulatedClient
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import Faults
 from brokerd.units import MILLISECOND_NS
 
 At = Callable[..., None]
+
+
+def home_of(client: ClientId) -> str:
+    """Return the broker in the name of a client: `x-b1` is at b1."""
+    return client.partition("-")[2]
 
 
 class ClientMobility:
@@ -73,65 +76,65 @@ class ClientMobility:
         """Return the clients with a move in progress, in words."""
         return [f"{client} is on its way" for client in self._waiting]
 
-    def move(self, move: Moving) -> None:
+    def move(self, plan_name: ClientId, broker: str) -> None:
         """Move a client as the client library does; no effect during a move.
 
         If brokers keep no state of clients, the client attaches to the other broker under the same
         name.
         """
-        if move.client in self._waiting:
+        if plan_name in self._waiting:
             return
-        client = self._cluster.clients.get(self.now(move.client))
+        client = self._cluster.clients.get(self.now(plan_name))
         if self._cluster.clients_leave_freely:
             if client is not None and not client.core.is_detaching:
-                self._reattach_freely(client, move.to)
+                self._reattach_freely(client, broker)
             return
-        if client is None or client.core.is_detaching or not self._may_go(client, move.to):
+        if client is None or client.core.is_detaching or not self._may_go(client, broker):
             return
-        self._waiting[move.client] = []
+        self._waiting[plan_name] = []
         calm, disturbed = self._is_calm(), self._disturbances()
 
         def over(name: ClientId, all_delivered: bool) -> bool:
             quiet = calm and self._is_calm() and disturbed == self._disturbances()
-            self._names[move.client] = name
+            self._names[plan_name] = name
             self.moved += 1
             self.moved_whole += quiet and all_delivered
             return quiet and all_delivered
 
         def arrived() -> None:
-            for action, arguments in self._waiting.pop(move.client):
+            for action, arguments in self._waiting.pop(plan_name):
                 action(*arguments)
 
-        self._cluster.move(client.name, move.to, over, arrived)
+        self._cluster.move(client.name, broker, over, arrived)
 
-    def reattach(self, move: Reattaching) -> None:
+    def reattach(self, plan_name: ClientId, broker: str) -> None:
         """Attach a client to another broker without a move, also during an earlier attachment."""
-        name = self.now(move.client)
+        name = self.now(plan_name)
         client = self._cluster.clients.get(name)
         if self._cluster.clients_leave_freely:
-            self._reattach_freely(client, move.to)
+            self._reattach_freely(client, broker)
             return
-        again = move.client in self._reattaching
-        if client is None or client.publishes or (move.client in self._waiting and not again):
+        again = plan_name in self._reattaching
+        if client is None or client.publishes or (plan_name in self._waiting and not again):
             return
         core = client.core
         waits = core.is_detaching or core.ending or client.asking_again
         all_started = again or all(each in client.started_numbers for each in core.subscriptions)
-        if waits or not all_started or not core.subscriptions or not self._may_go(client, move.to):
+        if waits or not all_started or not core.subscriptions or not self._may_go(client, broker):
             return
-        self._reattaching[move.client] = None
-        self._waiting.setdefault(move.client, [])
+        self._reattaching[plan_name] = None
+        self._waiting.setdefault(plan_name, [])
         self.reattached += 1
 
         def advance() -> None:
             if all(each in client.started_numbers for each in core.subscriptions):
                 client.on_change = lambda: None
-                del self._reattaching[move.client]
-                for action, arguments in self._waiting.pop(move.client):
+                del self._reattaching[plan_name]
+                for action, arguments in self._waiting.pop(plan_name):
                     action(*arguments)
 
         client.on_change = advance
-        self._cluster.reattach(name, move.to)
+        self._cluster.reattach(name, broker)
 
     def _may_go(self, client: SimulatedClient, broker: str) -> bool:
         """Return True if a broker is a possible target of a client."""
@@ -151,35 +154,35 @@ class ClientMobility:
         self.reattached += 1
         self._cluster.reattach(client.name, broker)
 
-    def join(self, move: Joining, at: At) -> None:
+    def join(self, broker: str, near: Sequence[str], when: int, at: At) -> None:
         """Join a broker; wait until all brokers can be notified.
 
         No effect if the join is impossible.
         """
         later = self._again_after
         present = self._cluster.topology.present()
-        if move.broker in present or not {*move.near} <= {*present}:
+        if broker in present or not {*near} <= {*present}:
             return
-        if any(broker.frozen for broker in self._cluster.brokers):
-            at(move.when + later, self.join, replace(move, when=move.when + later), at)
+        if any(each.frozen for each in self._cluster.brokers):
+            at(when + later, self.join, broker, near, when + later, at)
             return
         with suppress(ConfigError):
-            self._cluster.join(move.broker, *move.near).start()
+            self._cluster.join(broker, *near).start()
             self.joined += 1
 
-    def depart(self, move: Departing, at: At) -> None:
+    def depart(self, broker: str, when: int, at: At) -> None:
         """Remove a joined broker; no effect if other brokers need this broker."""
         cluster, later = self._cluster, self._again_after
-        if move.broker not in cluster.topology.present():
+        if broker not in cluster.topology.present():
             return
-        number = cluster.topology.number_of(move.broker)
+        number = cluster.topology.number_of(broker)
         if any(client.broker == number for client in cluster.clients.values()):
             return
-        if any(broker.frozen for broker in cluster.brokers):
-            at(move.when + later, self.depart, replace(move, when=move.when + later), at)
+        if any(each.frozen for each in cluster.brokers):
+            at(when + later, self.depart, broker, when + later, at)
             return
         with suppress(ConfigError):
-            cluster.leave(move.broker)
+            cluster.leave(broker)
             self.departed += 1
 
     # ------------------------------------------------------------ calm

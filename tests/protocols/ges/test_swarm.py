@@ -7,7 +7,7 @@ from brokerd.protocols.ges.checks.planning import is_whole_without
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.named_bugs import bugs_of, mistaken_functions
-from brokerd.simulator.search.plan import Failing
+from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
 from brokerd.simulator.world.faults import LOST
 from tests.helpers.exchange import with_cluster
@@ -40,7 +40,9 @@ def test_whoever_is_lost_leaves_units_that_are_connected_inside() -> None:
     for seed in range(0, 60, 2):
         plan = plan_of(seed, "ges")
         section = plan.topology.overlay("hierarchy")
-        together = [move.on for move in plan.moves if type(move) is Failing and move.kind == LOST]
+        together = [
+            move.on for move in plan.moves if type(move) is FaultInjection and move.kind == LOST
+        ]
         gone = [plan.topology.number_of(name) for names in together for name in names]
         assert is_whole_without(section, gone)
         at_once += sum(len(names) > 1 for names in together)

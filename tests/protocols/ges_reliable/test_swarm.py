@@ -6,7 +6,7 @@ from brokerd.protocols.ges.places import hierarchy_of
 from brokerd.protocols.ges_reliable.checks.reach import GesReliableReach
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of
-from brokerd.simulator.search.plan import Failing
+from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
 from brokerd.simulator.world.faults import LOST
 
@@ -39,7 +39,9 @@ def test_whoever_is_lost_is_no_storage_and_leaves_whole_units() -> None:
     for seed in range(0, 120, 2):
         plan = plan_of(seed, "ges_reliable")
         section = hierarchy_of(plan.topology)
-        moves = [move.on for move in plan.moves if type(move) is Failing and move.kind == LOST]
+        moves = [
+            move.on for move in plan.moves if type(move) is FaultInjection and move.kind == LOST
+        ]
         gone = [plan.topology.number_of(name) for names in moves for name in names]
         assert not {broker for broker, _ in section.storages}.intersection(gone)
         assert not gone or is_whole_without(section, gone)

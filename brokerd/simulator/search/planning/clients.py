@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
-from brokerd.simulator.search.plan import (
-    Ending,
-    Failing,
-    Forgetting,
-    Leaving,
+from brokerd.simulator.search.moves import (
+    Detachment,
+    FaultInjection,
+    MemoryLoss,
     Move,
-    Publishing,
-    Reattaching,
-    Subscribing,
+    PublicationRun,
+    Reattachment,
+    SubscriptionEnd,
+    SubscriptionRequest,
 )
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.search.planning.workload import PREDICATES
@@ -28,12 +28,12 @@ def draw_groups(random: Random, draft: Draft, end: int) -> list[Move]:
     begin = random.randrange(end // 2)
     count = random.randrange(3, 7)
     asked: list[Move] = [
-        Subscribing(begin, client, random.choice(PREDICATES)) for _ in range(count)
+        SubscriptionRequest(begin, client, random.choice(PREDICATES)) for _ in range(count)
     ]
     over = random.randrange(begin + 1, end)
     if random.random() < 0.5:
-        return [*asked, Leaving(over, client)]
-    return [*asked, *(Ending(over, client, number + 1) for number in range(count))]
+        return [*asked, Detachment(over, client)]
+    return [*asked, *(SubscriptionEnd(over, client, number + 1) for number in range(count))]
 
 
 def draw_lost_memories(random: Random, draft: Draft, heal: int, linger_ns: int) -> list[Move]:
@@ -49,7 +49,7 @@ def draw_lost_memories(random: Random, draft: Draft, heal: int, linger_ns: int) 
         while since < heal and random.random() < 0.4:
             since = random.randrange(since, heal)
             all_of_it = linger_ns == NEVER_NS or random.random() < 0.6
-            losses.append(Forgetting(since, client, 99 if all_of_it else random.randrange(3)))
+            losses.append(MemoryLoss(since, client, 99 if all_of_it else random.randrange(3)))
     return losses
 
 
@@ -68,7 +68,7 @@ def draw_absences(random: Random, draft: Draft, heal: int, linger_ns: int) -> li
             length = int(waits_ns * (0.3 + 1.7 * random.random()))
             until = begin + (random.randrange(1, 400) if draft.adversarial else length)
             stages = (until,) if until < heal else ()
-            absences.append(Failing(begin, "client_away", (client,), stages))
+            absences.append(FaultInjection(begin, "client_away", (client,), stages))
     return absences
 
 
@@ -103,14 +103,14 @@ def draw_consumers(
         predicate = (
             "true" if wants is PREDICATES and random.random() < 0.5 else random.choice(wants)
         )
-        moves.append(Subscribing(since, client, predicate))
+        moves.append(SubscriptionRequest(since, client, predicate))
         for _ in range(6):
             if since + 1 < heal and random.random() < share:
                 since = random.randrange(since + 1, heal)
                 if random.random() < 0.3:
-                    moves.append(Reattaching(since, client, random.choice(draft.homes)))
+                    moves.append(Reattachment(since, client, random.choice(draft.homes)))
                 else:
-                    moves.append(Forgetting(since, client, 99))
+                    moves.append(MemoryLoss(since, client, 99))
     return moves, tuple(consumers)
 
 
@@ -130,7 +130,7 @@ def draw_short_absences(
             begin = random.randrange(heal)
             until = begin + unit * random.randrange(1, 30)
             stages = (until,) if until < heal else ()
-            absences.append(Failing(begin, "client_away", (client,), stages))
+            absences.append(FaultInjection(begin, "client_away", (client,), stages))
     return absences
 
 
@@ -143,7 +143,7 @@ def enlarge(random: Random, moves: Iterable[Move], sizes: tuple[int, ...]) -> li
                 replace(item, payload_bytes=random.choice(sizes)) for item in move.contents
             ),
         )
-        if type(move) is Publishing
+        if type(move) is PublicationRun
         else move
         for move in moves
     ]

@@ -5,7 +5,7 @@ from random import Random
 
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.topology import Topology
-from brokerd.simulator.search.plan import Move
+from brokerd.simulator.search.moves import Move
 from brokerd.simulator.world.faults import Link
 
 

@@ -17,7 +17,8 @@ from brokerd.simulator.checks.limits import Chosen, draw_limits
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.search.plan import Broken, Failing, Move, Plan
+from brokerd.simulator.search.moves import FaultInjection, Move
+from brokerd.simulator.search.plan import BrokenLink, Plan
 from brokerd.simulator.search.planning.clients import (
     draw_absences,
     draw_consumers,
@@ -130,7 +131,7 @@ def draw_plan(
         heal = _draw_steps(draft, kinds if faults else (), late)
     else:
         heal = _draw_instants(draft, kinds if faults else (), late)
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[BrokenLink, ...] = ()
     end = heal
     if (
         faults
@@ -165,7 +166,7 @@ def draw_plan(
     lost = draw_lost(Random(f"lost {seed}"), planning, draft, heal) if faults else []
     restored = Random(f"restored {seed}")
     trouble += draw_restored(restored, planning, draft, heal) if faults else []
-    gone = [name for move in lost if type(move) is Failing for name in move.on]
+    gone = [name for move in lost if type(move) is FaultInjection for name in move.on]
     plan = Plan(
         protocol=protocol,
         topology=topology,

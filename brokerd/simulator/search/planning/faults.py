@@ -11,15 +11,10 @@ from typing import Final
 
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.search.campaign import Setting
-from brokerd.simulator.search.plan import (
-    BROKEN_FOR_EVER,
-    Broken,
-    Changing,
-    Failing,
-    Move,
-    home_of,
-)
+from brokerd.simulator.search.moves import FaultInjection, Move, RoleChange
+from brokerd.simulator.search.plan import BROKEN_FOR_EVER, BrokenLink
 from brokerd.simulator.search.planning.draft import Draft
+from brokerd.simulator.world.client_mobility import home_of
 from brokerd.simulator.world.faults import (
     BROKER_KINDS,
     COPY,
@@ -56,12 +51,12 @@ def draw_kinds(random: Random, flaps: bool, setting: Setting | None) -> tuple[st
     return kinds or ("cut", "kill")
 
 
-def draw_broken(draft: Draft) -> tuple[Broken, ...]:
+def draw_broken(draft: Draft) -> tuple[BrokenLink, ...]:
     random = draft.random
     broken = {}
     for _ in range(random.randrange(1, draft.tolerated + 2)):
         a, b = _draw_link(draft)
-        broken[min(a, b), max(a, b)] = Broken(random.choice(BROKEN_FOR_EVER), a, b)
+        broken[min(a, b), max(a, b)] = BrokenLink(random.choice(BROKEN_FOR_EVER), a, b)
     return tuple(broken.values())
 
 
@@ -79,7 +74,7 @@ def draw_partitions(random: Random, draft: Draft, heal: int) -> list[Move]:
         until = begin + 1 + int(random.expovariate(1 / mean))
         a, b = (draft.topology.brokers[end] for end in random.choice(draft.topology.links))
         stages = (until,) if until < heal else ()
-        partitions.append(Failing(begin, PARTITION, (a, b), stages))
+        partitions.append(FaultInjection(begin, PARTITION, (a, b), stages))
     return partitions
 
 
@@ -99,7 +94,7 @@ def draw_loss(
         return []
     begin = random.randrange(heal)
     stages = sorted(random.randrange(begin, heal) for _ in range(2))
-    return [Failing(begin, KILL_FOR_GOOD, (random.choice(leaving),), tuple(stages))]
+    return [FaultInjection(begin, KILL_FOR_GOOD, (random.choice(leaving),), tuple(stages))]
 
 
 def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: int) -> list[Move]:
@@ -107,7 +102,7 @@ def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: in
     if draft.adversarial or random.random() < 0.5:
         return []
     lost = planning.lost(random, draft.topology)
-    return [Failing(random.randrange(heal), LOST, together) for together in lost]
+    return [FaultInjection(random.randrange(heal), LOST, together) for together in lost]
 
 
 def draw_restored(
@@ -122,7 +117,7 @@ def draw_restored(
     mean = 100 if draft.adversarial else (10_000 if draft.long else 400) * MILLISECOND_NS
     restored = killed + 1 + int(random.expovariate(1 / mean))
     stages = (killed, restored) if restored < heal else (killed,)
-    return [Failing(copied, RESTORED, (broker, how), stages)]
+    return [FaultInjection(copied, RESTORED, (broker, how), stages)]
 
 
 def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]:
@@ -135,7 +130,7 @@ def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]
         return []
     repeats: list[Move] = []
     for move in moves:
-        if type(move) is not Failing or move.kind in (LOST, OLD_MESSAGE):
+        if type(move) is not FaultInjection or move.kind in (LOST, OLD_MESSAGE):
             continue
         if random.random() < 0.5 or len(move.stages) < STAGES[move.kind] - 1:
             continue
@@ -170,7 +165,7 @@ def draw_slowed(random: Random, brokers: Sequence[str], draft: Draft, heal: int)
             for step in range(steps if number in (a, b) else 0):
                 when, delay_ms = begin + step * SLOWED_STEP_NS, (step + 1) * SLOWED_STEP_MS
                 if when < until:
-                    moves.append(Failing(when, "delay", (*ends, str(delay_ms)), stages))
+                    moves.append(FaultInjection(when, "delay", (*ends, str(delay_ms)), stages))
     return moves
 
 
@@ -181,7 +176,7 @@ def draw_roles(
     roles = planning.roles(random, draft.topology)
     times = sorted(random.randrange(heal) for _ in roles)
     return [
-        Changing(when, broker, role)
+        RoleChange(when, broker, role)
         for when, (broker, role) in zip(times, roles, strict=True)
         if broker not in lost
     ]
@@ -215,9 +210,9 @@ def fail(draft: Draft, kinds: tuple[str, ...], when: int, end: int) -> None:
     else:
         on = _draw_client(draft, kind, when)
     if on is not None:
-        draft.moves.append(Failing(when, kind, on, tuple(at for at in stages if at < end)))
+        draft.moves.append(FaultInjection(when, kind, on, tuple(at for at in stages if at < end)))
     if draft.keeps_old_messages and random.random() < 0.7:
-        draft.moves.append(Failing(when, OLD_MESSAGE, (str(random.randrange(1_000_000)),)))
+        draft.moves.append(FaultInjection(when, OLD_MESSAGE, (str(random.randrange(1_000_000)),)))
 
 
 def _slow_down_a_client_of(draft: Draft, broker: str, when: int, until: int) -> None:
@@ -228,7 +223,7 @@ def _slow_down_a_client_of(draft: Draft, broker: str, when: int, until: int) -> 
         length = 60 if draft.adversarial else 300 * MILLISECOND_NS
         before = max(0, when - draft.random.randrange(length))
         client = draft.random.choice(here)
-        draft.moves.append(Failing(before, "slow_client", (client, "400"), (until,)))
+        draft.moves.append(FaultInjection(before, "slow_client", (client, "400"), (until,)))
 
 
 def _draw_broker(draft: Draft, failed: list[int | Link], until: int) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from brokerd.model.predicate import Scalar
-from brokerd.simulator.search.plan import Move, Publishing, Subscribing
+from brokerd.simulator.search.moves import Move, PublicationRun, SubscriptionRequest
 
 LETTERS: Final = "abcd"
 ALIKE: Final[tuple[tuple[Scalar, ...], ...]] = (
@@ -43,10 +43,10 @@ def draw_alike(random: Random, moves: Iterable[Move]) -> list[Move]:
         )
 
     def changed(move: Move) -> Move:
-        if type(move) is Publishing:
+        if type(move) is PublicationRun:
             contents = [replace(each, kind=drawn(each.kind)) for each in move.contents]
             return replace(move, contents=tuple(contents))
-        if type(move) is Subscribing:
+        if type(move) is SubscriptionRequest:
             predicate = _LETTER.sub(lambda found: predicate_value(drawn(found[1])), move.predicate)
             return replace(move, predicate=predicate)
         return move

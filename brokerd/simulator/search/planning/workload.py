@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from random import Random
 
 from brokerd.simulator.checks.planning import ProtocolPlanning
-from brokerd.simulator.search.plan import (
+from brokerd.simulator.search.moves import (
+    BrokerDeparture,
+    BrokerJoin,
     Contents,
-    Departing,
-    Ending,
-    Joining,
-    Leaving,
+    Detachment,
     Move,
-    Moving,
-    Publishing,
-    Reattaching,
-    Subscribing,
+    PublicationRun,
+    Reattachment,
+    Relocation,
+    SubscriptionEnd,
+    SubscriptionRequest,
 )
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.units import MILLISECOND_NS
@@ -40,7 +40,7 @@ PREDICATES = (
 def publish_runs(draft: Draft, whens: list[tuple[int, str]], most: int = MOST_PUBLICATIONS) -> None:
     random = draft.random
     longest = 1 if draft.flaps else random.choice((1, 3, 8))
-    count = sum(len(move.contents) for move in draft.moves if type(move) is Publishing)
+    count = sum(len(move.contents) for move in draft.moves if type(move) is PublicationRun)
     for when, publisher in whens:
         if count >= most:
             return
@@ -53,7 +53,7 @@ def publish_runs(draft: Draft, whens: list[tuple[int, str]], most: int = MOST_PU
             for _ in range(random.randrange(1, longest + 1))
         )
         count += len(contents)
-        draft.moves.append(Publishing(when, publisher, contents))
+        draft.moves.append(PublicationRun(when, publisher, contents))
 
 
 def subscribe(draft: Draft, when: int) -> None:
@@ -65,7 +65,7 @@ def subscribe(draft: Draft, when: int) -> None:
     else:
         client = f"s{len(subscribers) + 1}-{random.choice(draft.homes)}"
     draft.clients[client] = min(when, draft.clients.get(client, when))
-    draft.moves.append(Subscribing(when, client, random.choice(PREDICATES)))
+    draft.moves.append(SubscriptionRequest(when, client, random.choice(PREDICATES)))
 
 
 def draw_ends(random: Random, draft: Draft, end: int) -> list[Move]:
@@ -74,33 +74,33 @@ def draw_ends(random: Random, draft: Draft, end: int) -> list[Move]:
     if random.random() < 0.5 and not draft.hours:
         return ends
     share = random.choice((0.2, 0.5, 0.8))
-    subscribing = [move for move in draft.moves if type(move) is Subscribing]
+    subscribing = [move for move in draft.moves if type(move) is SubscriptionRequest]
     subscribing.sort(key=lambda move: move.when)
     numbers: dict[str, int] = {}
     for move in subscribing:
         numbers[move.client] = number = numbers.get(move.client, 0) + 1
         if random.random() < share and move.when + 1 < end:
-            ends.append(Ending(random.randrange(move.when + 1, end), move.client, number))
+            ends.append(SubscriptionEnd(random.randrange(move.when + 1, end), move.client, number))
     last = {move.client: move.when for move in subscribing}
     for client, when in last.items():
         if random.random() < share / 4 and when + 1 < end:
-            ends.append(Leaving(random.randrange(when + 1, end), client))
+            ends.append(Detachment(random.randrange(when + 1, end), client))
     return ends
 
 
 def draw_mobility(random: Random, draft: Draft, heal: int, *, members_change: bool) -> list[Move]:
     """Draw moves of clients and, if the protocol permits them, joins and departures of brokers.
 
-    Joining brokers have clients of their own, except some brokers that depart.
+    BrokerJoin brokers have clients of their own, except some brokers that depart.
     """
     moves: list[Move] = []
     brokers = list(draft.homes)
     joining = random.randrange(3) if members_change else 0
     for number in range(1, joining + 1):
         name, when = f"n{number}", random.randrange(heal)
-        moves.append(Joining(when, name, random.choice(brokers)))
+        moves.append(BrokerJoin(when, name, random.choice(brokers)))
         if random.random() < 0.3:
-            moves.append(Departing(random.randrange(when, heal), name))
+            moves.append(BrokerDeparture(random.randrange(when, heal), name))
             continue
         brokers.append(name)
         moves += _clients_at(random, number, name, when, heal)
@@ -109,17 +109,19 @@ def draw_mobility(random: Random, draft: Draft, heal: int, *, members_change: bo
         for _ in range(4):
             if random.random() < share and since < heal:
                 since = random.randrange(since, heal)
-                moves.append(Moving(since, client, random.choice(brokers)))
+                moves.append(Relocation(since, client, random.choice(brokers)))
     return moves
 
 
 def _clients_at(random: Random, number: int, name: str, when: int, heal: int) -> list[Move]:
     """Draw a subscriber and a publisher at a joining broker."""
     predicate = random.choice(PREDICATES)
-    moves: list[Move] = [Subscribing(random.randrange(when, heal), f"t{number}-{name}", predicate)]
+    moves: list[Move] = [
+        SubscriptionRequest(random.randrange(when, heal), f"t{number}-{name}", predicate)
+    ]
     for _ in range(random.randrange(1, 6)):
         contents = (Contents(random.choice("abcd"), random.choice((10, 40, 60, 90)), 3),)
-        moves.append(Publishing(random.randrange(when, heal), f"q{number}-{name}", contents))
+        moves.append(PublicationRun(random.randrange(when, heal), f"q{number}-{name}", contents))
     return moves
 
 
@@ -141,17 +143,17 @@ def draw_newcomers(
     newcomers = planning.newcomers(random, draft.topology, lost)
     for number, (name, (at, *further)) in enumerate(newcomers, 1):
         when = random.randrange(heal)
-        moves.append(Joining(when, name, at, tuple(further)))
+        moves.append(BrokerJoin(when, name, at, tuple(further)))
         if random.random() < 0.5:
             moves += _clients_at(random, number, name, when, heal)
             continue
         leaves = random.randrange(when, heal)
-        moves.append(Departing(leaves, name))
+        moves.append(BrokerDeparture(leaves, name))
         if clients_roam and draft.clients and when < leaves:
             client = random.choice([*draft.clients])
             comes = random.randrange(when, leaves)
-            moves.append(Reattaching(comes, client, name))
-            moves.append(Reattaching(random.randrange(comes, leaves), client, at))
+            moves.append(Reattachment(comes, client, name))
+            moves.append(Reattachment(random.randrange(comes, leaves), client, at))
     return moves
 
 
@@ -167,5 +169,5 @@ def draw_reattaching(random: Random, draft: Draft, heal: int) -> list[Move]:
             if since < heal and random.random() < share:
                 last = min(heal, since + soon) if random.random() < 0.3 else heal
                 since = random.randrange(since, last)
-                moves.append(Reattaching(since, client, random.choice(draft.homes)))
+                moves.append(Reattachment(since, client, random.choice(draft.homes)))
     return moves
