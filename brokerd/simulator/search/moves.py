@@ -103,11 +103,12 @@ class Move(ABC):
         """The brokers without which a plan cannot have the move."""
 
     @abstractmethod
-    def without_broker(self, name: str, heir: str) -> Self | None:
+    def without_broker(self, name: str, neighbour: str) -> Self | None:
         """Return the move in a plan without a broker; None if the move is left out.
 
         Args:
-            heir: the neighbour that receives the broker's clients; "" if the clients are left out.
+            name: the broker.
+            neighbour: the broker that receives the clients; "" if the clients are left out.
         """
 
 
@@ -121,10 +122,10 @@ class ClientAction(Move):
     def brokers(self) -> set[str]:
         return {home_of(self.client)}
 
-    def without_broker(self, name: str, heir: str) -> Self | None:
-        if name in self.brokers and not heir:
+    def without_broker(self, name: str, neighbour: str) -> Self | None:
+        if name in self.brokers and not neighbour:
             return None
-        return replace(self, client=client_at_heir(self.client, name, heir))
+        return replace(self, client=client_at_neighbour(self.client, name, neighbour))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,11 @@ class BrokerSwitch(ClientAction):
     def brokers(self) -> set[str]:
         return {home_of(self.client), self.to}
 
-    def without_broker(self, name: str, heir: str) -> Self | None:
-        if name in self.brokers and not heir:
+    def without_broker(self, name: str, neighbour: str) -> Self | None:
+        if name in self.brokers and not neighbour:
             return None
-        client = client_at_heir(self.client, name, heir)
-        return replace(self, client=client, to=heir if self.to == name else self.to)
+        client = client_at_neighbour(self.client, name, neighbour)
+        return replace(self, client=client, to=neighbour if self.to == name else self.to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,12 +381,12 @@ class BrokerJoin(Move):
     def brokers(self) -> set[str]:
         return {*self.near}
 
-    def without_broker(self, name: str, heir: str) -> Self | None:
+    def without_broker(self, name: str, neighbour: str) -> Self | None:
         if name not in self.near:
             return self
-        if not heir:
+        if not neighbour:
             return None
-        at, *further = dict.fromkeys(heir if each == name else each for each in self.near)
+        at, *further = dict.fromkeys(neighbour if each == name else each for each in self.near)
         return replace(self, at=at, further=tuple(further))
 
 
@@ -410,7 +411,7 @@ class BrokerDeparture(Move):
     def brokers(self) -> set[str]:
         return {self.broker}
 
-    def without_broker(self, name: str, heir: str) -> Self | None:
+    def without_broker(self, name: str, neighbour: str) -> Self | None:
         return None if name == self.broker else self
 
 
@@ -440,7 +441,7 @@ class RoleChange(Move):
     def brokers(self) -> set[str]:
         return {self.broker}
 
-    def without_broker(self, name: str, heir: str) -> Self | None:
+    def without_broker(self, name: str, neighbour: str) -> Self | None:
         return None if name == self.broker else self
 
 
@@ -478,14 +479,16 @@ class FaultInjection(Move):
     def brokers(self) -> set[str]:
         return set()
 
-    def without_broker(self, name: str, heir: str) -> Self | None:
+    def without_broker(self, name: str, neighbour: str) -> Self | None:
         on = self._elements
         if name not in on and not any(home_of(word) == name for word in on):
             return self
-        if not heir or {name, heir} <= set(on):
+        if not neighbour or {name, neighbour} <= set(on):
             return None
-        renamed = tuple(heir if word == name else client_at_heir(word, name, heir) for word in on)
-        return replace(self, on=renamed + self.on[len(on) :])
+        renamed = (
+            neighbour if word == name else client_at_neighbour(word, name, neighbour) for word in on
+        )
+        return replace(self, on=(*renamed, *self.on[len(on) :]))
 
     @property
     def _elements(self) -> tuple[str, ...]:
@@ -520,7 +523,7 @@ class LaneChoice(Move):
     def brokers(self) -> set[str]:
         return set()
 
-    def without_broker(self, name: str, heir: str) -> Self | None:
+    def without_broker(self, name: str, neighbour: str) -> Self | None:
         return None  # lanes have numbers of brokers, which change
 
 
@@ -544,9 +547,9 @@ MOVES: dict[str, type[Move]] = {
 """All classes of moves by verb. Shrinking leaves out the last classes first."""
 
 
-def client_at_heir(client: str, name: str, heir: str) -> str:
-    """Return a client's name; clients of a broker are at its heir."""
-    return f"{client.partition('-')[0]}-{heir}" if home_of(client) == name else client
+def client_at_neighbour(client: str, name: str, neighbour: str) -> str:
+    """Return the name of a client, at the neighbour if the client was at the broker `name`."""
+    return f"{client.partition('-')[0]}-{neighbour}" if home_of(client) == name else client
 
 
 @lru_cache(maxsize=256, typed=True)

@@ -21,7 +21,7 @@ from brokerd.simulator.search.moves import (
     Move,
     PublicationRun,
     SubscriptionRequest,
-    client_at_heir,
+    client_at_neighbour,
 )
 from brokerd.simulator.search.plan import Plan, make_topology, write_plan
 from brokerd.simulator.search.seed_report import SeedReport
@@ -303,43 +303,45 @@ def _without_broker(plan: Plan, name: str) -> Iterator[Plan]:
         for a, b in topology.links
         if number in (a, b)
     ]  # fmt: skip
-    heir = neighbours[0]
-    smaller = _contracted(topology, name, heir)
+    neighbour = neighbours[0]
+    smaller = _contracted(topology, name, neighbour)
     yield _renamed(plan, smaller, name, "")
-    yield _renamed(plan, smaller, name, heir)
+    yield _renamed(plan, smaller, name, neighbour)
 
 
-def _contracted(topology: Topology, name: str, heir: str) -> Topology:
+def _contracted(topology: Topology, name: str, neighbour: str) -> Topology:
     names = topology.brokers
     links = []
     for pair in topology.links:
-        a, b = (heir if names[end] == name else names[end] for end in pair)
+        a, b = (neighbour if names[end] == name else names[end] for end in pair)
         if a != b:
             links.append((a, b))
     brokers = [broker for broker in names if broker != name]
     return make_topology(brokers, links, topology.delta)
 
 
-def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
-    """Return the plan on the smaller topology; without an heir, without the broker's moves."""
-    renamed = (move.without_broker(name, heir) for move in plan.moves)
+def _renamed(plan: Plan, topology: Topology, name: str, neighbour: str) -> Plan:
+    """Return the plan on the smaller topology; without a neighbour, without the broker's moves."""
+    renamed = (move.without_broker(name, neighbour) for move in plan.moves)
     moves = [move for move in renamed if move is not None]
     broken = tuple(
         item if name not in (item.a, item.b) else replace(
-            item, a=heir if item.a == name else item.a, b=heir if item.b == name else item.b
+            item,
+            a=neighbour if item.a == name else item.a,
+            b=neighbour if item.b == name else item.b,
         )
         for item in plan.broken
-        if name not in (item.a, item.b) or (heir and heir not in (item.a, item.b))
+        if name not in (item.a, item.b) or (neighbour and neighbour not in (item.a, item.b))
     )  # fmt: skip
     publishers = tuple(
-        client_at_heir(publisher, name, heir)
+        client_at_neighbour(publisher, name, neighbour)
         for publisher in plan.publishers
-        if home_of(publisher) != name or heir
+        if home_of(publisher) != name or neighbour
     )  # fmt: skip
     consumers = tuple(
-        (client_at_heir(consumer, name, heir), uncommitted)
+        (client_at_neighbour(consumer, name, neighbour), uncommitted)
         for consumer, uncommitted in plan.consumers
-        if home_of(consumer) != name or heir
+        if home_of(consumer) != name or neighbour
     )
     smaller = replace(
         plan,
