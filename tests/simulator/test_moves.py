@@ -3,15 +3,12 @@
 import pytest
 
 from brokerd.simulator.search.moves import MOVES, Move
-from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.plan_scope import PlanError, PlanScope
-from brokerd.simulator.search.swarm import PlanRun
 
 LINES = {
     "publish": 's1-b2 a,10,3 true,40,0 "1",40,0',
     "subscribe": "s1-b2 kind = 'a'  and price < 30",
     "unsubscribe": "s1-b2 1",
-    "exchange": "s1-b2 1 kind = 'b'",
     "detach": "s1-b2",
     "forget": "s1-b2 99",
     "reattach": "s1-b2 b3",
@@ -26,7 +23,6 @@ AT_THE_NEIGHBOUR = {
     "publish": 's1-b1 a,10,3 true,40,0 "1",40,0',
     "subscribe": "s1-b1 kind = 'a'  and price < 30",
     "unsubscribe": "s1-b1 1",
-    "exchange": "s1-b1 1 kind = 'b'",
     "detach": "s1-b1",
     "forget": "s1-b1 99",
     "reattach": "s1-b1 b3",
@@ -77,22 +73,3 @@ def test_without_a_broker_its_moves_are_left_out_or_happen_at_the_neighbour(verb
 def test_without_another_broker_a_move_stays_as_it_is(verb: str) -> None:
     move, _ = _read(verb)
     assert move.without_broker("b1", "b2") == move
-
-
-def test_a_client_exchanges_a_subscription_for_another() -> None:
-    lines = """simulation timed
-        protocol delta_tree delta=1
-        brokers b1 b2
-        links b1-b2
-        limits failed=1 links=1
-        chance 7
-        publisher p0-b1
-        at 0.1 subscribe s1-b2 kind = 'a'
-        at 0.5 exchange s1-b2 1 kind = 'b'
-        at 1.0 publish p0-b1 a,10,3 b,10,3 b,40,3
-        heal 2
-        end 2"""
-    report = PlanRun(read_plan("\n".join(map(str.strip, lines.splitlines())))).report(-1, "")
-    assert not report.violations, report.in_words()
-    assert report.counters["subscriptions_exchanged"] == 1
-    assert report.counters["deliveries"] == 2

@@ -8,7 +8,6 @@ the shrinking of plans use the table only.
                                          a kind other than letters is in JSON: true, 1, "1"
     at 0.25 subscribe s1-b3 kind = 'a'
     at 0.28 unsubscribe s1-b3 1          the client's first subscription
-    at 0.28 exchange s1-b3 1 kind = 'b'  the first subscription ends, and another begins
     at 0.29 detach s1-b3                 the client detaches for good
     at 0.29 forget s2-b3 1               the process restarts without memory, and repeats the
                                          request for its first subscription only
@@ -259,34 +258,6 @@ class SubscriptionEnd(ClientAction):
         if client is not None and self.number in client.core.subscriptions:
             context.counts[self.counter] += 1
             context.cluster.unsubscribe(name, self.number)
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionExchange(ClientAction):
-    """The end of a client's subscription and the next request at the same instant."""
-
-    verb = "exchange"
-    counter = "subscriptions_exchanged"
-    number: int
-    predicate: str
-
-    @classmethod
-    def read(cls, when: int, text: str, scope: PlanScope) -> Self:
-        client, number, predicate = text.split(None, 2)
-        return cls(when, scope.client(client), int(number), predicate)
-
-    def write(self, scope: PlanScope) -> str:
-        return f"{self.client} {self.number} {self.predicate}"
-
-    def apply(self, context: MoveContext) -> None:
-        if context.mobility.holds(self.client, self.apply, context):
-            return
-        name = context.mobility.now(self.client)
-        client = context.cluster.clients.get(name)
-        if client is not None and self.number in client.core.subscriptions:
-            context.counts[self.counter] += 1
-            context.cluster.unsubscribe(name, self.number)
-            context.cluster.subscribe(home_of(name), self.predicate, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,7 +533,6 @@ MOVES: dict[str, type[Move]] = {
         PublicationRun,
         SubscriptionRequest,
         SubscriptionEnd,
-        SubscriptionExchange,
         Detachment,
         MemoryLoss,
         Reattachment,
