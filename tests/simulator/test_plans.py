@@ -30,6 +30,12 @@ def test_a_plan_is_what_its_text_says(seed: int) -> None:
     assert read_plan(write_plan(plan, ["A story."])) == plan
 
 
+@pytest.mark.parametrize("seed", [3, 13, 19])
+def test_a_move_may_name_a_broker_that_joins_later(seed: int) -> None:
+    plan = plan_of(seed, "delta_tree", SwarmOptions(moves=True))
+    assert read_plan(write_plan(plan)) == plan
+
+
 @pytest.mark.parametrize("seed", [4, 5])
 def test_a_plan_from_its_text_goes_as_its_seed(seed: int) -> None:
     plan = read_plan(write_plan(plan_of(seed, "delta_tree")))

@@ -363,7 +363,6 @@ class BrokerJoin(Move):
     def read(cls, when: int, text: str, scope: PlanScope) -> Self:
         broker, *near = text.split()
         at, *further = map(scope.broker, near)
-        scope.joining.append(broker)
         return cls(when, broker, at, tuple(further))
 
     def write(self, scope: PlanScope) -> str:

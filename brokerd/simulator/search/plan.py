@@ -271,8 +271,9 @@ def read_plan(text: str) -> Plan:
     Raises:
         PlanError: names the line, the mistake, and the valid words.
     """
-    reader = _Reader()
-    for number, line in enumerate(text.splitlines(), 1):
+    lines = text.splitlines()
+    reader = _Reader(joining=_joining(lines))
+    for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
@@ -280,6 +281,16 @@ def read_plan(text: str) -> Plan:
         except (ConfigError, ValueError, IndexError) as error:
             raise PlanError(f"line {number}, {line!r}: {error}") from error
     return reader.plan()
+
+
+def _joining(lines: list[str]) -> list[str]:
+    """Return the brokers that join; a move may name a broker before its join, without effect."""
+    words = [line.split() for line in lines]
+    return [
+        each[3]
+        for each in words
+        if each[:1] == ["at"] and each[2:3] == [BrokerJoin.verb] and each[3:]
+    ]
 
 
 @dataclass(slots=True)
