@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pubsubctl.errors import UserError
+from pubsubctl.hosts.ssh.client_config import ClientConfig
 from pubsubctl.hosts.ssh.line import Hop
 from pubsubctl.hosts.ssh.user_config import UserConfig
 from pubsubctl.inventory.importers.ansible import read_ansible
@@ -324,6 +325,24 @@ def test_a_loop_of_jumps_is_refused_for_its_hosts(tmp_path: Path) -> None:
     assert [host.name for host in imported(tmp_path, found, skip_unusable=True).hosts] == ["m1"]
 
 
+@pytest.mark.parametrize(
+    "jump", ["a,a", "a,b,c,d,e,f,g,h,i", "b,deep"], ids=["twice", "nine", "twice-below"]
+)
+def test_a_route_that_no_inventory_may_have_is_refused_for_its_host(
+    tmp_path: Path, jump: str
+) -> None:
+    text = (
+        f"Host n1\n ProxyJump {jump}\nHost b\n ProxyJump deep\nHost deep\n User x\n"
+        "Host m1\n User x\n"
+    )
+    found = read_ssh_config(text, Path("config"))
+    (problem,) = refusal(found)
+    assert problem.startswith("config: host 'n1': jump = ")
+    names = [host.name for host in imported(tmp_path, found, skip_unusable=True).hosts]
+    assert "m1" in names
+    assert "n1" not in names
+
+
 def test_a_gateway_without_a_user_does_not_get_that_of_the_hosts(tmp_path: Path) -> None:
     text = (
         "Host gw\n HostName gw.lab\nHost n1 n2\n User lab\n IdentityFile ~/.ssh/l\n ProxyJump gw\n"
@@ -447,6 +466,32 @@ def test_the_users_own_configuration_is_resolved_alike(tmp_path: Path) -> None:
     n2 = config.settled(inventory.host("n2"))
     (name,) = n2.jump
     assert (config.gateways[name].address, config.gateways[name].user) == ("outer", "them")
+
+
+@real_ssh
+def test_included_files_are_evaluated_as_by_ssh(tmp_path: Path) -> None:
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    (folder / "a.conf").write_text("User a\nHost n2\n  Port 5\nMatch host n*\n  IdentityFile ~/a\n")
+    (folder / "b.conf").write_text(f"Host n*\n  Port 6\n  Include {folder}/c\nHost m1\n  User b\n")
+    (folder / "c").write_text("HostName c.%h\nMatch originalhost n3\n  HostName d\n")
+    text = (
+        f"Host n1 n2\n  Include {folder}/*.conf\n  ProxyJump gw\nInclude {folder}/b.conf\n"
+        f"Host n3 m1\n  User late\nMatch host c.n3\n  Include {folder}/a.conf\n"
+    )
+    path = tmp_path / "config"
+    path.write_text(text)
+    config = ClientConfig(text, path)
+    assert config.names() == ["n1", "n2", "n3", "m1"]
+    for name in config.names():
+        wanted, settings = by_ssh(path, name), config.settings(name)
+        assert settings.hostname == wanted["hostname"][0]
+        assert (settings.port or 22) == int(wanted["port"][0])
+        assert (settings.user or getpass.getuser()) == wanted["user"][0]
+        keys = wanted["identityfile"] if settings.identities else []
+        assert list(settings.identities) == keys
+        jump = settings.proxy.text if settings.proxy else None
+        assert jump == wanted.get("proxyjump", [None])[0]
 
 
 @real_ssh

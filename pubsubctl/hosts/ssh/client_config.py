@@ -33,13 +33,17 @@ class ClientConfig:
         notes: content that is not taken over, and followed files, with their lines.
     """
 
-    def __init__(self, text: str, source: Path) -> None:
+    def __init__(self, text: str, source: Path, *, follow_all: bool = False) -> None:
         """
+        Args:
+            follow_all: follow Include to all folders, as ssh does.
+
         Raises:
             UserError: lines are malformed; names all.
         """
         self.notes: list[str] = []
         self._source = source
+        self._follow_all = follow_all
         self._folder = source.expanduser().parent.resolve()
         self._size_bytes = len(text)
         self._files = 1
@@ -49,7 +53,7 @@ class ClientConfig:
             raise UserError(*self._problems)
 
     def names(self) -> list[str]:
-        """Return all hosts that a Host line, or a Match line without negation, names in full."""
+        """Return all hosts that a Host line, or `Match originalhost`, names in full."""
         found: dict[str, None] = {}
         for line in _walk(self._lines):
             patterns: list[str] = []
@@ -57,7 +61,7 @@ class ClientConfig:
                 patterns = list(line.words)
             elif line.key == "match":
                 for negated, name, argument in split_criteria(line.text):
-                    if name in ("host", "originalhost") and not negated:
+                    if name == "originalhost" and not negated:
                         patterns += argument.split(",")
             found |= dict.fromkeys(p for p in patterns if p and not re.search(r"[*?!]", p))
         return list(found)
@@ -125,7 +129,9 @@ class ClientConfig:
             path = Path(pattern).expanduser()
             paths = sorted(glob.glob(str(path if path.is_absolute() else self._folder / path)))
             files = [Path(name) for name in paths]
-            outside = [f for f in files if not f.resolve().is_relative_to(self._folder)]
+            outside = not self._follow_all and any(
+                not file.resolve().is_relative_to(self._folder) for file in files
+            )
             if outside or not files:
                 why = "matches no file" if not files else f"leads out of {self._folder}"
                 self._note(

@@ -66,8 +66,8 @@ def _groups_of(text: str, source: Path) -> Groups:
     """Return the content, read as Ansible does: YAML first for names of YAML files, else INI."""
     if text.startswith("#!"):
         raise UserError(
-            f"{source}:1: {shown(text.splitlines()[0])}: a program, which is not run; import a "
-            "file with the inventory"
+            f"{source}:1: {shown(text.splitlines()[0])}: a program, which is not run; import "
+            "what `ansible-inventory -i FILE --list --yaml` writes"
         )
     readers: list[Callable[[str, Path], Groups]] = [read_ini]
     if source.suffix in _YAML_SUFFIXES:

@@ -16,6 +16,7 @@ from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.config_words import below_home
 from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.inventory.inventory_schema import (
+    MOST_GATEWAYS,
     NO_JUMP,
     SCHEMA,
     GatewayEntry,
@@ -104,10 +105,27 @@ class Found:
         """Add a host, or record why the host cannot be taken over."""
         try:
             _check_host(host)
+            self._check_route(host.variables.get("jump", []))
         except UserError as error:
             self.leave_out(entry, [f"{where}: {problem}" for problem in error.problems])
         else:
             self.hosts.append(host)
+
+    def _check_route(self, jump: list[str]) -> None:
+        """Refuse a route through a gateway twice, or through too many.
+
+        Raises:
+            UserError: the route is no route of an inventory.
+        """
+        route, first = list(jump), jump[0] if jump else ""
+        while first and len(route) <= MOST_GATEWAYS:
+            before = self.gateways[first].get("jump", [])
+            route, first = [*before, *route], before[0] if before else ""
+        text = ",".join(route)
+        if len(route) > MOST_GATEWAYS:
+            raise UserError(f"jump = {shown(text)}: more than {MOST_GATEWAYS} gateways")
+        if len(set(route)) < len(route):
+            raise UserError(f"jump = {shown(text)}: a gateway is there twice")
 
 
 def _check_host(host: FoundHost) -> None:
