@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import random
 import re
 import subprocess
 from pathlib import Path
@@ -18,7 +19,8 @@ from pubsubctl.inventory.importers.found import Found, inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 from pubsubctl.inventory.inventory import Inventory, load_inventory
 from tests.pubsubctl.conftest import Call
-from tests.pubsubctl.test_ssh_config_against_ssh import by_ssh, real_ssh
+from tests.pubsubctl.test_ansible_against_ansible import INVENTORIES
+from tests.pubsubctl.test_ssh_config_against_ssh import CONFIGURATIONS, by_ssh, real_ssh
 
 
 def imported(folder: Path, found: Found, *, skip_unusable: bool = False) -> Inventory:
@@ -269,7 +271,7 @@ def test_all_keys_are_kept_with_their_tokens_filled_in(
     text = "Host n1\n  IdentityFile ${NO_SUCH_VARIABLE}/a\n"
     (problem,) = refusal(read_ssh_config(text, Path("config")))
     assert problem.startswith("config:2: host 'n1': ")
-    assert "${NO_SUCH_VARIABLE} is not set" in problem
+    assert "'${NO_SUCH_VARIABLE}' is not set" in problem
 
 
 def test_a_command_of_match_decides_and_is_not_run(tmp_path: Path) -> None:
@@ -294,7 +296,8 @@ def test_files_of_the_same_folder_are_included(tmp_path: Path) -> None:
     (home / "conf.d" / "b").write_text("Host n2 n3\n  User b\n")
     (home / "conf.d" / "link").symlink_to(tmp_path / "outside")
     text = (
-        "Include conf.d/[ab]\nInclude ../outside\nInclude conf.d/link\nInclude none/*\n"
+        "Include conf.d/[ab]\nInclude /*/*/*/*/*/*\nInclude ../outside\n"
+        "Include conf.d/link\nInclude none/*\nInclude ~no-such-user/*\n"
         "Host n3\n  Include conf.d/c\nHost *\n  User last\n"
     )
     (home / "conf.d" / "c").write_text("Port 7\nHost n1\n  Port 9\n")
@@ -311,7 +314,7 @@ def test_files_of_the_same_folder_are_included(tmp_path: Path) -> None:
         "Include is followed: 'conf.d/[ab]'",
         "Include is followed: 'conf.d/c'",
     ]
-    assert len(left) == 4
+    assert len(left) == 6
     (home / "loop").write_text("Include loop\n")
     with pytest.raises(UserError, match="Include: more than 16 deep"):
         read_ssh_config("Include loop\nHost n1\n", home / "config")
@@ -434,6 +437,43 @@ def test_small_files_that_grow_are_bounded(tmp_path: Path) -> None:
     assert read_ssh_config(stars, tmp_path / "config").hosts[0].variables == {"port": 5}
     for text in ("[" * 5000, "-" * 5000 + "1", "(" * 30 + "1", "0x" + "f" * 4000):
         read_ansible(f"n1\n[all:vars]\nx={text}\n", tmp_path / "h")
+
+
+MUTATIONS = 400
+SEED = 20_261_128
+PIECES = ["%", "${", '"', "'", "#", "[", "]", ":", "=", "*", "!", "<<: *a", "&a ", "*a", "\n", " "]
+PIECES += ["{", "}", "%h", "-W", "-o", "`", "$(", "\x00", "\u202e", "0x", "~", "@", ",", "|"]
+
+
+@pytest.mark.parametrize("kind", ["ssh", "ansible"])
+def test_a_file_with_random_mistakes_is_read_or_refused(kind: str) -> None:
+    draw = random.Random(SEED)
+    commands = [f"Host n1\nProxyCommand ssh {arguments}\n" for arguments in GATEWAY_ARGUMENTS]
+    files = {
+        "ssh": [("config", text) for text in (*CONFIGURATIONS, *commands, BAD, ROWS)],
+        "ansible": [*INVENTORIES.items()],
+    }[kind]
+    for _ in range(MUTATIONS):
+        name, text = draw.choice(files)
+        for _ in range(draw.randint(1, 5)):
+            at = draw.randrange(len(text) + 1)
+            piece, cut = draw.choice(PIECES), draw.randint(1, 4)
+            text = (
+                text[:at] + piece + text[at:]
+                if draw.random() < 0.6
+                else text[:at] + text[at + cut :]
+            )
+        assert all(line.isprintable() for line in messages(kind, name, text)), (SEED, text)
+
+
+def messages(kind: str, name: str, text: str) -> list[str]:
+    reader = read_ssh_config if kind == "ssh" else read_ansible
+    try:
+        found = reader(text, Path(name))
+        inventory_text(found, "lab", Path(name), skip_unusable=True)
+    except UserError as error:
+        return list(error.problems)
+    return found.notes
 
 
 ROWS = """\

@@ -26,6 +26,7 @@ from pubsubctl.inventory.importers.found import (
     key_paths,
     our_name,
     placed,
+    printable_errors,
     settle_names,
 )
 
@@ -52,11 +53,12 @@ def read_ansible(text: str, source: Path) -> Found:
         UserError: the text is neither format, or is malformed; names line or host.
     """
     found = Found()
-    groups = _groups_of(text, source)
-    read_folders(groups, source)
-    for note in groups.notes:
-        found.note(note)
-    _take_over(groups, source, found)
+    with printable_errors():
+        groups = _groups_of(text, source)
+        read_folders(groups, source)
+        for note in groups.notes:
+            found.note(note)
+        _take_over(groups, source, found)
     if not any("brokers" in host.groups for host in found.hosts):
         found.note("no group is called brokers, so brokers go to all hosts; see help inventories")
     return found

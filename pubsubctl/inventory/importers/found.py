@@ -2,7 +2,8 @@
 
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -76,12 +77,13 @@ class Found:
 
     def note(self, text: str) -> None:
         """Add a note about skipped content, once."""
+        text = printable(text)
         if text not in self.notes:
             self.notes.append(text)
 
     def leave_out(self, entry: str, reasons: Iterable[str]) -> None:
         """Record an entry that cannot be taken over."""
-        self.unusable += [Unusable(entry, reason) for reason in reasons]
+        self.unusable += [Unusable(entry, printable(reason)) for reason in reasons]
 
     def add_gateway(
         self, wanted: str, entry: dict[str, Any], reserved: Iterable[str], where: str
@@ -217,6 +219,20 @@ def key_paths(paths: Iterable[str], source: Path, found: Found) -> str | list[st
             found.note(f"{source}: key {shown(path)} is a relative path; taken as {whole}")
         absolute[whole] = None
     return list(absolute) if len(absolute) > 1 else next(iter(absolute))
+
+
+def printable(text: str) -> str:
+    """Return a message in which characters that move the cursor are escaped."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+@contextmanager
+def printable_errors() -> Iterator[None]:
+    """Escape the messages of errors about the content of a file."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(*map(printable, error.problems)) from None
 
 
 def placed(problems: Iterable[str], source: Path) -> list[str]:
