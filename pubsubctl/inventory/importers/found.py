@@ -113,6 +113,17 @@ class Found:
         else:
             self.hosts.append(host)
 
+    def gateways_in_use(self) -> dict[str, dict[str, Any]]:
+        """Return the gateways on the routes of hosts, in the order of the file."""
+        wanted: set[str] = set()
+        open_ = [name for host in self.hosts for name in host.variables.get("jump", [])]
+        while open_:
+            name = open_.pop()
+            if name not in wanted:
+                wanted.add(name)
+                open_ += self.gateways[name].get("jump", [])
+        return {name: row for name, row in self.gateways.items() if name in wanted}
+
     def _check_route(self, jump: list[str]) -> None:
         """Refuse a route through a gateway twice, or through too many.
 
@@ -289,7 +300,7 @@ def inventory_text(found: Found, name: str, source: Path, *, skip_unusable: bool
             *_bounded([*unusable, *found.notes]),
         )
     hosts = [dict(host.variables) for host in found.hosts]
-    gateways = _gateways_in_use(found)
+    gateways = found.gateways_in_use()
     defaults = {
         key: hosts[0][key]
         for key in _COMMON
@@ -316,18 +327,6 @@ def _bounded(lines: list[str]) -> list[str]:
     if len(lines) <= MOST_PROBLEMS:
         return lines
     return [*lines[:MOST_PROBLEMS], f"and {len(lines) - MOST_PROBLEMS} more"]
-
-
-def _gateways_in_use(found: Found) -> dict[str, dict[str, Any]]:
-    """Return the gateways on the routes of hosts, in the order of the file."""
-    wanted: set[str] = set()
-    open_ = [name for host in found.hosts for name in host.variables.get("jump", [])]
-    while open_:
-        name = open_.pop()
-        if name not in wanted:
-            wanted.add(name)
-            open_ += found.gateways[name].get("jump", [])
-    return {name: row for name, row in found.gateways.items() if name in wanted}
 
 
 def _host_entry(host: FoundHost, variables: Mapping[str, Any]) -> dict[str, Any]:
