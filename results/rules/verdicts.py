@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from brokerd.model.fault_verbs import HOLDING_VERBS
 from results.rules.terms import (
     VIOLATIONS,
     Counts,
@@ -12,8 +13,6 @@ from results.rules.terms import (
     doubt,
 )
 from results.rules.words import announced_in_words, withheld_in_words
-
-_HOLDING = ("absorb", "send-omission")
 
 _LOSSES = (
     *("missing", "fence_missing", "left_out", "gap_not_permitted"),
@@ -99,7 +98,9 @@ def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:
 def doubts_about_recoveries(faults: Iterable[Fault], recoveries: Iterable[Recovery]) -> list[str]:
     """Return doubts about absorbs that put deliveries at risk, but report none absorbed."""
     idle = {
-        fault.fault_id: fault for fault in faults if fault.verb in _HOLDING and fault.absorbed == 0
+        fault.fault_id: fault
+        for fault in faults
+        if fault.verb in HOLDING_VERBS and fault.absorbed == 0
     }
     return [
         doubt(

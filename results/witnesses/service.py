@@ -5,9 +5,17 @@ Clients and the controller log the same events."""
 
 from collections.abc import Iterator, Sequence
 
+from brokerd.model.fault_verbs import (
+    BROKER_VERBS,
+    CRASH,
+    KILLING_VERBS,
+    ROAM,
+    SESSION_ENDING_VERBS,
+    STANDING_VERBS,
+)
 from results.rules.terms import NEVER_NS, STATE_LOST, doubt
 from results.witnesses.brokers import apart_ns, replacements
-from results.witnesses.faults import KILLS, faults_at
+from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULTS,
     WORKLOAD,
@@ -18,13 +26,6 @@ from results.witnesses.folder import (
 )
 from results.witnesses.rows import Rows
 
-_OF_BROKERS = (
-    *("absorb", "blackhole", "cut", "delay", "bandwidth"),
-    *("send-omission", "partition", "disk-full", "slow-fsync"),
-)
-"""Verbs of faults that a broker does to itself, and logs."""
-_OF_CLIENTS = ("client-disconnect", "client-crash", "client-roam")
-"""Verbs of faults that end a session."""
 _SLACK_NS = 500_000_000
 _LONG_SESSION_NS = 3_000_000_000
 _KILLED = "its process ended with -"
@@ -43,9 +44,9 @@ def doubts_about_service(folder: RunFolder, rows: Rows) -> Iterator[str]:
         return
     brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
     for row in folder.fault_rows:
-        if row["verb"] in _OF_BROKERS and (row.get("params") or {}).get("backend") != "nft":
+        if row["verb"] in BROKER_VERBS and (row.get("params") or {}).get("backend") != "nft":
             yield from _about_own_fault(folder, row, brokers)
-        if row["verb"] in _OF_CLIENTS:
+        if row["verb"] in SESSION_ENDING_VERBS:
             yield from _about_client_fault(folder, row)
     yield from _about_received(folder, rows, brokers)
     yield from _about_absences(folder)
@@ -156,7 +157,7 @@ def _about_ends(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     until_ns = NEVER_NS if drain is None else drain[0] - folder.origin_ns
     for line in process.lines("sessions.jsonl"):
         reason = str(line.get("reason"))
-        verbs = ("client-crash",) if reason.startswith(_KILLED) else ("client-roam",)
+        verbs = (CRASH,) if reason.startswith(_KILLED) else (ROAM,)
         at_ns = folder.timeline.moved(line["t_ns"], process.host)
         is_own = reason.startswith(_KILLED) or (reason == _CLOSED and at_ns < until_ns)
         if line["event"] != "down" or not is_own:
@@ -179,7 +180,7 @@ def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     name = f"{process.place}/events.jsonl"
     begun = [at_ns for at_ns, _ in _events(folder, process, "run_begun")]
     at_broker = faults_at(folder, process.name)
-    restarts = [row for row in at_broker if row["verb"] in ("restart", *KILLS)]
+    restarts = [row for row in at_broker if row["verb"] in ("restart", *KILLING_VERBS)]
     wanted = 1 + len(replacements(folder, process))
     if len(begun) > wanted and not restarts:
         yield doubt(
@@ -247,7 +248,7 @@ def _about_received(
     folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
 ) -> Iterator[str]:
     """Yield acknowledged publications that no broker received."""
-    stopped = any(row["verb"] in ("restart", *KILLS) for row in folder.fault_rows)
+    stopped = any(row["verb"] in ("restart", *KILLING_VERBS) for row in folder.fault_rows)
     stopped |= any(replacements(folder, process) for process in brokers)
     if stopped or folder.manifest.get("state") != "complete":
         return
@@ -265,7 +266,9 @@ def _about_received(
 def _about_deliveries(folder: RunFolder, rows: Rows, process: ProcessFolder) -> Iterator[str]:
     """Yield brokers that delivered less than their clients logged."""
     is_complete = folder.manifest.get("state") == "complete"
-    if not is_complete or any(row["verb"] != "freeze" for row in faults_at(folder, process.name)):
+    if not is_complete or any(
+        row["verb"] not in STANDING_VERBS for row in faults_at(folder, process.name)
+    ):
         return
     if any(
         line.get("reason") == STATE_LOST

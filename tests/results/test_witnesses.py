@@ -144,7 +144,7 @@ def test_a_sign_is_none_while_a_fault_explains_it_or_all_had_come(tmp_path: Path
 
 def test_the_whole_schema_is_asked_when_a_run_is_checked(tmp_path: Path) -> None:
     from pubsubctl.errors import IntegrityError as Unreadable
-    from pubsubctl.running.specification import check_specification
+    from pubsubctl.running.runs import check_specification
 
     (tmp_path / "spec").mkdir()
     path = tmp_path / "spec" / "workload.toml"

@@ -257,7 +257,7 @@ class SshConnections:
         if judgement.standing is Standing.UNKNOWN:
             return UnknownHostKey(
                 hop.name,
-                f"{shows}, which {file} does not know",
+                f"{shows}, which {file} does not have",
                 f"{trust} shows it and asks",
                 key.fingerprint,
             )
@@ -271,8 +271,8 @@ class SshConnections:
             )
         return ChangedHostKey(
             hop.name,
-            f"{shows}, but another one is known ({where}): the machine was set up anew, or "
-            "somebody answers in its place",
+            f"{shows}, but another one is known ({where}): the machine was reinstalled, or "
+            "another machine answers",
             f"if the change was meant, remove these lines and run {trust}",
             key.fingerprint,
             judgement.lines,
