@@ -297,7 +297,7 @@ def test_files_of_the_same_folder_are_included(tmp_path: Path) -> None:
     (home / "conf.d" / "link").symlink_to(tmp_path / "outside")
     text = (
         "Include conf.d/[ab]\nInclude /*/*/*/*/*/*\nInclude ../outside\n"
-        "Include conf.d/link\nInclude none/*\nInclude ~no-such-user/*\n"
+        "Include conf.d/link\nInclude none/*\nInclude ~no-such-user/*\nInclude conf.d/l*\n"
         "Host n3\n  Include conf.d/c\nHost *\n  User last\n"
     )
     (home / "conf.d" / "c").write_text("Port 7\nHost n1\n  Port 9\n")
@@ -314,7 +314,7 @@ def test_files_of_the_same_folder_are_included(tmp_path: Path) -> None:
         "Include is followed: 'conf.d/[ab]'",
         "Include is followed: 'conf.d/c'",
     ]
-    assert len(left) == 6
+    assert len(left) == 7
     (home / "loop").write_text("Include loop\n")
     with pytest.raises(UserError, match="Include: more than 16 deep"):
         read_ssh_config("Include loop\nHost n1\n", home / "config")
