@@ -22,6 +22,7 @@ BY_A_STORY = "M03-done-when-handed-out"
 """It takes a broker that dies after its ack and before its client's: few seeds have that."""
 BY_STORIES = (
     BY_A_STORY,
+    "own-streams-lose-without-a-gap",
     "one-member-for-all",
     "final-of-one-cell-told-to-another",
     "begins-untold",
