@@ -253,6 +253,8 @@ DOUBTS: Mapping[str, str] = {
     "had not arrived by then is not known to be lost",
     "outstanding": "{n:,} owed deliveries were outstanding when the drain ended: on a machine that "
     "is short of time they may have been late, and not lost",
+    "withheld_busy": "{n:,} publications were announced as withheld, and no fault was a reason for "
+    "it: on a machine that is short of time a broker may have been taken for a failed one",
     "silent_client": "{file}: the session of {client} with {broker} ended in silence, {s:.1f} s "
     "after the start of the measurement, and no fault was there",
     "silent_broker": "{file}: the session of {broker} with {peer} ended in silence, {s:.1f} s "
