@@ -13,6 +13,11 @@ from results.witnesses.folder import Line, ProcessFolder, RunFolder, span_of
 from results.witnesses.rows import Rows
 
 _SLACK_NS = 5_000_000
+_BREAKS = (
+    *("kill", "term", "host-loss", "freeze", "restart", "cut", "blackhole", "partition"),
+    *("absorb", "send-omission", "disk-full"),
+)
+"""Verbs of faults that keep publications from a subscriber, and do not only delay them."""
 
 
 def doubts_about_gaps(folder: RunFolder, rows: Rows) -> Iterator[str]:
@@ -68,7 +73,7 @@ def _losses(folder: RunFolder) -> Iterator[int]:
 def _broken(folder: RunFolder) -> Iterator[tuple[int, int]]:
     """Yield the times at which a broker or a link was down."""
     for row in folder.fault_rows:
-        span = None if str(row["verb"]).startswith("client-") else span_of(folder, row)
+        span = None if row["verb"] not in _BREAKS else span_of(folder, row)
         if span is not None:
             yield span
 
