@@ -192,7 +192,9 @@ CASES = {
         (EVIDENCE, gate_without_fault), "violation", "withheld_unjustified", gated=True
     ),
     "withheld and twice": Case(
-        (EVIDENCE, gate_without_fault, waited("s3", 0.7), twice), "violation", "duplicate",
+        (EVIDENCE, gate_without_fault, waited("s3", 0.7), twice),
+        "violation",
+        "duplicate",
         gated=True,
     ),
     "withheld and late": Case(

@@ -116,7 +116,7 @@ def test_whoever_lies_in_one_file_is_found_out(folders: dict[str, Path]) -> None
         if not any(LIES[name].says in each for each in said):
             wrong[name] = said
     assert wrong == {}
-    assert len(LIES) >= 75
+    assert len(LIES) >= 170
 
 
 @pytest.mark.parametrize("name", ["the_opening_fence_is_logged_later"])
@@ -220,6 +220,17 @@ NOTHING_RESTS_ON: dict[str, str] = {
     "raw/events.jsonl: direction": "for people",
     "raw/events.jsonl: client": "a bound only, of when a subscription was accepted",
     "raw/events.jsonl: peer": "of sessions between brokers: drawn, and counted",
+    "raw/events.jsonl: absorbed_publications": "a bound only, of what a fault log may say",
+    "raw/events.jsonl: absorbed_bytes": "a bound only, of what a fault log may say",
+    "raw/events.jsonl: absorbed_messages": "for people; publications and bytes are compared",
+    "raw/events.jsonl: dropped_frames": "for people",
+    "raw/events.jsonl: refused_connections": "for people",
+    "raw/events.jsonl: forwarded_since_applied": "for people; the evidence of the fault has it",
+    "raw/events.jsonl: sessions_down": "for people",
+    "raw/events.jsonl: limited_messages": "for people",
+    "raw/events.jsonl: written_bytes": "for people",
+    "raw/events.jsonl: refused_writes": "for people",
+    "raw/events.jsonl: slowed_writes": "for people",
     # Where brokers ran.
     "spec/placement.json": "the manifest's roles have it; only the loss of a machine needs it",
     "spec/placement.json: brokers": "the same",
