@@ -357,19 +357,29 @@ def _highest_of_homes(folder: RunFolder, rows: Rows) -> Counter[str]:
 def _lives(folder: RunFolder, process: ProcessFolder) -> Iterator[tuple[Sequence[Line], int, int]]:
     """Yield the statistics of each process of a broker, with the time without statistics after it.
 
-    The time after the last process is empty. Times are stamps of load generators.
+    The time ends when the broker was killed, or else with the start of the next process. There is
+    none after the last process. Times are stamps of the reference clock.
     """
+
+    def stamp(line: Line) -> int:
+        return folder.timeline.moved(line["t_ns"], process.host) + folder.origin_ns
+
     lines = process.lines("stats.jsonl")
-    begun = [
-        line["t_ns"] for line in process.lines("events.jsonl") if line.get("event") == "run_begun"
-    ]
-    ends = [*begun[1:], NEVER_NS]
+    events = process.lines("events.jsonl")
+    begun = [stamp(line) for line in events if line.get("event") == "run_begun"]
+    killed = sorted(
+        at_ns + folder.origin_ns
+        for row in faults_at(folder, process.name)
+        if row["verb"] in KILLS and (at_ns := stamp_of(folder, row, "observed")) is not None
+    )
     from_ns = 0
-    for end_ns in ends:
-        own = [line for line in lines if from_ns <= line["t_ns"] < end_ns]
-        last_ns = own[-1]["t_ns"] if own else from_ns
+    for end_ns in [*begun[1:], NEVER_NS]:
+        own = [line for line in lines if from_ns <= stamp(line) < end_ns]
+        last_ns = stamp(own[-1]) if own else from_ns
         if own or end_ns < NEVER_NS:
-            until_ns = last_ns if end_ns == NEVER_NS else end_ns + _SLACK_NS
+            over = [last_ns if end_ns == NEVER_NS else end_ns]
+            over += [at_ns for at_ns in killed if last_ns - _SLACK_NS <= at_ns <= end_ns]
+            until_ns = min(over) + _SLACK_NS * (end_ns < NEVER_NS)
             yield own or [{}], last_ns - _SLACK_NS, max(until_ns, last_ns - _SLACK_NS)
         from_ns = end_ns
 
