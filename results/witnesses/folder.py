@@ -245,8 +245,9 @@ class RunFolder:
         """True if a file is there that only runs of real processes leave."""
         journal = any(line.get("what") == "phase" for line in self.journal)
         left = any(process.has("exit.json") for process in self.processes)
-        named = any(self.has(name) for name in ("spec/cli.json", "spec/placement.json"))
-        return not self.is_simulated and (journal or left or named)
+        placed = bool(self.document("spec/placement.json").get("brokers"))
+        named = self.has("spec/cli.json")
+        return not self.is_simulated and (journal or left or placed or named)
 
     @property
     def is_of_processes(self) -> bool:
