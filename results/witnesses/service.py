@@ -72,7 +72,7 @@ def _about_own_fault(
     """Yield faults of a broker's own links that are not in the broker's events."""
     fault = str(row["fault_id"])
     for stage, event in (("applied", "fault_applied"), ("healed", "fault_healed")):
-        if stage == "healed" and row.get("healed_by") != "schedule":
+        if stage == "healed" and (row.get("healed_by") != "schedule" or _died_with_it(folder, row)):
             continue
         first_ns, last_ns = stamp_of(folder, row, stage, last=False), stamp_of(folder, row, stage)
         if first_ns is None or last_ns is None:
@@ -100,6 +100,19 @@ def _about_own_fault(
                     "sessions_apart", one=f"{process.place}/events.jsonl", other=FAULTS,
                     who=fault, event=stage, s=off_ns / 1e9,
                 )  # fmt: skip
+
+
+def _died_with_it(folder: RunFolder, row: Line) -> bool:
+    """Return True if the broker of a fault was killed before the fault was healed."""
+    applied_ns = stamp_of(folder, row, "applied", last=False)
+    return any(
+        other["verb"] in KILLS
+        and (killed_ns := stamp_of(folder, other, "applied")) is not None
+        and applied_ns is not None
+        and killed_ns >= applied_ns
+        for end in _ends_of(folder, str(row["target"]))
+        for other in faults_at(folder, end)
+    )
 
 
 def _about_absorbed(

@@ -27,7 +27,7 @@ from results.tables.seals import seal
 from results.witnesses.passage import separating
 from results.witnesses.promises import running_protocol
 from results.witnesses.summary import doubts_about_findings
-from tests.helpers.false_witnesses import LIES, SUBSCRIBERS
+from tests.helpers.false_witnesses import ABSORB, LIES, SUBSCRIBERS
 from tests.helpers.forged_runs import RunFolder
 from tests.helpers.mutations import sampled
 from tests.results.test_forged_runs import on_spark
@@ -79,6 +79,15 @@ def test_a_repeated_delivery_that_the_client_kept_back_is_no_contradiction(tmp_p
     seal(folder)
     assert judge_folder(folder).doubts == ()
     assert doubts_of_facts(folder) == ()
+
+
+def test_a_broker_that_was_killed_logs_no_heal_of_its_fault(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(HONEST, folder)
+    with RunFolder(folder).fault(ABSORB) as row:
+        row["healed_by"] = "schedule"
+    seal(folder)
+    assert not any("only the first has fault" in each for each in judge_folder(folder).doubts)
 
 
 def test_a_dead_server_of_several_keeps_no_brokers_apart() -> None:
