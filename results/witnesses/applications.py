@@ -1,8 +1,8 @@
-"""The databases of subscribers with processes of their own, and the log of their crashes.
+"""The databases of subscribers with own processes, and the log of crashes.
 
-Such a subscriber commits each delivery to its SQLite file. The load generator reads the commits and
-writes the records, so the file is a second witness of every delivery. The load generator logs each
-kill of the process, beside the end of its session and the fault.
+A subscriber with an own process commits every delivery to an SQLite file. The load generator reads
+the commits and writes the records, so the file is a second witness of every delivery. The load
+generator logs every kill of a process, beside the end of the session and the fault.
 """
 
 import shutil
@@ -28,7 +28,7 @@ from results.witnesses.rows import LaneRows, Rows
 
 _LARGEST_BYTES = 1 << 28
 _MOST_STEPS = 200_000
-"""Callbacks of SQLite, each after a thousand steps of its machine, until a file is given up."""
+"""Limit of callbacks by SQLite for a file, one callback per thousand steps."""
 _SLACK_NS = 1_000_000_000
 _KILLED = "its process ended with -"
 _ROWS = (
@@ -54,7 +54,7 @@ class _Committed:
     Attributes:
         lanes: number of rows, lowest and highest number, and number of distinct numbers, by source
             and incarnation.
-        gaps: source, incarnation, first and last number and reason of each gap.
+        gaps: source, incarnation, first and last number and reason of the gaps.
     """
 
     lanes: dict[_Source, tuple[int, int, int, int]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def doubts_about_applications(folder: RunFolder, rows: Rows) -> Iterator[str]:
 
 
 def _own_processes(folder: RunFolder) -> Iterator[str]:
-    """Yield the subscribers of the workload with processes of their own."""
+    """Yield the subscribers of the workload with own processes."""
     counts: Counter[str] = Counter()
     for entry in folder.workload.get("subscribers", ()):
         places = [entry["at"]] if isinstance(entry["at"], str) else entry["at"]
@@ -147,7 +147,7 @@ def _about_lanes(
 
 
 def _committed(folder: RunFolder, name: str) -> _Committed | None:
-    """Return what a database has; None if it cannot be read, which is noted as unreadable."""
+    """Return the content of a database; None for an unreadable file, after a note."""
     path = folder.path / name
     parts = [path.with_name(path.name + end) for end in ("", "-wal")]
     if sum(part.stat().st_size for part in parts if part.is_file()) > _LARGEST_BYTES:
@@ -187,7 +187,7 @@ def _read(path: Path, brokers: list[str]) -> _Committed:
 
 
 def _about_crashes(folder: RunFolder, process: ProcessFolder, own: set[str]) -> Iterator[str]:
-    """Yield kills that only one of three files has: crashes, sessions and faults."""
+    """Yield kills that are not in all three files: crashes, sessions and faults."""
     name = f"{process.place}/crashes.jsonl"
     kills = [
         (str(line["client"]), folder.timeline.moved(line["t_ns"], process.host))

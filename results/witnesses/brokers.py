@@ -33,7 +33,7 @@ _RISING = (
 )
 """Counters that never go back while a process lives."""
 _WRONG = ("state_lost", "protocol_error")
-"""Events of a broker that found a mistake in its state or in its peer."""
+"""Events of a broker that found a mistake in the own state or in a peer."""
 _LONGEST_SILENCE_NS = 4_000_000_000
 _TIMES_AS_LONG = 3
 """A silence is one broker's own if it is so much longer than any of the others'."""

@@ -69,7 +69,7 @@ def _about_faults(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
 def _about_lateness(
     folder: RunFolder, headline: dict[str, Any], phase: tuple[int, int]
 ) -> Iterator[str]:
-    """Yield a lateness outside of what load generators wrote each second."""
+    """Yield a lateness outside of the values that load generators wrote every second."""
     largest: list[int] = []
     usual: list[list[int]] = []
     for process in folder.processes:
@@ -94,7 +94,7 @@ def _about_lateness(
 def _about_processors(
     folder: RunFolder, headline: dict[str, Any], phase: tuple[int, int]
 ) -> Iterator[str]:
-    """Yield processor times of brokers outside of what brokers wrote each second."""
+    """Yield processor times of brokers outside of the values that brokers wrote every second."""
     brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
     if not brokers or headline.get("down"):
         return  # the mean is of brokers that were up at the end

@@ -31,7 +31,7 @@ WITNESSED_SCHEMA = "pubsubctl/manifest/2"
 """The first manifest schema with a journal that repeats the manifest."""
 
 COUNTED_SCHEMA = "pubsubctl/manifest/3"
-"""The first manifest schema with events of brokers about what faults absorbed."""
+"""The first manifest schema with events of brokers about absorbed publications."""
 
 WITNESSED_ONLINE = "pubsubctl/online/2"
 """The schema of `online.json` that only folders since WITNESSED_SCHEMA have."""
@@ -213,7 +213,7 @@ class RunFolder:
 
     @property
     def is_counted(self) -> bool:
-        """True if the schema demands events about what faults absorbed."""
+        """True if the schema demands events about absorbed publications."""
         return self.manifest.get("schema") == COUNTED_SCHEMA or bool(self.counted_files)
 
     @cached_property

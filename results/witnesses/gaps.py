@@ -54,7 +54,7 @@ def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
         if not any(at_ns + error_ns + _SLACK_NS >= began_ns for at_ns in lost_ns):
             yield doubt("gap_without_loss", **names)
     client = str(line["sub_id"]).partition("/")[0]
-    away = [*folder.absences(client), *_broken(folder)]
+    away = [*folder.absences(client), *broken(folder)]
     if not any(
         left_ns <= told_ns + _SLACK_NS + error_ns and back_ns >= began_ns - error_ns
         for left_ns, back_ns in away
@@ -70,8 +70,8 @@ def _losses(folder: RunFolder) -> Iterator[int]:
                 yield folder.timeline.moved(int(line["t_ns"]), process.host)
 
 
-def _broken(folder: RunFolder) -> Iterator[tuple[int, int]]:
-    """Yield the times at which a broker or a link was down."""
+def broken(folder: RunFolder) -> Iterator[tuple[int, int]]:
+    """Yield the times at which a broker or a link let nothing pass."""
     for row in folder.fault_rows:
         span = None if row["verb"] not in _BREAKS else span_of(folder, row)
         if span is not None:

@@ -82,6 +82,8 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
             )  # fmt: skip
         if line["ref_host"] != clock.get("host_id"):
             yield _differ("clock.jsonl", "host_id", clock.get("host_id"), line["ref_host"])
+    if lines and (strange := sorted({*ids} - {str(line["host_id"]) for line in lines})):
+        yield _differ("clock.jsonl", "clock_ids", strange, None)
     yield from _about_clock(folder)
     yield from _about_machines(folder, lines)
     yield from _about_topology(folder)

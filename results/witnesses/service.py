@@ -308,8 +308,8 @@ def _about_received(
 ) -> Iterator[str]:
     """Yield acknowledged publications that no broker received.
 
-    The counts of a process that was killed end with its last statistics. What was published from
-    then to the start of the next process may have been received and not counted.
+    The counts of a killed process end with the last statistics. Publications from then to the kill
+    may have been received and not counted.
     """
     if folder.manifest.get("state") != "complete":
         return
@@ -368,7 +368,7 @@ def _highest_of_homes(folder: RunFolder, rows: Rows) -> Counter[str]:
 
 
 def _lives(folder: RunFolder, process: ProcessFolder) -> Iterator[tuple[Sequence[Line], int, int]]:
-    """Yield the statistics of each process of a broker, with the time without statistics after it.
+    """Yield the statistics of the processes of a broker, with the times without statistics.
 
     The time ends when the broker was killed, or else with the start of the next process. There is
     none after the last process. Times are stamps of the reference clock.
@@ -435,7 +435,7 @@ def _is_exact(
 ) -> bool:
     """Return True if every delivery of a broker arrived once and was logged.
 
-    Each client of the broker has one session and one subscription.
+    All clients of the broker have one session and one subscription.
     """
     if any(rows.kept_back.values()) or folder.rolling_ns is not None:
         return False

@@ -1,7 +1,7 @@
 """Sessions at brokers, against the counters of brokers and the logs of clients.
 
-A broker logs the start and the end of each session and counts both. A client logs its own sessions.
-A session that neither end closed was closed by a fault of the client.
+A broker logs the start and the end of every session and counts both. A client logs sessions too. A
+session that neither end closed was closed by a fault of the client.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,9 +27,9 @@ _COUNTED = (
 """Counters, with the events that they count, and whether only those of brokers."""
 _STOPS = ("restart", "freeze", *KILLS)
 _AROUND_NS = 5_000_000_000
-"""A fault of a link or a machine ends sessions for some time after it."""
+"""Faults of links and machines end sessions for some time after the heal."""
 _BEFORE_NS = 100_000_000
-"""A fault has no effect before it was requested, give or take so much."""
+"""Tolerance of the rule that a fault has no effect before the request."""
 _LOST_LINES = "lines_left_out"
 
 
@@ -54,7 +54,7 @@ def _about_counters(
 ) -> Iterator[str]:
     """Yield statistics that count other sessions than the broker logged meanwhile.
 
-    The counters of a broker begin with its process, and its events with the run.
+    The counters of a broker begin with the process, and the events with the run.
     """
     begun = [line["t_ns"] for line in events if line.get("event") == "run_begun"]
     lines = process.lines("stats.jsonl")
@@ -88,7 +88,7 @@ def _about_counters(
 def _about_beginnings(
     folder: RunFolder, process: ProcessFolder, events: Sequence[Line]
 ) -> Iterator[str]:
-    """Yield a start of the run at a broker that its statistics do not follow."""
+    """Yield a start of the run at a broker without statistics soon after."""
     stops = any(row["verb"] in _STOPS for row in faults_at(folder, process.name))
     begun = [line["t_ns"] for line in events if line.get("event") == "run_begun"]
     lines = process.lines("stats.jsonl")
@@ -106,7 +106,7 @@ def _about_beginnings(
 def _about_ends(
     folder: RunFolder, process: ProcessFolder, brokers: dict[str, ProcessFolder]
 ) -> Iterator[str]:
-    """Yield sessions that, by both of their ends, the other one closed, without a fault."""
+    """Yield sessions that neither end closed, without a fault."""
     suffix = "." + str(folder.manifest.get("run_id")).rpartition("-")[2]
     for line in process.lines("sessions.jsonl"):
         there = brokers.get(str(line.get("broker")))

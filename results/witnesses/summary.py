@@ -96,7 +96,7 @@ def _about_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
 def _about_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield names of streams that no broker of the topology has.
 
-    A stream has the number of a broker, its own number there, and 0.
+    A stream has the number of a broker, a number of the broker, and 0.
     """
     name = f"{process.place}/positions.rec.json"
     tables = process.document("positions.rec.json").get("tables") or {}

@@ -538,7 +538,7 @@ def a_clock_was_not_compared_afterwards(run: RunFolder) -> None:
 # --- Kinds of runs --------------------------------------------------------------------------
 
 
-def _journaled(change: Callable[[dict[str, Any]], None]) -> Change:
+def journaled(change: Callable[[dict[str, Any]], None]) -> Change:
     """A change of the manifest that the journal repeats."""
 
     def both(run: RunFolder) -> None:
@@ -556,7 +556,7 @@ def _digested(change: Change) -> Change:
     def both(run: RunFolder) -> None:
         change(run)
         digest = specification_digest(run.path("spec"))
-        _journaled(lambda manifest: manifest.update(specification_digest=digest))(run)
+        journaled(lambda manifest: manifest.update(specification_digest=digest))(run)
         with run.lines("log.jsonl") as rows:
             next(row for row in rows if row["what"] == "specification")["digest"] = digest
 
@@ -564,11 +564,11 @@ def _digested(change: Change) -> Change:
 
 
 def _of_manifest(**values: Any) -> Change:
-    return _journaled(lambda manifest: manifest.update(values))
+    return journaled(lambda manifest: manifest.update(values))
 
 
 def _without(name: str) -> Change:
-    return _journaled(lambda manifest: manifest.pop(name))
+    return journaled(lambda manifest: manifest.pop(name))
 
 
 for _name, _change, _says in (
@@ -576,7 +576,7 @@ for _name, _change, _says in (
     ("system_is_another", _of_manifest(system={"name": "mosquitto"}), "system"),
     ("run_is_a_history", _of_manifest(labels={"history": "history"}), "labels.history"),
     ("broker_joined", _of_manifest(joined=["c3"]), "disagree on joined"),
-    ("boot_is_another", _journaled(lambda m: m["clock"].update(boot_id="x")), "clock.boot_id"),
+    ("boot_is_another", journaled(lambda m: m["clock"].update(boot_id="x")), "clock.boot_id"),
     ("parameters_are_missing", _without("parameters"), "disagree on parameters"),
 ):
     _add(f"the_{_name}_in_manifest_and_journal", _change, _says)
@@ -584,7 +584,7 @@ for _name, _change, _says in (
 
 @_lie("phase deploy")
 def a_phase_is_missing_in_manifest_and_journal(run: RunFolder) -> None:
-    _journaled(lambda manifest: manifest["phases"].pop(0))(run)
+    journaled(lambda manifest: manifest["phases"].pop(0))(run)
     with run.lines("log.jsonl") as rows:
         rows[:] = [row for row in rows if row.get("phase") != "deploy"]
 
@@ -594,7 +594,7 @@ def the_drain_ended_after_the_journal(run: RunFolder) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["phases"][-1]["t1_ns"] += 20 * SECOND
 
-    _journaled(change)(run)
+    journaled(change)(run)
 
 
 @_lie("no line about promises")
@@ -675,7 +675,7 @@ def _found_online(kind: str) -> Change:
                 online["totals"]["owed"] += 1
                 online["lanes"][0]["owed"] += 1
             totals = dict(online["totals"])
-        _journaled(lambda manifest: manifest["headline"].update(online=totals))(run)
+        journaled(lambda manifest: manifest["headline"].update(online=totals))(run)
 
     return change
 
@@ -833,7 +833,7 @@ for _event, _details in (
 
 @_lie("no line about a replacement")
 def brokers_were_replaced_and_none_began_again(run: RunFolder) -> None:
-    _journaled(lambda manifest: manifest.update(rolling=1))(run)
+    journaled(lambda manifest: manifest.update(rolling=1))(run)
     with run.lines("log.jsonl") as rows:
         place = next(n for n, row in enumerate(rows) if row.get("phase") == "drain")
         at_ns = rows[place]["at_ns"]
@@ -900,7 +900,7 @@ def acknowledgements_came_twice(run: RunFolder) -> None:
 
 
 def _headline(**values: Any) -> Change:
-    return _journaled(lambda manifest: manifest["headline"].update(values))
+    return journaled(lambda manifest: manifest["headline"].update(values))
 
 
 for _name, _change, _says in (
@@ -933,7 +933,7 @@ def the_drain_was_shorter_than_it_took(run: RunFolder) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["phases"][-1]["t1_ns"] = manifest["phases"][-1]["t0_ns"] + 1_000
 
-    _journaled(change)(run)
+    journaled(change)(run)
 
 
 # --- Clocks and schemas ---------------------------------------------------------------------
@@ -953,7 +953,7 @@ def _clocks(**values: Any) -> Change:
             ids = manifest["clock"]["clock_ids"]
             ids |= {host: f"other/{host}" for host in ids if host != reference}
 
-        _journaled(named)(run)
+        journaled(named)(run)
 
     return change
 
@@ -982,7 +982,7 @@ def _stripped(run: RunFolder) -> None:
         for name in ("specification_digest", "promises"):
             manifest.pop(name)
 
-    _journaled(older)(run)
+    journaled(older)(run)
     with run.lines("log.jsonl") as rows:
         del rows[-1]["manifest"]
         rows[:] = [row for row in rows if row["what"] != "specification"]
