@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd.agent.client import AgentClient
-from brokerd.agent.fault import LASTING_VERBS
 from brokerd.agent.fork_server import EXIT_CONFIG
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.program import Program
 from pubsubctl.deploying.programs import UPGRADE, agent_note, broker_note

@@ -5,11 +5,14 @@ table to readers; this is the one that counts. The second half of the file lets 
 on small trees, so that it is known to find what it is there for.
 """
 
+import ast
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator.checks.protocol_checks import simulated
 from tests.helpers.architecture import (
     Finding,
     Layer,
@@ -502,6 +505,7 @@ LAYERS = (
         "it is told what to do over a control socket, and knows nothing of what it passes on",
         ours=(
             "brokerd.errors",
+            "brokerd.model.fault_verbs",
             "brokerd.runtime.control",
             "brokerd.sessions.link_faults",
             "brokerd.units",
@@ -513,6 +517,7 @@ LAYERS = (
         "it is told what to do over a control socket, and knows nothing of who writes",
         ours=(
             "brokerd.errors",
+            "brokerd.model.fault_verbs",
             "brokerd.runtime.control",
             "brokerd.sessions.link_faults",
             "brokerd.units",
@@ -599,7 +604,7 @@ LAYERS = (
     Layer(
         "results.rules.verdicts",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.rules.terms", "results.rules.words"),
+        ours=("brokerd.model.fault_verbs", "results.rules.terms", "results.rules.words"),
     ),
     Layer(
         "results.rules.words",
@@ -609,12 +614,13 @@ LAYERS = (
     Layer(
         "results.rules.withheld",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.rules.terms", "results.rules.risks"),
+        ours=("brokerd.model.fault_verbs", "results.rules.terms", "results.rules.risks"),
     ),
     Layer(
         "results.rules.risks",
-        "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.rules.terms",),
+        "a checker that shares code with what it checks would share its mistakes; the table of "
+        "verbs is data, and the second judge has its own",
+        ours=("brokerd.model.fault_verbs", "results.rules.terms"),
     ),
     Layer(
         "results.witnesses",
@@ -623,6 +629,7 @@ LAYERS = (
         ours=(
             "results.rules.terms",
             "brokerd.errors",
+            "brokerd.model.fault_verbs",
             "brokerd.units",
             "brokerd.overlay",
             "brokerd.protocols.definition",
@@ -633,7 +640,7 @@ LAYERS = (
     Layer(
         "results",
         "verdicts and figures come from the records of a run, not from the code that ran",
-        ours=("brokerd.history", "brokerd.units"),
+        ours=("brokerd.history", "brokerd.model.fault_verbs", "brokerd.units"),
         third_party=frozenset(
             {
                 *("pyspark", "py4j", "pyarrow", "numpy", "pandas", "scipy"),
@@ -724,6 +731,12 @@ KEPT: dict[str, str] = {
     "brokerd.storage.memory_files": "tests crash and fail the logs on it",
     "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
 }
+FOUND_BY_NAME = (
+    "bench.papers.*_experiments",
+    "bench.control_traffic.*_experiments",
+    "results.papers.*figures",
+)
+"""Modules that a registry imports by the pattern of their names."""
 
 
 def test_every_import_is_one_that_its_package_may_make() -> None:
@@ -744,6 +757,15 @@ def test_nobody_knows_a_protocol_but_the_registry() -> None:
     modules = read_modules(ROOT, OURS)
     complain(find_protocol_imports(modules, PROTOCOLS, PROTOCOL_ROOMS, NARROW))
     complain(find_protocol_names(ROOT, OURS, PROTOCOLS, PROTOCOL_PATHS, WORDS))
+
+
+def test_no_shared_code_names_a_counter_or_a_word_of_one_protocol() -> None:
+    for name, definition in DEFINITIONS.items():
+        own = simulated(name)
+        words = (*definition.chain_words, *own.counters, *own.timed_counters, *own.tallied)
+        literals = {f'"{word}"': f"{name}'s {word}" for word in words}
+        packages = ("bench", "brokerd", "fault_injection", "results")
+        complain(find_protocol_names(ROOT, packages, [], PROTOCOL_PATHS, words=literals))
 
 
 def test_what_is_of_one_paper_lies_in_its_room() -> None:
@@ -770,7 +792,9 @@ def test_nothing_executes_data_or_trusts_an_unknown_host() -> None:
 
 def test_every_module_is_used() -> None:
     entry_points = console_scripts(ROOT / "pyproject.toml")
-    complain(find_dead_modules(read_modules(ROOT, OURS), entry_points, KEPT))
+    modules = read_modules(ROOT, OURS)
+    found = {name for name in modules if any(fnmatch(name, each) for each in FOUND_BY_NAME)}
+    complain(find_dead_modules(modules, {*entry_points, *found}, KEPT))
 
 
 def complain(findings: list[Finding]) -> None:
@@ -803,6 +827,30 @@ def test_an_import_circle_is_found(tmp_path: Path) -> None:
     )
     (found,) = find_import_circles(read_modules(root, ("brokerd",)))
     assert found.what == "brokerd.one and brokerd.three and brokerd.two import each other"
+
+
+def test_no_function_of_a_command_is_longer_than_60_lines() -> None:
+    """A command decides; options are declared in groups, and libraries do the work."""
+    folder = ROOT / "pubsubctl" / "commands"
+    assert long_functions(folder, 60) == []
+
+
+def test_a_long_function_is_found(tmp_path: Path) -> None:
+    lines = "\n".join(f"    x = {number}" for number in range(4))
+    (tmp_path / "verb.py").write_text(f"def short():\n    pass\n\n\nasync def long():\n{lines}\n")
+    assert long_functions(tmp_path, 4) == ["verb.py: long has 5 lines"]
+
+
+def long_functions(folder: Path, most: int) -> list[str]:
+    """The functions below a folder with more lines than allowed, from `def` to the last."""
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > most:
+                    found.append(f"{path.relative_to(folder)}: {node.name} has {lines} lines")
+    return found
 
 
 def test_an_import_of_a_command_is_found(tmp_path: Path) -> None:

@@ -1,9 +1,17 @@
 """Documents: sizes, links, and the paths that they name."""
 
+import ast
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from pubsubctl.commands import app
+from pubsubctl.commands.options.global_options import split_global_options
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "brokerd/GLOSSARY.md"
@@ -44,3 +52,92 @@ def test_the_glossary_has_one_entry_per_term_and_names_files_that_exist() -> Non
     assert [entry[0] for entry in entries if not entry[1].endswith(".")] == []
     places = [(entry[0], place) for entry in entries for place in re.findall("`([^`]+)`", entry[3])]
     assert [place for place in places if not (ROOT / place[1]).exists()] == []
+
+
+DOCUMENTS = [
+    *LINKING,
+    *sorted((ROOT / "brokerd/protocols").glob("*/PROTOCOL.md")),
+    *(ROOT / name for name in ("results/MEASUREMENTS.md", "tests/README.md", "Makefile")),
+]
+SOURCES = [
+    path
+    for top in ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
+    for path in sorted((ROOT / top).rglob("*"))
+    if path.suffix in (".py", ".toml") and "runs" not in path.parts
+]
+COMMAND = re.compile(r"(?:pubsubctl|\$\(BIN\)/pubsubctl) ((?:-[a-z]+ )*[a-z][^`#&|;\n]*)")
+
+
+_NO_VERBS = ("is", "authority", "project")
+"""Words that follow the name of the program in a sentence."""
+
+
+def test_documented_commands_exist() -> None:
+    """Each verb, group and option; a form that has moved is none."""
+    wrong = [
+        f"{path.relative_to(ROOT)}: {line}: {why}"
+        for path in DOCUMENTS
+        for line in documented(path.read_text("utf-8"))
+        if (why := fault_of(line))
+    ]
+    assert wrong == []
+
+
+def test_commands_in_docstrings_errors_and_files_exist() -> None:
+    wrong = []
+    for path in SOURCES:
+        for text in texts_of(path):
+            for line in documented(text):
+                if why := fault_of(line):
+                    wrong.append(f"{path.relative_to(ROOT)}: {line}: {why}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "benhc demo",
+        "bench demo --sweep seed=1",
+        "results lst",
+        "plot latest --no-such",
+        "simulate demo",
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(line: str) -> None:
+    assert fault_of(line)
+
+
+def documented(text: str) -> Iterator[str]:
+    """The commands in a text, without the name of the program."""
+    for found in COMMAND.finditer(text.replace("\\\n", " ")):
+        yield re.split(r"  +(?![-\s])|\$\(|[()\[{…]|, ", found[1].strip())[0].strip(" .:'\"")
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """The strings of a source, and the comments of any other file."""
+    text = path.read_text("utf-8")
+    if path.suffix != ".py":
+        yield text
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def fault_of(line: str) -> str:
+    """Why a command line cannot be typed; "" if it can."""
+    try:
+        words = split_global_options(shlex.split(line))[1]
+    except ValueError:
+        return ""
+    command: Any = typer.main.get_command(app.app)
+    while words and (commands := getattr(command, "commands", None)):
+        if words[0] not in commands:
+            if words[0].rstrip(":") in _NO_VERBS:
+                return ""
+            return f"no verb {words[0]}"
+        command = commands[words.pop(0)]
+    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    unknown = [word for word in words if word.startswith("--") and len(word) > 2]
+    unknown = [word for word in unknown if word.partition("=")[0] not in {*known, "--help"}]
+    return f"no option {unknown[0]}" if unknown else ""

@@ -1,6 +1,6 @@
 """Speed of the simulator: events of brokers per second of a core.
 
-`pubsubctl simulate speed` prints the same numbers.
+`pubsubctl experiment dft11.speed` prints the same numbers.
 """
 
 from collections.abc import Mapping

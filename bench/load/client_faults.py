@@ -7,7 +7,7 @@ itself does not outlive its controller for long.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import trio
 
@@ -15,13 +15,8 @@ from bench.load.load_clients import LoadClient, SubscriberClient
 from bench.load.process_subscriber import ProcessSubscriber
 from brokerd.client.client import ClientError
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import CLIENT_VERBS, CRASH, DISCONNECT, ROAM
 from brokerd.overlay.topology import nearest
-
-DISCONNECT: Final = "client-disconnect"
-SLOW: Final = "client-slow"
-ROAM: Final = "client-roam"
-CRASH: Final = "client-crash"
-VERBS: Final = (DISCONNECT, SLOW, ROAM, CRASH)
 
 EndedBy = Literal["request", "lease", "done"]
 AnyClient = LoadClient | ProcessSubscriber
@@ -169,8 +164,10 @@ class ClientFaults:
         return fault.to_row()
 
     def _client(self, name: str, verb: str) -> AnyClient:
-        if verb not in VERBS:
-            raise ControlError("user", f"no verb {verb[:40]!r} for clients{nearest(verb, VERBS)}")
+        if verb not in CLIENT_VERBS:
+            raise ControlError(
+                "user", f"no verb {verb[:40]!r} for clients{nearest(verb, CLIENT_VERBS)}"
+            )
         client = self._clients.get(name)
         if client is None:
             known = nearest(name, list(self._clients))

@@ -137,11 +137,8 @@ def _config(
                 "client": f"{plan.name}.{suffix}",
                 "broker": plan.broker,
                 "address": testbed.brokers[plan.broker].address,
-                "rate": _rate(plan),
-                "size_bytes": plan.size_bytes,
-                "arrivals": plan.arrivals,
-                "window": plan.window,
-                "failover": [testbed.brokers[name].address for name in plan.failover],
+                "failover": _addresses(testbed, plan.entry.failover),
+                **plan.entry.load_keys(),
             }
             for plan in publishers
         ],
@@ -151,10 +148,9 @@ def _config(
                 "client": f"{plan.name}.{suffix}",
                 "broker": plan.broker,
                 "address": testbed.brokers[plan.broker].address,
-                "predicate": plan.predicate,
-                "own_process": plan.own_process,
                 "absences": [list(absence) for absence in plan.absences],
-                "failover": [testbed.brokers[name].address for name in plan.failover],
+                "failover": _addresses(testbed, plan.entry.failover),
+                **plan.entry.load_keys(),
             }
             for plan in subscribers
         ],
@@ -175,7 +171,5 @@ def _order(spec: ExperimentSpec, under_test: UnderTest) -> dict[str, Any]:
     }
 
 
-def _rate(plan: PublisherPlan) -> list[int]:
-    if plan.rate.per_second is None:
-        return [0, 1]
-    return [plan.rate.per_second.numerator, plan.rate.per_second.denominator]
+def _addresses(testbed: Testbed, brokers: Sequence[str] | None) -> list[str]:
+    return [testbed.brokers[name].address for name in brokers or ()]

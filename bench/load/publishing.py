@@ -53,6 +53,7 @@ class PublisherSetting:
         broker, address: the broker of the publisher.
         rate: (numerator, denominator) per second; (0, 1) for the highest rate of the window.
         window: greatest number of unacknowledged publications.
+        batch: greatest number of publications that the client receives at once.
         failover: addresses of further brokers, in this order, if the broker is unreachable.
     """
 
@@ -65,6 +66,7 @@ class PublisherSetting:
     size_bytes: int
     arrivals: str
     window: int
+    batch: int = _LONGEST_RUN
     failover: tuple[str, ...] = ()
 
     @classmethod
@@ -213,7 +215,7 @@ class PublisherLoad:
             first = client.next_sequence
             block = content.block_of(first)
             low = first - block.first
-            count = min(room, len(block) - low, _LONGEST_RUN)
+            count = min(room, len(block) - low, self.setting.batch)
             if self.is_flooding:
                 intended = array("q", [now_ns]) * count
                 self.counts.offered += count

@@ -47,14 +47,15 @@ def fault_edges(
 ) -> tuple[int, int, int, int] | None:
     """Return begin and end of the stretches of a measure phase; None if no fault struck within.
 
-    The middle stretch reaches from the first applied fault to the last healed fault, or to the end
-    of the phase.
+    The middle stretch reaches from the first applied fault of the phase to the last healed fault,
+    or to the end of the phase.
     """
-    applied = [row["t_applied_ns"] for row in rows if row["t_applied_ns"]]
     from_ns, to_ns = measured
-    if not applied or not from_ns < min(applied) < to_ns:
+    struck = [row for row in rows if row["t_applied_ns"] and row["t_applied_ns"] < to_ns]
+    applied = [row["t_applied_ns"] for row in struck]
+    if not applied or not from_ns < min(applied):
         return None
-    healed = [row["t_healed_ns"] or to_ns for row in rows if row["t_applied_ns"]]
+    healed = [row["t_healed_ns"] or to_ns for row in struck]
     return from_ns, min(applied), min(max(healed), to_ns), to_ns
 
 

@@ -190,7 +190,9 @@ class _Experiment:
                 "schedule": self._schedule.name if self._schedule else None,
                 **({"rolling": self._rolling} if self._rolling else {}),
                 "labels": dict(spec.labels),
-                "payload_bytes": _only_one(plan.size_bytes for plan in spec.publisher_plans()),
+                "payload_bytes": _only_one(
+                    plan.entry.size_bytes for plan in spec.publisher_plans()
+                ),
                 "phases": [],
                 "roles": {
                     **{
@@ -481,7 +483,7 @@ class _Experiment:
                 self._cpu_s,
                 self._injection,
                 self._probe if self._probe.is_complete else None,
-                has_rate=all(plan.rate.per_second for plan in self._spec.publisher_plans()),
+                has_rate=all(plan.entry.rate.per_second for plan in self._spec.publisher_plans()),
                 ready_after_s=self._testbed.ready_after_s,
             )
         )

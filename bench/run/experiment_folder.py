@@ -34,15 +34,22 @@ class ExperimentFile(BaseModel):
     figure: Annotated[str, Field(pattern=r"^[a-z0-9]+\.[a-z0-9]+$")]
     seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
 
+    def scale(self) -> Row:
+        """Return the size of the experiment, for claims that require a size."""
+        return {}
+
+    def build_topologies(self) -> Mapping[int, Topology] | Mapping[str, Topology]:
+        """Return trees by fan-out, or other topologies by name, for the run's folder."""
+        return {}
+
 
 def write_experiment(
     experiment: ExperimentFile,
     runs: Path,
     kind: Kind,
     protocol: str | None,
-    scale: Mapping[str, Any],
     labels: Mapping[str, str] | None,
-    topologies: Mapping[int, Topology] | Mapping[str, Topology],
+    topologies: Mapping[Any, Topology],
     carry_out: Callable[[], Mapping[str, Iterable[Row]]],
 ) -> Path:
     """Create a run folder, carry out an experiment, and write its rows as JSON lines.
@@ -50,8 +57,7 @@ def write_experiment(
     Args:
         runs: folder of run folders.
         protocol: the protocol of the experiment; None for none.
-        scale: size of the experiment, for claims that require a size.
-        topologies: trees by fan-out, or other topologies by name.
+        topologies: topologies of the experiment.
         carry_out: returns the rows by table.
 
     Returns:
@@ -66,7 +72,7 @@ def write_experiment(
             "protocol": protocol,
             "seed": experiment.seed,
             "labels": dict(labels or {}),
-            "scale": dict(scale),
+            "scale": dict(experiment.scale()),
         },
     )
     directory.write_spec("experiment.toml", toml_text(experiment.model_dump(by_alias=True)))

@@ -8,6 +8,7 @@ from bench.run.run_directory import RunDirectory
 from bench.run.simulated_run import SimulatedRun
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SpecError
 from bench.spec.workload import intended_offsets
+from brokerd.model.fault_verbs import SIMULATED_VERBS
 from brokerd.simulator.experiment import (
     SimulatedPublisher,
     SimulatedStep,
@@ -20,17 +21,6 @@ from fault_injection.schedule.plan import PlannedStep, expand
 from fault_injection.schedule.schedule import FaultSchedule, Problem, ScheduleError
 from fault_injection.schedule.step import END
 from fault_injection.schedule.targets import read_target
-
-SIMULATED_VERBS = (
-    "absorb",
-    "send-omission",
-    "freeze",
-    "blackhole",
-    "cut",
-    "kill",
-    "term",
-    "restart",
-)
 
 _FASTEST = Fraction(1_000)
 
@@ -71,7 +61,7 @@ def simulate_experiment(
             SimulatedSubscriber(
                 plan.name,
                 plan.broker,
-                f"({plan.predicate}){fence}" if fence else plan.predicate,
+                f"({plan.entry.predicate}){fence}" if fence else plan.entry.predicate,
                 plan.subscribes_ns,
             )
             for plan in spec.subscriber_plans()
@@ -114,7 +104,7 @@ def _publisher(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> S
     tables = ContentTables.build(
         spec.seed,
         spec.attribute_sets(),
-        plan.size_bytes,
+        plan.entry.size_bytes,
         encode_attributes,
         spec.workload.attributes,
     )
@@ -129,11 +119,11 @@ def _publisher(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> S
 
 
 def _offsets(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> Iterator[int]:
-    rate = plan.rate.per_second or _FASTEST
+    rate = plan.entry.rate.per_second or _FASTEST
     for chunk in intended_offsets(
         numerator=rate.numerator,
         denominator=rate.denominator,
-        arrivals=plan.arrivals,
+        arrivals=plan.entry.arrivals,
         seed=spec.seed,
         index=plan.index,
         duration_ns=duration_ns,

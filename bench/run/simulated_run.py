@@ -183,7 +183,7 @@ class SimulatedRun:
                 "sub_id": f"{client}/{number}",
                 "subscriber": client,
                 "broker": plan.broker,
-                "predicate": plan.predicate,
+                "predicate": plan.entry.predicate,
                 "t_issued_ns": self._issued[client],
                 "t_accepted_ns": self._now(),
             }
@@ -261,16 +261,16 @@ class SimulatedRun:
         return self._seen.index(identity)
 
     def _tables_of(self, plan: PublisherPlan) -> ContentTables:
-        if plan.size_bytes not in self._tables:
+        if plan.entry.size_bytes not in self._tables:
             spec = self._spec
-            self._tables[plan.size_bytes] = ContentTables.build(
+            self._tables[plan.entry.size_bytes] = ContentTables.build(
                 spec.seed,
                 spec.attribute_sets(),
-                plan.size_bytes,
+                plan.entry.size_bytes,
                 encode_attributes,
                 spec.workload.attributes,
             )
-        return self._tables[plan.size_bytes]
+        return self._tables[plan.entry.size_bytes]
 
     def _content(self, client: ClientId) -> SourceContent:
         if client not in self._contents:

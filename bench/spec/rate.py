@@ -22,6 +22,11 @@ class Rate:
         """True if no rate is set."""
         return self.per_second is None
 
+    def as_pair(self) -> tuple[int, int]:
+        """Return numerator and denominator per second; (0, 1) for "max"."""
+        rate = Fraction(0) if self.per_second is None else self.per_second
+        return rate.numerator, rate.denominator
+
     def __str__(self) -> str:
         if self.per_second is None:
             return "max"

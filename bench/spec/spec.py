@@ -18,7 +18,6 @@ from bench.load.content import Scalar, draw_attribute_sets
 from bench.load.numbered import numbered_attribute
 from bench.spec.keys import Keys, of_topology, with_keys
 from bench.spec.overrides import Overrides, with_overrides
-from bench.spec.rate import Rate
 from bench.spec.toml_text import toml_text
 from bench.spec.workload import absences
 from bench.spec.workload_model import (
@@ -56,21 +55,12 @@ class SpecError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class PublisherPlan:
-    """A publisher: its place in the content formula, name, broker and load.
-
-    Attributes:
-        failover: brokers to which the publisher moves, in this order, if its own broker is
-            unreachable.
-    """
+    """A publisher: its place in the content formula, name, broker, and entry in the workload."""
 
     index: int
     name: str
     broker: str
-    rate: Rate
-    size_bytes: int
-    arrivals: str
-    window: int
-    failover: tuple[str, ...] = ()
+    entry: Publishers
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +68,20 @@ class SubscriberPlan:
     """A subscriber with its only subscription.
 
     Attributes:
-        subscribes_ns: time of the subscription in the measurement; None for a time before the
-            measurement.
+        entry: its entry in the workload.
         absences: times without a connection because of churn, from the start of the measurement.
-        failover: brokers to which the subscriber moves, in this order, if its own broker is
-            unreachable.
     """
 
     index: int
     name: str
     broker: str
-    predicate: str
-    subscribes_ns: int | None = None
-    own_process: bool = False
+    entry: Subscribers
     absences: tuple[tuple[int, int], ...] = ()
-    failover: tuple[str, ...] = ()
+
+    @property
+    def subscribes_ns(self) -> int | None:
+        """Time of the subscription in the measurement; None for a time before it."""
+        return self.entry.subscribes_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +126,7 @@ class ExperimentSpec:
                 for _ in range(entry.count):
                     places[broker] = places.get(broker, 0) + 1
                     name = f"{broker}-pub-{places[broker]}"
-                    plans.append(
-                        PublisherPlan(
-                            len(plans),
-                            name,
-                            broker,
-                            entry.rate,
-                            entry.size,
-                            entry.arrivals,
-                            entry.window,
-                            tuple(entry.failover or ()),
-                        )
-                    )
+                    plans.append(PublisherPlan(len(plans), name, broker, entry))
         return plans
 
     def subscriber_plans(self) -> list[SubscriberPlan]:
@@ -160,18 +138,8 @@ class ExperimentSpec:
                 for _ in range(entry.count):
                     places[broker] = places.get(broker, 0) + 1
                     name = f"{broker}-sub-{places[broker]}"
-                    plans.append(
-                        SubscriberPlan(
-                            len(plans),
-                            name,
-                            broker,
-                            entry.filter,
-                            entry.subscribes,
-                            own_process=bool(entry.own_process),
-                            absences=self._absences(len(plans)),
-                            failover=tuple(entry.failover or ()),
-                        )
-                    )
+                    absent = self._absences(len(plans))
+                    plans.append(SubscriberPlan(len(plans), name, broker, entry, absent))
         return plans
 
     def _absences(self, index: int) -> tuple[tuple[int, int], ...]:
@@ -199,7 +167,7 @@ class ExperimentSpec:
         """Return the kind of each client by name."""
         found: dict[str, Role] = {plan.name: "publisher" for plan in self.publisher_plans()}
         for plan in self.subscriber_plans():
-            found[plan.name] = "own-process subscriber" if plan.own_process else "subscriber"
+            found[plan.name] = "own-process subscriber" if plan.entry.own_process else "subscriber"
         return found
 
     def placed_clients(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -506,18 +474,18 @@ def _check_filters(workload: Workload, where: str) -> None:
     """
     counting = numbered_attribute(workload.attributes)
     for number, entry in enumerate(workload.subscribers):
-        for conjunction in parse_predicate(entry.filter).any_of:
+        for conjunction in parse_predicate(entry.predicate).any_of:
             for constraint in conjunction:
                 if counting is not None and constraint.attribute == counting[0]:
                     raise SpecError(
-                        f"{where}: subscribers[{number}].filter = {shown(entry.filter)}: "
+                        f"{where}: subscribers[{number}].filter = {shown(entry.predicate)}: "
                         f"{constraint.attribute!r} counts publications; no filter may name it"
                     )
                 absent = constraint.attribute not in workload.attributes
                 if absent and constraint.operator not in ("exists", "not exists"):
                     known = list(workload.attributes)
                     raise SpecError(
-                        f"{where}: subscribers[{number}].filter = {shown(entry.filter)}: no "
+                        f"{where}: subscribers[{number}].filter = {shown(entry.predicate)}: no "
                         f"publication has an attribute {constraint.attribute!r}"
                         f"{nearest(constraint.attribute, known)}"
                     )

@@ -1,4 +1,7 @@
-"""Writer for the TOML files of a run directory; `tomllib` reads the same values back."""
+"""Writer for the TOML files of a run directory; `tomllib` reads the same values back.
+
+tomli-w would write each element of a list on its own line: 400 lines for 100 links of a topology.
+"""
 
 import json
 import re

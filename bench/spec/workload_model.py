@@ -89,24 +89,30 @@ class Publishers(_Closed):
     """`count` publishers at each broker in `at`, each with this rate.
 
     `window` bounds the unacknowledged publications of a publisher. Beyond the window publications
-    wait, and keep their intended times. `failover` are brokers to which a publisher moves, in this
-    order, if its own broker is unreachable.
+    wait, and keep their intended times. `batch` bounds the publications that a publisher passes to
+    its client at once; the default is 1,024. `failover` are brokers to which a publisher moves, in
+    this order, if its own broker is unreachable.
     """
 
     at: Places
     count: Count = 1
     rate: RateText
-    size: Size = 100
+    size_bytes: Annotated[Size, Field(alias="size")] = 100
     arrivals: Literal["fixed", "poisson"] = "fixed"
     window: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16_384
+    batch: Annotated[int, Field(ge=1, le=1_024, strict=True)] | None = None
     failover: Places | None = None
 
-    @field_validator("size")
+    @field_validator("size_bytes")
     @classmethod
-    def _size_in_range(cls, size: int) -> int:
-        if size > MAXIMUM_SIZE_BYTES:
+    def _size_in_range(cls, size_bytes: int) -> int:
+        if size_bytes > MAXIMUM_SIZE_BYTES:
             raise ValueError(f"at most {format_size(MAXIMUM_SIZE_BYTES)}")
-        return size
+        return size_bytes
+
+    def load_keys(self) -> dict[str, Any]:
+        """Return the keys for `PublisherSetting`, as plain values."""
+        return _load_keys(self)
 
 
 class Subscribers(_Closed):
@@ -128,12 +134,12 @@ class Subscribers(_Closed):
 
     at: Places
     count: Count = 1
-    filter: str = "true"
-    subscribes: Duration | None = None
+    predicate: Annotated[str, Field(alias="filter")] = "true"
+    subscribes_ns: Annotated[Duration | None, Field(alias="subscribes")] = None
     own_process: Annotated[bool, Field(strict=True)] | None = None
     failover: Places | None = None
 
-    @field_validator("filter")
+    @field_validator("predicate")
     @classmethod
     def _filter_can_be_read(cls, text: str) -> str:
         for word in _PLACEHOLDER.findall(text):
@@ -152,14 +158,39 @@ class Subscribers(_Closed):
     def one_by_one(self) -> "list[Subscribers]":
         """Return an equivalent list with one entry per number in the filter."""
         placeholder = f"{{{_NUMBER}}}"
-        if placeholder not in self.filter:
+        if placeholder not in self.predicate:
             return [self]
         return [
             self.model_copy(
-                update={"count": 1, "filter": self.filter.replace(placeholder, f"{number:03d}")}
+                update={
+                    "count": 1,
+                    "predicate": self.predicate.replace(placeholder, f"{number:03d}"),
+                }
             )
             for number in range(self.count)
         ]
+
+    def load_keys(self) -> dict[str, Any]:
+        """Return the keys for `SubscriberSetting`, as plain values."""
+        return _load_keys(self)
+
+
+_BY_CONTROLLER = ("at", "count", "failover", "subscribes_ns")
+"""Keys of clients that only the controller uses, or that it resolves to addresses."""
+
+
+def _load_keys(entry: BaseModel) -> dict[str, Any]:
+    """Return the keys that a load generator receives; absent keys keep its defaults."""
+    values = {
+        name: getattr(entry, name)
+        for name in type(entry).model_fields
+        if name not in _BY_CONTROLLER
+    }
+    return {
+        name: value.as_pair() if isinstance(value, Rate) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 Processes = Annotated[int, Field(ge=1, le=MAXIMUM_PROCESSES, strict=True)]

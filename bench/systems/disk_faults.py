@@ -17,8 +17,9 @@ from typing import Any, Final
 import trio
 
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import DISK_VERBS
 from brokerd.runtime.control import serve_control
-from brokerd.sessions.link_faults import DISK_VERBS, LinkFault, LinkFaults, read_fault
+from brokerd.sessions.link_faults import LinkFault, LinkFaults, read_fault
 from brokerd.units import MILLISECOND_NS
 
 _LEASES_LOOKED_AT_S: Final = 0.05

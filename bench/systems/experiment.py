@@ -113,15 +113,15 @@ def _check_filters(spec: ExperimentSpec, configuration: Configuration) -> None:
             raise SpecError(f"{where}.own_process: clients of other systems share a process")
         wanted: tuple[str, ...] | None
         if workload.topic is None:
-            wanted = () if entry.filter.strip() == "true" else None
+            wanted = () if entry.predicate.strip() == "true" else None
         else:
             names = topic_names(workload.topic, workload.attributes[workload.topic])
-            wanted = topics_of(entry.filter, workload.topic, names)
+            wanted = topics_of(entry.predicate, workload.topic, names)
         if wanted is None and not configuration.system.filters:
             topics = f"{workload.topic!r}" if workload.topic else "none (key `topic`)"
             without = ", ".join(system.title for system in systems() if not system.filters)
             raise SpecError(
-                f"{where}.filter = {shown(entry.filter)}: {configuration.system.title} has "
+                f"{where}.filter = {shown(entry.predicate)}: {configuration.system.title} has "
                 f"topics (here {topics}) and no filters on contents; {without} have none, brokers "
                 "of ours have: `pubsubctl bench` with a workload"
             )

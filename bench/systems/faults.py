@@ -7,23 +7,17 @@ from typing import Any, Final
 from bench.run.testbed import Testbed
 from bench.spec.spec import SpecError
 from bench.systems.boundary import System
-from bench.systems.relay import VERBS as RELAY_VERBS
 from bench.systems.servers import HOST, RELAY, SystemServers
 from bench.systems.synced_files import is_possible
 from brokerd.agent.client import AgentClient
+from brokerd.model.fault_verbs import DISK_VERBS, RELAY_VERBS, SYSTEM_VERBS
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import RunningProtocol
-from brokerd.sessions.link_faults import DISK_VERBS
 from fault_injection.apply.deployed import DeployedBackend
 from fault_injection.apply.injector import Evidence, Fault
 from fault_injection.schedule.ends import End
 from fault_injection.schedule.schedule import FaultSchedule
 
-VERBS: Final = (
-    *("kill", "term", "freeze", "cpu-share", "restart", "host-loss", "client-disconnect"),
-    *RELAY_VERBS,
-    *DISK_VERBS,
-)
 _PROBE_MS: Final = 300
 LEADER: Final = "leader"
 """Target of a step: the server that leads when the measurement begins."""
@@ -36,10 +30,10 @@ def check_verbs(schedule: FaultSchedule) -> None:
         SpecError: names the step, and valid verbs.
     """
     for step in schedule.steps:
-        if step.do not in VERBS:
+        if step.do not in SYSTEM_VERBS:
             raise SpecError(
                 f"{schedule.source}: step {step.id}: do = {step.do!r} is nothing that can be done "
-                f"to a system under test{nearest(step.do, VERBS)}"
+                f"to a system under test{nearest(step.do, SYSTEM_VERBS)}"
             )
         if step.do in DISK_VERBS and not is_possible():
             raise SpecError(

@@ -23,11 +23,11 @@ from typing import Any, Final
 import trio
 
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import RELAY_VERBS
 from brokerd.runtime.control import serve_control
 from brokerd.sessions.link_faults import Direction, LinkFault, LinkFaults, read_fault
 from brokerd.units import MILLISECOND_NS
 
-VERBS: Final = ("cut", "blackhole", "delay", "bandwidth")
 _CHUNK_BYTES: Final = 1 << 16
 _WAITING_CHUNKS: Final = 256
 _PARTS_PER_S: Final = 50
@@ -187,8 +187,8 @@ class Relay:
 
     async def _on_apply(self, arguments: dict[str, Any]) -> dict[str, Any]:
         verb = arguments["verb"]
-        if verb not in VERBS:
-            raise ControlError("user", f"a relay does {', '.join(VERBS)}, not {verb[:40]!r}")
+        if verb not in RELAY_VERBS:
+            raise ControlError("user", f"a relay does {', '.join(RELAY_VERBS)}, not {verb[:40]!r}")
         fault = read_fault(
             arguments["fault_id"], verb, arguments["peer"], arguments["direction"],
             arguments.get("parameters", {}), _end_of(arguments["lease_ms"]),

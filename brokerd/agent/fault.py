@@ -7,34 +7,25 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.agent.nft import VERBS as NFT_VERBS
 from brokerd.agent.nft import Separation
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.agent.supervisor import parse_signal
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import (
+    AGENT_VERBS,
+    BROKER_VERBS,
+    LASTING_VERBS,
+    LINK_VERBS,
+    SEVERING_VERBS,
+    STOPPING_VERBS,
+    VERB_TABLE,
+)
 from brokerd.overlay.topology import nearest
 
-ENDING_VERBS: Final = ("kill", "term")
-LINK_VERBS: Final = ("absorb", "blackhole", "cut", "delay", "bandwidth")
-BROKER_VERBS: Final = (*LINK_VERBS, "send-omission", "partition", "disk-full", "slow-fsync")
-"""Faults that a broker applies to itself on request; the broker's own lease ends the fault."""
-STOPPING_VERBS: Final = ("freeze", "cpu-share")
-"""Faults that stop a process from outside, exclusively."""
-LASTING_VERBS: Final = (*BROKER_VERBS, *STOPPING_VERBS, "host-loss")
-VERBS: Final = (*LASTING_VERBS, *ENDING_VERBS, "restart")
 DIRECTIONS: Final = ("both", "out", "in")
 BACKENDS: Final = ("broker", "nft")
 MINIMUM_LEASE_MS: Final = 100
 
-_PARAMETERS: Final = {
-    "kill": ("signal",),
-    "delay": ("delay_ms",),
-    "bandwidth": ("bytes_per_second",),
-    "partition": ("peers", "mode"),
-    "disk-full": ("free_bytes",),
-    "slow-fsync": ("delay_ms",),
-    "cpu-share": ("share_percent",),
-}
 _NFT_PARAMETERS: Final = ("backend", "own", "peers", "protect", "mode")
 
 
@@ -116,9 +107,9 @@ class Fault:
         where = f"fault {self.fault_id}"
         if not self.fault_id or len(self.fault_id) > 200:
             raise ControlError("user", f"fault_id = {self.fault_id[:40]!r} cannot be an id")
-        if self.verb not in VERBS:
+        if self.verb not in AGENT_VERBS:
             raise ControlError(
-                "user", f"{where}: no verb {self.verb[:40]!r}{nearest(self.verb, VERBS)}"
+                "user", f"{where}: no verb {self.verb[:40]!r}{nearest(self.verb, AGENT_VERBS)}"
             )
         if self.direction not in DIRECTIONS:
             known = nearest(self.direction, DIRECTIONS)
@@ -135,10 +126,10 @@ class Fault:
         if backend not in BACKENDS:
             known = nearest(backend, BACKENDS)
             raise ControlError("user", f"{where}: backend = {str(backend)[:40]!r}{known}")
-        known_parameters: tuple[str, ...] = _PARAMETERS.get(self.verb, ())
+        known_parameters: tuple[str, ...] = VERB_TABLE[self.verb].agent_parameters
         if self.uses_nft:
-            if self.verb not in NFT_VERBS:
-                text = f"{self.verb} is not done by nft; it does {', '.join(NFT_VERBS)}"
+            if self.verb not in SEVERING_VERBS:
+                text = f"{self.verb} is not done by nft; it does {', '.join(SEVERING_VERBS)}"
                 raise ControlError("user", f"{where}: {text}")
             known_parameters = _NFT_PARAMETERS
             Separation.read(self.verb, self.direction, self.parameters)
@@ -148,9 +139,14 @@ class Fault:
                 raise ControlError(
                     "user", f"{where}: {self.verb} takes no parameter {key[:40]!r}{hint}"
                 )
-        share = self.parameters.get("share_percent")
-        if self.verb == "cpu-share" and (type(share) is not int or not 1 <= share <= 99):
-            raise ControlError("user", f"{where}: share_percent = {share!r}; from 1 to 99")
+        number = VERB_TABLE[self.verb].number
+        if number is not None and not self.is_of_broker:  # a broker checks its own numbers
+            value = self.parameters.get(number.name)
+            if type(value) is not int or not number.lowest <= value <= number.highest:
+                raise ControlError(
+                    "user",
+                    f"{where}: {number.name} = {value!r}; from {number.lowest} to {number.highest}",
+                )
 
     def ending_signal(self) -> signal.Signals:
         """Return the signal by which this fault ends the process.

@@ -11,12 +11,13 @@ from typing import Any, Final, TypeVar
 import trio
 
 from brokerd.agent import nft
-from brokerd.agent.fault import STOPPING_VERBS, Fault
+from brokerd.agent.fault import Fault
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.agent.watchdog import healed_at, write_lease
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import STOPPING_VERBS
 
 AskProcess = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import trio
 
-from brokerd.agent.fault import LASTING_VERBS, STOPPING_VERBS, Fault, check_lease
+from brokerd.agent.fault import Fault, check_lease
 from brokerd.agent.fault_acts import AskProcess, FaultActs
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.journal import Journal, Recollection
@@ -24,6 +24,7 @@ from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import LASTING_VERBS, STOPPING_VERBS, VERB_TABLE
 from brokerd.storage.room import is_out_of_descriptors
 
 HealedBy = Literal["request", "lease", "process-death"]
@@ -34,7 +35,6 @@ _REMEMBERED: Final = (
 )
 _RETRY_S: Final = 1.0
 _NEVER_KEPT: Final = 1_024
-_DID: Final = {"freeze": "frozen", "cpu-share": "slowed down", "host-loss": "lost"}
 _ROLES_WITH_FAULTS: Final = ("broker", "load", "relay")
 
 logger = logging.getLogger(__name__)
@@ -287,12 +287,12 @@ class FaultKeeper:
                 raise ControlError("user", f"{where}: {process.name} is running; kill it first")
         elif not process.is_running and not fault.uses_nft:
             raise ControlError("user", f"{where}: {process.name} is not running ({process.state})")
-        if fault.verb in _DID:
+        if VERB_TABLE[fault.verb].already:
             for other in self.faults.values():
                 same = other.verb == fault.verb or {other.verb, fault.verb} == {*STOPPING_VERBS}
                 if same and other.process == process.name and other.is_active:
-                    did = _DID[other.verb]
-                    text = f"{where}: {process.name} is {did} already, by {other.fault_id}"
+                    already = VERB_TABLE[other.verb].already
+                    text = f"{where}: {process.name} is {already} already, by {other.fault_id}"
                     raise ControlError("user", text)
         return process
 

@@ -18,8 +18,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import MODES, SET_VERBS
 
-VERBS: Final = ("blackhole", "cut", "partition")
 SSH_PORT: Final = 22
 _TIMEOUT_S: Final = 10.0
 _NAME: Final = re.compile(r"pubsubctl_[0-9a-f]{8}")
@@ -106,9 +106,9 @@ class Separation:
             raise ControlError("user", "nft needs peers: where the brokers listen to keep apart")
         if not isinstance(protect, list) or not all(type(port) is int for port in protect):
             raise ControlError("user", "protect is a list of ports")
-        mode = parameters.get("mode", "blackhole") if verb == "partition" else verb
-        if mode not in ("blackhole", "cut"):
-            raise ControlError("user", f"mode {str(mode)[:40]!r}; one of blackhole, cut")
+        mode = parameters.get("mode", MODES[0]) if verb in SET_VERBS else verb
+        if mode not in MODES:
+            raise ControlError("user", f"mode {str(mode)[:40]!r}; one of {', '.join(MODES)}")
         own = Place.read(parameters.get("own", ""))
         places = tuple(Place.read(peer) for peer in peers)
         protected = tuple(sorted({SSH_PORT, *_ssh_ports(), *protect}))

@@ -470,10 +470,22 @@ class Client:
     async def wait_started(self, number: int) -> None:
         """Wait until every broker routes by this subscription.
 
+        A protocol without a bound for the delay of messages may report a start that is not exact;
+        see `path_age_ns`.
+
         Raises:
             ClientError: the broker refuses the subscription.
         """
         await self._wait_started(self._line, number)
+
+    def path_age_ns(self, number: int) -> int:
+        """Return 0 if the report of a started subscription is exact, as in almost every case.
+
+        Otherwise brokers with a path to this client's broker that is younger than this, in
+        nanoseconds, may not route by the subscription yet. An exact report needs a round through
+        all brokers that ends in time, and messages take too long for one.
+        """
+        return self._line.path_ages_ns.get(number, 0)
 
     async def _wait_started(self, line: Line, number: int) -> None:
         warning_s = trio.current_time() + self._unreachable_after_s

@@ -148,7 +148,7 @@ class ClientCore:
         self.on_lost()
         self._has_connected = True
         oldest = self._window.first() or self._oldest_unsent()
-        positions = self._progress.resume()
+        positions = self._progress.resume(self._started)
         highest = self._next_sequence - 1
         self._urgent.append(
             Connect(
@@ -188,14 +188,16 @@ class ClientCore:
                 return self._on_acknowledged(first, last)
             case Connected():
                 return [self._on_connected(message)]
-            case Subscribed(number, state, begins_after):
+            case Subscribed(number, state, begins_after, path_age_ns):
                 self._check_number(number)
                 if begins_after and self._wants(number):
                     self._progress.begin_after(number, begins_after)
                 if state == "started" and self._wants(number) and number not in self._started:
                     self._started[number] = None
                     self._revision.current += 1
-                return [SubscriptionAnswered(number, state)] if self._wants(number) else []
+                if not self._wants(number):
+                    return []
+                return [SubscriptionAnswered(number, state, path_age_ns)]
             case Unsubscribed(number):
                 return self._on_unsubscribed(number)
             case Consuming(number):

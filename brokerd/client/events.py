@@ -24,10 +24,15 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionAnswered:
-    """The state of a subscription, as reported by the broker; repeated after each attachment."""
+    """The state of a subscription, as reported by the broker; repeated after each attachment.
+
+    Attributes:
+        path_age_ns: see Subscribed.
+    """
 
     number: int
     state: SubscriptionState
+    path_age_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class Line:
         connection: the current connection, if there is one.
         failure: the reason for no further sessions; None while more are possible.
         states: subscription → state last reported by the broker.
+        path_ages_ns: subscription → `path_age_ns` of that report.
         refusals: subscription → reason of the broker's refusal.
         unattached_since_s: the instant from which the client has not been attached; None while
             attached.
@@ -84,6 +85,7 @@ class Line:
         self.connection: Connection | None = None
         self.failure: str | None = None
         self.states: dict[int, str] = {}
+        self.path_ages_ns: dict[int, int] = {}
         self.refusals: dict[int, str] = {}
         self.unattached_since_s: float | None = trio.current_time()
         self.last_failure = ""
@@ -133,6 +135,7 @@ class Line:
             return
         self.core.leave()
         self.states.clear()
+        self.path_ages_ns.clear()
         self.refusals.clear()
         self._retries.clear()
 
@@ -239,10 +242,12 @@ class Line:
                 self.unattached_since_s = None
                 self._seeks_home = False
                 self.brokers.attached()
-            case SubscriptionAnswered(number, state):
+            case SubscriptionAnswered(number, state, path_age_ns):
                 self.states[number] = state
+                self.path_ages_ns[number] = path_age_ns
             case SubscriptionEnded(number):
                 self.states.pop(number, None)
+                self.path_ages_ns.pop(number, None)
             case RetryLater(refused):
                 self._retries.append(refused.number)
                 self.last_failure = f"{self.address}: {refused.reason}"

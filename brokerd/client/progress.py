@@ -6,7 +6,7 @@ origins and places differ, this module translates between them.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brokerd.client.commit_requests import CommitRequests
@@ -98,9 +98,13 @@ class Progress:
         self._session = 0
         self._acknowledgements.clear()
 
-    def resume(self) -> tuple[tuple[int, Positions], ...]:
-        """Return the committed positions by subscription and stream."""
-        found: dict[int, list[tuple[StreamId, int]]] = {}
+    def resume(self, started: Iterable[int] = ()) -> tuple[tuple[int, Positions], ...]:
+        """Return the committed positions by subscription and stream.
+
+        Args:
+            started: subscriptions that are included even without a position.
+        """
+        found: dict[int, list[tuple[StreamId, int]]] = {number: [] for number in started}
         for (number, stream), last in self._taken.items():
             found.setdefault(number, []).append((stream, last))
         return tuple((number, tuple(seen)) for number, seen in found.items())

@@ -29,7 +29,7 @@ class Connect:
             unacknowledged number, or the next new number).
         highest_sequence: the highest number assigned so far; 0 before the first. Determines the
             start cut of subscriptions that are confirmed before the resubmission arrives.
-        resume: per subscription number of this client, the position reached in each stream.
+        resume: per started subscription of this client, the position reached in each stream.
         source: the source that the client continues to publish as; None for a publisher that starts
             counting, which gets a source that has never been used.
         exact_incarnation: True if the broker must refuse the client rather than assign an
@@ -94,11 +94,14 @@ class Subscribed:
         begins_after: per stream, the position that counts as received from the start, for a client
             that resumes by positions and has received nothing of the stream yet, or that receives
             several streams in one order. Empty for other clients.
+        path_age_ns: 0 if the start is exact: every broker has the subscription that the protocol
+            requires to have it. Else brokers with a younger path to this broker may lack it.
     """
 
     number: int
     state: SubscriptionState
     begins_after: tuple[tuple[StreamId, int], ...] = ()
+    path_age_ns: int = 0
 
 
 @record

@@ -94,6 +94,8 @@ class Promises:
         gaps: the reasons with which a gap may be announced to a subscriber; empty if there are
             no gaps.
         gap_age_ns: least age of a publication in a gap at the announcement.
+        absence_gaps: the reasons with which a gap may be announced to a subscriber that its broker
+            did not hear of for `client_linger_ns`; of publications of any age.
         redelivers: a subscriber that restarts may receive uncommitted publications again, marked
             as redelivered.
         resumes_elsewhere: a subscription resumes at any broker that the client attaches to, from
@@ -110,6 +112,7 @@ class Promises:
     topic: str = ""
     gaps: tuple[str, ...] = ()
     gap_age_ns: int = 0
+    absence_gaps: tuple[str, ...] = ()
     redelivers: bool = False
     resumes_elsewhere: bool = False
     leaves_freely: bool = False
@@ -224,6 +227,10 @@ class ProtocolDefinition:
         keeps_loss: the reason for which a broker that lost durable state cannot announce the
             loss, so that the operator cannot accept the loss; "" if it can. By default no broker
             can.
+        topology_parameters: names of parameters that the section of the topology's kind sets, in
+            place of the section of parameters.
+        chain_words: further words for drawn brokers whose joint failure is tolerated, and is not,
+            in fault schedules; () for none.
         checks: the module with further facts for simulations; "" for none.
     """
 
@@ -251,9 +258,11 @@ class ProtocolDefinition:
     wiring: Callable[[Topology, Any], str] = lambda topology, parameters: ""
     topic_attribute: Callable[[Any], str] | None = None
     check_decommission: Callable[[Topology, BrokerNumber, str], None] | None = None
-    keeps_loss: Callable[[Topology, BrokerNumber], str] = lambda topology, broker: (
+    keeps_loss: Callable[[Topology, Any, BrokerNumber], str] = lambda topology, parameters, own: (
         "brokers of this protocol cannot announce what they lost"
     )
+    topology_parameters: tuple[str, ...] = ()
+    chain_words: tuple[()] | tuple[str, str] = ()
     checks: str = ""
 
     def make_core(self, context: CoreContext) -> DeliveryProtocol:

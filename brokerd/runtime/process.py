@@ -130,7 +130,9 @@ class BrokerProcess:
     @property
     def keeps_loss(self) -> str:
         """See ProtocolDefinition."""
-        return self._definition.keeps_loss(self._around.topology, self._around.number)
+        return self._definition.keeps_loss(
+            self._around.topology, self._around.parameters, self._around.number
+        )
 
     async def run(
         self,

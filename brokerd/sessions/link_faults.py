@@ -14,45 +14,30 @@ Paper: [GD02] §4.1 (stalls before failures).
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import (
+    BROKER_VERBS,
+    HOLDING_VERBS,
+    LINK_VERBS,
+    MODES,
+    SET_VERBS,
+    VERB_TABLE,
+)
 from brokerd.model.identity import Peer
 from brokerd.units import MILLISECOND_NS
 
-Verb = Literal[
-    "absorb",
-    "send-omission",
-    "blackhole",
-    "cut",
-    "partition",
-    "delay",
-    "bandwidth",
-    "disk-full",
-    "slow-fsync",
-]
 Direction = Literal["both", "out", "in"]
 
-DISK_VERBS: Final[tuple[Verb, ...]] = ("disk-full", "slow-fsync")
-VERBS: Final[tuple[Verb, ...]] = (
-    *("absorb", "send-omission", "blackhole", "cut", "partition", "delay", "bandwidth"),
-    *DISK_VERBS,
-)
-MODES: Final = ("blackhole", "cut")
-"""The effects of a partition on the links across the partition."""
 DIRECTIONS: Final[tuple[Direction, ...]] = ("both", "out", "in")
+_OPPOSITE: Final[dict[str, str]] = {"out": "in", "in": "out"}
 ABSORB_LIMIT_BYTES: Final = 256 << 20
 """Bytes of messages held by all absorbing links of a broker.
 
 At this limit the links stop reading.
 """
 
-_NUMBERS: Final[dict[str, tuple[str, int, int]]] = {
-    "delay": ("delay_ms", 1, 60_000),
-    "bandwidth": ("bytes_per_second", 1, 1 << 40),
-    "disk-full": ("free_bytes", 0, 1 << 40),
-    "slow-fsync": ("delay_ms", 1, 60_000),
-}
 _COUNTERS: Final = (
     "absorbed_messages",
     "absorbed_publications",
@@ -104,7 +89,7 @@ class LinkFault:
     """
 
     fault_id: str
-    verb: Verb
+    verb: str
     peers: frozenset[Peer] | None
     direction: Direction
     value: int
@@ -127,7 +112,7 @@ class LinkFault:
 
         With `both`: on any direction.
         """
-        if self.verb in DISK_VERBS or (self.verb == "send-omission" and direction == "in"):
+        if VERB_TABLE[self.verb].acts_on in ("disk", _OPPOSITE.get(direction)):
             return False
         # A connection cannot be half closed and still carry a session.
         whole = "both" in (self.direction, direction) or self.effect == "cut"
@@ -148,33 +133,34 @@ def read_fault(
     Raises:
         ControlError: `user`: no such verb, direction or parameter, or a value out of range.
     """
-    for word, known, what in ((verb, VERBS, "verb"), (direction, DIRECTIONS, "direction")):
+    for word, known, what in ((verb, BROKER_VERBS, "verb"), (direction, DIRECTIONS, "direction")):
         if word not in known:
             raise ControlError("user", f"{what} {word[:40]!r}; one of {', '.join(known)}")
-    name, lowest, highest = _NUMBERS.get(verb, ("", 0, 0))
-    if verb == "partition":
-        name = "mode"
+    number = VERB_TABLE[verb].number
+    name = "mode" if verb in SET_VERBS else "" if number is None else number.name
     for key in parameters:
         if key != name:
             wanted = f"takes {name}" if name else "takes no parameters"
             raise ControlError("user", f"{verb} {wanted}, not {key[:40]!r}")
     mode = ""
     value = parameters.get(name, 0)
-    if verb == "partition":
+    if verb in SET_VERBS:
         mode, value = parameters.get("mode", MODES[0]), 0
         if mode not in MODES:
             raise ControlError("user", f"mode {str(mode)[:40]!r}; one of {', '.join(MODES)}")
         if not others:
             raise ControlError("user", "a partition needs the peers that it is from")
-    elif name and (type(value) is not int or not lowest <= value <= highest):
-        text = f"{verb}: {name} is a whole number from {lowest} to {highest}"
+    elif number is not None and (
+        type(value) is not int or not number.lowest <= value <= number.highest
+    ):
+        text = f"{verb}: {name} is a whole number from {number.lowest} to {number.highest}"
         raise ControlError("user", text)
-    if verb in (*DISK_VERBS, "send-omission") and (peer is not None or direction != "both"):
+    if verb not in (*LINK_VERBS, *SET_VERBS) and (peer is not None or direction != "both"):
         raise ControlError("user", f"{verb} is for a broker, not for its links")
     if name == "delay_ms":
         value *= MILLISECOND_NS
     peers = frozenset(others) if others else None if peer is None else frozenset({peer})
-    return LinkFault(fault_id, verb, peers, direction, value, ends_ns, mode)  # type: ignore[arg-type]
+    return LinkFault(fault_id, verb, peers, cast(Direction, direction), value, ends_ns, mode)
 
 
 class LinkFaults:
@@ -233,7 +219,7 @@ class LinkFaults:
         rates = [fault.value for fault in acting if fault.verb == "bandwidth"]
         effects = [fault.effect for fault in acting]
         return Way(
-            "absorb" in effects or "send-omission" in effects,
+            any(effect in HOLDING_VERBS for effect in effects),
             "blackhole" in effects,
             "cut" in effects,
             sum(fault.value for fault in acting if fault.verb == "delay"),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-WIRE_VERSION = 28
+WIRE_VERSION = 29
 START_BYTES: Final = 8
 SEAL_BYTES: Final = 16
 

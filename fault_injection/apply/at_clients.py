@@ -5,15 +5,13 @@ clock when the lease expires. A generator never outlives its controller's lease.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import CLIENT_VERBS, CRASH, DISCONNECT, ROAM, SLOW
 from brokerd.protocols.registry import RunningProtocol
 from fault_injection.apply.injector import Evidence, Fault, FaultBackend
 from fault_injection.schedule.targets import Machines
-from fault_injection.schedule.verbs import CLIENT_VERBS
-
-CRASH: Final = "client-crash"
 
 
 class Load(Protocol):
@@ -54,7 +52,7 @@ class ClientFaults:
         more: dict[str, Any] = {}
         if fault.verb == CRASH:
             more = {"down_ms": int(fault.parameters.get("down_ms", 0))}
-        if fault.verb == "client-roam":
+        if fault.verb == ROAM:
             broker = str(fault.parameters["to"])
             more = {"to": broker, "address": self._load.addresses[broker]}
         row = await self._ask(
@@ -73,12 +71,12 @@ class ClientFaults:
         if fault.verb == CRASH:
             crashes = sum(row["crashes"].values())
             return {"crashes": crashes} if crashes else None
-        if fault.verb == "client-slow":
+        if fault.verb == SLOW:
             if not row["waiting_bytes"]:
                 return None
             keys = ("waiting_bytes", "taken", "session")
             return {key: row[key] for key in keys}
-        if fault.verb == "client-disconnect":
+        if fault.verb == DISCONNECT:
             if row["attached"]:
                 return None
             evidence = {"lost_session": row["session_before"], "reason": row["lost_because"]}
@@ -106,7 +104,7 @@ class ClientFaults:
         if not row["attached"]:
             return None
         evidence = {"broker": row["broker"], "session": row["session"]}
-        if fault.verb == "client-slow":
+        if fault.verb == SLOW:
             if row["waiting_bytes"] and not row["taken_since_end"]:
                 return None
             return {**evidence, "taken": row["taken_since_end"]}

@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import MACHINE_VERBS, STANDING_VERBS
 from brokerd.protocols.interface import CoreStatus
 from brokerd.protocols.registry import RunningProtocol, protocol_on
-from fault_injection.apply.effects import SEE, see_sessions_down
+from fault_injection.apply.effects import look_for, see_sessions_down
 from fault_injection.apply.injector import Evidence, Fault
 from fault_injection.apply.separations import check_nft_can_tell, parted_pairs
 from fault_injection.schedule.ends import Deployment, End, direct_sessions, on_all
@@ -75,7 +76,7 @@ class DeployedBackend:
         if fault.verb == "cut":
             far = self._ends(fault, both=True)
             return await see_sessions_down(far, self._neighbours, self._broker_status)
-        seen = await SEE[fault.verb](fault, ends)
+        seen = await look_for(fault.verb)(fault, ends)
         return self._timed(seen, seen.pop("host_stamps", {})) if seen is not None else None
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:
@@ -105,12 +106,12 @@ class DeployedBackend:
                     or not (await end.agent.fault_look(end.fault_id))["present"]
                 )
             if row["state"] != "running":
-                return fault.verb != "host-loss"  # other faults ended with the process
+                return fault.verb not in MACHINE_VERBS  # other faults ended with the process
             if row["frozen"]:
                 return False
             if fault.verb == "cpu-share":
                 return not (await end.agent.fault_look(end.fault_id))["present"]
-            if fault.verb in ("freeze", "host-loss"):
+            if fault.verb in (*STANDING_VERBS, *MACHINE_VERBS):
                 return True
             return end.fault_id not in (await end.command("status"))["faults"]
 

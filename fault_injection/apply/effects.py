@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.protocols.interface import CoreStatus
 from fault_injection.apply.injector import Evidence, Fault
 from fault_injection.schedule.ends import End, direct_sessions, on_all
@@ -165,20 +166,24 @@ async def _counters(ends: Sequence[End]) -> Evidence | None:
     return total
 
 
-SEE: Final[Mapping[str, See]] = {
-    "kill": _see_end,
-    "term": _see_end,
-    "host-loss": _see_end,
-    "restart": _see_start,
-    "freeze": _see_frozen,
-    "cpu-share": _see_share,
-    "absorb": _see_absorbed,
-    "send-omission": _see_absorbed,
-    "blackhole": _see_dropped,
-    "bandwidth": _see_limited,
-    "delay": _see_slow_links,
-    "partition": _see_matrix,
-    "disk-full": _see_full_disk,
-    "slow-fsync": _see_slow_disk,
+_BY_EVIDENCE: Final[Mapping[str, See]] = {
+    "end": _see_end,
+    "start": _see_start,
+    "frozen": _see_frozen,
+    "share": _see_share,
+    "absorbed": _see_absorbed,
+    "dropped": _see_dropped,
+    "limited": _see_limited,
+    "slow links": _see_slow_links,
+    "matrix": _see_matrix,
+    "full disk": _see_full_disk,
+    "slow disk": _see_slow_disk,
 }
-"""By verb. `see_sessions_down` observes a cut, because a cut needs the neighbours."""
+
+
+def look_for(verb: str) -> See:
+    """Return the function that observes a verb of brokers.
+
+    `see_sessions_down` observes a cut, because a cut needs the neighbours.
+    """
+    return _BY_EVIDENCE[VERB_TABLE[verb].evidence]

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS, ROAM, VERB_TABLE
 from brokerd.protocols.registry import RunningProtocol
 from brokerd.units import format_duration
 from fault_injection.apply.log import FaultLog, HealedBy, HostStamps
@@ -25,7 +26,6 @@ from fault_injection.schedule.schedule import (
 )
 from fault_injection.schedule.step import END, STARTED_WITHIN_NS
 from fault_injection.schedule.targets import Machines, Target, read_target
-from fault_injection.schedule.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS, VERB_TABLE
 
 Evidence = dict[str, Any]
 """JSON-ready evidence of a stage.
@@ -244,7 +244,7 @@ class Injector:
                 await self._let_last(progress, applied_ns)
             else:
                 limit_ns = step.observe_within_ns
-                if step.verb in ("restart", "client-roam"):
+                if step.verb in ("restart", ROAM):
                     limit_ns = max(limit_ns, STARTED_WITHIN_NS)
                 await self._observe(progress, applied_ns + limit_ns)
                 if progress.observed is None:

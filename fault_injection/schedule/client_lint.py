@@ -4,20 +4,25 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Final
 
+from brokerd.model.fault_verbs import (
+    CLIENT_VERBS,
+    CRASH,
+    DISCONNECT,
+    ENDING_VERBS,
+    FAILING_VERBS,
+    ROAM,
+    SLOW,
+    VERB_TABLE,
+)
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule, Problem
 from fault_injection.schedule.step import END, STARTED_WITHIN_NS, Step
 from fault_injection.schedule.targets import Clients, Role
-from fault_injection.schedule.verbs import CLIENT_VERBS, ENDING_VERBS, FAILING_VERBS, VERB_TABLE
 
 Between = Callable[[tuple[str, str], tuple[str, str]], tuple[float, float]]
 """Least and greatest time from a stage of a step to a stage of another step."""
 
-DISCONNECT: Final = "client-disconnect"
-SLOW: Final = "client-slow"
-ROAM: Final = "client-roam"
-CRASH: Final = "client-crash"
 RECONNECTS_WITHIN_NS: Final = 2_000_000_000
 """Longest time in which a client reconnects once a fault lets it."""
 

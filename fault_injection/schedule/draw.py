@@ -5,6 +5,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from brokerd.model.fault_verbs import LINK_VERBS
 from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, protocol_on
@@ -14,9 +15,8 @@ from fault_injection.schedule.schedule import (
     ScheduleError,
     wrong_target,
 )
-from fault_injection.schedule.step import Pick, Step, spelled_out
+from fault_injection.schedule.step import CHAINS, Pick, Step, spelled_out
 from fault_injection.schedule.targets import Machines, read_target
-from fault_injection.schedule.verbs import LINK_VERBS
 
 ATTEMPTS: Final = 2_000
 """Number of draws before a pick counts as impossible."""
@@ -149,10 +149,11 @@ def _candidates(
 
 
 def _has_chains(chosen: Sequence[str], chains: str, known: RunningProtocol) -> bool:
-    if chains == "any":
+    is_tolerated = CHAINS[chains]
+    if is_tolerated is None:
         return True
     lost = Lost(tuple(sorted(map(known.topology.number_of, chosen))))
-    return known.tolerates(lost) == (chains == "<=delta")
+    return known.tolerates(lost) == is_tolerated
 
 
 def _shown(pick: Pick) -> str:

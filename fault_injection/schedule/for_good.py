@@ -2,10 +2,10 @@
 
 from collections import Counter
 
+from brokerd.model.fault_verbs import ENDING_VERBS
 from brokerd.overlay.routes import Lost
 from brokerd.protocols.registry import RunningProtocol
 from fault_injection.schedule.schedule import FaultSchedule
-from fault_injection.schedule.verbs import ENDING_VERBS
 
 
 def ended_for_good(schedule: FaultSchedule) -> tuple[str, ...]:

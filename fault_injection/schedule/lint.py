@@ -11,6 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from brokerd.model.fault_verbs import (
+    ENDING_VERBS,
+    FAILING_VERBS,
+    HOLDING_VERBS,
+    LASTING_VERBS,
+    LINK_VERBS,
+    MACHINE_VERBS,
+)
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.units import format_duration
@@ -21,14 +29,6 @@ from fault_injection.schedule.plan import ender_of
 from fault_injection.schedule.schedule import FaultSchedule, Problem, wrong_target
 from fault_injection.schedule.step import END, Step
 from fault_injection.schedule.targets import Clients, Machines, Target, read_target
-from fault_injection.schedule.verbs import (
-    ENDING_VERBS,
-    FAILING_VERBS,
-    HOLDING_VERBS,
-    LASTING_VERBS,
-    LINK_VERBS,
-    MACHINE_VERBS,
-)
 
 Moment = tuple[str, str]
 """(step id, stage); ORIGIN for the start of the measure phase."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from brokerd.model.fault_verbs import ENDING_VERBS, HOLDING_VERBS
 from brokerd.units import format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from fault_injection.schedule.span import Span
@@ -16,7 +17,6 @@ from fault_injection.schedule.step import (
     Step,
 )
 from fault_injection.schedule.targets import is_same_target
-from fault_injection.schedule.verbs import ENDING_VERBS, HOLDING_VERBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from brokerd.model.fault_verbs import CLIENT_VERBS
 from fault_injection.schedule.schedule import FaultSchedule, Problem, ScheduleError
 from fault_injection.schedule.step import Step
-from fault_injection.schedule.verbs import CLIENT_VERBS
 
 ROLES: Final = ("publisher", "subscriber")
 _CLIENT: Final = re.compile(rf"({'|'.join(ROLES)}) ([1-9][0-9]{{0,5}})\Z")

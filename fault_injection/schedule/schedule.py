@@ -19,6 +19,20 @@ from pydantic import (
 )
 
 from brokerd.errors import ConfigError
+from brokerd.model.fault_verbs import (
+    ALIASES,
+    CLIENT_VERBS,
+    ENDING_VERBS,
+    LASTING_VERBS,
+    LINK_VERBS,
+    MACHINE_VERBS,
+    MODES,
+    ROAM,
+    SET_VERBS,
+    VERB_TABLE,
+    VERBS,
+    takers,
+)
 from brokerd.overlay.topology import nearest
 from brokerd.text import parse_toml, shown
 from brokerd.units import format_duration
@@ -36,17 +50,6 @@ from fault_injection.schedule.step import (
     Step,
     spelled_out,
 )
-from fault_injection.schedule.verbs import (
-    CLIENT_VERBS,
-    ENDING_VERBS,
-    LASTING_VERBS,
-    LINK_VERBS,
-    MACHINE_VERBS,
-    SET_VERBS,
-    VERB_TABLE,
-    VERBS,
-    takers,
-)
 
 SCHEMA: Final = "pubsubctl/faults/1"
 FOLDER: Final = Path(__file__).parents[1]
@@ -54,28 +57,7 @@ MOST_STEPS: Final = 2_000
 """Greatest number of steps that lint can compare pairwise within seconds."""
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-_SYNONYMS: Final = {
-    "stall": "absorb",
-    "mute": "send-omission",
-    "omission": "send-omission",
-    "pause": "freeze",
-    "stop": "term",
-    "start": "restart",
-    "latency": "delay",
-    "slow": "delay",
-    "cpu": "cpu-share",
-    "throttle": "cpu-share",
-    "rate": "bandwidth",
-    "isolate": "partition",
-    "full": "disk-full",
-    "fsync-slow": "slow-fsync",
-    "machine-loss": "host-loss",
-    "disconnect": "client-disconnect",
-    "roam": "client-roam",
-    "move": "client-roam",
-}
 _SIGNALS: Final = ("KILL", "TERM", "INT", "QUIT")
-MODES: Final = ("blackhole", "cut")
 BACKENDS: Final = ("broker", "nft")
 MOST_LATENCY_NS: Final = 60 * 10**9
 
@@ -329,7 +311,7 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
     if not _ID.fullmatch(step.id):
         yield "id", step.id, "ids are of [a-z0-9-], at most 64"
     if step.do not in VERBS:
-        hint = nearest(_SYNONYMS.get(step.do, step.do), VERBS)
+        hint = nearest(ALIASES.get(step.do, step.do), VERBS)
         yield "do", step.do, f"no such verb{hint}"
         return
     if (step.at is None) == (step.after is None):
@@ -344,7 +326,7 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
         "signal": (step.signal, takers("signal")),
         "expect": (step.expect, ENDING_VERBS),
         "await": (step.awaits, (*LASTING_VERBS, "restart", "crash")),
-        "times": (step.times, (*LASTING_VERBS, "client-roam")),
+        "times": (step.times, (*LASTING_VERBS, ROAM)),
         **{key: (getattr(step, key), takers(key)) for key in _OPTIONS},
         "latency": (step.latency and format_duration(step.latency), takers("latency")),
         "share": (step.share and f"{step.share}%", takers("share")),

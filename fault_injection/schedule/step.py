@@ -1,16 +1,18 @@
 """Steps of a schedule file, and the steps that a short form is expanded to."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.overlay.ranges import expanded_list
+from brokerd.overlay.topology import nearest
+from brokerd.protocols.registry import DEFINITIONS
 from brokerd.units import format_duration, parse_duration_ns
 from fault_injection.schedule.span import Span
-from fault_injection.schedule.verbs import LASTING_VERBS
 
 STAGES: Final = ("applied", "observed", "healed", "recovered")
 END: Final = "end"
@@ -88,6 +90,25 @@ class Await(Closed):
     within: DurationText = RECOVER_WITHIN_NS
 
 
+CHAINS: Final[Mapping[str, bool | None]] = {
+    "any": None,
+    "tolerated": True,
+    "excess": False,
+    **{
+        word: is_tolerated
+        for each in DEFINITIONS.values()
+        for word, is_tolerated in zip(each.chain_words, (True, False), strict=False)
+    },
+}
+"""Words for drawn targets: True if their joint failure is to be tolerated, None for either."""
+
+
+def _known_chains(word: str) -> str:
+    if word not in CHAINS:
+        raise ValueError(f"no chains called so{nearest(word, [*CHAINS])}")
+    return word
+
+
 class Pick(Closed):
     """Targets that are drawn from the seed, in place of `on`.
 
@@ -95,8 +116,8 @@ class Pick(Closed):
         count: number of targets, or a share of all candidates, such as "17%".
         out_of: the candidates, with ranges such as `b[2:98:2]`; all brokers, or all links, by
             default.
-        chains: "<=delta" for at most delta consecutive brokers of a path among the targets,
-            ">delta" for more, "any" for either.
+        chains: "tolerated" for targets whose joint failure the protocol tolerates, "excess" for
+            others, "any" for either; protocols have further words for the two.
         like: id of a step; its targets are used, one by one.
     """
 
@@ -104,7 +125,7 @@ class Pick(Closed):
     out_of: Annotated[
         list[str] | Literal["brokers", "links"], BeforeValidator(expanded_list), Field(alias="from")
     ] = "brokers"
-    chains: Literal["any", "<=delta", ">delta"] = "any"
+    chains: Annotated[str, AfterValidator(_known_chains)] = "any"
     like: str | None = None
 
     @classmethod

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS
 from brokerd.overlay.topology import Topology, nearest
-from fault_injection.schedule.verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS
 
 Machines = Mapping[str, Collection[str]]
 """The brokers on each machine."""

@@ -1,21 +1,17 @@
-"""`bundle`: the program that is installed on hosts behind SSH."""
+"""`bundle`: the installed program on hosts behind SSH."""
 
 from typing import Any
 
 import typer
 
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
 
-app = typer.Typer(
-    name="bundle",
-    help="The program that is installed on hosts behind SSH.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = verbs("bundle", "Build, list and remove the program of hosts.")
 
 
-@app.command("build")
+@app.command("build", cls=GroupedCommand)
 def build(context: typer.Context) -> Result:
     """Build the bundle of this program and list the content."""
     from pubsubctl.deploying.bundle import build_bundle
@@ -37,15 +33,15 @@ def build(context: typer.Context) -> Result:
     )
 
 
-@app.command("list")
+@app.command("list", cls=GroupedCommand)
 def list_all(context: typer.Context) -> Result:
-    """Show what is installed where; the first of a host is what commands use there."""
+    """List the installed programs of each host, the used one first."""
     return _on_hosts(context, collect=False)
 
 
-@app.command("gc")
+@app.command("gc", cls=GroupedCommand)
 def gc(context: typer.Context) -> Result:
-    """Remove from hosts what neither this program nor what is deployed there needs."""
+    """Remove programs from hosts that neither we nor brokers use."""
     return _on_hosts(context, collect=True)
 
 

@@ -20,27 +20,24 @@ RENEW = "renew"
 
 def certificate(
     context: typer.Context,
-    client: Annotated[str, typer.Argument(help="The name it connects under; or `renew`.")],
+    client: Annotated[str, typer.Argument(help="The client's name, or `renew`.")],
     output: Annotated[
-        Path, typer.Option("--output-dir", "-o", help="The folder that gets the files.")
+        Path, typer.Option("--output-dir", "-o", metavar="DIR", help="Write to this folder.")
     ] = Path(),
     days: Annotated[
-        int, typer.Option("--days", min=1, max=30, help="How long it is accepted.")
+        int,
+        typer.Option("--days", min=1, max=30, metavar="N", help="Limit the certificate to N days."),
     ] = 30,
 ) -> Result:
-    """Issue a certificate for a client of the deployment that runs.
+    """Issue a certificate for a client of the deployment.
 
-    Its key is in one of the files: keep it as you would a password.
-
-    `certificate renew` gives all brokers new ones, for 30 days from now, while they run; clients
-    of your own get theirs by asking for it again.
+    One of the files is the client's key: protect it like a password. `certificate renew` issues new
+    certificates for all running brokers, for 30 days. Issue those of your clients again yourself.
     """
     import trio
 
-    from pubsubctl.deploying.authority import Authority
     from pubsubctl.deploying.certificates import check_authority
     from pubsubctl.hosts.hosts import Lab, reached
-    from pubsubctl.project import authority_folder
 
     call = invocation(context)
     if not 0 < len(client) <= 64 or not client.replace("-", "").replace("_", "").isalnum():
@@ -61,10 +58,20 @@ def certificate(
         raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
     if not inventory.uses_tls:
         raise PreflightFailed(
-            "what is deployed talks plaintext on loopback: clients need no certificate"
+            "the deployment uses plaintext on loopback: clients need no certificate"
         )
+    identity = str(deployments[0]["deployment_id"])
+    return _issued(call, inventory, identity, client, output, days)
+
+
+def _issued(
+    call: Invocation, inventory: "Inventory", identity: str, client: str, output: Path, days: int
+) -> Result:
+    from pubsubctl.deploying.authority import Authority
+    from pubsubctl.project import authority_folder
+
     authority = Authority.of(authority_folder(inventory.name))
-    issued = authority.issue(str(deployments[0]["deployment_id"]), "client", client, days=days)
+    issued = authority.issue(identity, "client", client, days=days)
     files = {
         "authority": (output / "authority.pem", authority.certificate_pem),
         "certificate": (output / f"{client}.pem", issued.certificate_pem),

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from brokerd.overlay.topology import nearest
+from pubsubctl.commands.options.grouping import GroupedCommand, GroupedVerbs
+from pubsubctl.commands.options.results import Master
 from pubsubctl.console.console import Result, Style
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
@@ -21,12 +23,12 @@ from pubsubctl.running.claims import (
     undrawn,
 )
 
-app = typer.Typer(help="List claims of papers, judged by our figures.", invoke_without_command=True)
-
-FILE_HELP = "Files of claims, or bare names in bench/claims; by default all of those."
-RUNS_HELP = (
-    "Where the runs lie, or one of them, in place of results/runs and of those that came with this."
+app = typer.Typer(
+    help="Judge the claims of papers by figures.", cls=GroupedVerbs, invoke_without_command=True
 )
+
+FILE_HELP = "Files of claims, or bare names in bench/claims. All if none is named."
+RUNS_HELP = "Take this run, or the runs of this folder, not results/runs and the archived runs."
 ARCHIVED = Path("results", "samples", "experiments")
 _STYLES: dict[State, Style] = {"holds": "good", "fails": "bad", "not run": "dim"}
 
@@ -35,31 +37,31 @@ Runs = Annotated[Path | None, typer.Option("--runs", metavar="DIR", help=RUNS_HE
 
 
 @app.callback()
-def judged_without_a_word(context: typer.Context) -> Result | None:
-    """List claims of papers, judged by our figures.
+def judge_all(context: typer.Context) -> Result | None:
+    """Judge the claims of papers by figures.
 
-    Without a command: `list`.
+    Without a command, lists them.
     """
     return None if context.invoked_subcommand else _judged(invocation(context), [], None)
 
 
-@app.command("list")
+@app.command("list", cls=GroupedCommand)
 def list_claims(context: typer.Context, files: Files = None, runs: Runs = None) -> Result:
-    """Judge every claim by the figures that have been drawn: holds, fails, or not run.
+    """Judge every claim by drawn figures: holds, fails, not run.
 
-    A run of some figures comes with the repository, and counts until there is a later one.
+    The repository has an archived run of some figures. It counts until a later run exists.
     """
     return _judged(invocation(context), files or [], runs)
 
 
-@app.command("run")
+@app.command("run", cls=GroupedCommand)
 def run_claims(
     context: typer.Context,
     files: Files = None,
     runs: Runs = None,
-    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
+    master: Master = None,
 ) -> Result:
-    """Draw what runs there are of the claimed figures and is not drawn yet; then as `list`."""
+    """Draw the missing figures of existing runs, then list."""
     call = invocation(context)
     call.refuse_dry_run("claims run")
     folder = _folder_of(call, runs)
@@ -77,14 +79,16 @@ def run_claims(
     return _judged(call, files or [], runs)
 
 
-@app.command("explain")
+@app.command("explain", cls=GroupedCommand)
 def explain(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="CLAIM", help="Its name; see `claims list`.")],
+    name: Annotated[
+        str, typer.Argument(metavar="CLAIM", help="The name of a claim. See `claims list`.")
+    ],
     files: Files = None,
     runs: Runs = None,
 ) -> Result:
-    """Explain a claim: the result of the paper, ours, and the command that repeats it."""
+    """Explain a claim: the paper's result, ours, the command."""
     call = invocation(context)
     claims = _claims(call, files or [])
     found = [claim for claim in claims if claim.name == name]
@@ -94,11 +98,11 @@ def explain(
     [outcome] = _outcomes(call, found, runs)
     row = outcome.row()
     scale = ", ".join(f"{key} = {value}" for key, value in outcome.claim.scale.items())
-    again = f"pubsubctl simulate {row['figure']} && pubsubctl plot {row['figure']}"
+    again = f"pubsubctl experiment {row['figure']}"
     ours = f"{row['ours'] or 'nothing'}{' (' + row['ci'] + ')' if row['ci'] else ''}"
     lines = [
         f"{row['claim']}: {row['statement']}",
-        f"  the paper says   {row['paper_value']}",
+        f"  result of paper  {row['paper_value']}",
         f"  holds when       {row['metric']} of {row['figure']} is {row['tolerance']}",
         f"  it tests         {_TESTED[row['tests']]}",
         f"  and would miss   {row['wrong']}",
@@ -118,7 +122,7 @@ def explain(
     return Result(document=document, text="\n".join(lines))
 
 
-_TESTED = {"paper": "what the paper says", "ours": "our own model or protocol"}
+_TESTED = {"paper": "the result of the paper", "ours": "our own model or protocol"}
 
 
 def _judged(call: Invocation, files: Sequence[str], runs: Path | None) -> Result:

@@ -1,10 +1,11 @@
-"""`clock check|sample|show`: how far the clocks of hosts are apart, and how sure that is."""
+"""`clock check|sample|show`: offsets of the hosts' clocks, with their errors."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Console, Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PreflightFailed, UserError, VerdictUnknown
@@ -12,28 +13,31 @@ from pubsubctl.errors import PreflightFailed, UserError, VerdictUnknown
 if TYPE_CHECKING:
     from bench.run.clocks import HostClock
 
-app = typer.Typer(help="How far the clocks of hosts are apart, and how sure that is.")
+app = verbs("clock", "Measure the offsets of the hosts' clocks.")
 
-ROUNDS_HELP = "How often each host is asked."
+ROUNDS_HELP = "Query each host N times."
 MOST_ROUNDS = 100_000
-TOLD_FROM = 10
+LEAST_RATIO = 10
 """The ratio to its clocks' error from which a one-way latency is reported."""
 
 
-@app.command("check")
+@app.command("check", cls=GroupedCommand)
 def check(
     context: typer.Context,
     latency: Annotated[
         str | None,
-        typer.Option("--latency", metavar="D", help="A median that is to be told: 1ms."),
+        typer.Option(
+            "--latency", metavar="TIME", help="Require that this median can be measured: 1ms."
+        ),
     ] = None,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, max=MOST_ROUNDS, help=ROUNDS_HELP)
     ] = 100,
 ) -> Result:
-    """Say which one-way latencies could be told between the hosts of what is deployed.
+    """Compute the least one-way latency that can be measured.
 
-    With --latency, exit status 3 when one of that length could not.
+    Compares the hosts of the deployment. With --latency: status 3 if a median of that length cannot
+    be measured.
     """
     from brokerd.units import parse_duration_ns
 
@@ -43,12 +47,12 @@ def check(
     except ValueError as error:
         raise UserError(f"--latency: {error}") from None
     rows = _sampled(call, rounds)
-    least_ns = TOLD_FROM * max(row["err_ns"] for row in rows)
+    least_ns = LEAST_RATIO * max(row["err_ns"] for row in rows)
     text = _table(call.console, rows)
     if least_ns:
-        text += f"\n\none-way latencies from a median of {_ms(least_ns)} on can be told"
+        text += f"\n\none-way latencies with a median from {_ms(least_ns)} can be measured"
     else:
-        text += "\n\nall of them have one clock: any one-way latency can be told"
+        text += "\n\nall hosts have one clock: any one-way latency can be measured"
     document = {"schema": "pubsubctl/clock/1", "hosts": rows, "least_median_ns": least_ns}
     if wanted_ns is not None and least_ns > wanted_ns:
         why = f"a median of {latency} would be uncertain by more than a tenth"
@@ -56,14 +60,14 @@ def check(
     return Result(document=document, text=text)
 
 
-@app.command("sample")
+@app.command("sample", cls=GroupedCommand)
 def sample(
     context: typer.Context,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, max=MOST_ROUNDS, help=ROUNDS_HELP)
     ] = 300,
 ) -> Result:
-    """Measure, against the clock of this machine, the clock of every host."""
+    """Measure the clock of every host by this machine's."""
     call = invocation(context)
     clocks = _clocks(call, rounds)[0]
     rows = [
@@ -97,14 +101,14 @@ def sample(
     )
 
 
-@app.command("show")
+@app.command("show", cls=GroupedCommand)
 def show(
     context: typer.Context,
     run: Annotated[
-        str, typer.Argument(help="A folder, a run id, or latest.", autocompletion=names.runs)
+        str, typer.Argument(help="A folder, a run id, or `latest`.", autocompletion=names.runs)
     ] = "latest",
 ) -> Result:
-    """Show what a run knows of its hosts' clocks."""
+    """Print the clock offsets in the records of a run."""
     import json
 
     from bench.run.clocks import CLOCK_FILE
@@ -114,7 +118,7 @@ def show(
     folder = find_run(call.project, run)
     path = folder / CLOCK_FILE
     if not path.is_file():
-        raise UserError(f"run {folder.name}: nobody compared the clocks of its hosts")
+        raise UserError(f"run {folder.name}: no record of its hosts' clocks")
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     document = {"schema": "pubsubctl/clock/1", "run_id": folder.name, "hosts": rows}
     return Result(document=document, text=_table(call.console, rows))
@@ -141,7 +145,7 @@ def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
     async def work() -> "tuple[list[HostClock], str]":
         record = await recorded_deployment(lab)
         if record is None:
-            raise PreflightFailed("nothing is deployed, and only agents tell what time they have")
+            raise PreflightFailed("nothing is deployed, and only agents report their clocks")
         reference = record["placement"]["clients_host"]
         used = {reference, *(row["host"] for row in record["placement"]["brokers"])}
         hosts = [c.host.name for c in lab.connectors if c.host.name in used]

@@ -1,122 +1,206 @@
-"""`compare`: runs side by side, with the significance of differences over repetitions."""
+"""`compare`: which of several runs, variants, protocols or systems is better, and by how much."""
 
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.commands.options.repetition import Instances
+from pubsubctl.commands.options.results import RunsFolder
+from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
-from pubsubctl.console.invocation import invocation
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 
+_SIDES = "Two variants of a workload"
+_COMPARISON = "Comparison of a file"
+_SELFTEST = "Self-test"
 
-def compare(
-    context: typer.Context,
-    runs: Annotated[
+_LONG_NAMES = {"settings": "--set"}
+"""Options of a group whose names differ from their fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Options that select the compared sides; none of them for finished runs."""
+
+    against: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RUN...",
-            help="Folders or ids of runs, or of series (bench --instances): the others are "
-            "compared with the first.",
-            autocompletion=names.runs,
-        ),
-    ] = None,
-    everything: Annotated[
-        bool,
         typer.Option(
-            "--all",
-            help="Run brokers of ours and of others first, as bench/comparisons/all.toml says, "
-            "under the same load and faults, and write one report.",
+            "--against",
+            metavar="REVISION|TOPOLOGY|PROTOCOL|KEY=VALUE",
+            rich_help_panel=_SIDES,
+            help="Run WORKLOAD in turn with another protocol, topology or topology.KEY, or with "
+            "another git revision of this program. Repeatable, but for a revision.",
         ),
-    ] = False,
+    ] = None
     comparison: Annotated[
         str | None,
         typer.Option(
             "--comparison",
             metavar="NAME",
-            help="The same as a file says, or one of bench/comparisons: s1, s3, …",
+            rich_help_panel=_COMPARISON,
+            help="Run the comparison of a file, or of bench/comparisons (s1, s3, all), and "
+            "write one report.",
             autocompletion=names.comparisons,
         ),
-    ] = None,
+    ] = None
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="NAME", help="Only this one of the comparison; repeatable."),
-    ] = None,
+        typer.Option(
+            "--only",
+            metavar="NAME",
+            rich_help_panel=_COMPARISON,
+            help="Run this entry only. Repeatable.",
+        ),
+    ] = None
     also: Annotated[
         list[str] | None,
         typer.Option(
-            "--also", metavar="FILE", help="Run a broker of yours, too, beside them; repeatable."
+            "--also",
+            metavar="FILE",
+            rich_help_panel=_COMPARISON,
+            help="Run a broker of your own, too. Repeatable.",
         ),
-    ] = None,
-    duration: Annotated[
-        str | None, typer.Option("--duration", "-d", help="How long to measure each: 20s.")
-    ] = None,
+    ] = None
     selftest: Annotated[
         bool,
         typer.Option(
             "--selftest",
-            help="Try on this machine whether two series of the same are said to differ, and "
-            "whether a slowdown of 10 % is found: simulated runs, judged by processor time.",
+            rich_help_panel=_SELFTEST,
+            help="Test on this machine if equal series compare as equal, and if a slowdown of "
+            "10 % is found.",
         ),
-    ] = False,
+    ] = False
     trials: Annotated[
         int | None,
         typer.Option(
-            "--trials", metavar="N", min=1, help="With --selftest: so many of each kind (20)."
+            "--trials",
+            metavar="N",
+            min=1,
+            rich_help_panel=_SELFTEST,
+            help="Make N trials of each kind (20).",
+        ),
+    ] = None
+
+
+def compare(
+    context: typer.Context,
+    source: SourceOptions,
+    load: LoadOptions,
+    sides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN...|WORKLOAD",
+            help="Folders or ids of runs or series, compared with the first; or a workload for "
+            "--against.",
+            autocompletion=names.runs,
         ),
     ] = None,
-    instances: Annotated[
-        int | None,
-        typer.Option(
-            "--instances", metavar="N", min=2, help="With --selftest: runs of each side (10)."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output-dir", "-o", help="Where runs are, if not in results/runs."),
-    ] = None,
+    faults: Faults = None,
+    instances: Instances = None,
+    output: RunsFolder = None,
 ) -> Result:
-    """Say what differs between runs, and by how much.
+    """Compare runs, variants or systems, with intervals.
 
-    Means of repetitions with a 95 % interval of their ratio: faster, slower, better, worse, the
-    same (within 5 %), or cannot tell. Runs on other hardware, or of another load, scale, fsync
-    policy, workload or fault schedule are refused.
+    Prints the means of repetitions with a 95 % interval of their ratio: faster, slower, better,
+    worse, the same (within 5 %), or cannot tell. Refuses runs on other hardware, or of another
+    load, scale, fsync policy, workload or fault schedule.
 
-    With --all, the runs are made first: one after the other, the same workload and the same faults
-    over every protocol and every broker of others that is installed. --comparison NAME does so as
-    another file says; a protocol that does not promise what is tried there has its reason in the
-    place of numbers. Status 0 whatever the verdicts are, 3 where one of them is UNKNOWN.
-
-    With --selftest, nothing is read: status 0 where at most one of 20 trials of either kind is
-    wrong, else 3.
+    A protocol that does not promise the tested property is not run; the report has the reason.
+    Status 0 for any verdict, 3 if one is UNKNOWN. With --selftest: 3 if comparisons are unreliable.
     """
+    call = invocation(context)
+    words = sides or []
+    kinds = [
+        name
+        for name, given in (
+            ("--against", source.against),
+            ("--selftest", source.selftest),
+            ("--comparison", source.comparison is not None),
+        )
+        if given
+    ]
+    if len(kinds) > 1:
+        raise UserError(f"compare {' '.join(kinds)}: only one of them")
+    kind = kinds[0] if kinds else "RUN…"
+    _refuse_foreign(kind, source, load, faults, instances)
+    if source.against:
+        return _variants(call, words, source.against, load, faults, instances, output)
+    if kind != "RUN…" and words:
+        raise UserError(f"compare {kind} {words[0]}: {kind} makes the runs that it compares")
+    if source.selftest:
+        return _selftest(call, source.trials or 20, instances or 10)
+    if source.comparison is not None:
+        from pubsubctl.running.comparison import compare_as
+
+        only, also = source.only or [], source.also or []
+        return compare_as(call, source.comparison, only, also, load.duration, output)
     from pubsubctl.running.differences import differences
     from pubsubctl.running.runs import find_runs
 
-    call = invocation(context)
-    if selftest:
-        from pubsubctl.running.comparison_selftest import selftest as selftest_now
-
-        if runs or everything or comparison or only or also or duration:
-            raise UserError("compare --selftest makes the runs that it compares; it takes no other")
-        call.refuse_dry_run("compare --selftest")
-        return selftest_now(call, trials or 20, instances or 10)
-    for option, number in (("--trials", trials), ("--instances", instances)):
-        if number is not None:
-            raise UserError(f"compare {option} {number}: goes with --selftest")
-    if everything or comparison is not None:
-        from pubsubctl.running.comparing import EVERYTHING, compare_as
-
-        option = "--all" if everything else f"--comparison {comparison}"
-        if everything and comparison is not None:
-            raise UserError(f"compare --all --comparison {comparison}: one of both")
-        if runs:
-            raise UserError(f"compare {option} {runs[0]}: {option} makes the runs that it compares")
-        return compare_as(call, comparison or EVERYTHING, only or [], also or [], duration, output)
-    for option, value in (("--only", only), ("--also", also), ("--duration", duration)):
-        if value:
-            raise UserError(f"compare {option}: goes with --all or --comparison")
     call.refuse_dry_run("compare")
-    named = find_runs(call.project, runs or [], output) if runs else []
-    return differences(call, named)
+    return differences(call, find_runs(call.project, words, output))
+
+
+def _refuse_foreign(
+    kind: str,
+    source: SourceOptions,
+    load: LoadOptions,
+    faults: str | None,
+    instances: int | None,
+) -> None:
+    """Refuse options without an effect on this kind of comparison.
+
+    Raises:
+        UserError: names the option and the kinds that take it.
+    """
+    of_load = {
+        _LONG_NAMES.get(field.name, f"--{field.name.replace('_', '-')}"): getattr(load, field.name)
+        for field in fields(load)
+    }
+    duration = of_load.pop("--duration")
+    taken: tuple[tuple[str, object, tuple[str, ...]], ...] = (
+        ("--only", source.only, ("--comparison",)),
+        ("--also", source.also, ("--comparison",)),
+        ("--trials", source.trials, ("--selftest",)),
+        ("--instances", instances, ("--against", "--selftest")),
+        ("--duration", duration, ("--against", "--comparison")),
+        ("--faults", faults, ("--against",)),
+        *((name, value, ("--against",)) for name, value in of_load.items()),
+    )
+    for option, value, kinds in taken:
+        is_given = value is not None and value is not False
+        if is_given and kind not in kinds:
+            raise UserError(f"compare {option} {_text(value)}: goes with {' or '.join(kinds)}")
+
+
+def _text(value: object) -> str:
+    return str(value[0] if isinstance(value, list) else value)
+
+
+def _variants(
+    call: Invocation,
+    words: list[str],
+    against: list[str],
+    load: LoadOptions,
+    faults: str | None,
+    instances: int | None,
+    output: RunsFolder,
+) -> Result:
+    from pubsubctl.running.variants import VariantRequest, run_variants
+
+    if len(words) != 1:
+        raise UserError(f"compare --against {against[0]}: name one WORKLOAD before")
+    request = VariantRequest(words[0], tuple(against), faults, instances)
+    return run_variants(call, request, load.overrides(), output)
+
+
+def _selftest(call: Invocation, trials: int, instances: int) -> Result:
+    from pubsubctl.running.differences import selftest
+
+    if instances < 2:
+        raise UserError(f"compare --selftest --instances {instances}: at least 2")
+    call.refuse_dry_run("compare --selftest")
+    return selftest(call, trials, instances)

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 def doctor(
     context: typer.Context,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="ID,...", help="Only these checks.")
+        str | None, typer.Option("--only", metavar="ID,...", help="Make only these checks.")
     ] = None,
     workload: Annotated[
         str | None,
         typer.Option(
             "--for",
             metavar="WORKLOAD",
-            help="Also say what time, disk and connections it takes; of a broker of others "
-            "(external/NAME), whether it can be started.",
+            help="Print time, disk space and connections of a workload, too; or check if a broker "
+            "of others (external/NAME) can start.",
             autocompletion=names.workloads,
         ),
     ] = None,
 ) -> Result:
     """Check this machine, and the hosts of the inventory.
 
-    Each finding has the id of its check, a severity, and a remedy where one is needed. Hosts
-    that are alike share a line; -v prints one for each, -q only what is wrong.
+    A finding has the id of its check, a severity, and a remedy if one is needed. Similar hosts
+    share a line; -v prints a line per host, -q prints problems only.
     """
     from bench.spec.spec import load_experiment
     from bench.systems.configuration import is_configuration
@@ -42,7 +42,7 @@ def doctor(
 
     call = invocation(context)
     if workload is not None and is_configuration(workload):
-        from pubsubctl.doctor.system_check import check_system
+        from pubsubctl.doctor.health_check import check_system
 
         return _told(call, check_system(workload))
     experiment = None

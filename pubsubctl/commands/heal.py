@@ -1,10 +1,13 @@
 """`heal`: end every fault of any origin; safe at any time, and repeatable."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from brokerd.errors import ControlError
+from pubsubctl.commands.options.cluster import Verify
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError, Unreachable
@@ -14,17 +17,11 @@ if TYPE_CHECKING:
     from pubsubctl.state import LabState
 
 
-def heal(
-    context: typer.Context,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Look again afterwards; exit status 7 if anything is left."),
-    ] = False,
-) -> Result:
-    """End every fault that is in effect, whoever began it.
+def heal(context: typer.Context, verify: Verify = False) -> Result:
+    """End every fault in effect, of any origin.
 
-    Where no agent answers, a new one is started; it reads in the journal what the last one did.
-    Brokers that were killed stay down until `deploy` starts them again.
+    Starts a new agent if the agent of a host does not answer. The journal has the faults of the
+    old agent. Killed brokers stay down until `deploy` starts them again.
     """
     import trio
 
@@ -35,71 +32,94 @@ def heal(
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     if call.dry_run:
-        return _would_heal(trio.run(reached, lab, lambda: lab_state(lab)))
-    started: list[str] = []
-    healed: list[dict[str, Any]] = []
-    failed: list[PubsubctlError] = []
-    verified: list[str] = []
+        return _plan(trio.run(reached, lab, lambda: lab_state(lab)))
+    healing = _Healing(verify)
+    trio.run(reached, lab, lambda: lab.on_all(healing.heal_host))
+    return healing.result()
 
-    async def ask_agent(connector: "Connector") -> list[str]:
-        """Return the remaining faults, in words."""
-        async with connector.open_agent() as agent:
-            answer = await agent.fault_heal_all()
-            healed.extend({**row, "host": connector.host.name} for row in answer["healed"])
-            left: list[str] = answer["left"]
-            if verify and not left:
-                again = await agent.fault_heal_all()
-                left = [f"{row['fault_id']} came back" for row in again["healed"]]
-                left += again["left"]
-            return left
 
-    async def heal_on(connector: "Connector") -> None:
+@dataclass
+class _Healing:
+    """The ends of faults on all hosts.
+
+    Attributes:
+        verify: look again after each heal.
+        started: hosts with a new agent.
+        healed: faults, with their hosts.
+        failed: errors of hosts.
+        clean: hosts without a remaining fault.
+    """
+
+    verify: bool
+    started: list[str] = field(default_factory=list)
+    healed: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[PubsubctlError] = field(default_factory=list)
+    clean: list[str] = field(default_factory=list)
+
+    async def heal_host(self, connector: "Connector") -> None:
+        """End all faults on a host; start an agent if none answers."""
         name = connector.host.name
+        remaining: Sequence[str]
         try:
             record = await connector.read_deployment()
             if record is None:
                 return
             try:
-                left = await ask_agent(connector)
+                remaining = await self._heal_with(connector)
             except Unreachable:  # the host has just answered, so it is the agent
                 await connector.start_agent(record["deployment_id"])
-                started.append(name)
-                left = await ask_agent(connector)
+                self.started.append(name)
+                remaining = await self._heal_with(connector)
         except Unreachable as error:
-            left = [f"{error}; faults there end with their lease"]
+            remaining = [f"{error}; faults there end with their lease"]
         except (HostError, ControlError) as error:
-            left = [str(error)]
-        failed.extend(LabDirty(_of_host(name, reason)) for reason in left)
-        if not left:
-            verified.append(name)
+            remaining = [str(error)]
+        self.failed += [LabDirty(_of_host(name, reason)) for reason in remaining]
+        if not remaining:
+            self.clean.append(name)
 
-    trio.run(reached, lab, lambda: lab.on_all(heal_on))
-    lines = [f"started an agent on {host}: the last one is gone" for host in sorted(started)]
-    lines += [f"healed {row['fault_id']} on {row['host']}" for row in healed]
-    if not healed:
-        lines.append("nothing to heal")
-    if verify:
-        looked = ", ".join(sorted(verified)) or "no host: nothing is deployed"
-        lines.append(f"verified: no fault is left on {looked}" if verified else looked)
-    return Result(
-        document={
-            "schema": "pubsubctl/heal/1",
-            "agents_started": sorted(started),
-            "healed": healed,
-            "verified": sorted(verified) if verify else [],
-        },
-        text="\n".join(lines),
-        because=tuple(failed),
-    )
+    async def _heal_with(self, connector: "Connector") -> list[str]:
+        """Return the remaining faults, in words."""
+        async with connector.open_agent() as agent:
+            answer = await agent.fault_heal_all()
+            self.healed += [{**row, "host": connector.host.name} for row in answer["healed"]]
+            remaining: list[str] = answer["left"]
+            if self.verify and not remaining:
+                again = await agent.fault_heal_all()
+                remaining = [f"{row['fault_id']} returned" for row in again["healed"]]
+                remaining += again["left"]
+            return remaining
+
+    def result(self) -> Result:
+        """Return the result of the command."""
+        started, clean = sorted(self.started), sorted(self.clean)
+        lines = [f"started an agent on {host}: no agent answered" for host in started]
+        lines += [f"healed {row['fault_id']} on {row['host']}" for row in self.healed]
+        if not self.healed:
+            lines.append("nothing to heal")
+        if self.verify and clean:
+            lines.append(f"verified: no fault is left on {', '.join(clean)}")
+        elif self.verify:
+            lines.append("no host: nothing is deployed")
+        return Result(
+            document={
+                "schema": "pubsubctl/heal/1",
+                "agents_started": started,
+                "healed": self.healed,
+                "verified": clean if self.verify else [],
+            },
+            text="\n".join(lines),
+            because=tuple(self.failed),
+        )
 
 
 def _of_host(name: str, reason: str) -> str:
     return f"host {name}: {reason.removeprefix('host ').removeprefix(f'{name}: ')}"
 
 
-def _would_heal(state: "LabState") -> Result:
+def _plan(state: "LabState") -> Result:
     lost = {host: why for host, why in state.unreachable.items() if host not in state.agentless}
-    lines = [f"would start an agent on {host}: the last one is gone" for host in state.agentless]
+    lines = [f"would start an agent on {host}: no agent answered" for host in state.agentless]
     lines += [f"would heal {row['fault_id']} on {row['host']}" for row in state.faults]
     return Result(
         document={

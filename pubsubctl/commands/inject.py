@@ -1,5 +1,6 @@
 """`inject`: inject faults into a deployment, by a schedule or by a single verb."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,109 +15,197 @@ if TYPE_CHECKING:
     from fault_injection.schedule.schedule import FaultSchedule
     from pubsubctl.deploying.placement import Placement
 
+_VERB = "Verb"
+_CHECK = "Check"
 
-def inject(
-    context: typer.Context,
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SCHEDULE | VERB TARGET",
-            help="A schedule's file, or one verb.",
-            autocompletion=names.faults,
-        ),
-    ] = None,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerbOptions:
+    """Options of a single verb on the command line."""
+
     lasts: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="How long: 2.5s, or 2s..3s.")
-    ] = None,
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="End the fault after 2.5s, or 2s..3s.",
+            rich_help_panel=_VERB,
+        ),
+    ] = None
     stall: Annotated[
         str | None,
-        typer.Option("--stall", metavar="TIME", help="With crash: absorb for so long first."),
-    ] = None,
+        typer.Option(
+            "--stall",
+            metavar="TIME",
+            help="Absorb for this time before a crash.",
+            rich_help_panel=_VERB,
+        ),
+    ] = None
     down: Annotated[
         str | None,
-        typer.Option("--down", metavar="TIME", help="With crash: restart so long after the kill."),
-    ] = None,
+        typer.Option(
+            "--down",
+            metavar="TIME",
+            help="Restart after this time, in a crash.",
+            rich_help_panel=_VERB,
+        ),
+    ] = None
     sig: Annotated[
         str | None,
-        typer.Option("--signal", metavar="NAME", help="With kill: which signal; KILL by default."),
-    ] = None,
+        typer.Option(
+            "--signal", metavar="NAME", help="Kill with this signal (KILL).", rich_help_panel=_VERB
+        ),
+    ] = None
     latency: Annotated[
         str | None,
         typer.Option(
-            "--latency", metavar="TIME", help="With delay and slow-fsync: how much later."
+            "--latency",
+            metavar="TIME",
+            help="Add this time, in delay and slow-fsync.",
+            rich_help_panel=_VERB,
         ),
-    ] = None,
+    ] = None
     bytes_per_second: Annotated[
         int | None,
-        typer.Option("--bytes-per-second", min=1, help="With bandwidth: how many may pass."),
-    ] = None,
+        typer.Option(
+            "--bytes-per-second",
+            metavar="N",
+            min=1,
+            help="Let N bytes per second pass, in bandwidth.",
+            rich_help_panel=_VERB,
+        ),
+    ] = None
     free_bytes: Annotated[
         int | None,
-        typer.Option("--free-bytes", min=0, help="With disk-full: how much may still be written."),
-    ] = None,
+        typer.Option(
+            "--free-bytes",
+            metavar="N",
+            min=0,
+            help="Leave N bytes free, in disk-full.",
+            rich_help_panel=_VERB,
+        ),
+    ] = None
     share: Annotated[
         str | None,
         typer.Option(
-            "--share", metavar="SHARE", help="With cpu-share: how much of the time it runs: 25%."
+            "--share",
+            metavar="SHARE",
+            help="Run for this share of the time, in cpu-share: 25%.",
+            rich_help_panel=_VERB,
         ),
-    ] = None,
+    ] = None
     mode: Annotated[
-        str | None, typer.Option("--mode", help="With partition: blackhole or cut.")
-    ] = None,
+        str | None,
+        typer.Option(
+            "--mode", metavar="blackhole|cut", help="Partition in this way.", rich_help_panel=_VERB
+        ),
+    ] = None
     backend: Annotated[
         str | None,
-        typer.Option("--backend", help="With blackhole, cut, partition: broker or nft."),
-    ] = None,
+        typer.Option(
+            "--backend",
+            metavar="broker|nft",
+            help="Apply blackhole, cut and partition by this backend.",
+            rich_help_panel=_VERB,
+        ),
+    ] = None
     pick: Annotated[
         str | None,
         typer.Option(
             "--pick",
             metavar="N|SHARE",
-            help="Draw so many targets: 2 or 17%, out of TARGET (b1,b2) or all.",
+            rich_help_panel=_VERB,
+            help="Draw 2 targets, or 17%, out of TARGET (b1,b2), or out of all.",
         ),
-    ] = None,
+    ] = None
     chains: Annotated[
         str | None,
         typer.Option(
             "--chains",
-            help="With --pick: at most delta in a row (<=delta), or one longer chain (>delta).",
+            metavar="LIMIT",
+            rich_help_panel=_VERB,
+            help="Draw at most delta in a row (<=delta), or one longer chain (>delta). Goes with "
+            "--pick.",
         ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="What is random is drawn from it.")
-    ] = None,
+    ] = None
+
+    def of_step(self) -> dict[str, Any]:
+        """Return the options of a step by key; None for options that are not given."""
+        return {
+            "for": self.lasts,
+            "stall": self.stall,
+            "down": self.down,
+            "signal": self.sig,
+            "latency": self.latency,
+            "bytes_per_second": self.bytes_per_second,
+            "free_bytes": self.free_bytes,
+            "share": self.share,
+            "mode": self.mode,
+            "backend": self.backend,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """Options that check a schedule without faults."""
+
     topology: Annotated[
         str | None,
-        typer.Option("--topology", help="Check against this topology, not the deployed one."),
-    ] = None,
+        typer.Option(
+            "--topology",
+            metavar="NAME",
+            help="Check on this topology, not on the deployed one.",
+            rich_help_panel=_CHECK,
+        ),
+    ] = None
     protocol: Annotated[
         str | None,
-        typer.Option("--protocol", help="With --topology: what is to run on it."),
-    ] = None,
-    only_lint: Annotated[bool, typer.Option("--lint", help="Check only; needs no lab.")] = False,
+        typer.Option(
+            "--protocol",
+            metavar="NAME",
+            help="Check for this protocol. Goes with --topology.",
+            rich_help_panel=_CHECK,
+        ),
+    ] = None
+    lint: Annotated[
+        bool, typer.Option("--lint", help="Check only. Needs no host.", rich_help_panel=_CHECK)
+    ] = False
     preview: Annotated[
         bool,
         typer.Option(
             "--preview",
-            help="Print what would happen, with drawn values, and who would be cut off from whom.",
+            rich_help_panel=_CHECK,
+            help="Print the steps with drawn values, and the pairs that are cut off.",
         ),
-    ] = False,
+    ] = False
+
+
+def inject(
+    context: typer.Context,
+    verb: VerbOptions,
+    check: CheckOptions,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCHEDULE | VERB TARGET",
+            help="The file of a schedule, or one verb.",
+            autocompletion=names.faults,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, help="Draw from this seed.")
+    ] = None,
     selftest: Annotated[
         bool,
-        typer.Option(
-            "--selftest", help="Try every verb for brokers on what is deployed, for a moment each."
-        ),
+        typer.Option("--selftest", help="Try every verb for brokers briefly on the deployment."),
     ] = False,
     list_all: Annotated[
-        bool,
-        typer.Option(
-            "--list", help="List verbs (what they need and how they are seen) and schedules."
-        ),
+        bool, typer.Option("--list", help="List the verbs with their effects, and the schedules.")
     ] = False,
 ) -> Result:
-    """Break brokers and links that are deployed.
+    """Inject faults into the deployment, and heal them.
 
-    Ends when everything is healed and has recovered.
+    Ends after all faults are healed and all brokers have recovered.
     """
     call = invocation(context)
     if list_all:
@@ -127,25 +216,13 @@ def inject(
         from pubsubctl.injecting.selftest import selftest_now
 
         return selftest_now(call)
-    options = {
-        "for": lasts,
-        "stall": stall,
-        "down": down,
-        "signal": sig,
-        "latency": latency,
-        "bytes_per_second": bytes_per_second,
-        "free_bytes": free_bytes,
-        "share": share,
-        "mode": mode,
-        "backend": backend,
-    }
-    if protocol is not None and topology is None:
+    if check.protocol is not None and check.topology is None:
         raise UserError(
-            f"--protocol {protocol}: only with --topology; what is deployed has its own"
+            f"--protocol {check.protocol}: only with --topology; a deployment has its own"
         )
-    schedule = _asked_for(call, what or [], options, pick, chains)
-    if only_lint or preview or call.dry_run:
-        return _preview(call, schedule, seed, topology, protocol, only_lint=only_lint)
+    schedule = _schedule_of(call, what or [], verb)
+    if check.lint or check.preview or call.dry_run:
+        return _preview(call, schedule, seed, check)
     from pubsubctl.injecting.faults import check_by_hand
     from pubsubctl.injecting.injection import inject_now
 
@@ -155,36 +232,31 @@ def inject(
         return _settled(call, schedule, seed, known, placement, protocol)[0]
 
     check_by_hand(schedule)
-    if topology is not None:
-        settle(*_topology(call, topology, protocol))
+    if check.topology is not None:
+        settle(*_topology(call, check.topology, check.protocol))
     return inject_now(call, schedule, settle)
 
 
-def _asked_for(
-    call: Invocation,
-    words: list[str],
-    options: dict[str, Any],
-    pick: str | None,
-    chains: str | None,
-) -> "FaultSchedule":
+def _schedule_of(call: Invocation, words: list[str], verb: VerbOptions) -> "FaultSchedule":
     """Return the named schedule, or the schedule of a single step on the command line."""
-    from fault_injection.schedule.verbs import VERBS
+    from brokerd.model.fault_verbs import VERBS
     from pubsubctl.injecting import faults
 
+    options, pick, chains = verb.of_step(), verb.pick, verb.chains
     if pick is None and chains is not None:
         raise UserError(f"--chains {chains}: only with --pick")
     if pick is not None:
         if words and words[0] in VERBS:
             picked = {**options, "pick": _pick(words, pick, chains)}
             return faults.one_step(words[0], "", picked)
-        raise UserError(f"--pick {pick}: only with a VERB; a schedule says it itself")
+        raise UserError(f"--pick {pick}: only with a VERB; a schedule has its own")
     if len(words) == 2:
         return faults.one_step(words[0], words[1], options)
     if len(words) != 1:
         raise UserError("inject: name a SCHEDULE, or a VERB and its TARGET; see --list")
     given = [f"--{key.replace('_', '-')}" for key, v in options.items() if v is not None]
     if given:
-        raise UserError(f"{', '.join(given)}: only with VERB TARGET; a schedule says it itself")
+        raise UserError(f"{', '.join(given)}: only with VERB TARGET; a schedule has its own")
     return faults.schedule_of(call.project, words[0])
 
 
@@ -210,10 +282,7 @@ def _preview(
     call: Invocation,
     schedule: "FaultSchedule",
     seed: int | None,
-    topology: str | None,
-    protocol: str | None,
-    *,
-    only_lint: bool,
+    check: CheckOptions,
 ) -> Result:
     """Return the effects of a schedule, without faults."""
     from brokerd.protocols.registry import protocol_on
@@ -221,15 +290,15 @@ def _preview(
     from fault_injection.schedule.plan import expand
     from pubsubctl.deploying.preview import windows as preview_windows
 
-    known, placement, protocol = _topology(call, topology, protocol)
+    known, placement, protocol = _topology(call, check.topology, check.protocol)
     settled, warnings = _settled(call, schedule, seed, known, placement, protocol)
     steps = expand(settled)
     machines = placement.machines() if placement else None
     seen = protocol_on(known, protocol)
     targets = targets_of(settled, seen.topology, machines)
-    windows = [] if only_lint else preview_windows(steps, targets, seen)
+    windows = [] if check.lint else preview_windows(steps, targets, seen)
     shown = [*map(str, steps), *(window.text() for window in windows)]
-    lines = [f"{schedule.source}: ok, {len(steps)} steps"] if only_lint else shown
+    lines = [f"{schedule.source}: ok, {len(steps)} steps"] if check.lint else shown
     return Result(
         document={
             "schema": "pubsubctl/inject-preview/1",
@@ -286,7 +355,7 @@ def _topology(
 
 
 def _listing(call: Invocation) -> Result:
-    from fault_injection.schedule.verbs import VERB_TABLE
+    from brokerd.model.fault_verbs import VERB_TABLE
 
     schedules = call.project.names("schedule")
     rows = [

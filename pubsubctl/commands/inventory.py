@@ -11,6 +11,7 @@ import typer
 
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Console, Result
 from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import PubsubctlError, UserError
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from pubsubctl.hosts.ssh.line import Hop
     from pubsubctl.hosts.ssh.trust import Ask
 
-app = typer.Typer(help="Inventories: which hosts there are.")
+app = verbs("inventory", "List, check and import the hosts of inventories.")
 
 
-@app.command("list")
+@app.command("list", cls=GroupedCommand)
 def list_hosts(context: typer.Context) -> Result:
-    """List the hosts, as --limit leaves them."""
+    """List the hosts that --limit selects."""
     call = invocation(context)
     inventory = call.inventory()
     hosts = call.hosts(inventory)
@@ -53,15 +54,15 @@ def list_hosts(context: typer.Context) -> Result:
     return Result(document=document, text=call.console.table(header, rows))
 
 
-@app.command("show")
+@app.command("show", cls=GroupedCommand)
 def show_host(
     context: typer.Context,
     host: Annotated[str, typer.Argument(help="The host's name.", autocompletion=names.hosts)],
     origin: Annotated[
-        bool, typer.Option("--origin", help="Say where each value was written.")
+        bool, typer.Option("--origin", help="Print the origin of each value, too.")
     ] = False,
 ) -> Result:
-    """Show what holds for one host."""
+    """Print the values of a host."""
     call = invocation(context)
     inventory = call.inventory()
     found = inventory.host(host)
@@ -83,15 +84,18 @@ def show_host(
     return Result(document=document, text=f"{groups}\n{call.console.table(header, rows)}")
 
 
-@app.command("facts")
+@app.command("facts", cls=GroupedCommand)
 def facts(
     context: typer.Context,
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="Ask all hosts again, not only the unknown ones.")
+        bool, typer.Option("--refresh", help="Query all hosts again, not only new ones.")
     ] = False,
 ) -> Result:
-    """Show the machines of the hosts, from memory after the first time."""
-    from pubsubctl.doctor.facts import known_facts
+    """Print the machines of the hosts, from a cache.
+
+    The first call queries the hosts and fills the cache.
+    """
+    from pubsubctl.doctor.fact_cache import known_facts
     from pubsubctl.doctor.host_facts import gather_host_facts
 
     call = invocation(context)
@@ -142,7 +146,7 @@ def _gib(size: object) -> str:
     return f"{size / 2**30:.1f} GiB" if isinstance(size, int) else "?"
 
 
-@app.command("schema")
+@app.command("schema", cls=GroupedCommand)
 def schema(context: typer.Context) -> Result:
     """Print the JSON Schema of inventories, for editors."""
     from pubsubctl.inventory.inventory_schema import json_schema
@@ -154,14 +158,14 @@ def schema(context: typer.Context) -> Result:
     )
 
 
-@app.command("lint")
+@app.command("lint", cls=GroupedCommand)
 def lint(
     context: typer.Context,
     files: Annotated[
-        list[str] | None, typer.Argument(help="Inventories; by default the one in use.")
+        list[str] | None, typer.Argument(help="Inventories. The one in use if none is named.")
     ] = None,
 ) -> Result:
-    """Check inventories; every problem is named."""
+    """Check inventories, and print every problem."""
     from pubsubctl.inventory.inventory import load_inventory
 
     call = invocation(context)
@@ -190,20 +194,29 @@ def lint(
     )
 
 
-@app.command("import")
+@app.command("import", cls=GroupedCommand)
 def import_inventory(
     context: typer.Context,
-    kind: Annotated[str, typer.Argument(help="ansible or ssh-config: what SRC is.")],
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="Their file; read as data only.")],
+    kind: Annotated[str, typer.Argument(help="The format of SRC: ansible or ssh-config.")],
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="The file of the other tool.")],
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Name of the inventory; by default the name of the file."),
+        typer.Option("--name", help="Name the inventory, not after the file."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write there, not to standard output.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")
     ] = None,
+    skip_unusable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unusable", help="Leave out entries that cannot be taken over, and list them."
+        ),
+    ] = False,
 ) -> Result:
-    """Turn the inventory of another tool into one of ours; nothing is run or looked up."""
+    """Convert the inventory of another tool.
+
+    Reads the file as data: runs no program, and looks up no name.
+    """
     from pubsubctl.inventory.importers.ansible import read_ansible
     from pubsubctl.inventory.importers.found import inventory_text, our_name, read_source
     from pubsubctl.inventory.importers.ssh_config import read_ssh_config
@@ -214,30 +227,36 @@ def import_inventory(
         raise UserError(f"inventory import {shown(kind)}: no such kind{nearest(kind, [*readers])}")
     found = readers[kind](read_source(source), source)
     called = name or our_name(output.stem if output else source.stem)
-    text = inventory_text(found, called, source)
+    text = inventory_text(found, called, source, skip_unusable=skip_unusable)
     for note in found.notes:
         call.console.warn(note)
+    for entry in found.unusable:
+        call.console.warn(f"left out: {entry}")
     document = {
         "schema": "pubsubctl/inventory-import/1",
         "source": str(source),
         "hosts": [host.name for host in found.hosts],
         "gateways": list(found.gateways),
         "notes": found.notes,
+        "left_out": [{"entry": entry.entry, "reason": entry.reason} for entry in found.unusable],
         "toml": text,
     }
     if output is None:
         return Result(document=document, text=text)
     if output.exists() and not call.yes:
-        raise UserError(f"{output}: is there already; --yes overwrites it")
+        raise UserError(f"{output}: exists already; --yes overwrites it")
     count = f"{len(found.hosts)} host{'' if len(found.hosts) == 1 else 's'}"
+    if found.unusable:
+        left_out = len({entry.entry for entry in found.unusable})
+        count += f", {left_out} entr{'y' if left_out == 1 else 'ies'} left out"
     if call.dry_run:
         return Result(document=document, text=f"would write {output}: {count}")
     output.write_text(text, encoding="utf-8")
-    told = f"{output}: {count}; `pubsubctl -i {output} inventory trust all` comes next"
-    return Result(document={**document, "file": str(output)}, text=told)
+    text = f"{output}: {count}; next: `pubsubctl -i {output} inventory trust all`"
+    return Result(document={**document, "file": str(output)}, text=text)
 
 
-@app.command("trust")
+@app.command("trust", cls=GroupedCommand)
 def trust(
     context: typer.Context,
     hosts: Annotated[
@@ -248,10 +267,10 @@ def trust(
     ],
     fingerprint: Annotated[
         list[str] | None,
-        typer.Option("--fingerprint", metavar="SHA256:...", help="Approve this key; repeatable."),
+        typer.Option("--fingerprint", metavar="SHA256:...", help="Approve this key. Repeatable."),
     ] = None,
 ) -> Result:
-    """Show the keys of hosts and of the gateways before them, and remember those you approve."""
+    """Print the keys of hosts and gateways, and store approved keys."""
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.hosts.ssh.trust import Ask, Met, chosen, meet
 
@@ -266,8 +285,7 @@ def trust(
     if not wanted and not call.dry_run:
         if not sys.stdin.isatty():
             raise UserError(
-                "nobody is there to ask: approve keys with --fingerprint SHA256:...; "
-                "`--dry-run` shows them"
+                "no terminal: approve keys with --fingerprint SHA256:...; `--dry-run` prints them"
             )
         ask = _asker(call.console)
     approved = () if call.dry_run else wanted
@@ -277,9 +295,7 @@ def trust(
             return await meet(inventory, hops, fingerprints=approved, ask=ask)
         raise AssertionError("the block returns or raises")
 
-    met = run_interruptibly(
-        work, call.console, when_not_waiting="keys that were approved are remembered"
-    )
+    met = run_interruptibly(work, call.console, when_not_waiting="approved keys are stored")
     rows = [
         (row["name"], row["kind"], row["key_type"], row["fingerprint"], row["state"])
         for row in (machine.to_mapping() for machine in met)
@@ -301,7 +317,7 @@ def _asker(console: Console) -> "Ask":
         console.warn(
             f"{hop.name} ({hop.address}, port {hop.port}) shows the {key.key_type} key\n"
             f"    {key.fingerprint}\n"
-            "compare it with what its administrator, or `ssh-keygen -lf` on its console, says"
+            "compare it with the key of its administrator, or of `ssh-keygen -lf` on its console"
         )
         sys.stderr.write("is it the same? type yes or no: ")
         sys.stderr.flush()

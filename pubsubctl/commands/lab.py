@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PreflightFailed, UserError
@@ -16,28 +17,26 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME = "lab"
 
-app = typer.Typer(
-    help="Test hosts on this machine: namespaces with a real SSH server each. Needs root.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = verbs("lab", "Create test hosts with SSH on this machine, as root.")
 
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="For more labs than one.")]
+Name = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="Name the lab, if there are several.")
+]
 
 
 Machines = Annotated[list[str], typer.Argument(metavar="MACHINE...", help="n01, gw1, ...")]
 
 
-@app.command("up")
+@app.command("up", cls=GroupedCommand)
 def up(
     context: typer.Context,
-    hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="How many.")] = 8,
+    hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="Create N hosts.")] = 8,
     gateways: Annotated[
-        int, typer.Option("--gateways", metavar="N", help="Jump hosts in a row before them.")
+        int, typer.Option("--gateways", metavar="N", help="Create N jump hosts in a row.")
     ] = 0,
     name: Name = DEFAULT_NAME,
 ) -> Result:
-    """Make test hosts; `-i NAME` then means them."""
+    """Create test hosts, for `-i NAME`."""
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.lab.building import Built, bring_up
     from pubsubctl.lab.spec import MOST_GATEWAYS, MOST_HOSTS, check_name
@@ -65,14 +64,15 @@ def up(
     )
 
 
-@app.command("down")
+@app.command("down", cls=GroupedCommand)
 def down(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Which, if there are several.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name the lab, if there are several."),
     ] = None,
 ) -> Result:
-    """End all processes of the test hosts, and remove every trace of them."""
+    """Stop all test hosts, and remove their files."""
     from brokerd.agent.host.operator_lock import lock_path
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.lab import requirements
@@ -100,17 +100,17 @@ def down(
         return True
 
     found = run_interruptibly(
-        work, call.console, when_not_waiting="`pubsubctl lab down` once more does the rest"
+        work, call.console, when_not_waiting="`pubsubctl lab down` removes the rest"
     )
     return Result(
         document={"schema": "pubsubctl/lab-down/1", "name": wanted, "changed": found},
-        text=f"lab {wanted} is gone" if found else "there is no lab",
+        text=f"lab {wanted} is removed" if found else "there is no lab",
     )
 
 
-@app.command("off")
+@app.command("off", cls=GroupedCommand)
 def off(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -> Result:
-    """Pull the plug of machines: all that runs on them ends at once; their files stay."""
+    """Kill all processes of machines, and keep their files."""
     from pubsubctl.lab.removal import switch_off
 
     async def act(journal: "Journal", spec: "LabSpec", lock: int) -> None:
@@ -119,7 +119,7 @@ def off(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -
     return _switch(invocation(context), name, "off", machines, act)
 
 
-@app.command("on")
+@app.command("on", cls=GroupedCommand)
 def on(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -> Result:
     """Start machines that are off."""
     from pubsubctl.lab.building import start_machine
@@ -134,9 +134,9 @@ def on(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) ->
     return _switch(invocation(context), name, "on", machines, act)
 
 
-@app.command("list")
+@app.command("list", cls=GroupedCommand)
 def list_labs(context: typer.Context) -> Result:
-    """All labs, with what runs of each."""
+    """List all labs with their state."""
     from pubsubctl.lab.journal import labs, read_journal
     from pubsubctl.lab.look import look
 
@@ -167,9 +167,9 @@ def list_labs(context: typer.Context) -> Result:
     )
 
 
-@app.command("status")
+@app.command("status", cls=GroupedCommand)
 def status(context: typer.Context, name: Name = DEFAULT_NAME) -> Result:
-    """The machines of one lab."""
+    """List the machines of a lab."""
     from pubsubctl.lab.journal import existing_lab
     from pubsubctl.lab.look import look
 

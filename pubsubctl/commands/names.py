@@ -39,6 +39,20 @@ def workloads(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 
 @_offered
+def sweeps(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Bare names of sweeps and workloads."""
+    return [*_files("sweep"), *_files("workload")]
+
+
+@_offered
+def experiments(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Names of experiments."""
+    from pubsubctl.running.paper_experiments import experiment_names
+
+    return [*experiment_names()]
+
+
+@_offered
 def topologies(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of topologies."""
     return _files("topology")
@@ -65,7 +79,7 @@ def inventories(context: typer.Context, incomplete: str) -> Iterable[str]:
 @_offered
 def faults(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Return verbs and schedules; behind a verb, the targets of that verb."""
-    from fault_injection.schedule.verbs import CLIENT_VERBS, VERB_TABLE
+    from brokerd.model.fault_verbs import CLIENT_VERBS, VERB_TABLE
 
     typed = list(context.params.get("what") or ())
     if not typed:

@@ -1,41 +1,227 @@
-"""`results`: operations on existing runs."""
+"""`results`: list, describe, label, remove, pack and reproduce finished runs."""
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import add_command, verbs
+from pubsubctl.commands.options.results import KeepHosts, Master, Run, Runs, RunsFolder
+from pubsubctl.commands.reports import check, plot, report
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import shown
 
-app = typer.Typer(
-    name="results",
-    help="Work with finished runs.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+if TYPE_CHECKING:
+    from pubsubctl.running.run_records import RunFilter
+
+_FILTER = "Filter"
+_INSPECT = "Find runs"
+_JUDGE = "Judge and draw"
+_SHARE = "Share"
+
+app = verbs("results", "List, judge, label, remove and share finished runs.")
 
 
-@app.command("pack")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterOptions:
+    """Conditions on runs."""
+
+    experiment: Annotated[
+        str | None,
+        typer.Option(
+            "--experiment",
+            metavar="NAME",
+            help="List runs of this experiment only.",
+            rich_help_panel=_FILTER,
+        ),
+    ] = None
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            "--protocol",
+            metavar="NAME",
+            help="List runs of this protocol only.",
+            rich_help_panel=_FILTER,
+        ),
+    ] = None
+    verdict: Annotated[
+        str | None,
+        typer.Option(
+            "--verdict",
+            metavar="valid|invalid|unknown",
+            help="List runs with this verdict only.",
+            rich_help_panel=_FILTER,
+        ),
+    ] = None
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="K[=V]",
+            help="List runs with this label only. Repeatable.",
+            rich_help_panel=_FILTER,
+        ),
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="List runs of this age (7d, 12h) or date (2026-11-30) and later.",
+            rich_help_panel=_FILTER,
+        ),
+    ] = None
+
+    def conditions(self) -> "RunFilter":
+        """Return the conditions; all must hold."""
+        from pubsubctl.running.run_records import RunFilter
+
+        return RunFilter(
+            experiment=self.experiment,
+            protocol=self.protocol,
+            verdict=self.verdict,
+            labels=tuple(self.labels or ()),
+            since=self.since,
+        )
+
+
+def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder = None) -> Result:
+    """List runs, the newest last."""
+    from pubsubctl.running.run_records import labels_text, records_in
+
+    call = invocation(context)
+    call.refuse_dry_run("results list")
+    records = records_in(call.project.results_folder(output))
+    found = filters.conditions().select(records)
+    header = ("RUN", "EXPERIMENT", "PROTOCOL", "STATE", "VERDICT", "LABELS")
+    rows = [
+        (
+            *(each.run_id, each.experiment, each.protocol, each.state),
+            each.verdict or (f"{len(each.members)} runs" if each.members else ""),
+            labels_text({key: text for key, text in each.labels.items() if key != "experiment"}),
+        )
+        for each in found
+    ]
+    text = call.console.table(header, rows) if found else "no runs"
+    document = {"schema": "pubsubctl/runs/1", "runs": [each.row() for each in found]}
+    return Result(document=document, text=text)
+
+
+def show(context: typer.Context, run: Run, output: RunsFolder = None) -> Result:
+    """Print a run's verdict, machine, program and command."""
+    from pubsubctl.running.run_records import facts_of, record_of
+    from pubsubctl.running.runs import find_run
+
+    call = invocation(context)
+    call.refuse_dry_run("results show")
+    record = record_of(find_run(call.project, run, output))
+    facts = dict(facts_of(record))
+    width = max(map(len, facts))
+    text = "\n".join(f"{name:{width}}  {value}" for name, value in facts.items())
+    document = {"schema": "pubsubctl/run/1", **record.row(), "facts": facts}
+    return Result(document=document, text=text)
+
+
+def label(
+    context: typer.Context,
+    run: Run,
+    labels: Annotated[
+        list[str],
+        typer.Argument(metavar="K=V...", help="Labels to set. An empty value removes a label."),
+    ],
+    output: RunsFolder = None,
+) -> Result:
+    """Label a run, for `results list --label`."""
+    from pubsubctl.running.run_records import label_runs, labels_text, record_of
+    from pubsubctl.running.runs import find_run
+
+    call = invocation(context)
+    call.refuse_dry_run("results label")
+    folder = find_run(call.project, run, output)
+    label_runs([folder], labels)
+    record = record_of(folder)
+    document = {"schema": "pubsubctl/run/1", **record.row()}
+    return Result(document=document, text=f"{folder}: {labels_text(record.labels) or 'no labels'}")
+
+
+def remove(
+    context: typer.Context,
+    runs: Runs,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove runs without an end, too.")
+    ] = False,
+    output: RunsFolder = None,
+) -> Result:
+    """Remove run folders.
+
+    Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a
+    remaining series needs.
+    """
+    from pubsubctl.running import run_records
+    from pubsubctl.running.runs import find_runs
+
+    call = invocation(context)
+    results = call.project.results_folder(output)
+    folders = find_runs(call.project, runs, output)
+    removal = run_records.removal_of(results, folders, force=force)
+    size = run_records.size_text(removal.size_bytes)
+    is_done = call.yes and not call.dry_run
+    if is_done:
+        run_records.remove(removal)
+    verb = "removed" if is_done else "would remove"
+    lines = [f"{verb} {record.folder}" for record in removal.records]
+    is_refused = not call.yes and not call.dry_run
+    document = {
+        "schema": "pubsubctl/runs-removed/1",
+        "removed": is_done,
+        "runs": [record.row() for record in removal.records],
+        "size_bytes": removal.size_bytes,
+    }
+    return Result(
+        document=document,
+        text="\n".join([*lines, f"{len(lines)} runs, {size}"]),
+        because=(UserError("nothing was removed; add --yes"),) if is_refused else (),
+    )
+
+
+def size(context: typer.Context, output: RunsFolder = None) -> Result:
+    """Print the size of runs by experiment, the largest last."""
+    from pubsubctl.running.run_records import records_in, size_bytes_of, size_text
+
+    call = invocation(context)
+    call.refuse_dry_run("results size")
+    found: dict[str, list[int]] = {}
+    for record in records_in(call.project.results_folder(output)):
+        found.setdefault(record.folder.parent.name, []).append(size_bytes_of(record.folder))
+    rows = sorted(found.items(), key=lambda row: sum(row[1]))
+    total = sum(map(sum, found.values()))
+    lines = [(name, str(len(sizes)), size_text(sum(sizes))) for name, sizes in rows]
+    lines.append(("all", str(sum(map(len, found.values()))), size_text(total)))
+    document = {
+        "schema": "pubsubctl/runs-size/1",
+        "experiments": {name: sum(sizes) for name, sizes in rows},
+        "total_bytes": total,
+    }
+    return Result(document=document, text=call.console.table(("EXPERIMENT", "RUNS", "SIZE"), lines))
+
+
 def pack(
     context: typer.Context,
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN", help="A folder, a run id, or `latest`.", autocompletion=names.runs
-        ),
-    ],
+    run: Run,
     output: Annotated[
-        Path, typer.Option("--output-dir", "-o", metavar="DIR", help="The new folder.")
+        Path, typer.Option("--output-dir", "-o", metavar="DIR", help="Create this folder.")
     ],
-    keep_hosts: Annotated[
-        bool, typer.Option("--keep-hosts", help="Keep the names of hosts and users.")
-    ] = False,
+    keep_hosts: KeepHosts = False,
 ) -> Result:
-    """Copy a run for publication: no names of hosts, users or folders.
+    """Copy a run without the names of hosts, users and folders.
 
-    The copy can be checked, plotted and reported on as the run itself.
+    `check`, `plot` and `report` accept the copy like the run itself.
     """
     from pubsubctl.running.packing import pack_run
     from pubsubctl.running.runs import find_run
@@ -57,28 +243,25 @@ def pack(
     )
 
 
-@app.command("capsule")
 def capsule(
     context: typer.Context,
     runs: Annotated[
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="Folders, run ids, or `latest`; of a series, with all its runs.",
+            help="Folders, run ids, or `latest`. A series includes all its runs.",
             autocompletion=names.runs,
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The new file, a .tar.gz.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Write this .tar.gz file.")
     ],
-    keep_hosts: Annotated[
-        bool, typer.Option("--keep-hosts", help="Keep the names of hosts and users.")
-    ] = False,
-    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
+    keep_hosts: KeepHosts = False,
+    master: Master = None,
 ) -> Result:
-    """Put runs, their verdicts and figures into one file for reviewers.
+    """Pack runs, verdicts and figures into one file for reviewers.
 
-    Without names of hosts, users or folders. `pubsubctl reproduce` takes it.
+    Replaces the names of hosts, users and folders. `results reproduce` accepts the file.
     """
     from pubsubctl.running.capsules import make_capsule
     from pubsubctl.running.runs import find_runs
@@ -89,12 +272,12 @@ def capsule(
     folders = find_runs(call.project, runs)
     with call.console.progress() as progress:
         progress.phase("starting Spark")
-        with spark_session("pubsubctl capsule", call.master(master)) as spark:
+        with spark_session("pubsubctl results capsule", call.master(master)) as spark:
             made = make_capsule(spark, folders, output, progress, keep_hosts=keep_hosts)
     about = made.document["runs"]
     lines = [
-        f"{name}: {', '.join([*filter(None, [said.get('verdict')]), *said['figures']])}"
-        for name, said in about.items()
+        f"{name}: {', '.join([*filter(None, [row.get('verdict')]), *row['figures']])}"
+        for name, row in about.items()
     ]
     return Result(
         document={
@@ -107,26 +290,104 @@ def capsule(
     )
 
 
-@app.command("histograms")
+def reproduce(
+    context: typer.Context,
+    capsule: Annotated[
+        Path, typer.Argument(metavar="CAPSULE", help="A file of `results capsule`.")
+    ],
+    level: Annotated[
+        str,
+        typer.Option(
+            "--level",
+            metavar="figures|check|sim|local",
+            help="Draw every figure again; also judge every run again; also repeat runs on "
+            "simulated brokers, or on brokers of this machine.",
+        ),
+    ] = "figures",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "-o", metavar="DIR", help="Unpack there, and keep the files."),
+    ] = None,
+    digest: Annotated[
+        str,
+        typer.Option("--digest", metavar="sha256:…", help="Refuse a capsule with another digest."),
+    ] = "",
+    master: Master = None,
+) -> Result:
+    """Repeat a capsule's figures, verdicts and claims.
+
+    Needs the capsule only; --level local also deploys brokers. Figures and simulated runs
+    must be equal to the byte; a run of brokers must have the same verdict.
+
+    Status 1: something differs. Status 3: a new run cannot decide. Status 8: the capsule has
+    changed.
+    """
+    from brokerd.overlay.topology import nearest
+    from pubsubctl.running.reproducing import LEVELS
+    from pubsubctl.running.reproducing import reproduce as reproduced
+
+    call = invocation(context)
+    call.refuse_dry_run("results reproduce")
+    if level not in LEVELS:
+        raise UserError(f"--level = {shown(level)}{nearest(level, LEVELS)}; {', '.join(LEVELS)}")
+    if digest and not re.fullmatch(r"(sha256:)?[0-9a-f]{64}", digest):
+        raise UserError(f"--digest = {shown(digest)}: sha256: and 64 hexadecimal digits")
+    return reproduced(call, capsule, level, output, call.master(master), digest)
+
+
+def tables(
+    context: typer.Context,
+    runs: Runs,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing tables.")] = False,
+    master: Master = None,
+    output: RunsFolder = None,
+) -> Result:
+    """Write the tables of runs as Parquet.
+
+    `check` and `plot` do so, too. The tables are in the folder of each run, or in $XDG_CACHE_HOME
+    if that folder is read-only.
+    """
+    from pubsubctl.running.runs import find_runs
+    from results.checker.spark import spark_session
+    from results.papers.experiment_runs import is_experiment_run, load_experiment_run
+    from results.tables.derived import derived_of
+    from results.tables.load import load_run
+
+    call = invocation(context)
+    call.refuse_dry_run("results tables")
+    folders = find_runs(call.project, runs, output)
+    with call.console.progress() as progress:
+        progress.phase("starting Spark")
+        with spark_session("pubsubctl results tables", call.master(master)) as spark:
+            for folder in folders:
+                progress.phase(f"loading {folder.name}")
+                read = load_experiment_run if is_experiment_run(folder) else load_run
+                read(spark, folder, force=force)
+    places = [derived_of(folder) / "tables" for folder in folders]
+    found = {
+        str(place): sorted(path.name for path in place.iterdir() if path.is_dir())
+        for place in places
+    }
+    return Result(
+        document={"schema": "pubsubctl/load/1", "tables": found},
+        text="\n".join(f"{place}: {' '.join(each)}" for place, each in found.items()),
+    )
+
+
 def histograms(
     context: typer.Context,
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN...", help="Folders, run ids, or `latest`.", autocompletion=names.runs
-        ),
-    ],
+    runs: Runs,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output-dir", "-o", metavar="DIR", help="Where to, if not to figures of each run."
+            "--output-dir", "-o", metavar="DIR", help="Write here, not to the figures of each run."
         ),
     ] = None,
-    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
+    master: Master = None,
 ) -> Result:
     """Write the latencies of runs as HdrHistogram logs.
 
-    One for each phase and metric, with an interval for each second, in microseconds.
+    Writes a log per phase and metric, with an interval per second, in microseconds.
     """
     from pubsubctl.running.runs import find_runs
     from results.checker.spark import spark_session
@@ -140,7 +401,7 @@ def histograms(
     files: list[str] = []
     with call.console.progress() as progress:
         progress.phase("starting Spark")
-        with spark_session("pubsubctl histograms", call.master(master)) as spark:
+        with spark_session("pubsubctl results histograms", call.master(master)) as spark:
             for folder in folders:
                 progress.phase(f"counting {folder.name}")
                 loaded = load_run(spark, folder)
@@ -152,3 +413,22 @@ def histograms(
     return Result(
         document={"schema": "pubsubctl/histograms/1", "files": files}, text="\n".join(files)
     )
+
+
+_COMMANDS: tuple[tuple[str, str, Callable[..., Result]], ...] = (
+    ("list", _INSPECT, list_runs),
+    ("show", _INSPECT, show),
+    ("label", _INSPECT, label),
+    ("remove", _INSPECT, remove),
+    ("size", _INSPECT, size),
+    ("check", _JUDGE, check),
+    ("plot", _JUDGE, plot),
+    ("report", _JUDGE, report),
+    ("tables", _JUDGE, tables),
+    ("histograms", _JUDGE, histograms),
+    ("pack", _SHARE, pack),
+    ("capsule", _SHARE, capsule),
+    ("reproduce", _SHARE, reproduce),
+)
+for _name, _panel, _function in _COMMANDS:
+    add_command(app, _name, _function, _panel)

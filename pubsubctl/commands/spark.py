@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
+from pubsubctl.commands.options.results import RunsFolder
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
@@ -14,34 +16,27 @@ from pubsubctl.errors import UserError
 if TYPE_CHECKING:
     from pubsubctl.running.spark_cluster import Cluster, SparkCluster
 
-app = typer.Typer(
-    name="spark",
-    help="A standalone Spark cluster on the inventory's hosts, for `--master`.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-Folder = Annotated[
-    Path | None,
-    typer.Option("--output-dir", "-o", help="Where runs are, if not in results/runs."),
-]
+app = verbs("spark", "Run a Spark cluster on the hosts, for --master.")
 
 
-@app.command("up")
+@app.command("up", cls=GroupedCommand)
 def up(
     context: typer.Context,
     memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="Memory of each worker: 2g, 512m.")
+        str,
+        typer.Option(
+            "--memory", metavar="SIZE", help="Limit each worker to this memory: 2g, 512m."
+        ),
     ] = "1g",
     cores: Annotated[
-        int | None, typer.Option("--cores", min=1, help="Cores of each worker; else its host's.")
+        int | None, typer.Option("--cores", min=1, help="Limit each worker to N cores.")
     ] = None,
-    results: Folder = None,
+    results: RunsFolder = None,
 ) -> Result:
-    """Start a master on the first host and a worker on each; what runs is left alone.
+    """Start a master on the first host, and a worker on each.
 
-    `check`, `plot`, `report` and the like take what is printed as their --master. All hosts share
-    the folder of results, and have this program and its Python under the same paths.
+    Prints the value of --master for `check`, `plot` and `report`. All hosts must share the folder
+    of results, and must have this program and its Python at the same paths. Running parts stay.
     """
     if not re.fullmatch(r"[1-9]\d*[mg]", memory):
         raise UserError(f"--memory {memory}: a number with m or g, such as 2g")
@@ -62,9 +57,9 @@ def up(
     )
 
 
-@app.command("status")
-def status(context: typer.Context, results: Folder = None) -> Result:
-    """Say what is up of the cluster: its master's URL, and which hosts have a worker."""
+@app.command("status", cls=GroupedCommand)
+def status(context: typer.Context, results: RunsFolder = None) -> Result:
+    """Print the master's URL, and the hosts with a worker."""
     call = invocation(context)
     call.refuse_dry_run("spark status")
 
@@ -78,9 +73,9 @@ def status(context: typer.Context, results: Folder = None) -> Result:
     return Result(document={"schema": "pubsubctl/spark/1", **found.row()}, text="\n".join(lines))
 
 
-@app.command("down")
-def down(context: typer.Context, results: Folder = None) -> Result:
-    """End the cluster, and remove everything that it needed."""
+@app.command("down", cls=GroupedCommand)
+def down(context: typer.Context, results: RunsFolder = None) -> Result:
+    """Stop the cluster, and remove its files."""
     call = invocation(context)
     call.refuse_dry_run("spark down")
 

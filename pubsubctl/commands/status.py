@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.console.console import Result
-from pubsubctl.console.invocation import invocation
+from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import HostError, PubsubctlError, Unreachable
 
 if TYPE_CHECKING:
@@ -17,17 +17,16 @@ if TYPE_CHECKING:
 def status(
     context: typer.Context,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on looking, once a second; q ends.")
+        bool, typer.Option("--watch", "-w", help="Look again each second. q ends.")
     ] = False,
 ) -> Result | None:
-    """Show what runs: brokers, sessions, faults; with --watch also how fast and how busy.
+    """Print the state of brokers, sessions and faults.
 
-    Where standard output is no terminal, --watch prints a line a second, with --json a JSON
-    document on each line. It may be started before anything is deployed.
+    With --watch, also rates, latency and load, before a deployment, too. Without a terminal,
+    --watch prints a line per second; with --json, each line is a JSON document.
     """
     import trio
 
-    from brokerd.runtime.program import own_program
     from pubsubctl.deploying.certificates import PLAINTEXT, all_certificates_end, ending_soon
     from pubsubctl.hosts.hosts import Lab, reached
     from pubsubctl.state import LabState, lab_state
@@ -51,6 +50,12 @@ def status(
         return state, ending_soon(await all_certificates_end(lab))
 
     state, ending = trio.run(reached, lab, look)
+    return _result(call, state, ending, hosts=len(lab.connectors))
+
+
+def _result(call: Invocation, state: "LabState", ending: str, *, hosts: int) -> Result:
+    from brokerd.runtime.program import own_program
+
     if state.deployment is None:
         return Result(
             document={
@@ -69,7 +74,7 @@ def status(
     if ending:
         lines.append(f"{ending}: `pubsubctl certificate renew`")
     kind: type[PubsubctlError] = HostError
-    if len(state.unreachable) == len(lab.connectors):
+    if len(state.unreachable) == hosts:
         kind = Unreachable
     return Result(
         document={

@@ -9,16 +9,17 @@ import typer
 
 from brokerd.overlay.topology import Topology
 from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 
-app = typer.Typer(help="Brokers and the links between them.")
+app = verbs("topology", "Generate, check, print and change topologies.")
 
 FILE_HELP = "A path, or the bare name of a file in bench/topologies."
 
 
-@app.command("gen")
+@app.command("gen", cls=GroupedCommand)
 def generate(
     context: typer.Context,
     kind: Annotated[
@@ -28,30 +29,30 @@ def generate(
         ),
     ],
     brokers: Annotated[
-        int | None, typer.Option("--brokers", help="How many; 7 when not given.")
+        int | None, typer.Option("--brokers", help="Generate N brokers (7).")
     ] = None,
     fanout: Annotated[
         int,
         typer.Option(
             "--fanout",
-            help="For tree: neighbours of a broker; cells: brokers below a cell; hierarchy: "
-            "members of a unit.",
+            help="Limit the neighbours of a broker (tree), the brokers below a cell (cells), or "
+            "the members of a unit (hierarchy).",
         ),
     ] = 3,
-    delta: Annotated[int, typer.Option("--delta", help="Failures to tolerate at once.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", help="What random ones draw from.")] = 1,
+    delta: Annotated[int, typer.Option("--delta", help="Tolerate N failures at once.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Draw random topologies from this seed.")] = 1,
     cell_size: Annotated[
-        int, typer.Option("--cell-size", help="Brokers of an inner cell, for cells.")
+        int, typer.Option("--cell-size", help="Put N brokers into an inner cell (cells).")
     ] = 2,
-    proxies: Annotated[int, typer.Option("--proxies", help="How many, for bipartite.")] = 2,
+    proxies: Annotated[int, typer.Option("--proxies", help="Generate N proxies (bipartite).")] = 2,
     levels: Annotated[
-        int, typer.Option("--levels", help="Numbers in an address, for random-hierarchy.")
+        int, typer.Option("--levels", help="Draw addresses of N numbers (random-hierarchy).")
     ] = 3,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write there, not to standard output.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")
     ] = None,
 ) -> Result:
-    """Make a topology file."""
+    """Generate a topology file."""
     from pubsubctl.deploying import topologies
 
     call = invocation(context)
@@ -69,7 +70,7 @@ def generate(
     if output is None:
         return Result(document=topology.to_mapping(), text=text)
     if output.exists() and not call.yes:
-        raise UserError(f"{output}: is there already; --yes overwrites it")
+        raise UserError(f"{output}: exists already; --yes overwrites it")
     if call.dry_run:
         return Result(document=topology.to_mapping(), text=f"would write {output}")
     output.write_text(text, encoding="utf-8")
@@ -79,16 +80,18 @@ def generate(
     )
 
 
-@app.command("show")
+@app.command("show", cls=GroupedCommand)
 def show(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", metavar="F", help="A picture too; with -i, coloured by host."),
+        typer.Option(
+            "--svg", metavar="FILE", help="Draw a picture, too. With -i, colours show hosts."
+        ),
     ] = None,
 ) -> Result:
-    """Draw a topology, as a tree or a list, and say how large its neighbourhoods are."""
+    """Print a topology as a tree or a list, with its measures."""
     from pubsubctl.deploying import topologies
 
     call = invocation(context)
@@ -100,7 +103,7 @@ def show(
     )
     if svg is not None:
         if svg.exists() and not call.yes:
-            raise UserError(f"{svg}: is there already; --yes overwrites it")
+            raise UserError(f"{svg}: exists already; --yes overwrites it")
         if not call.dry_run:
             svg.write_text(_picture(call, topology), encoding="utf-8")
         text += f"\n{svg}"
@@ -108,12 +111,12 @@ def show(
     return Result(document={**document, "summary": facts}, text=text)
 
 
-@app.command("lint")
+@app.command("lint", cls=GroupedCommand)
 def lint(
     context: typer.Context,
     files: Annotated[list[str], typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
     protocol: Annotated[
-        str | None, typer.Option("--protocol", help="Say also whether this one runs on them.")
+        str | None, typer.Option("--protocol", help="Check for this protocol, too.")
     ] = None,
 ) -> Result:
     """Check topology files."""
@@ -137,7 +140,7 @@ def lint(
     )
 
 
-@app.command("place")
+@app.command("place", cls=GroupedCommand)
 def place(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
@@ -145,7 +148,8 @@ def place(
         str,
         typer.Option(
             "--policy",
-            help="spread: in turn; pack: as few hosts as have cores; pin: a core for each.",
+            metavar="spread|pack|pin",
+            help="Place brokers in turn, on few hosts with a core each, or with a core each.",
         ),
     ] = "spread",
     delta_safe: Annotated[
@@ -153,19 +157,20 @@ def place(
         typer.Option(
             "--safe",
             "--delta-safe",
-            help="Prove that the protocol goes on without any one machine or failure domain; "
-            "another placement is looked for when it would not.",
+            help="Place brokers so that the protocol tolerates the loss of any one machine or "
+            "failure domain.",
         ),
     ] = False,
     protocol: Annotated[
         str | None,
-        typer.Option("--protocol", help="By what this one tolerates, not the usual one."),
+        typer.Option("--protocol", help="Place brokers for this protocol."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the placement there, as JSON.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the placement to this file."),
     ] = None,
 ) -> Result:
-    """Print host, port and core of each broker."""
+    """Place brokers: print host, port and core of each."""
     from pubsubctl.deploying import placing, topologies
 
     call = invocation(context)
@@ -184,7 +189,7 @@ def place(
     text = f"{table}\n\n{found.text()}"
     if output is not None:
         if output.exists() and not call.yes:
-            raise UserError(f"{output}: is there already; --yes overwrites it")
+            raise UserError(f"{output}: exists already; --yes overwrites it")
         if call.dry_run:
             return Result(document=document, text=f"{text}\nwould write {output}")
         output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -192,27 +197,28 @@ def place(
     return Result(document=document, text=text)
 
 
-@app.command("join")
+@app.command("join", cls=GroupedCommand)
 def join(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
-    broker: Annotated[str, typer.Argument(help="Its name: new, of [a-z0-9-].")],
+    broker: Annotated[str, typer.Argument(help="The new broker: [a-z0-9-].")],
     at: Annotated[
         list[str],
-        typer.Option(
-            "--at", help="The broker it is linked to; in a hierarchy again for each further one."
-        ),
+        typer.Option("--at", help="Link it to this broker. Repeatable in a hierarchy."),
     ],
     address: Annotated[
         str,
         typer.Option(
             "--address",
-            help="In a hierarchy its address, as 0.1.3; else the smallest free one of the cluster "
-            "of the first --at.",
+            help="Give it this address of a hierarchy (0.1.3), not the smallest free one beside "
+            "the first --at.",
         ),
     ] = "",
 ) -> Result:
-    """Add a leaf of a tree, or a broker of a hierarchy; `deploy` then lets it join what runs."""
+    """Add a broker to a tree or hierarchy.
+
+    A tree gets a leaf. `deploy` then adds the broker to the deployment.
+    """
     from brokerd.overlay.topology import Joined
 
     first, *further = at
@@ -220,45 +226,54 @@ def join(
     return _change(context, file, lambda topology: topology.with_joined(joined, file))
 
 
-@app.command("leave")
+@app.command("leave", cls=GroupedCommand)
 def leave(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
     broker: Annotated[
         str,
         typer.Argument(
-            help="A leaf of a tree; in a hierarchy one without which its units stay connected, and "
-            "no storage."
+            help="A leaf of a tree; or a broker of a hierarchy that is no storage, and without "
+            "which all units stay connected."
         ),
     ],
 ) -> Result:
-    """Mark a broker as left; `deploy` then stops it once it has no clients and nothing to do."""
+    """Mark a broker as departed.
+
+    `deploy` then stops the broker, once it has no clients and no messages.
+    """
     return _change(context, file, lambda topology: topology.without(broker, file))
 
 
-@app.command("store")
+@app.command("store", cls=GroupedCommand)
 def store(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
-    broker: Annotated[str, typer.Argument(help="A broker of a hierarchy, no storage so far.")],
+    broker: Annotated[str, typer.Argument(help="A broker of a hierarchy that is no storage.")],
     level: Annotated[
         int,
         typer.Option(
-            "--level", help="What it stores for: its unit of this level, below the roots' one."
+            "--level", help="Store for its unit of this level, below the level of the root."
         ),
     ],
 ) -> Result:
-    """Make a broker of a hierarchy a storage; `deploy` then has it begin while brokers run."""
+    """Make a broker of a hierarchy a storage.
+
+    `deploy` then changes the role while brokers run.
+    """
     return _change_role(context, file, broker, str(level))
 
 
-@app.command("retire")
+@app.command("retire", cls=GroupedCommand)
 def retire(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
-    broker: Annotated[str, typer.Argument(help="A storage of a hierarchy, but no root.")],
+    broker: Annotated[str, typer.Argument(help="A storage of a hierarchy that is no root.")],
 ) -> Result:
-    """Have a storage take nothing new after the next `deploy`; its subscriptions go elsewhere."""
+    """Retire a storage.
+
+    After the next `deploy` the storage accepts no publications, and its subscriptions move.
+    """
     return _change_role(context, file, broker, "retired")
 
 

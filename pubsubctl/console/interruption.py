@@ -95,7 +95,7 @@ async def _watch(
         async for number in signals:
             if is_first:
                 is_first = False
-                console.warn("stopping in good order; once more stops waiting")
+                console.warn("stopping in order; a second signal stops at once")
                 interruption.stop(number)
                 continue
             console.stop_animation()

@@ -37,7 +37,7 @@ def most_record_bytes(spec: ExperimentSpec) -> int:
     """Return the bytes of all records if every subscription matches everything."""
     seconds = (spec.workload.phases.warmup + spec.workload.phases.measure) / SECOND_NS
     per_second = sum(
-        float(FASTEST_PER_S if plan.rate.per_second is None else plan.rate.per_second)
+        float(FASTEST_PER_S if plan.entry.rate.per_second is None else plan.entry.rate.per_second)
         for plan in spec.publisher_plans()
     )
     rows = 2 + len(spec.subscriber_plans())  # published, acknowledged, and each delivery

@@ -97,7 +97,7 @@ async def check_authority(lab: Lab) -> None:
         raise PreflightFailed(
             f"{strangers[names[0]]}: the certificates of {', '.join(names[:3])}{more} are not of "
             f"the authority here ({folder} holds {has})",
-            "work from the account that deployed, or `pubsubctl down` and deploy anew",
+            "work from the account that deployed, or `pubsubctl down` and deploy again",
         )
 
 
@@ -133,7 +133,7 @@ async def renew_certificates(lab: Lab) -> dict[str, datetime]:
                 ends[row.broker] = issued.ends
 
     if not lab.inventory.uses_tls:
-        raise PreflightFailed("what is deployed talks plaintext on loopback: no certificates")
+        raise PreflightFailed("the deployment uses plaintext on loopback: no certificates")
     await check_authority(lab)
     await lab.on_all(renew)
     if not ends:
@@ -218,7 +218,7 @@ def check_transport(found: Sequence[Observed], inventory: Inventory) -> None:
         recorded = (row.deployment or {}).get("transport", transport_of(inventory))
         if recorded != transport_of(inventory):
             raise PreflightFailed(
-                f"host {row.host}: what is deployed talks {recorded}, and the inventory now asks "
-                f"for {transport_of(inventory)}",
+                f"host {row.host}: the deployment uses {recorded}, and the inventory now "
+                f"requires {transport_of(inventory)}",
                 "`pubsubctl down` first",
             )

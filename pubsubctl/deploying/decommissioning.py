@@ -49,7 +49,7 @@ class Leaving:
     @property
     def losses(self) -> tuple[str, ...]:
         """Return the losses of the decommission."""
-        own = f"the subscriptions of clients of {self.broker} that have not gone to another broker"
+        own = f"the subscriptions of clients of {self.broker} that have not moved to another broker"
         kept = (f"{name}: {what}" for name, each in self.said.items() for what in each.losses)
         return (own, *kept)
 
@@ -129,7 +129,7 @@ async def decommission(lab: Lab, leaving: Leaving) -> None:
                     arguments = {"broker": leaving.broker, "signature": signature}
                     await agent.broker(name, "decommission", arguments, ON_DISK_TIMEOUT_MS)
             except (ControlError, Unreachable) as error:
-                failed.append(f"{name} was not told: {error}; its neighbours tell it")
+                failed.append(f"{name} was not notified: {error}; its neighbours notify it")
 
     if not leaving.is_over:
         await lab.on_all(tell)

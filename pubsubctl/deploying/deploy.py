@@ -33,9 +33,9 @@ from pubsubctl.deploying.certificates import (
     check_transport,
     transport_of,
 )
+from pubsubctl.deploying.cores import check_pinning
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.deploying.membership import change_members
-from pubsubctl.deploying.pinning import check_pinning
 from pubsubctl.deploying.placement import PlacedBroker, Placement
 from pubsubctl.deploying.placing import Placing, chosen_placement
 from pubsubctl.deploying.plan import (
@@ -122,7 +122,7 @@ async def planned(lab: Lab, wanted: Wanted) -> Plan:
             if in_use.pid not in ours  # the new agent takes that broker over
         ]
     if taken:
-        remedy = "end what uses them, or give the host other ports in the inventory"
+        remedy = "stop these processes, or give the host other ports in the inventory"
         raise PreflightFailed(*taken, remedy)
     return plan
 
@@ -174,7 +174,7 @@ async def deployed(
         if plan.decommissioned and not may_change:
             raise PreflightFailed(
                 *map(is_not_started, plan.decommissioned),
-                "this needs all brokers; `pubsubctl down`, then once more",
+                "this needs all brokers; `pubsubctl down`, then repeat it",
             )
         _check_accepted(wanted, plan)
         found = await lab.observe()
@@ -520,7 +520,7 @@ async def _roll_back(deployment: Deployment, progress: Progress) -> None:
         await lab.on_all(clear, [lab.connector(host) for host in sorted(fresh)])
     except* PubsubctlError as group:  # the cause of the rollback is the error to report
         for error in group.exceptions:
-            progress.say(f"{error}; `pubsubctl down` once more")
+            progress.say(f"{error}; repeat `pubsubctl down`")
 
 
 async def _observe_leniently(lab: Lab) -> tuple[list[Observed], dict[str, list[int]]]:

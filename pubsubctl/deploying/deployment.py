@@ -92,8 +92,8 @@ class Deployment:
                 connection = await self.lab.hold_agent(host)
         except trio.TooSlowError:
             raise HostError(
-                f"host {host}: no new agent within {REPLACEMENT_TIMEOUT_S:g} s; what runs there "
-                "runs on; `pubsubctl deploy` starts one"
+                f"host {host}: no new agent within {REPLACEMENT_TIMEOUT_S:g} s; its brokers "
+                "still run; `pubsubctl deploy` starts one"
             ) from None
         finally:
             line.end_replacement(connection)

@@ -58,8 +58,7 @@ class OperatorKey:
             key = serialization.load_pem_private_key(path.read_bytes(), None)
         except FileNotFoundError:
             raise PreflightFailed(
-                f"there is no {path}: only the account that deployed signs what brokers do for an "
-                "operator",
+                f"there is no {path}: only the account that deployed signs commands to brokers",
                 "work from that account, or `pubsubctl deploy --rolling` with a key of this one",
             ) from None
         except (OSError, ValueError, TypeError) as error:

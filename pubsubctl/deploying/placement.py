@@ -228,8 +228,8 @@ class _Seats:
                 continue  # its port stays reserved, so that no other broker's port changes
             if not host.bench_address:
                 raise UserError(
-                    f"host {host.name}: its address {host.address} is a name, so it is not known "
-                    "what brokers listen on; give it a bench_address, an IP"
+                    f"host {host.name}: its address {host.address} is a name, so the address "
+                    "that brokers listen on is unknown; give it a bench_address, an IP"
                 )
             core = -1
             if self._pinned or host.cores == "own":
@@ -242,8 +242,8 @@ class _Seats:
             unknown = [name for name in self._hosts if not self._cores.get(name)]
             if len(unknown) == len(self._hosts):
                 raise PreflightFailed(
-                    f"nothing is known of the cores of {', '.join(unknown[:8])}; "
-                    "`pubsubctl inventory facts` asks them"
+                    f"no facts about the cores of {', '.join(unknown[:8])}; "
+                    "`pubsubctl inventory facts` queries them"
                 )
             raise PreflightFailed(
                 f"a core for each, but only {len(placed) - without} cores for {wanting} "

@@ -24,7 +24,7 @@ from pubsubctl.deploying.placement import (
     brokers_hosts,
     place,
 )
-from pubsubctl.doctor.facts import known_cores
+from pubsubctl.doctor.fact_cache import known_cores
 from pubsubctl.errors import PreflightFailed, PubsubctlError, UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.hosts import Lab
@@ -100,8 +100,8 @@ class Judged:
             lines.append(f"not safe with {self.tolerance.in_words}: {self.counter_example}")
         else:
             lines.append(
-                f"safe with {self.tolerance.in_words}: it goes on without any one machine or "
-                "failure domain"
+                f"safe with {self.tolerance.in_words}: it tolerates the loss of any one machine "
+                "or failure domain"
             )
         if self.one_machine:
             lines.append("hosts of connector local stand for machines here; they share this one")
@@ -197,7 +197,7 @@ async def chosen_placement(
             found = extended(recorded, wanted, hosts)
             if placing.is_asked_for and found != wanted:
                 raise PreflightFailed(
-                    "what runs is placed in another way than asked for; `pubsubctl down` first"
+                    "the deployment has another placement; `pubsubctl down` first"
                 )
             return found
     return wanted

@@ -287,7 +287,7 @@ def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     changes = [f"{row[0]} joined" for row in topology.get("joined", ())]
     changes += [f"{left} left" for left in topology.get("left", ())]
     if changes or "joined" in other or "left" in other:
-        return f"{name}, {', '.join(changes) or 'nobody joined or left'}"
+        return f"{name}, {', '.join(changes) or 'no broker joined or left'}"
     return f"{name} with other links"
 
 
@@ -313,7 +313,7 @@ def _refuse_another(wanted: Wanted, found: Sequence[Observed]) -> None:
         if row.agent is not None and row.deployment is None:
             raise PreflightFailed(
                 f"host {row.host}: an agent runs for deployment {row.agent}, but its "
-                "deployment.json is gone; `pubsubctl down` first"
+                "deployment.json is missing; `pubsubctl down` first"
             )
     for host, content in recorded.items():
         if differing := differences(wanted, content):

@@ -5,9 +5,18 @@ recovered at once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from typing import Any
 
+from brokerd.model.fault_verbs import (
+    CLIENT_VERBS,
+    FAILING_VERBS,
+    HOLDING_VERBS,
+    LIMITING_VERBS,
+    SET_VERBS,
+)
+from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.outage import Outage
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol
@@ -15,11 +24,61 @@ from brokerd.units import format_duration
 from fault_injection.schedule.plan import PlannedStep
 from fault_injection.schedule.step import END
 from fault_injection.schedule.targets import Target
-from fault_injection.schedule.verbs import CLIENT_VERBS, HOLDING_VERBS, LIMITING_VERBS
-from pubsubctl.deploying.blast_radius import Effect, Pair, effect_of
+
+Pair = tuple[BrokerNumber, BrokerNumber]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of an outage.
+
+    Attributes:
+        live: brokers that are not down, in order.
+        cut_off: (source, subscriber) pairs of live brokers without deliveries during the outage,
+            in order.
+        islands: live brokers with mutual reachability, directly or over others; the largest first.
+            One island: no broker is cut off permanently.
+    """
+
+    live: tuple[BrokerNumber, ...]
+    cut_off: tuple[Pair, ...]
+    islands: tuple[tuple[BrokerNumber, ...], ...] = field(default=())
+
+
+def effect_of(known: RunningProtocol, outage: Outage) -> Effect:
+    """Return the effect of an outage on a protocol's deliveries."""
+    reached = known.reached(outage)
+    live = outage.live(known.topology)
+    cut_off = tuple(
+        (source, subscriber)
+        for source in live
+        for subscriber in live
+        if source != subscriber and source not in reached[subscriber]
+    )
+    return Effect(live, cut_off, _islands(live, reached))
+
+
+def _islands(
+    live: Sequence[BrokerNumber], reached: Mapping[BrokerNumber, AbstractSet[BrokerNumber]]
+) -> tuple[tuple[BrokerNumber, ...], ...]:
+    islands: list[tuple[BrokerNumber, ...]] = []
+    left = dict.fromkeys(live)
+    while left:
+        first = next(iter(left))
+        del left[first]
+        island = [first]
+        for broker in island:
+            both = [
+                other for other in left if other in reached[broker] and broker in reached[other]
+            ]
+            for other in both:
+                del left[other]
+            island += both
+        islands.append(tuple(sorted(island)))
+    return tuple(sorted(islands, key=lambda island: (-len(island), island)))
+
 
 # The effect of a verb on a broker: others route around the broker, or do not notice.
-_GONE = ("kill", "term", "freeze", "blackhole", "cut", "host-loss")
 _UNNOTICED = HOLDING_VERBS
 _MOST_NAMES = 8
 
@@ -59,7 +118,9 @@ class Window:
         pairs = live * (live - 1)
         lines = [f"{format_duration(self.begin_ns)} to {end}: {', '.join(self.faults)}"]
         if not self.effect.cut_off:
-            lines.append(f"  nobody is cut off: all {pairs} pairs of {live} live brokers go on")
+            lines.append(
+                f"  no pair is cut off: all {pairs} pairs of {live} live brokers communicate"
+            )
             return "\n".join(lines)
         lines.append(
             f"  {len(self.effect.cut_off)} of {pairs} pairs (source, subscriber) of {live} live "
@@ -117,7 +178,7 @@ def windows(
 def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
     """Return the outage that a fault causes."""
     numbers = [topology.number_of(name) for name in target.brokers]
-    if verb == "partition":
+    if verb in SET_VERBS:
         return Outage(cut=_across(target, topology))
     if verb in (*LIMITING_VERBS, *CLIENT_VERBS, "restart"):
         return Outage()
@@ -131,7 +192,7 @@ def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
         return Outage(cut=frozenset({(min(numbers), max(numbers))}))
     if verb in _UNNOTICED:
         return Outage(absorbing=frozenset(numbers))
-    assert verb in _GONE, f"no word on what {verb} cuts off"
+    assert verb in FAILING_VERBS, f"no preview of the pairs that {verb} cuts off"
     return Outage(down=frozenset(numbers))
 
 

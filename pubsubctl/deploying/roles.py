@@ -31,7 +31,7 @@ def read_roles(texts: Sequence[str], topology: Topology, protocol: str) -> tuple
     """
     roles = [text.partition("=") for text in texts]
     if roles and not definition_of(protocol).promises.roles_may_change:
-        raise UserError(f"--role {texts[0]}: with {protocol} no broker comes to be something else")
+        raise UserError(f"--role {texts[0]}: with {protocol} no broker changes its role")
     for broker, _, role in roles:
         if not role:
             raise UserError(f"--role {broker}: not BROKER=LEVEL or BROKER=retired")
@@ -68,4 +68,4 @@ async def change_roles(
         await change_members(deployment, progress, record, READY_TIMEOUT_S)
         await record()
         await wait_ready(deployment, progress, READY_TIMEOUT_S)
-        progress.say(f"all know that {broker} is {role} now")
+        progress.say(f"all brokers confirm that {broker} is {role} now")

@@ -20,9 +20,11 @@ from pathlib import Path
 import psutil
 
 from bench.spec.spec import ExperimentSpec
+from bench.systems.boundary import WrongSettings
+from bench.systems.configuration import NotInstalled, load_configuration
 from brokerd.agent.host import probe as host_probe
+from brokerd.model.fault_verbs import CLIENT_VERBS, LINK_VERBS, VERBS
 from brokerd.overlay.topology import nearest
-from fault_injection.schedule.verbs import CLIENT_VERBS, LINK_VERBS, VERBS
 from pubsubctl.deploying.budget import budget, connections
 from pubsubctl.doctor.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
 from pubsubctl.doctor.host_facts import HostFacts, gather_host_facts
@@ -140,7 +142,7 @@ def _packages(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
         remedy = "make setup, or pip install 'pubsubctl[results]'"
         yield "fail", f"check, plot and report lack {', '.join(missing)}", remedy
     else:
-        yield "ok", f"Spark {importlib.metadata.version('pyspark')} and what it needs", ""
+        yield "ok", f"Spark {importlib.metadata.version('pyspark')} and its requirements", ""
 
 
 def _java(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
@@ -231,7 +233,7 @@ def _load(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     cores = len(os.sched_getaffinity(0))
     text = f"load average {one_minute:.1f} on {cores} cores"
     if one_minute > cores / 2:
-        yield "warn", text, "latencies will be noisy; wait, or close what else runs"
+        yield "warn", text, "latencies will be noisy; wait, or end other programs"
     else:
         yield "ok", text, ""
 
@@ -322,3 +324,23 @@ def _cpu_quota() -> float | None:
     except (OSError, ValueError):
         return None
     return None if quota == "max" else int(quota) / int(period)
+
+
+ID = "system"
+
+
+def check_system(name: str) -> list[Finding]:
+    """Check if the servers of a configuration can be started here.
+
+    Raises:
+        SpecError, WrongDriver: the configuration itself is invalid.
+    """
+    try:
+        found = load_configuration(name)
+    except NotInstalled as error:
+        return [Finding(ID, "fail", error.missing, error.remedy)]
+    except WrongSettings as error:
+        return [Finding(ID, "fail", str(error))]
+    servers = f"{len(found.servers)} server{'s' if len(found.servers) > 1 else ''}"
+    settings = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
+    return [Finding(ID, "ok", f"{found.system.title}: {found.version}, {servers}, {settings}")]

@@ -178,7 +178,7 @@ def _ports(look: HostFacts) -> Iterator[Row]:
         for row in taken:
             yield "fail", row, "end it, or use other ports"
     else:
-        yield "ok", text + (", some used by what is deployed" if taken else " are free"), ""
+        yield "ok", text + (", some used by the deployment" if taken else " are free"), ""
     span = look.probe.get("ephemeral_ports")
     if span and ports.start <= span[1] and span[0] < ports.stop:
         text = f"ports overlap with those the kernel gives away ({span[0]}-{span[1]})"
@@ -189,7 +189,7 @@ def _address(look: HostFacts) -> Iterator[Row]:
     if look.host.connector == "local":
         return
     if not look.host.bench_address:
-        text = f"{look.host.address} is a name: it is not known what brokers listen on"
+        text = f"{look.host.address} is a name: the address that brokers listen on is unknown"
         yield "fail", text, "give it a bench_address, an IP"
     elif look.probe["address_problem"]:
         text = f"{look.host.bench_address}: {look.probe['address_problem']}"
@@ -452,7 +452,10 @@ def check_together(looks: Sequence[HostFacts]) -> Iterator[tuple[str, Row]]:
         names = ", ".join(look.host.name for look in same)
         if len(same) > 1:
             text = f"{names} are one machine: they share cores, disk and fate"
-            yield "machines", ("warn", text, "no measure of machines; say failure_domain alike")
+            yield (
+                "machines",
+                ("warn", text, "no measure of machines; give them the same failure_domain"),
+            )
     versions: dict[tuple[Any, ...], list[str]] = {}
     for look in looks:
         if look.host.connector == "ssh" and look.probe:

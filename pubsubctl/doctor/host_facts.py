@@ -17,7 +17,7 @@ from brokerd.agent.host import probe as host_probe
 from brokerd.errors import ConfigError, ControlError
 from pubsubctl.deploying.certificates import certificates_end
 from pubsubctl.deploying.plan import Observed
-from pubsubctl.doctor.facts import remember_facts
+from pubsubctl.doctor.fact_cache import remember_facts
 from pubsubctl.errors import HostError, PubsubctlError
 from pubsubctl.hosts.connectors.base import Connector, PortInUse
 from pubsubctl.hosts.files import shown

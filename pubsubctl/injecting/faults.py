@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from brokerd.model.fault_verbs import CLIENT_VERBS, FAILING_VERBS, LINK_VERBS, VERBS
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, parameters_on, protocol_on
 from fault_injection.schedule.draw import draw_targets
@@ -21,7 +22,6 @@ from fault_injection.schedule.schedule import (
 )
 from fault_injection.schedule.step import MOST_PICKED
 from fault_injection.schedule.targets import Clients, Machines, read_target
-from fault_injection.schedule.verbs import CLIENT_VERBS, FAILING_VERBS, LINK_VERBS, VERBS
 from pubsubctl.deploying.placement import Placement
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown

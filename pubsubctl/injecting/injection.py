@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.run.clocks import ahead_ns, sample
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
 from fault_injection.apply.deployed import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
@@ -13,7 +14,6 @@ from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.draw import drawn_in_words
 from fault_injection.schedule.plan import PlannedStep
 from fault_injection.schedule.schedule import FaultSchedule
-from fault_injection.schedule.verbs import VERB_TABLE
 from pubsubctl.console.console import Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation

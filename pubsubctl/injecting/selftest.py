@@ -17,6 +17,7 @@ import trio
 
 from brokerd.client.client import Client, connect
 from brokerd.config import TlsFiles
+from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.sessions.identity import CertifiedRole
@@ -84,23 +85,13 @@ def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
     a, b = chosen_link(known.topology)
     machine = next(row.host for row in placement.brokers if row.broker == b)
     link = f"{a}-{b}"
-    lasting: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-        ("absorb", link, "1s", {}),
-        ("send-omission", b, "1s", {}),
-        ("blackhole", link, "4s", {}),
-        ("blackhole", f"{a}->{b}", "4s", {}),
-        ("cut", link, "2s", {}),
-        ("freeze", b, "1s", {}),
-        ("partition", b, "6s", {"mode": "blackhole"}),
-        ("partition", b, "3s", {"mode": "cut"}),
-        ("delay", link, "2s", {"latency": "100ms"}),
-        ("delay", f"{a}->{b}", "2s", {"latency": "100ms"}),
-        ("bandwidth", link, "2s", {"bytes_per_second": 100_000}),
-        ("disk-full", b, "2s", {}),
-        ("slow-fsync", b, "2s", {"latency": "100ms"}),
-        ("cpu-share", b, "2s", {"share": "25%"}),
-        _on_nft(known, placement),
-    )
+    lasting = [
+        (verb.name, on, trial.lasts, trial.options)
+        for verb in VERB_TABLE.values()
+        for trial in verb.trials
+        for on in (link if "link" in verb.on else b, f"{a}->{b}")[: 1 + trial.is_one_way]
+    ]
+    lasting.append(_on_nft(known, placement))
     for verb, on, lasts, options in lasting:
         words = [verb, on, *(str(value) for value in options.values() if verb != "delay")]
         step = {"do": verb, "on": on, "for": lasts, **options}
@@ -111,7 +102,9 @@ def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
     yield Trial(f"host-loss {machine}", ({"do": "host-loss", "on": machine, "for": "1s"},))
 
 
-def _on_nft(known: RunningProtocol, placement: Placement) -> tuple[str, str, str, dict[str, Any]]:
+def _on_nft(
+    known: RunningProtocol, placement: Placement
+) -> tuple[str, str, str, Mapping[str, Any]]:
     """Return a link that nftables can distinguish from all others; else a whole machine."""
     topology = known.topology
     a, b = chosen_link(topology)

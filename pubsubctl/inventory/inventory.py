@@ -245,13 +245,15 @@ class _Builder:
                 chain = self._chain(entry.jump, (name,))
             except ValueError as error:
                 self._problem((*place, "jump"), f"= {shown(','.join(entry.jump))}: {error}")
+            identities = entry.identity or defaults.identity or []
             self._gateways[name] = Gateway(
                 name,
                 entry.address,
                 entry.port,
                 entry.user or defaults.user,
-                entry.identity or defaults.identity,
+                identities[0] if identities else None,
                 chain,
+                tuple(identities[1:]),
             )
 
     def _chain(self, jump: Sequence[str], behind: tuple[str, ...]) -> tuple[str, ...]:
@@ -380,6 +382,7 @@ class _Builder:
         connector = values["connector"][0]
         address = value("address", "")
         nearby = address if is_ip(address) else ""
+        identities = value("identity", [])
         return Host(
             name=settled.name,
             connector=connector,
@@ -395,7 +398,8 @@ class _Builder:
             address=address,
             port=value("port", 22),
             user=value("user", None),
-            identity=value("identity", None),
+            identity=next(iter(identities), None),
+            more_identities=tuple(identities[1:]),
             jump=tuple(value("jump", ())) if connector == "ssh" else (),
             python=value("python", "python3"),
             bench_address=value("bench_address", LOCAL_ADDRESS if connector == "local" else nearby),

@@ -38,6 +38,7 @@ class Gateway:
         user: the login; None for the controller's user.
         identity: path of a private key; None for the keys in ssh-agent.
         jump: all gateways before this gateway, outermost first.
+        more_identities: paths of further keys, which are tried after `identity`.
     """
 
     name: str
@@ -46,6 +47,12 @@ class Gateway:
     user: str | None = None
     identity: str | None = None
     jump: tuple[str, ...] = ()
+    more_identities: tuple[str, ...] = ()
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Return the paths of all private keys, in order."""
+        return (self.identity, *self.more_identities) if self.identity else ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,7 @@ class Host:
         fsync: "off" skips waiting for the disk: brokers survive a kill, but not a power loss of
             the machine.
         metrics: "on" lets the host's agent export metrics to a collector, at `metrics_port`.
+        more_identities: paths of further keys, which are tried after `identity`.
     """
 
     name: str
@@ -127,6 +135,12 @@ class Host:
     bench_nic: str = ""
     fsync: Literal["real", "off"] = "real"
     metrics: Literal["on", "off"] = "off"
+    more_identities: tuple[str, ...] = ()
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Return the paths of all private keys, in order."""
+        return (self.identity, *self.more_identities) if self.identity else ()
 
     @property
     def broker_ports(self) -> range:
@@ -154,7 +168,7 @@ class Host:
                 "address": self.address,
                 "port": self.port,
                 "user": self.user,
-                "identity": self.identity,
+                "identity": list(self.identities) if len(self.identities) > 1 else self.identity,
                 "jump": ",".join(self.jump) or NO_JUMP,
                 "python": self.python,
             }

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from brokerd.overlay.topology import NAME, nearest
 from brokerd.units import parse_duration_ns, parse_size_bytes
 
+MOST_IDENTITIES = 16
 SCHEMA = "pubsubctl/inventory/1"
 CONNECTORS = ("local", "ssh")
 MOST_GATEWAYS = 8
@@ -29,6 +30,7 @@ _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _SCOPE = re.compile(r"[A-Za-z0-9._-]{1,15}")
 _PATH = re.compile(r"(~?)/[A-Za-z0-9._/@+=,:-]*")
 _RANGED_PATH = re.compile(r"(~?)/[A-Za-z0-9._/@+=,:\[\]-]*")
+_KEY_PATH = re.compile(r"(~?)/[A-Za-z0-9._/@+=,: -]*(?<! )")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
@@ -161,6 +163,21 @@ def _file(value: Any) -> Any:
     return value
 
 
+def _identities(value: Any) -> Any:
+    """Return paths of keys as a list, from a path or a list of paths."""
+    paths = value if isinstance(value, list) else [value]
+    if not 0 < len(paths) <= MOST_IDENTITIES:
+        raise ValueError(f"from 1 to {MOST_IDENTITIES} paths of keys")
+    for path in paths:
+        if not isinstance(path, str) or not _KEY_PATH.fullmatch(path) or len(path) > 512:
+            raise ValueError(
+                "a key's path is absolute or begins with ~/, of letters, digits, blanks and "
+                ". _ - / @ + = , :"
+            )
+        _file(path.replace(" ", "_"))
+    return paths
+
+
 def _python(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("/"):
         return _plain_path(value)
@@ -253,7 +270,9 @@ def _clock_error(value: Any) -> Any:
 Connector = Annotated[str, BeforeValidator(_connector)]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 User = Annotated[str, BeforeValidator(_user)]
-KeyFile = Annotated[str, BeforeValidator(_file)]
+KeyFiles = Annotated[
+    list[str], BeforeValidator(_identities, json_schema_input_type=str | list[str])
+]
 Folder = Annotated[str, BeforeValidator(_folder)]
 Jump = Annotated[list[str], BeforeValidator(_jump)]
 Address = Annotated[str, BeforeValidator(_address_text)]
@@ -270,7 +289,7 @@ class Variables(_Closed):
     connector: Connector | None = None
     port: Port | None = None
     user: User | None = None
-    identity: KeyFile | None = None
+    identity: KeyFiles | None = None
     jump: Jump | None = None
     python: Annotated[str, BeforeValidator(_python)] | None = None
     bench_address: Address | None = None
@@ -337,7 +356,7 @@ class GatewayEntry(_Closed):
     address: Address
     port: Port = 22
     user: User | None = None
-    identity: KeyFile | None = None
+    identity: KeyFiles | None = None
     jump: Jump = []
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import trio
 
 from brokerd.agent.processes import ProcessIdentity
-from pubsubctl.doctor.facts import facts_file
+from pubsubctl.doctor.fact_cache import facts_file
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed
 from pubsubctl.lab.journal import Journal
 from pubsubctl.lab.look import processes_in

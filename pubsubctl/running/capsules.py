@@ -46,11 +46,11 @@ _OF_BROKERS: Final = ("timeline",)
 _README: Final = """\
 # {name}
 
-{runs} of pubsubctl {versions}, with what was found in them.
+{runs} of pubsubctl {versions}, with verdicts and figures.
 
-    pubsubctl reproduce CAPSULE                  # draw every figure again: the same bytes?
-    pubsubctl reproduce CAPSULE --level check    # judge every run again: the same verdict?
-    pubsubctl reproduce CAPSULE --level local    # run it again, on brokers on this machine
+    pubsubctl results reproduce CAPSULE                 # draw every figure again: the same bytes?
+    pubsubctl results reproduce CAPSULE --level check    # judge every run again: the same verdict?
+    pubsubctl results reproduce CAPSULE --level local    # run it again, on brokers on this machine
 
 | run | verdict | figures |
 |---|---|---|

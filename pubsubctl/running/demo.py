@@ -17,8 +17,8 @@ from pubsubctl.injecting.faults import checked, schedule_of, settled
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting, numbers_text
 from pubsubctl.running.judging import Judged, judge_and_report
 
-_SHOWN: Final = "demo"
-_SHOWN_ON: Final = {"bipartite": "proxies"}
+_WORKLOAD: Final = "demo"
+_WORKLOAD_OF_KIND: Final = {"bipartite": "proxies"}
 """Workload and fault schedule of one name: by overlay kind, if different from the demo's."""
 
 _PLAIN = next(name for name, each in DEFINITIONS.items() if not each.promises.exactly_once)
@@ -26,13 +26,13 @@ PROTOCOLS = (DEFAULT, _PLAIN)
 """The protocols of the demo: the first keeps its promise, the second shows the promise's worth."""
 
 
-def that_can_be_shown(call: Invocation) -> tuple[str, ...]:
+def demonstrable_protocols(call: Invocation) -> tuple[str, ...]:
     """Return all protocols that run on the demo's brokers, then protocols with a separate demo."""
-    shown: dict[str, None] = {}
-    for workload in (_SHOWN, *_SHOWN_ON.values()):
+    protocols: dict[str, None] = {}
+    for workload in (_WORKLOAD, *_WORKLOAD_OF_KIND.values()):
         spec = load_experiment(call.project.find("workload", workload), Overrides())
-        shown.update(dict.fromkeys(that_run_on(spec.topology)))
-    return tuple(shown)
+        protocols.update(dict.fromkeys(that_run_on(spec.topology)))
+    return tuple(protocols)
 
 
 def run_demo(
@@ -61,11 +61,11 @@ def run_demo(
 
 def experiment_of(call: Invocation, protocol: str, results: Path | None) -> Experiment:
     """Return the demo's experiment for a protocol: load and faults on brokers of its kind."""
-    shown = _SHOWN_ON.get(definition_of(protocol).kind, _SHOWN)
+    name = _WORKLOAD_OF_KIND.get(definition_of(protocol).kind, _WORKLOAD)
     spec = load_experiment(
-        call.project.find("workload", shown), Overrides(protocol=protocol), {"demo": protocol}
+        call.project.find("workload", name), Overrides(protocol=protocol), {"demo": protocol}
     )
-    schedule = settled(schedule_of(call.project, shown), spec.topology, protocol=spec.protocol)
+    schedule = settled(schedule_of(call.project, name), spec.topology, protocol=spec.protocol)
     measure_ns = spec.workload.phases.measure
     checked(
         schedule,

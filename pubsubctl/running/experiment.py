@@ -287,8 +287,8 @@ def not_waiting(spec: ExperimentSpec) -> str:
     """Return the fate of an experiment after a second signal, in words."""
     lease_s = lease_ms_for(len(spec.topology.present())) // 1000
     return (
-        f"faults and what was deployed for this end by themselves within {lease_s} s; "
-        "`pubsubctl down --verify` makes sure"
+        f"faults and brokers of this run end by themselves within {lease_s} s; "
+        "`pubsubctl down --verify` verifies that"
     )
 
 

@@ -17,8 +17,7 @@ from pubsubctl.errors import (
     VerdictUnknown,
 )
 from pubsubctl.hosts.files import load_toml
-from pubsubctl.running.runs import manifest
-from pubsubctl.running.specification import check_specification
+from pubsubctl.running.runs import check_specification, manifest
 
 MASTER = "local[*]"
 CASES_SHOWN = 4

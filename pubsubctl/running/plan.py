@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 
@@ -54,8 +55,8 @@ def plan_faults(
         UserError, ScheduleError: the schedule does not fit the experiment.
     """
     from bench.spec.keys import of_steps
+    from brokerd.model.fault_verbs import CLIENT_VERBS
     from fault_injection.schedule.draw import drawn_in_words
-    from fault_injection.schedule.verbs import CLIENT_VERBS
     from pubsubctl.deploying.placing import would_be_placed
     from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
 
@@ -96,3 +97,39 @@ def plan_faults(
     for line in drawn_in_words(schedule):
         call.console.say(line)
     return schedule
+
+
+def deployment_plan(
+    call: Invocation, spec: "ExperimentSpec", schedule: "FaultSchedule | None"
+) -> Result:
+    """Return the plan of a dry run, after an inspection of the hosts."""
+    import trio
+
+    from fault_injection.schedule.plan import expand
+    from pubsubctl.deploying.deploy import planned, wanted_deployment
+    from pubsubctl.deploying.plan import Plan
+    from pubsubctl.hosts.hosts import Lab, reached
+
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+
+    async def look() -> Plan:
+        return await planned(lab, await wanted_deployment(lab, spec.topology, spec.protocol))
+
+    plan = trio.run(reached, lab, look)
+    steps = [str(step) for step in expand(schedule)] if schedule is not None else []
+    clients = len(spec.publisher_plans()), len(spec.subscriber_plans())
+    phases = spec.workload.phases
+    load = (
+        f"{clients[0]} publishers, {clients[1]} subscribers, warm-up {phases.warmup / 1e9:g} s, "
+        f"measure {phases.measure / 1e9:g} s, drain up to {phases.drain / 1e9:g} s"
+    )
+    return Result(
+        document={
+            "schema": "pubsubctl/bench-plan/1",
+            "deploy": plan.to_mapping()["steps"],
+            "workload": spec.workload_mapping(),
+            "faults": steps,
+        },
+        text="\n".join([plan.text(), f"load {load}", *(f"fault {step}" for step in steps)]),
+    )

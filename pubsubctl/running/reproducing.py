@@ -1,4 +1,4 @@
-"""`reproduce`: checks up to a level that the results of a capsule can be reproduced.
+"""`results reproduce`: checks up to a level that the results of a capsule can be reproduced.
 
 `figures` draws every figure again from the tables of the runs, `check` also judges every run again
 from its logs. `sim` also repeats everything without hosts: the workload and faults of each run on
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.spec.overrides import Overrides
-from bench.spec.spec import ExperimentSpec, read_toml
+from bench.spec.spec import ExperimentSpec
 from brokerd.errors import ConfigError
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
@@ -100,7 +100,7 @@ def _reproduce(
         again = _run_again(call, capsule, progress) if level == "local" else {}
         simulated = [*simulated_again(call, capsule, progress)] if level == "sim" else []
         progress.phase("starting Spark")
-        with spark_session("pubsubctl reproduce", master) as spark:
+        with spark_session("pubsubctl results reproduce", master) as spark:
             rows = [*compared(spark, capsule, progress, judges=level != "figures")]
             for run, local in again.items():
                 rows.append(judged_again(judge_with(spark, local, progress), run, capsule))
@@ -177,10 +177,9 @@ def simulated_again(call: Invocation, capsule: Capsule, progress: Progress) -> I
 
 
 def _is_simulated(run: Path) -> bool:
-    from bench.papers.figure_experiments import SIMULATED_SCHEMAS
+    from bench.papers.figure_experiments import is_simulated
 
-    path = run / "spec" / "experiment.toml"
-    return path.is_file() and read_toml(path).get("schema") in SIMULATED_SCHEMAS
+    return is_simulated(run / "spec" / "experiment.toml")
 
 
 def _simulated_verdict(call: Invocation, run: Path) -> tuple[str, str]:

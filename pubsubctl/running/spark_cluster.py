@@ -219,7 +219,7 @@ def problems_of(
         if "java_refused" in facts:
             problems.append(f"host {host}: {facts['java_refused']}")
         if "folder_refused" in facts or not facts.get("settings"):
-            why = facts.get("folder_refused", "what is written here is not seen there")
+            why = facts.get("folder_refused", "files of this machine are not visible there")
             problems.append(
                 f"host {host}: {folder}: {why}; workers read runs and write tables there, so all "
                 "hosts share the folder of results (NFS or alike)"

@@ -96,7 +96,7 @@ def asked_of(
     configuration = load_configuration(name)
     for option in ("protocol", "topology"):
         if getattr(overrides, option) is not None:
-            raise UserError(f"--{option}: {name} says itself what runs, and where")
+            raise UserError(f"--{option}: {name} has its own protocol and topology")
     path = call.project.find("workload", workload or configuration.workload)
     spec = experiment_on(configuration, path, overrides, labels, calm=faults is None)
     schedule = _schedule(call, spec, faults)
@@ -104,7 +104,7 @@ def asked_of(
         check_links(schedule, configuration.system)
     has_leader = configuration.system.leader is not None or len(configuration.servers) == 1
     if schedule is not None and names_leader(schedule) and not has_leader:
-        raise UserError(f"{schedule.source}: nobody leads in {configuration.system.title}")
+        raise UserError(f"{schedule.source}: no server leads in {configuration.system.title}")
     return Asked(configuration, spec, schedule)
 
 

@@ -29,7 +29,7 @@ from pubsubctl.running.runs import manifest
 
 SCHEMA: Final = "pubsubctl/targets-run/1"
 _FAILS_ALONE: Final = (RunFailed, ControlError, HostError)
-_ENDS_WITH_US: Final = "what measures ends with this process"
+_ENDS_WITH_US: Final = "the measuring process ends with this one"
 
 _Planned = tuple[Target, Invocation, ExperimentSpec | None, FaultSchedule | None]
 

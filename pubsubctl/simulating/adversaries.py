@@ -15,7 +15,7 @@ from pubsubctl.console.console import Result, grouped
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictInvalid
 from pubsubctl.hosts.files import shown
-from pubsubctl.simulating.failing_seeds import SHOWN, further_seeds
+from pubsubctl.simulating.swarms import SHOWN, further_seeds, row_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
             "setting": asked.setting,
             "mutants": sorted(asked.mutants),
             "settings": list(asked.settings),
-            "seeds": [_row_of(report) for report in reports],
+            "seeds": [row_of(report) for report in reports],
             "total": counted,
             "story": story.splitlines(),
         },
@@ -95,14 +95,3 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
             *further_seeds(wrong),
         ),
     )
-
-
-def _row_of(report: SeedReport) -> dict[str, object]:
-    return {
-        "seed": report.seed,
-        "history_digest": report.digest,
-        "rule": report.rule,
-        "violations": list(report.violations),
-        "counters": report.counters,
-        "command": report.command,
-    }

@@ -1,7 +1,7 @@
 """Swarms and campaigns for the command line: run, add up, write the ledger, shrink."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +30,10 @@ from pubsubctl.errors import (
     VerdictUnknown,
 )
 from pubsubctl.hosts.files import shown
-from pubsubctl.simulating.failing_seeds import SHOWN, further_seeds
 from pubsubctl.simulating.ledger_file import campaign_of, read_ledger, update_ledger
 
+SHOWN: Final = 20
+"""The number of seeds that are shown with the commands that repeat the seeds."""
 JUDGED_SEEDS: Final = 100
 """The number of seeds below which a swarm need not reach every mark."""
 
@@ -116,7 +117,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             "row": options.campaign,
             "profile": options.profile,
             "mutants": sorted(options.mutants),
-            "seeds": [_row_of(report) for report in reports],
+            "seeds": [row_of(report) for report in reports],
             "canaries": [_canary_row(canary) for canary in canaries],
             "differing_seeds": differing,
             "marks": _mark_rows(marks),
@@ -176,7 +177,7 @@ def simulate_campaign(
                     "story": row.in_words(),
                     "bound": row.bound,
                     "runs": count,
-                    "violations": [_row_of(report) for report in wrong],
+                    "violations": [row_of(report) for report in wrong],
                     "total": counted,
                 }
             )
@@ -217,7 +218,7 @@ def simulate_mutants(
     chosen = names or tuple(ablations())
     caught: list[Caught] = []
     with call.console.progress() as progress:
-        progress.phase("simulating what must be seen")
+        progress.phase("simulating named bugs")
         for one in catch_all(chosen, SEEDS if runs is None else runs, processes):
             caught.append(one)
             progress.update({"mutants": f"{len(caught)}/{len(chosen)}"})
@@ -282,7 +283,9 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
     except OSError as error:
         raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     # With a folder, no name of a file is taken for a word or a figure.
-    command = f"pubsubctl simulate {shlex.quote(str(path) if len(path.parts) > 1 else f'./{path}')}"
+    command = (
+        f"pubsubctl simulate run {shlex.quote(str(path) if len(path.parts) > 1 else f'./{path}')}"
+    )
     return Result(
         document={
             "schema": "pubsubctl/shrunk/1",
@@ -307,9 +310,9 @@ def play_plan(path: Path, text: str) -> Result:
         plan = read_plan(text)
     except PlanError as error:
         raise UserError(f"{path}: {error}") from None
-    report = PlanRun(plan).report(-1, f"pubsubctl simulate {path}")
+    report = PlanRun(plan).report(-1, f"pubsubctl simulate run {path}")
     return Result(
-        document={"schema": "pubsubctl/plan/1", "file": str(path), **_row_of(report)},
+        document={"schema": "pubsubctl/plan/1", "file": str(path), **row_of(report)},
         text=report.in_words(),
         because=(VerdictInvalid(f"{path}: {report.rule}"),) if report.violations else (),
     )
@@ -327,7 +330,8 @@ def _with_rows(
     return document
 
 
-def _row_of(report: SeedReport) -> dict[str, Any]:
+def row_of(report: SeedReport) -> dict[str, Any]:
+    """Return the report of a seed as a mapping for --json."""
     return {
         "seed": report.seed,
         "history_digest": report.digest,
@@ -359,7 +363,7 @@ def _unreached(marks: Iterable[Reached]) -> list[PubsubctlError]:
     """Return a complaint for each mark that too few seeds reached for a verdict."""
     return [
         VerdictUnknown(
-            f"too few seeds came to mark {row.mark.name} ({row.mark.what}): {row.seeds}, and "
+            f"too few seeds reached mark {row.mark.name} ({row.mark.what}): {row.seeds}, and "
             f"{row.required} are required; run more seeds"
         )
         for row in marks
@@ -387,3 +391,11 @@ def _survivors(canaries: list[CanaryReport]) -> Iterator[PubsubctlError]:
                 f"seeds; pubsubctl simulate swarm --mutant {canary.mutant} "
                 f"--seeds {canary.seed}..{canary.seed + canary.tries - 1}"
             )
+
+
+def further_seeds(wrong: Sequence[SeedReport]) -> Iterator[PubsubctlError]:
+    """Yield a line with the number and the seeds of all failures beyond the first `SHOWN`."""
+    rest = wrong[SHOWN:]
+    if rest:
+        seeds = ", ".join(str(report.seed) for report in rest)
+        yield VerdictInvalid(f"{len(rest)} further seeds with a violation: {seeds}")

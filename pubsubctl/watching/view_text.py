@@ -40,7 +40,7 @@ def screen_lines(view: View, width: int, height: int, *, plain: bool = False) ->
         plain: use only ASCII characters.
     """
     lines = [_cut(line, width) for line in [*_head(view, width, plain), *_alarms(view)]]
-    foot: Line = (("q ends this view; the lab goes on", "dim"),)
+    foot: Line = (("q ends this view; brokers keep running", "dim"),)
     rows = max(2, height - len(lines) - 1)
     lines += [_cut(line, width) for line in _table(view, width, rows)]
     return [*lines[: height - 1], _cut(foot, width)]

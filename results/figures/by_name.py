@@ -1,26 +1,16 @@
 """Figures by name: drawn from pre-aggregated tables of a run, into the run's folder."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import results.papers
 from results.figures import control_traffic, knee, memory, of_runs, series, sweep
 from results.figures.drawing import FORMATS, Drawing
-from results.papers.dft11 import behaviour_figures, delivery_figures, figures
-from results.papers.ds03 import (
-    churn_figures,
-    consumer_figures,
-    latency_figures,
-    peak_figures,
-    recovery_figures,
-    storage_figures,
-)
-from results.papers.gd02 import fault_figures, overhead_figures
-from results.papers.ges import latency_figures as ges_latency_figures
-from results.papers.ges import load_figures, scale_figures, transmission_figures
-from results.papers.mp22 import figures as mp22_figures
-from results.papers.mp22 import simulated_figures as mp22_simulated_figures
 from results.tables.derived import derived_of
 from results.tables.json_files import ResultsError
 from results.tables.seals import seal_derived
@@ -28,30 +18,18 @@ from results.tables.seals import seal_derived
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+def _of_papers() -> Iterator[ModuleType]:
+    """Yield the modules of papers' figures, which are named `figures` or `*_figures`."""
+    for found in pkgutil.walk_packages(results.papers.__path__, f"{results.papers.__name__}."):
+        if found.name.endswith("figures"):
+            yield import_module(found.name)
+
+
 FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
-    **of_runs.FIGURES,
-    **memory.FIGURES,
-    **series.FIGURES,
-    **sweep.FIGURES,
-    **knee.FIGURES,
-    **control_traffic.FIGURES,
-    **figures.FIGURES,
-    **delivery_figures.FIGURES,
-    **behaviour_figures.FIGURES,
-    **overhead_figures.FIGURES,
-    **fault_figures.FIGURES,
-    **transmission_figures.FIGURES,
-    **ges_latency_figures.FIGURES,
-    **scale_figures.FIGURES,
-    **load_figures.FIGURES,
-    **storage_figures.FIGURES,
-    **consumer_figures.FIGURES,
-    **recovery_figures.FIGURES,
-    **churn_figures.FIGURES,
-    **peak_figures.FIGURES,
-    **latency_figures.FIGURES,
-    **mp22_figures.FIGURES,
-    **mp22_simulated_figures.FIGURES,
+    name: draw
+    for module in (of_runs, memory, series, sweep, knee, control_traffic, *_of_papers())
+    for name, draw in module.FIGURES.items()
 }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from brokerd.model.fault_verbs import VERB_TABLE
 from results.rules.facts import RunFacts
 from results.rules.faults import FaultSpan, fault_spans
 from results.rules.protocol_words import former_words
@@ -118,7 +119,6 @@ def wiring_of(about: Mapping[str, Any]) -> str:
 
 def fault_label(fault: Mapping[str, Any]) -> str:
     """Return the effect of a fault, in two or three words."""
-    verbs = {"kill": "killed", "term": "stopped", "absorb": "absorbs", "freeze": "frozen",
-             "send-omission": "sends nothing", "cut": "cut", "blackhole": "black hole",
-             "restart": "back"}  # fmt: skip
-    return f"{fault['target']} {verbs.get(fault['verb'], fault['verb'])}"
+    verb = str(fault["verb"])
+    label = VERB_TABLE[verb].label if verb in VERB_TABLE else ""
+    return f"{fault['target']} {label or verb}"

@@ -23,7 +23,7 @@ def search_knee(spark: "SparkSession | None", run_dir: Path) -> Drawing:
     folder = Path(run_dir)
     manifest = read_json(folder / "manifest.json")
     if manifest.get("kind") != KIND:
-        raise ResultsError(f"{folder} is no search; `pubsubctl bench WORKLOAD --find-max` is one")
+        raise ResultsError(f"{folder} is no search; `pubsubctl limit WORKLOAD` makes one")
     if manifest.get("state") != "complete":
         raise ResultsError(f"{folder}: the search is {manifest.get('state')}")
     found = read_json(folder / "search.json")

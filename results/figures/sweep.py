@@ -64,7 +64,7 @@ def series_sweep(spark: "SparkSession | None", run_dir: Path) -> Drawing:
     folder = Path(run_dir)
     manifest = read_json(folder / "manifest.json")
     if manifest.get("kind") != KIND:
-        raise ResultsError(f"{folder} is no series of runs; `pubsubctl bench SWEEP` makes one")
+        raise ResultsError(f"{folder} is no series of runs; `pubsubctl sweep FILE` makes one")
     if manifest.get("state") != "complete":
         raise ResultsError(f"{folder}: the series is {manifest.get('state')}")
     summary = read_json(folder / "series.json")

@@ -18,32 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KINDS = ("graph", "simulation", "behaviour", "storage", "consumers")
-RAW_TABLES = (
-    "failures",
-    "connectivity",
-    "neighbourhoods",
-    "active_sessions",
-    "simulated_points",
-    "simulated_brokers",
-    "simulated_seconds",
-    "judged_draws",
-    "bypasses",
-    "starts",
-    "overheads",
-    "exclusions",
-    "queues",
-    "transmissions",
-    "shapes",
-    "hierarchies",
-    "link_load",
-    "churn_messages",
-    "owned_topics",
-    "stalled_seconds",
-    "crash_points",
-    "asked_again",
-    "stored",
-    "consumed",
-)
 
 
 @dataclass(frozen=True)
@@ -111,9 +85,12 @@ def load_experiment_run(
     if not force and tables.are_ours():
         return run
     tables.clear()
-    for name in RAW_TABLES:
-        if files := sorted(folder.glob(f"raw/*/*/{name}.jsonl")):
-            _write_table(spark, run, name, [str(path) for path in files])
+    files: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("raw/*/*/*.jsonl")):
+        files.setdefault(path.stem, []).append(str(path))
+    for name in TABLES:
+        if name in files:
+            _write_table(spark, run, name, files[name])
     tables.close()
     return run
 

@@ -8,10 +8,13 @@ from results.reference.clocks import Clocks
 from results.reference.files import Refused, read_json, read_lines
 from results.rules.terms import Fault, doubt
 
+HOLDING_VERBS = {"absorb", "send-omission", "receive-omission"}
+"""Verbs that hold messages back."""
+DEAFENING_VERBS = {"absorb", "receive-omission", "freeze", "blackhole", "cut"}
+"""Verbs with a target that receives nothing."""
 VERBS = {
+    *HOLDING_VERBS,
     *(
-        "absorb",
-        "send-omission",
         "freeze",
         "blackhole",
         "cut",
@@ -127,7 +130,7 @@ class FaultLog:
             names = {"fault": fault.fault_id, "verb": fault.verb, "target": fault.target}
             if row.get("state") in ("failed", "unknown"):
                 yield doubt("fault_failed", **names, why=row.get("evidence"))
-            holds = fault.verb in ("absorb", "send-omission")
+            holds = fault.verb in HOLDING_VERBS
             is_done = holds and fault.observed_ns is not None
             if is_done and fault.absorbed is None and not simulated:
                 yield doubt("absorb_silent", **names)

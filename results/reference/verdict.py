@@ -7,6 +7,7 @@ nothing, because nothing was owed to a subscription or nothing was at risk.
 
 from collections.abc import Iterable, Sequence
 
+from results.reference.fault_log import HOLDING_VERBS
 from results.rules.terms import (
     VIOLATIONS,
     Counts,
@@ -51,7 +52,7 @@ def doubts_about_faults(faults: Iterable[Fault]) -> Iterable[str]:
 def doubts_about_risks(faults: Iterable[Fault], recoveries: Sequence[Recovery]) -> Iterable[str]:
     """Yield doubts about faults with deliveries at risk that report no held publication."""
     for fault in faults:
-        if fault.verb in ("absorb", "send-omission") and fault.absorbed == 0:
+        if fault.verb in HOLDING_VERBS and fault.absorbed == 0:
             n = sum(r.at_risk for r in recoveries if r.window.fault_ids[0] == fault.fault_id)
             if n:
                 yield doubt(

@@ -19,14 +19,14 @@ acceptance are unknown, a broker is not to blame, but the verdict is in doubt.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from results.reference.fault_log import DEAFENING_VERBS, HOLDING_VERBS
 from results.reference.paths import Tree
 from results.rules.terms import NEVER_NS, Fault, Partition
 
 SETTLING_NS = 15 * 10**9
 
-_HOLDS = {"absorb", "freeze", "blackhole", "cut"}
 _KILLS = {"kill", "term", "host-loss"}
-_PARTS = {*_HOLDS, *_KILLS, "send-omission", "partition", "restart"}
+_PARTS = {*DEAFENING_VERBS, *HOLDING_VERBS, *_KILLS, "partition", "restart"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class _Outage:
     def parts(self, a: str, b: str) -> bool:
         """Return True if the outage keeps `a` from receiving messages of `b`."""
         hit = {b, f"{a}-{b}", f"{b}-{a}", f"{a}->{b}", f"{b}->{a}"}
-        return bool(self.struck & (hit | {a} if self.verb in _HOLDS else hit))
+        return bool(self.struck & (hit | {a} if self.verb in DEAFENING_VERBS else hit))
 
     def is_on(self, way: Sequence[str]) -> bool:
         """Return True if the outage affects a broker or link of a path."""

@@ -54,7 +54,7 @@ class Trial:
 
 
 def trial_of(number: int, planted: bool, instances: int, measure: Measure) -> Trial:
-    """Measure two series in turn (A B, B A, …), like `bench --against`, and compare both."""
+    """Measure two series in turn (A B, B A, …), like `compare --against`, and compare both."""
     series: tuple[list[float], list[float]] = ([], [])
     for repetition in range(instances):
         for side in (0, 1) if repetition % 2 == 0 else (1, 0):

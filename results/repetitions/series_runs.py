@@ -84,7 +84,9 @@ def load_series(spark: "SparkSession", folder: Path, verdicts: Sequence[str]) ->
     """
     manifest = read_json(folder / "manifest.json")
     if manifest.get("kind") != KIND:
-        raise ResultsError(f"{folder} is no series of runs; `pubsubctl bench FIGURE` makes one")
+        raise ResultsError(
+            f"{folder} is no series of runs; `pubsubctl experiment FIGURE` makes one"
+        )
     if manifest.get("state") != "complete":
         raise ResultsError(f"{folder}: the series is {manifest.get('state')}")
     summary = read_json(folder / "series.json")["points"]

@@ -1,4 +1,8 @@
-"""Statistics of repetitions: the spread of a number, and the difference of two numbers."""
+"""Statistics of repetitions: the spread of a number, and the difference of two numbers.
+
+`scipy.stats.ttest_ind` warns of lost precision for values that hardly vary, such as counts. The
+sums here are exact; scipy supplies the distributions.
+"""
 
 import math
 from collections.abc import Sequence

@@ -5,8 +5,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
 from results.report.reading import RunStory
-from results.rules.risks import CLIENT_VERBS
 from results.rules.words import nothing_wrong
 
 SECOND_NS = 1_000_000_000
@@ -24,26 +24,6 @@ VIOLATIONS: Mapping[str, str] = {
     "withheld_unjustified": "withheld without a reason",
     "withheld_late": "withheld behind others of their source",
     "withheld_delivered": "delivered though announced as withheld",
-}
-VERBS: Mapping[str, str] = {
-    "absorb": "took everything in and passed nothing on",
-    "send-omission": "took everything in, and sent nothing",
-    "freeze": "stood still",
-    "blackhole": "let nothing through, silently",
-    "cut": "was cut",
-    "kill": "was killed",
-    "term": "was told to end",
-    "delay": "was slowed down",
-    "bandwidth": "was made narrow",
-    "disk-full": "had no room left on its disk",
-    "slow-fsync": "had a slow disk",
-    "cpu-share": "got little of its processor",
-    "host-loss": "was lost with all its brokers",
-    "partition": "no longer reached each other",
-    "client-disconnect": "lost its connection and was kept away",
-    "client-slow": "took nothing in",
-    "client-crash": "was killed and started again, again and again,",
-    "client-roam": "moved to another broker, which it was busy with",
 }
 
 
@@ -167,7 +147,7 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     """Return the risk and recovery of a fault, in sentences."""
     target, verb = recovery["target"], recovery["verb"]
     from_ns, to_ns, ended_by = recovery["from_ns"], recovery["to_ns"], recovery["ended_by"]
-    happened = f"At {seconds(from_ns, 2)} s {_place(verb, target, story)} {VERBS.get(verb, verb)}"
+    happened = f"At {seconds(from_ns, 2)} s {_place(verb, target, story)} {_effect(verb)}"
     absorbed = _absorbed(story, recovery)
     if to_ns is None:
         happened += " until the end of the run. "
@@ -216,10 +196,15 @@ def churn(story: RunStory) -> str:
     return f"{happened}all arrived{last}."
 
 
+def _effect(verb: str) -> str:
+    """Return the effect of a verb on its target, in the past tense."""
+    return (VERB_TABLE[verb].past if verb in VERB_TABLE else "") or verb
+
+
 def _place(verb: str, target: str, story: RunStory) -> str:
-    if verb == "host-loss":
+    if verb in MACHINE_VERBS:
         return f"machine {target}"
-    if verb == "partition":
+    if verb in SET_VERBS:
         sets = [one.replace(",", ", ") for one in target.split("|")]
         return " and ".join(sets) if len(sets) > 1 else f"{sets[0]} and all others"
     if verb in CLIENT_VERBS:

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from brokerd.model.fault_verbs import HOLDING_VERBS
 from results.checker.clocks import Clocks
-from results.rules.risks import HOLDING_VERBS, VERBS, parts_of
+from results.rules.risks import JUDGED_VERBS, parts_of
 from results.rules.terms import Fault, doubt
 from results.tables.json_files import IntegrityError, read_json, read_json_lines
 
@@ -71,7 +72,7 @@ def _verify(where: str, row: Mapping[str, Any]) -> None:
     for name in _TEXTS:
         if not isinstance(row.get(name), str):
             raise IntegrityError(f"{where}: {name} = {row.get(name)!r} is no text")
-    if row["verb"] not in VERBS:
+    if row["verb"] not in JUDGED_VERBS:
         raise IntegrityError(f"{where}: verb {row['verb']!r} is unknown")
     of_hosts = row.get("host_stamps") or {}
     if not isinstance(of_hosts, dict) or not all(isinstance(t, dict) for t in of_hosts.values()):

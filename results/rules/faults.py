@@ -4,14 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from results.rules.risks import ENDING_VERBS, KILLING_VERBS, ROAM
+from brokerd.model.fault_verbs import KILLING_VERBS, LIMITING_VERBS, ROAM, SLOW
+from results.rules.risks import BREAKING_VERBS
 from results.rules.terms import NEVER_NS
 
 # held: nothing passes, nothing is lost yet. down: dead. back: restarted, not ready yet.
 SpanKind = Literal["held", "down", "back", "limited"]
 
 
-LIMITING_VERBS = ("delay", "bandwidth", "disk-full", "slow-fsync", "cpu-share", "client-slow", ROAM)
+_LIMITED = (*LIMITING_VERBS, SLOW, ROAM)
+"""Verbs whose targets stay in use."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,10 @@ def fault_spans(rows: Iterable[Mapping[str, Any]], end_ns: int) -> list[FaultSpa
         if row["verb"] == "restart":
             kind: SpanKind = "back"
             to_ns = row.get("t_recovered_ns") or row.get("t_observed_ns") or from_ns
-        elif row["verb"] in ENDING_VERBS:
+        elif row["verb"] in BREAKING_VERBS:
             kind = "down"
         else:
-            kind = "limited" if row["verb"] in LIMITING_VERBS else "held"
+            kind = "limited" if row["verb"] in _LIMITED else "held"
         spans.append(
             FaultSpan(
                 row["fault_id"],
@@ -70,7 +72,7 @@ def fault_spans(rows: Iterable[Mapping[str, Any]], end_ns: int) -> list[FaultSpa
 
 def _end_ns(row: Mapping[str, Any], later: Sequence[Mapping[str, Any]]) -> int:
     """Return the time of the heal, or of the next fault that replaces this fault."""
-    takes_over = ("restart",) if row["verb"] in KILLING_VERBS else ENDING_VERBS
+    takes_over = ("restart",) if row["verb"] in KILLING_VERBS else BREAKING_VERBS
     over = "t_observed_ns" if row["verb"] == ROAM else "t_healed_ns"
     healed_ns: int = NEVER_NS if row.get(over) is None else row[over]
     for other in later:

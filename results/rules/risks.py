@@ -26,21 +26,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
+from brokerd.model.fault_verbs import (
+    CLIENT_VERBS,
+    DISK_VERBS,
+    KILLING_VERBS,
+    MACHINE_VERBS,
+    PASSING_VERBS,
+    ROAM,
+    SET_VERBS,
+)
 from results.rules.terms import CHURN, NEVER_NS, Fault, RiskWindow
 
-PASSING_VERBS = (
-    *("absorb", "send-omission", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth"),
-    "cpu-share",
-)
-"""Verbs with targets that stay on the path and do not pass all publications."""
-HOLDING_VERBS = ("absorb", "send-omission")
-"""Verbs with a report of the number of held publications."""
-DISK_VERBS = ("disk-full", "slow-fsync")
-ROAM = "client-roam"
-CLIENT_VERBS = ("client-disconnect", "client-slow", "client-crash", ROAM)
-KILLING_VERBS = ("kill", "term", "host-loss")
-ENDING_VERBS = (*KILLING_VERBS, "cut")
-VERBS = (*PASSING_VERBS, *DISK_VERBS, *KILLING_VERBS, *CLIENT_VERBS, "restart")
+BREAKING_VERBS = (*KILLING_VERBS, "cut")
+"""Verbs that destroy held publications of their target."""
+JUDGED_VERBS = (*PASSING_VERBS, *DISK_VERBS, *KILLING_VERBS, *CLIENT_VERBS, "restart")
 
 
 def parts_of(
@@ -61,9 +60,9 @@ def parts_of(
     """
     if verb in CLIENT_VERBS:
         return (client_part(target),)
-    if verb == "host-loss":
+    if verb in MACHINE_VERBS:
         return tuple(broker for broker in brokers if broker in machines.get(target, ()))
-    if verb == "partition":
+    if verb in SET_VERBS:
         sets = [part.split(",") for part in target.split("|")]
         if len(sets) == 1:  # separated from all others
             sets.append([broker for broker in brokers if broker not in sets[0]])
@@ -107,7 +106,7 @@ def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
     for place, fault in enumerate(applied):
         if fault.verb == "restart" or fault.fault_id in enders:
             continue
-        assert fault.verb in (*VERBS, CHURN), fault
+        assert fault.verb in (*JUDGED_VERBS, CHURN), fault
         end = _end_of(fault, [*_maybe_later(fault, applied[:place]), *applied[place + 1 :]])
         over_ns = fault.observed_ns if fault.verb == ROAM else fault.healed_ns
         healed_ns = NEVER_NS if over_ns is None else over_ns
@@ -115,7 +114,7 @@ def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
         if end is not None and end.applied_ns is not None and end.applied_ns <= healed_ns:
             ids, to_ns = [*ids, end.fault_id], end.applied_ns
             ended_by = {"cut": "cut", "restart": "release"}.get(end.verb, "kill")
-            if end.verb in ENDING_VERBS and end.struck == fault.struck:
+            if end.verb in BREAKING_VERBS and end.struck == fault.struck:
                 enders.add(end.fault_id)
         elif fault.verb in DISK_VERBS:
             continue
@@ -142,7 +141,7 @@ def _maybe_later(fault: Fault, earlier: Iterable[Fault]) -> Iterator[Fault]:
 
 def _end_of(fault: Fault, later: Iterable[Fault]) -> Fault | None:
     """Return the first fault that ends another: a fault of all targets of the other, or more."""
-    ends: Sequence[str] = ENDING_VERBS
+    ends: Sequence[str] = BREAKING_VERBS
     if fault.verb in KILLING_VERBS:
         ends = ("restart",)
     elif fault.verb in DISK_VERBS:

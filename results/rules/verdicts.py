@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from brokerd.model.fault_verbs import HOLDING_VERBS
 from results.rules.terms import (
     VIOLATIONS,
     Counts,
@@ -13,7 +14,6 @@ from results.rules.terms import (
 )
 from results.rules.words import announced_in_words, withheld_in_words
 
-_HOLDING = ("absorb", "send-omission")
 _WITHHELD = "withheld_unjustified"
 
 _LOSSES = (
@@ -114,7 +114,9 @@ def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:
 def doubts_about_recoveries(faults: Iterable[Fault], recoveries: Iterable[Recovery]) -> list[str]:
     """Return doubts about absorbs that put deliveries at risk, but report none absorbed."""
     idle = {
-        fault.fault_id: fault for fault in faults if fault.verb in _HOLDING and fault.absorbed == 0
+        fault.fault_id: fault
+        for fault in faults
+        if fault.verb in HOLDING_VERBS and fault.absorbed == 0
     }
     return [
         doubt(

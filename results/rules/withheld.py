@@ -21,6 +21,7 @@ Paper: [DFT11] §III (partitions), §VI lines 663-675.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from brokerd.model.fault_verbs import DEAF_VERBS, FAILING_VERBS, KILLING_VERBS
 from results.rules.risks import Tree
 from results.rules.terms import NEVER_NS, Fault, Gap, Notice, Partition
 
@@ -28,12 +29,8 @@ SETTLING_NS = 15_000_000_000
 """Time after the end of a fault in which brokers may stay separated: suspicion, retries,
 recovery."""
 
-_CUTS_OFF = (
-    *("absorb", "send-omission", "freeze", "blackhole", "cut", "partition"),
-    *("kill", "term", "host-loss", "restart"),
-)
-_DEAFENS = ("absorb", "freeze", "blackhole", "cut")
-_TAKES_OVER = ("kill", "term", "host-loss", "cut", "restart")
+_CUTS_OFF = (*FAILING_VERBS, "restart")
+_TAKES_OVER = (*KILLING_VERBS, "cut", "restart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +168,7 @@ def _separates(verb: str, struck: frozenset[str], detector: str, node: str) -> b
     between = {f"{a}{sign}{b}" for a, b in ((detector, node), (node, detector)) for sign in "-"}
     between |= {f"{detector}->{node}", f"{node}->{detector}"}
     between.add(node)
-    if verb in _DEAFENS:
+    if verb in DEAF_VERBS:
         between.add(detector)
     return not between.isdisjoint(struck)
 

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from brokerd.model.fault_verbs import CRASH
 from results.rules.terms import doubt
 from results.witnesses.folder import (
     FAULTS,
@@ -202,10 +203,10 @@ def _about_crashes(folder: RunFolder, process: ProcessFolder, own: set[str]) -> 
         if not any(one == client and abs(ns - at_ns) <= _SLACK_NS for one, ns in kills):
             yield _differ(f"{process.place}/sessions.jsonl", name, f"kill of {client}", at_ns, None)
             return
-    faults = [row for row in folder.fault_rows if row["verb"] == "client-crash"]
+    faults = [row for row in folder.fault_rows if row["verb"] == CRASH]
     for client, at_ns in kills:
         if client not in own or not any(_struck(folder, row, client, at_ns) for row in faults):
-            yield _differ(name, FAULTS, f"kill of {client}", at_ns, "no client-crash")
+            yield _differ(name, FAULTS, f"kill of {client}", at_ns, f"no {CRASH}")
             return
     for row in faults:
         clients = {client for client, _ in kills}

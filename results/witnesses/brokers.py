@@ -7,8 +7,9 @@ stalled. An agent records how each process of a broker ended.
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from brokerd.model.fault_verbs import KILLING_VERBS, STANDING_VERBS
 from results.rules.terms import NEVER_NS, doubt
-from results.witnesses.faults import KILLS, faults_at
+from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULTS,
     JOURNAL,
@@ -20,7 +21,7 @@ from results.witnesses.folder import (
     stamp_of,
 )
 
-_STOPS = (*KILLS, "freeze")
+_STOPS = (*KILLING_VERBS, *STANDING_VERBS)
 _SLACK_NS = 300_000_000
 _APART_NS = 2_000_000_000
 _USUAL_NS = 1_100_000_000
@@ -67,7 +68,7 @@ def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
 
 def _about_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     name = f"{process.place}/exit.json"
-    kills = [row for row in faults_at(folder, process.name) if row["verb"] in KILLS]
+    kills = [row for row in faults_at(folder, process.name) if row["verb"] in KILLING_VERBS]
     ended = [row for row in kills if row.get("t_observed_ns") is not None]
     any_exits = any(other.has("exit.json") for other in folder.processes)
     if not process.has("exit.json"):
@@ -151,9 +152,7 @@ def _about_counters(
 ) -> Iterator[str]:
     """Counters go back only where the broker began again."""
     restarts = [
-        row
-        for row in faults_at(folder, process.name)
-        if row["verb"] in ("restart", *KILLS, "host-loss")
+        row for row in faults_at(folder, process.name) if row["verb"] in ("restart", *KILLING_VERBS)
     ]
     if restarts:
         return
@@ -309,7 +308,7 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
     stops = {str(row["verb"]) for row in faults_at(folder, process.name)}
     events = process.lines("events.jsonl")
     begun = [line for line in events if line.get("event") == "run_begun"]
-    if stops & {*KILLS, "restart"} or len(begun) != 1:
+    if stops & {*KILLING_VERBS, "restart"} or len(begun) != 1:
         if not begun:
             yield doubt("missing_line", file=name, what="run_begun", other=MANIFEST)
         return

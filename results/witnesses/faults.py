@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
+from brokerd.model.fault_verbs import KILLING_VERBS
 from brokerd.units import parse_duration_ns
 from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.folder import (
@@ -32,8 +33,6 @@ _NAMED: Final = ("step", "verb", "target", "params")
 _SLACK_NS = 2_000_000
 _LEASE_NS = 15_000_000_000
 """The lease of a fault if its schedule names none."""
-KILLS: Final = ("kill", "term", "host-loss")
-"""Verbs that end the process of a broker."""
 _DEATH_NS = 200_000_000
 """A fault that dies with a process ends when the process is killed, give or take so much."""
 _LEASES = ("lease", "user", "process-death")
@@ -234,7 +233,7 @@ def _ends_by_itself(folder: RunFolder, row: Line) -> Iterator[int]:
     yield from (applied_ns + lasts_ns for lasts_ns in spans if lasts_ns)
     for other in faults_at(folder, str(row["target"])):
         ended_ns = other.get("t_applied_ns")
-        if other["verb"] in KILLS and ended_ns is not None and ended_ns >= applied_ns:
+        if other["verb"] in KILLING_VERBS and ended_ns is not None and ended_ns >= applied_ns:
             yield ended_ns
 
 

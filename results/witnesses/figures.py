@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from brokerd.model.fault_verbs import KILLING_VERBS, MACHINE_VERBS
 from results.rules.terms import doubt
 from results.witnesses.brokers import replacements
-from results.witnesses.faults import KILLS, faults_at
+from results.witnesses.faults import faults_at
 from results.witnesses.folder import FAULTS, MANIFEST, ProcessFolder, RunFolder
 from results.witnesses.rows import Rows
 
@@ -45,18 +46,18 @@ def _differ(other: str, what: str, found: Any, wanted: Any) -> str:
 def _about_faults(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
     """Yield brokers that are down, or faults that are not healed, by one of both files."""
     if "down" in headline:
-        ended = [row for row in folder.fault_rows if row["verb"] in (*KILLS, "kill")]
+        ended = [row for row in folder.fault_rows if row["verb"] in KILLING_VERBS]
         down = sorted(
             {
                 str(row["target"])
                 for row in ended
-                if row["verb"] != "host-loss"
+                if row["verb"] not in MACHINE_VERBS
                 and row.get("t_observed_ns") is not None
                 and row.get("t_healed_ns") is None
             }
         )
         found = sorted(map(str, headline["down"]))
-        hosts = any(row["verb"] == "host-loss" for row in ended)
+        hosts = any(row["verb"] in MACHINE_VERBS for row in ended)
         if not hosts and found != down:
             yield _differ(FAULTS, "down", found, down)
     healed = {row["fault_id"] for row in folder.fault_rows if row.get("t_healed_ns") is not None}
@@ -139,7 +140,9 @@ def _processor_s(
 
 
 def _is_renewed(folder: RunFolder, process: ProcessFolder) -> bool:
-    stops = any(row["verb"] in ("restart", *KILLS) for row in faults_at(folder, process.name))
+    stops = any(
+        row["verb"] in ("restart", *KILLING_VERBS) for row in faults_at(folder, process.name)
+    )
     return stops or bool(replacements(folder, process))
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from brokerd.model.fault_verbs import SESSION_ENDING_VERBS
 from brokerd.protocols.registry import DEFINITIONS
 from results.rules.terms import NEVER_NS
 
@@ -40,8 +41,6 @@ COUNTED_EVENTS = "pubsubctl/events/2"
 """The schema of `events.jsonl` that only folders since COUNTED_SCHEMA have."""
 
 SIMULATED_HOST = "simulated"
-
-_ENDS_SESSIONS = ("client-disconnect", "client-crash", "client-roam")
 
 
 class Timeline(Protocol):
@@ -340,7 +339,7 @@ class RunFolder:
                     move = self.timeline.moved
                     spans.append((move(left_ns, process.host), move(back_ns, process.host)))
         for row in self.fault_rows:
-            if row["target"] == client and row["verb"] in _ENDS_SESSIONS:
+            if row["target"] == client and row["verb"] in SESSION_ENDING_VERBS:
                 span = span_of(self, row)
                 if span is not None:
                     spans.append(span)

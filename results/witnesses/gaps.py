@@ -7,6 +7,7 @@ publications of the run."""
 
 from collections.abc import Iterator
 
+from brokerd.model.fault_verbs import DISK_VERBS, FAILING_VERBS, LIMITING_VERBS, STANDING_VERBS
 from brokerd.protocols.interface import LOSS_ACCEPTED
 from results.rules.terms import STATE_LOST, doubt
 from results.witnesses.folder import Line, ProcessFolder, RunFolder, span_of
@@ -14,8 +15,8 @@ from results.witnesses.rows import Rows
 
 _SLACK_NS = 5_000_000
 _BREAKS = (
-    *("kill", "term", "host-loss", "freeze", "restart", "cut", "blackhole", "partition"),
-    *("absorb", "send-omission", "disk-full"),
+    *(*FAILING_VERBS, *STANDING_VERBS, "restart"),
+    *(verb for verb in DISK_VERBS if verb not in LIMITING_VERBS),
 )
 """Verbs of faults that keep publications from a subscriber, and do not only delay them."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from brokerd.model.fault_verbs import MACHINE_VERBS
 from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.units import parse_size_bytes
 from results.rules.terms import doubt
@@ -259,7 +260,7 @@ def _about_roles(folder: RunFolder) -> Iterator[str]:
     for name in sorted({*found} - {*roles}):
         yield _differ("raw/", f"role of {name}", None, found[name].place)
     placed = {row["broker"]: row["host"] for row in _placement(folder)}
-    lost = any(row["verb"] == "host-loss" for row in folder.fault_rows)
+    lost = any(row["verb"] in MACHINE_VERBS for row in folder.fault_rows)
     if folder.is_of_processes and (placed or lost):
         there = sorted(name for name, about in roles.items() if about["role"] == "broker")
         if sorted(placed) != there:

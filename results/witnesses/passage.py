@@ -11,6 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from brokerd.model.fault_verbs import (
+    KILLING_VERBS,
+    MACHINE_VERBS,
+    ROAM,
+    SEVERING_VERBS,
+    STANDING_VERBS,
+)
 from brokerd.overlay.outage import Outage
 from brokerd.protocols.definition import reached_over_routes
 from brokerd.protocols.registry import RunningProtocol
@@ -19,9 +26,7 @@ from results.witnesses.folder import FAULTS, Line, RunFolder, span_of, stamp_of
 from results.witnesses.promises import running_of
 from results.witnesses.rows import Blockage, Rows
 
-_KILLS = ("kill", "term", "host-loss")
-_STOPS = (*_KILLS, "freeze")
-_CUTS = ("cut", "blackhole", "partition")
+_STOPS = (*KILLING_VERBS, *STANDING_VERBS)
 _SLACK_NS = 20_000_000
 """Effects of a fault are seen a moment after the agent has stamped it."""
 _MOST_SEPARATE = 400
@@ -104,7 +109,7 @@ def _homes(folder: RunFolder, rows: Rows) -> Mapping[str, str]:
     for client, lines in folder.session_lines.items():
         brokers.setdefault(client, set()).update(broker for _, _, broker in lines)
     for row in folder.fault_rows:
-        if row["verb"] == "client-roam":
+        if row["verb"] == ROAM:
             brokers.setdefault(str(row["target"]), set()).add("elsewhere")
     for key in ("publishers", "subscribers"):
         for entry in folder.workload.get(key, ()):
@@ -172,12 +177,12 @@ def _spans(folder: RunFolder) -> Iterator[_Span]:
         verb, target = str(row["verb"]), str(row["target"])
         span = span_of(folder, row)
         error_ns = _error_ns(folder, row)
-        if span is None or error_ns is None or verb not in (*_STOPS, *_CUTS):
+        if span is None or error_ns is None or verb not in (*_STOPS, *SEVERING_VERBS):
             continue
         from_ns, to_ns = span
         down: frozenset[str] = frozenset()
         cut: frozenset[tuple[str, str]] = frozenset()
-        if verb == "host-loss":
+        if verb in MACHINE_VERBS:
             down = frozenset(broker for broker in brokers if host_of.get(broker) == target)
         elif verb in _STOPS:
             down = frozenset((target,))
@@ -185,9 +190,9 @@ def _spans(folder: RunFolder) -> Iterator[_Span]:
             down = frozenset((target,)) if verb != "blackhole" else frozenset()
         else:
             cut = frozenset(_pairs(verb, target, brokers, folder))
-        if verb in _KILLS:
+        if verb in KILLING_VERBS:
             to_ns = min([to_ns, *_restarts(folder, down, from_ns)])
-        if verb == "freeze":
+        if verb in STANDING_VERBS:
             # A kill takes over a frozen broker, and ends what a thaw would have.
             to_ns = min([to_ns, *_restarts(folder, down, from_ns)])
         to_ns = min(to_ns, _end_ns(folder))

@@ -6,9 +6,17 @@ Clients and the controller log the same events."""
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from brokerd.model.fault_verbs import (
+    BROKER_VERBS,
+    CRASH,
+    KILLING_VERBS,
+    ROAM,
+    SESSION_ENDING_VERBS,
+    STANDING_VERBS,
+)
 from results.rules.terms import NEVER_NS, STATE_LOST, doubt
 from results.witnesses.brokers import apart_ns, replacements
-from results.witnesses.faults import KILLS, faults_at
+from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULTS,
     MANIFEST,
@@ -20,13 +28,6 @@ from results.witnesses.folder import (
 )
 from results.witnesses.rows import Rows
 
-_OF_BROKERS = (
-    *("absorb", "blackhole", "cut", "delay", "bandwidth"),
-    *("send-omission", "partition", "disk-full", "slow-fsync"),
-)
-"""Verbs of faults that a broker does to itself, and logs."""
-_OF_CLIENTS = ("client-disconnect", "client-crash", "client-roam")
-"""Verbs of faults that end a session."""
 _SLACK_NS = 500_000_000
 _LONG_SESSION_NS = 3_000_000_000
 _KILLED = "its process ended with -"
@@ -45,10 +46,10 @@ def doubts_about_service(folder: RunFolder, rows: Rows) -> Iterator[str]:
         return
     brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
     for row in folder.fault_rows:
-        if row["verb"] in _OF_BROKERS and (row.get("params") or {}).get("backend") != "nft":
+        if row["verb"] in BROKER_VERBS and (row.get("params") or {}).get("backend") != "nft":
             yield from _about_own_fault(folder, row, brokers)
             yield from _about_absorbed(folder, row, brokers)
-        if row["verb"] in _OF_CLIENTS:
+        if row["verb"] in SESSION_ENDING_VERBS:
             yield from _about_client_fault(folder, row)
     yield from _about_received(folder, rows, brokers)
     yield from _about_absences(folder)
@@ -106,7 +107,7 @@ def _died_with_it(folder: RunFolder, row: Line) -> bool:
     """Return True if the broker of a fault was killed before the fault was healed."""
     applied_ns = stamp_of(folder, row, "applied", last=False)
     return any(
-        other["verb"] in KILLS
+        other["verb"] in KILLING_VERBS
         and (killed_ns := stamp_of(folder, other, "applied")) is not None
         and applied_ns is not None
         and killed_ns >= applied_ns
@@ -209,7 +210,7 @@ def _about_ends(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     until_ns = NEVER_NS if drain is None else drain[0] - folder.origin_ns
     for line in process.lines("sessions.jsonl"):
         reason = str(line.get("reason"))
-        verbs = ("client-crash",) if reason.startswith(_KILLED) else ("client-roam",)
+        verbs = (CRASH,) if reason.startswith(_KILLED) else (ROAM,)
         at_ns = folder.timeline.moved(line["t_ns"], process.host)
         is_own = reason.startswith(_KILLED) or (reason == _CLOSED and at_ns < until_ns)
         if line["event"] != "down" or not is_own:
@@ -232,7 +233,7 @@ def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     name = f"{process.place}/events.jsonl"
     begun = [at_ns for at_ns, _ in _events(folder, process, "run_begun")]
     at_broker = faults_at(folder, process.name)
-    restarts = [row for row in at_broker if row["verb"] in ("restart", *KILLS)]
+    restarts = [row for row in at_broker if row["verb"] in ("restart", *KILLING_VERBS)]
     wanted = 1 + len(replacements(folder, process))
     if len(begun) > wanted and not restarts:
         yield doubt(
@@ -383,7 +384,7 @@ def _lives(folder: RunFolder, process: ProcessFolder) -> Iterator[tuple[Sequence
     killed = sorted(
         at_ns + folder.origin_ns
         for row in faults_at(folder, process.name)
-        if row["verb"] in KILLS and (at_ns := stamp_of(folder, row, "observed")) is not None
+        if row["verb"] in KILLING_VERBS and (at_ns := stamp_of(folder, row, "observed")) is not None
     )
     from_ns = 0
     for end_ns in [*begun[1:], NEVER_NS]:
@@ -400,7 +401,9 @@ def _lives(folder: RunFolder, process: ProcessFolder) -> Iterator[tuple[Sequence
 def _about_deliveries(folder: RunFolder, rows: Rows, process: ProcessFolder) -> Iterator[str]:
     """Yield brokers that delivered less than their clients logged, or more without a reason."""
     is_complete = folder.manifest.get("state") == "complete"
-    if not is_complete or any(row["verb"] != "freeze" for row in faults_at(folder, process.name)):
+    if not is_complete or any(
+        row["verb"] not in STANDING_VERBS for row in faults_at(folder, process.name)
+    ):
         return
     if any(
         line.get("reason") == STATE_LOST

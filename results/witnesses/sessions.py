@@ -7,9 +7,10 @@ session that neither end closed was closed by a fault of the client.
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from brokerd.model.fault_verbs import CLIENT_VERBS, KILLING_VERBS, STANDING_VERBS
 from results.rules.terms import doubt
 from results.witnesses.brokers import apart_ns, replacements
-from results.witnesses.faults import KILLS, faults_at
+from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULTS,
     Line,
@@ -25,7 +26,7 @@ _COUNTED = (
     ("broker_sessions_lost", "session_lost", True),
 )
 """Counters, with the events that they count, and whether only those of brokers."""
-_STOPS = ("restart", "freeze", *KILLS)
+_STOPS = ("restart", *KILLING_VERBS, *STANDING_VERBS)
 _AROUND_NS = 5_000_000_000
 """Faults of links and machines end sessions for some time after the heal."""
 _BEFORE_NS = 100_000_000
@@ -137,7 +138,7 @@ def _is_explained(
     folder: RunFolder, broker: ProcessFolder, client: str, at_ns: int, limit_ns: int
 ) -> bool:
     for row in folder.fault_rows:
-        if str(row["verb"]).startswith("client-") and row["target"] != client:
+        if row["verb"] in CLIENT_VERBS and row["target"] != client:
             continue
         span, asked_ns = span_of(folder, row), stamp_of(folder, row, "requested", last=False)
         if span is None or asked_ns is None:

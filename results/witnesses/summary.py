@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from brokerd.model.fault_verbs import ROAM
 from results.rules.terms import doubt
 from results.witnesses.folder import (
     MANIFEST,
@@ -397,7 +398,7 @@ def doubts_about_findings(
 def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
     if not folder.session_lines:
         return
-    roams = {str(row["target"]) for row in folder.fault_rows if row["verb"] == "client-roam"}
+    roams = {str(row["target"]) for row in folder.fault_rows if row["verb"] == ROAM}
     failover = {
         broker
         for key in ("publishers", "subscribers")

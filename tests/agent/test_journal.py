@@ -1,11 +1,13 @@
 """The agent's journal: what it called written is there after a power failure."""
 
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
-from brokerd.agent.journal import Journal, read_journal
+from brokerd.agent.journal import Journal, Recollection, read_journal, recall
 from tests.helpers.lossy_disk import LossyDisk
 
 
@@ -19,3 +21,34 @@ def test_an_entry_survives_a_power_failure_once_it_is_written(
     journal.close()
     disk.crash()
     assert [entry["entry"] for entry in read_journal(tmp_path / "journal")] == ["start"]
+
+
+EPISODE = (
+    {"entry": "start", "process": "n1", "argv": ["brokerd"]},
+    {"entry": "started", "process": "n1", "pid": 7, "start_time": 9},
+    {"entry": "exited", "process": "n1", "status": 0},
+    {"entry": "fault", "fault_id": "f1", "verb": "freeze", "deadline_ns": 5},
+    {"entry": "fault_state", "fault_id": "f1", "state": "applied", "deadline_ns": 6},
+    {"entry": "hold", "deadline_ns": 8},
+    {"entry": "metrics", "port": 9_100},
+)
+AGENT = {"entry": "agent", "deployment": "d1", "boot_id": "b1"}
+END = {"entry": "end", "why": "request"}
+
+
+def test_a_deployment_that_has_ended_leaves_nothing_to_the_next_agent() -> None:
+    new = recall([AGENT])
+    before_its_end = recall([AGENT, *EPISODE])
+    for field in fields(Recollection):
+        if field.name not in ("deployment", "boot"):
+            left, nothing = getattr(before_its_end, field.name), getattr(new, field.name)
+            assert left != nothing, f"the episode leaves no {field.name}; add an entry of it"
+    assert recall([AGENT, *EPISODE, END]) == new
+    assert recall([AGENT, *EPISODE, END, AGENT, *EPISODE, END]) == new
+
+
+@pytest.mark.parametrize(
+    "entry", EPISODE[:1] + EPISODE[3:4] + EPISODE[5:], ids=lambda each: each["entry"]
+)
+def test_a_second_deployment_is_recalled_like_a_first_one(entry: dict[str, Any]) -> None:
+    assert recall([AGENT, *EPISODE, END, AGENT, entry]) == recall([AGENT, entry])

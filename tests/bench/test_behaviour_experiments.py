@@ -4,10 +4,13 @@ import json
 
 import pytest
 
-from bench.papers.dft11.behaviour_experiments import KINDS
-from bench.papers.dft11.behaviour_runs import run_behaviour_experiment
-from bench.papers.dft11.behaviours import tell
-from bench.papers.figure_experiments import EXPERIMENTS, load_figure_experiment
+from bench.papers.dft11.behaviour_experiments import draw
+from bench.papers.dft11.behaviour_files import KINDS
+from bench.papers.figure_experiments import (
+    EXPERIMENTS,
+    load_figure_experiment,
+    run_figure_experiment,
+)
 from bench.spec.spec import SpecError
 from bench.spec.toml_text import toml_text
 
@@ -31,11 +34,6 @@ SMALL = {
 }  # fmt: skip
 
 
-class Silent:
-    def phase(self, name, expected_s=None): ...
-    def update(self, numbers): ...
-
-
 def small(question, **changes):
     about = {**ABOUT, "figure": f"dft11.{question}", "question": question}
     return KINDS[question].model_validate({**about, **SMALL[question], **changes})
@@ -46,7 +44,7 @@ def told(question, table, **changes):
     rows = []
     experiment = small(question, **changes)
     for point in experiment.points():
-        tables = tell(experiment, point, 0)
+        tables = draw(experiment, point, 0)
         assert [draw["violated"] for draw in tables["judged_draws"]] == [[]], point
         rows += tables[table]
     return rows
@@ -95,7 +93,7 @@ def test_the_same_experiment_gives_the_same_rows(tmp_path):
     experiment = small("exclusions", lengths=[2])
     texts = []
     for processes in (1, 2):
-        run = run_behaviour_experiment(experiment, tmp_path, Silent(), processes)
+        run = run_figure_experiment(experiment, tmp_path, processes=processes)
         files = sorted(run.glob("raw/*/*/*.jsonl"))
         texts.append([(path.name, path.read_text()) for path in files])
         assert json.loads((run / "manifest.json").read_text())["kind"] == "behaviour"

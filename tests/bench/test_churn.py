@@ -192,7 +192,7 @@ def test_churn_that_a_protocol_does_not_bear_is_warned_of(
 
 def test_the_command_warns_before_anything_is_started(call: Call, project: Path) -> None:
     write(project, parameters="[parameters.durable]\nmax_retain_ns = 2_000_000_000")
-    answer = call("simulate", "churn.toml")
+    answer = call("simulate", "run", "churn.toml")
     assert "may lose what is older than 2s" in answer.err
     assert (answer.status, "stay connected" in answer.err) == (2, True)
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bench.papers.ds03.consumer_experiments import ConsumerExperiment, run_consumer_experiment
-from bench.papers.figure_experiments import load_figure_experiment
+from bench.papers.ds03.consumer_experiments import ConsumerExperiment
+from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 
 SMALL = ConsumerExperiment(
     schema_="pubsubctl/consumer-experiment/1",
@@ -16,7 +16,7 @@ SMALL = ConsumerExperiment(
 
 @pytest.mark.end_to_end
 def test_every_event_is_committed_by_everybody(tmp_path) -> None:
-    folder = run_consumer_experiment(SMALL, tmp_path)
+    folder = run_figure_experiment(SMALL, tmp_path)
     (table,) = folder.glob("raw/*/*/consumed.jsonl")
     (row,) = [json.loads(line) for line in table.read_text().splitlines()]
     assert (row["subscribers"], row["lanes"], row["batch"], row["consumed"]) == (3, 2, 0, 30)

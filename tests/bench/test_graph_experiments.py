@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 
-from bench.papers.dft11.graph_experiments import failed_brokers, run_graph_experiment
-from bench.papers.figure_experiments import load_figure_experiment
+from bench.papers.dft11.graph_experiments import failed_brokers
+from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.spec.spec import SpecError
 from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import Topology
@@ -40,7 +40,9 @@ def rows_of(run, table):
 
 
 def test_a_run_says_what_was_asked_and_which_brokers_had_failed(tmp_path):
-    run = run_graph_experiment(load_figure_experiment(experiment_file(tmp_path)), tmp_path / "runs")
+    run = run_figure_experiment(
+        load_figure_experiment(experiment_file(tmp_path)), tmp_path / "runs"
+    )
     manifest = json.loads((run / "manifest.json").read_text())
     assert (manifest["state"], manifest["kind"], manifest["figure"]) == (
         "complete", "graph", "dft11.fig9",
@@ -73,7 +75,7 @@ def test_a_run_says_what_was_asked_and_which_brokers_had_failed(tmp_path):
 
 def test_the_same_experiment_gives_the_same_rows(tmp_path):
     experiment = load_figure_experiment(experiment_file(tmp_path))
-    runs = [run_graph_experiment(experiment, tmp_path / "runs") for _ in range(2)]
+    runs = [run_figure_experiment(experiment, tmp_path / "runs") for _ in range(2)]
     first, second = ([*map(digest, sorted(run.glob("raw/*/*/*")))] for run in runs)
     assert first == second
     other = load_figure_experiment(experiment_file(tmp_path, seed=6))
@@ -87,7 +89,7 @@ def digest(path):
 def test_neighbourhoods_and_sessions_have_rows_of_their_own(tmp_path):
     nothing_fails = {"failed": None, "runs": None, "seed": None}
     path = experiment_file(tmp_path, question="neighbourhoods", **nothing_fails)
-    run = run_graph_experiment(load_figure_experiment(path), tmp_path / "runs")
+    run = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs")
     sizes = rows_of(run, "neighbourhoods")
     assert len(sizes) == 60
     assert sizes[0] == {"fanout": 3, "delta": 0, "broker": 0, "neighbours": 3}
@@ -95,7 +97,7 @@ def test_neighbourhoods_and_sessions_have_rows_of_their_own(tmp_path):
 
 def test_simulated_brokers_are_asked_in_some_draws_and_say_the_same(tmp_path):
     path = experiment_file(tmp_path, question="active-sessions", protocol_runs=2)
-    run = run_graph_experiment(load_figure_experiment(path), tmp_path / "runs")
+    run = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs")
     answers = {}
     for row in rows_of(run, "active_sessions"):
         draw = row["delta"], row["failed"], row["run"]

@@ -245,12 +245,15 @@ def test_a_step_back_behind_a_phantom_is_still_one() -> None:
     assert judged(world.totals()) == world.by_reference(history)
 
 
-def test_a_publisher_that_never_was_in_an_incarnation_sent_nothing_in_it() -> None:
+@pytest.mark.parametrize("fences", [(), (0,), (2,), (0, 2)], ids=str)
+def test_a_publisher_that_never_was_in_an_incarnation_sent_nothing_in_it(
+    fences: tuple[int, ...],
+) -> None:
     world = World(EVERYTHING)
     world.deliver(world.owed, Random(1))
     lane = world.checker.progress_of("s", PUBLISHER, 7)
     assert lane is not None
-    lane.take([500, 501, 502], RunContent(array("I", [0, 0, 0])))
+    lane.take([500, 501, 502], RunContent(array("I", [0, 0, 0]), fences=fences))
     totals = world.totals()
     assert totals["phantom"] == 3
     assert "missing" not in totals

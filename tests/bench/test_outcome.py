@@ -2,6 +2,7 @@
 
 from array import array
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -158,3 +159,23 @@ def test_where_no_fault_struck_or_none_ended_in_the_measure_phase(tmp_path: Path
     edges = (200 * MS, 300 * MS, 700 * MS, 700 * MS)
     around = measure(tmp_path, 200 * MS, 700 * MS, edges).around_faults
     assert [*around["a/1"]] == ["before", "during"]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_fault_holds_in_the_middle_stretch_only_and_at_both_of_its_ends(seed: int) -> None:
+    """Several faults, healed or not, within the phase 10..40 or after it, beside a slow twin."""
+    random = Random(seed)
+    rows: list[dict[str, int | None]] = [{"t_applied_ns": None, "t_healed_ns": None}]
+    for _ in range(random.randrange(1, 5)):
+        applied = random.randrange(11, 44)
+        healed = random.choice((None, applied + random.randrange(1, 30)))
+        rows.append({"t_applied_ns": applied, "t_healed_ns": healed})
+    holding = [
+        instant
+        for instant in range(10, 40)
+        for row in rows
+        if row["t_applied_ns"] is not None
+        and row["t_applied_ns"] <= instant < (row["t_healed_ns"] or 40)
+    ]
+    edges = fault_edges(rows, (10, 40))
+    assert edges == ((10, min(holding), max(holding) + 1, 40) if holding else None), rows

@@ -40,18 +40,24 @@ class Core(ClientCore):
     """The library's core, called as its trio face is."""
 
     def publish_many_nowait(self, *publications: Any) -> range:
-        return self.publish_many(*publications)
+        numbers = self.publish_many(*publications)
+        self.batches.append(len(numbers))
+        return numbers
 
 
 class World:
     """One publisher with the library's core, and a broker that answers when it is told to."""
 
-    def __init__(self, *, rate: int = 100, window: int = 1000, reserved: int = 1 << 30) -> None:
+    def __init__(
+        self, *, rate: int = 100, window: int = 1000, batch: int = 1024, reserved: int = 1 << 30
+    ) -> None:
         setting = PublisherSetting(
             index=0, name="p1-pub-1", client="p1-pub-1.x", broker="p1", address="",
             rate=(rate, 1) if rate else (0, 1), size_bytes=30, arrivals="fixed", window=window,
+            batch=batch,
         )  # fmt: skip
         self.core = Core("p1-pub-1.x", publishes=True)
+        self.core.batches = []
         self.written: list[bytes | bytearray] = []
         tables = ContentTables.build(SEED, EXPECTED.attribute_sets, 30, encode_attributes)
         self.load = PublisherLoad(setting, tables, FENCE_BLOB, self.written.append)
@@ -108,6 +114,14 @@ def test_what_is_sent_is_what_the_seed_says_and_the_log_says_so() -> None:
     assert [row[:3] for row in rows[:1000]] == [(n, 999 + n, 3600) for n in range(1, 1001)]
     assert [row[:3] for row in rows[1000:]] == [(n, 999 + n, 4000) for n in range(1001, 2001)]
     assert [row[5] for row in rows] == [EXPECTED.choice(0, 1, row[0])[0] for row in rows]
+
+
+def test_a_batch_bounds_the_publications_that_a_client_receives_at_once() -> None:
+    world = World(batch=7)
+    world.attach()
+    world.load.offer(array("q", range(20)), 20)
+    world.load.pump(20)
+    assert world.core.batches == [7, 7, 6]
 
 
 def test_of_a_large_table_only_what_a_run_uses_is_handed_over() -> None:
@@ -266,6 +280,29 @@ def test_each_run_carries_the_payloads_of_its_own_numbers() -> None:
         for sequence, blob, payload in sent:
             digest = EXPECTED.digest(EXPECTED.publishers["p1-pub-1"], 1, sequence, fence=False)
             assert digest == zlib.crc32(payload, zlib.crc32(blob)), sequence
+
+
+@pytest.mark.parametrize("at_once", [60_000, 100_001])
+def test_the_schedule_of_a_long_run_stays_in_order(at_once: int) -> None:
+    """Offers and hand-overs by turns, for more publications than are kept once they are sent."""
+    world = World(window=1 << 20)
+    world.attach()
+    due: list[int] = []
+    for turn in range(3):
+        due += range(turn * at_once, (turn + 1) * at_once)
+        world.load.offer(array("q", due[-at_once:]), len(due))
+        world.load.pump(len(due))
+        assert world.load.backlog == 0
+        assert world.load.counts.sent == len(due)
+    assert [row[1] for row in world.rows()] == due
+
+
+def test_the_first_instant_of_the_measure_phase_is_within_it() -> None:
+    world = World()
+    world.load.measure_from_ns = 50
+    world.load.offer(times(49, 50, 51), 70)
+    assert world.load.counts.measured_lateness.total == 2
+    assert world.load.counts.measured_lateness.largest_ns == 20
 
 
 def test_lateness_is_of_the_measure_phase_by_when_it_was_due() -> None:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.load.publishing import PublisherSetting
+from bench.load.receiving import SubscriberSetting
 from bench.spec.overrides import Overrides
 from bench.spec.rate import parse_rate
 from bench.spec.spec import WORKLOADS, ExperimentSpec, SpecError, load_experiment, load_topology
@@ -58,7 +60,7 @@ def test_the_demo_publishes_6000_in_its_measured_minute_and_owes_every_pair_its_
     spec = load_experiment("demo")
     assert spec.workload.phases.measure == 60 * 10**9
     plans = spec.publisher_plans()
-    rates = [plan.rate.per_second for plan in plans]
+    rates = [plan.entry.rate.per_second for plan in plans]
     assert sum(rate * 60 for rate in rates if rate) == 6000
     assert {plan.broker for plan in plans} == {"p1"}
     assert {plan.broker for plan in spec.subscriber_plans()} == {"s1", "s2", "s3", "s4", "s5"}
@@ -69,7 +71,7 @@ def test_the_demo_has_subscribers_for_everything_and_for_a_tenth() -> None:
     spec = load_experiment("demo")
     sets = spec.attribute_sets()
     shares = {
-        plan.broker: sum(map(parse_predicate(plan.predicate).holds, sets)) / len(sets)
+        plan.broker: sum(map(parse_predicate(plan.entry.predicate).holds, sets)) / len(sets)
         for plan in spec.subscriber_plans()
     }
     assert shares["s1"] == shares["s3"] == 1.0
@@ -93,7 +95,7 @@ def test_what_was_typed_wins_and_is_kept(tmp_path: Path) -> None:
     spec = load_experiment(written(tmp_path, GOOD), typed)
     assert spec.workload.phases.measure == 90 * 10**9
     assert (spec.seed, spec.protocol, len(spec.publisher_plans())) == (9, "best_effort", 5)
-    assert spec.publisher_plans()[0].rate.per_second == 1500
+    assert spec.publisher_plans()[0].entry.rate.per_second == 1500
     assert spec.overrides == typed.as_mapping()
     assert 'measure = "90s"' in spec.workload_toml()
 
@@ -245,7 +247,7 @@ def test_a_filter_with_a_number_is_a_filter_for_each_subscriber(tmp_path: Path) 
         "SYMBOL001", "SYMBOL{number}"
     )
     spec = load_experiment(written(tmp_path, numbered))
-    found = {plan.name: plan.predicate for plan in spec.subscriber_plans()}
+    found = {plan.name: plan.entry.predicate for plan in spec.subscriber_plans()}
     assert found == {
         f"{broker}-sub-{n + 1}": f"symbol = 'SYMBOL00{n}'"
         for broker in ("c1", "c3")
@@ -257,7 +259,7 @@ def test_a_filter_with_a_number_is_a_filter_for_each_subscriber(tmp_path: Path) 
 
 def test_a_hundred_subscribers_want_a_hundredth_each_no_two_the_same() -> None:
     spec = load_experiment("fan100")
-    wanted = [parse_predicate(plan.predicate).holds for plan in spec.subscriber_plans()]
+    wanted = [parse_predicate(plan.entry.predicate).holds for plan in spec.subscriber_plans()]
     assert len(wanted) == 100
     for attributes in spec.attribute_sets():
         assert sum(holds(attributes) for holds in wanted) == 1
@@ -302,3 +304,20 @@ def test_stretches_are_refused_where_another_order_than_the_publishers_counts() 
         load_experiment("proxies", Overrides(records="hist"))
     with pytest.raises(SpecError, match="which note each transaction"):
         load_experiment("durable", Overrides(records="sampled"))
+
+
+def test_every_key_of_a_client_reaches_its_load_generator() -> None:
+    spec = load_experiment("demo")
+    place = {"name": "c", "client": "c.1", "broker": "b", "address": "localhost:1"}
+    entry = spec.publisher_plans()[0].entry
+    publisher = PublisherSetting.from_mapping({"index": 0, **place, **entry.load_keys()})
+    assert publisher.rate == entry.rate.as_pair()
+    assert {*entry.load_keys()} >= {"rate", "size_bytes", "arrivals", "window"}
+    wanted = spec.subscriber_plans()[0].entry
+    subscriber = SubscriberSetting.from_mapping({**place, **wanted.load_keys()})
+    assert (subscriber.predicate, subscriber.own_process) == (wanted.predicate, False)
+
+
+@pytest.mark.parametrize("rate, pair", [("25/s", (25, 1)), ("1/min", (1, 60)), ("max", (0, 1))])
+def test_a_rate_is_a_pair_of_whole_numbers(rate: str, pair: tuple[int, int]) -> None:
+    assert parse_rate(rate).as_pair() == pair

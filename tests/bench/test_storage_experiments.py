@@ -7,10 +7,10 @@ import pytest
 from bench.papers.ds03.storage_experiments import (
     StorageExperiment,
     measured,
-    run_storage_experiment,
 )
 from bench.papers.ds03.ways import WAYS, Matches
-from bench.papers.figure_experiments import load_figure_experiment
+from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.record import NoProgress
 
 SMALL = StorageExperiment(
     schema_="pubsubctl/storage-experiment/1",
@@ -19,15 +19,26 @@ SMALL = StorageExperiment(
 )  # fmt: skip
 
 
+class Phases(NoProgress):
+    """A display that records its phases."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def phase(self, name: str, expected_s: float | None = None) -> None:
+        """Record a phase."""
+        self.phases.append(name)
+
+
 def test_every_way_is_measured_at_the_same_work(tmp_path) -> None:
-    said = []
-    folder = run_storage_experiment(SMALL, tmp_path, said.append)
+    progress = Phases()
+    folder = run_figure_experiment(SMALL, tmp_path, progress)
     (table,) = folder.glob("raw/*/*/stored.jsonl")
     rows = [json.loads(line) for line in table.read_text().splitlines()]
     assert [row["way"] for row in rows] == [*WAYS]
     assert {(row["events"], row["matches"]) for row in rows} == {(56, 56 * 3)}
     assert all(row["syncs"] >= SMALL.seconds and row["wall_s"] > 0 for row in rows)
-    assert said[0] == "matches, 1 of 1"
+    assert progress.phases[0] == "matches, 1 of 1"
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".storage")] == []
     by_way = {row["way"]: row["written_bytes"] for row in rows}
     assert by_way["events_per_subscriber"] > 56 * 3 * 50

@@ -90,7 +90,7 @@ def test_every_combination_is_a_point_and_so_is_each_that_is_named() -> None:
     assert {str(each.rate) for each in second.spec.workload.publishers} == {"25/s"}
     assert second.spec.topology.as_it_is()["tree"]["delta"] == 1
     assert points[0].spec.topology.as_it_is()["tree"]["delta"] == 0
-    assert {each.size for each in large.spec.workload.publishers} == {64 * 1024}
+    assert {each.size_bytes for each in large.spec.workload.publishers} == {64 * 1024}
     assert second.spec.labels == {"experiment": "story", "point": "rate=25/s,delta=1"}
 
 

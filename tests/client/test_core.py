@@ -34,7 +34,7 @@ from brokerd.model.client_messages import (
     Subscribe,
     Subscribed,
 )
-from brokerd.model.identity import PartitionId, SourceId
+from brokerd.model.identity import PartitionId, SourceId, StreamId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import PublicationRun
 
@@ -574,3 +574,46 @@ def test_what_an_interruption_brings_again_is_acknowledged_with_the_commit() -> 
     assert core.messages_to_send() == []
     assert core.commit(1, THEIRS, 4)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 4)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_is_acknowledged_before_all_its_subscriptions_have_committed_it(seed: int) -> None:
+    """Three subscriptions commit in any order; a plain table of what is delivered is the twin."""
+    random = Random(seed)
+    core = committing()
+    core.subscribe(EVERYTHING)
+    core.messages_to_send()
+    streams = (THEIRS, OTHERS)
+    delivered: dict[tuple[StreamId, int], tuple[int, ...]] = {}
+    acknowledged: list[tuple[StreamId, int]] = []
+    last = dict.fromkeys(streams, 0)
+
+    def note_acknowledged() -> None:
+        for message in core.messages_to_send():
+            assert isinstance(message, Acknowledge)
+            for place in range(message.first, message.last + 1):
+                for number in delivered.get((message.stream, place), ()):
+                    reached = dict(core.committed(number)).get(message.stream, 0)
+                    assert reached >= place, f"{message} before {number} has committed {place}"
+                if (message.stream, place) in delivered:
+                    acknowledged.append((message.stream, place))
+
+    for _ in range(40):
+        if random.random() < 0.5:
+            stream = random.choice(streams)
+            first = last[stream] + random.choice((1, 1, 2))
+            last[stream] = first + random.randrange(3)
+            numbers = tuple(sorted(random.sample((1, 2, 3), random.randrange(1, 4))))
+            (received,) = core.on_message(Deliveries(run(first, last[stream], stream), numbers))
+            for place in range(first, last[stream] + 1):
+                delivered[stream, place] = numbers
+            core.take(received.serial)
+        elif delivered:
+            (stream, place), numbers = random.choice(list(delivered.items()))
+            core.commit(random.choice(numbers), stream, place)
+        note_acknowledged()
+    for (stream, place), numbers in delivered.items():
+        for number in numbers:
+            assert core.commit(number, stream, place)
+    note_acknowledged()
+    assert sorted(acknowledged) == sorted(delivered)

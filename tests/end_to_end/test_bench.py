@@ -125,7 +125,7 @@ def test_ctrl_c_heals_collects_and_takes_down(broken: Lab) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
-    assert "stopping in good order" in err
+    assert "stopping in order" in err
     assert broken.left_behind() == []
     (run,) = (broken.folder / "results" / "broken").glob("2*")
     assert manifest(str(run))["state"] == "partial"
@@ -155,7 +155,7 @@ def test_a_series_goes_on_where_it_was_killed_without_a_hand_in_between(lab: Lab
     assert lab.processes()
     answer = lab.call(*again)
     assert answer.status == 0, answer.err
-    assert "taking down what the interrupted run had deployed" in answer.err
+    assert "taking down the deployment of the interrupted run" in answer.err
     assert "1 of 1 VALID, typical " in answer.err
     states = [json.loads(line)["state"] for line in _lines(lab, ledger)]
     assert states == ["began", "began", "complete"]
@@ -164,8 +164,8 @@ def test_a_series_goes_on_where_it_was_killed_without_a_hand_in_between(lab: Lab
 
 def test_a_sweep_on_simulated_brokers_starts_none_and_is_judged_and_drawn(lab: Lab) -> None:
     answer = lab.call(
-        *("bench", lab.workload("smoke"), "--json"),
-        *("--sweep", "simulated=true", "--sweep", "topology.tree.delta=0,1"),
+        *("sweep", lab.workload("smoke"), "--json"),
+        *("--over", "simulated=true", "--over", "topology.tree.delta=0,1"),
     )
     assert answer.status == 0, answer.err
     points = answer.document["points"]

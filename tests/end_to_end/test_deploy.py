@@ -280,7 +280,7 @@ def test_ctrl_c_during_deploy_leaves_nothing(lab: Lab) -> None:
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode in (0, 130)  # 0 when it was done before the signal came
     if process.returncode == 130:
-        assert "stopping in good order" in err
+        assert "stopping in order" in err
         assert lab.left_behind() == []
     assert lab.call("deploy", "demo").status == 0
 

@@ -70,14 +70,14 @@ def test_a_share_is_of_what_there_is_and_at_least_one() -> None:
     assert "-" in drawn(read(one("cut", '{ from = "links" }', 'for = "1s"')))[0]
 
 
-@pytest.mark.parametrize("chains", ["<=delta", ">delta"])
+@pytest.mark.parametrize("chains", ["<=delta", ">delta", "tolerated", "excess"])
 def test_chains_of_what_is_drawn_are_as_wanted(chains: str) -> None:
     topology = random_tree(30, 2, Random(3).randrange)
     schedule = read(one("kill", f'{{ count = 5, chains = "{chains}" }}'))
     for seed in range(30):
         steps = draw_targets(schedule, topology, seed).steps
         numbers = [topology.number_of(step.on) for step in steps]
-        assert (len(longest_lost(topology, numbers)) > 2) == (chains == ">delta"), seed
+        assert (len(longest_lost(topology, numbers)) > 2) == (chains in (">delta", "excess")), seed
 
 
 def test_a_crash_of_what_is_drawn_is_spelled_out_for_each_and_clean() -> None:

@@ -13,11 +13,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from brokerd.errors import ControlError
+from brokerd.model.fault_verbs import LASTING_VERBS, VERB_TABLE
 from brokerd.protocols.registry import protocol_on
 from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
 from fault_injection.apply.log import STAGES, FaultLog
 from fault_injection.schedule.schedule import read_schedule
-from fault_injection.schedule.verbs import LASTING_VERBS, VERB_TABLE
 from tests.fault_injection.test_schedule import TOPOLOGY
 
 MACHINES = {"n01": ("b1",), "n02": ("b3", "b4")}
@@ -198,12 +198,3 @@ def test_the_stories_can_fail() -> None:
         assert play(story)[0].broken != {}
     finally:
         Machine.is_broken = forgetful  # type: ignore[method-assign]
-
-
-def test_every_verb_is_in_the_stories() -> None:
-    assert set(LASTING_VERBS) == {
-        *("absorb", "send-omission", "blackhole", "cut", "freeze", "partition", "delay"),
-        *("bandwidth", "cpu-share"),
-        *("disk-full", "slow-fsync", "host-loss", "client-disconnect", "client-slow"),
-        "client-crash",
-    }

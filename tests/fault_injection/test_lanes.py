@@ -1,11 +1,13 @@
 """Lanes: schedules drawn as a line of characters for each target."""
 
 import tomllib
+from random import Random
 from typing import Any
 
 import pytest
 
 from bench.spec.spec import load_topology
+from fault_injection.schedule.lanes import steps_of
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.plan import expand
 from fault_injection.schedule.schedule import ScheduleError, load_schedule, read_schedule
@@ -93,3 +95,33 @@ def test_what_no_lane_can_say_is_refused_with_its_place(lanes: str, said: str) -
         planned(lanes)
     problems: list[Any] = [str(problem) for problem in caught.value.problems]
     assert said in problems[0]
+
+
+LASTING = {"z": ("freeze", "c"), "x": ("cut", "=")}
+PAUSES = (".", "m", " ", "_")
+
+
+def one_fault(random: Random, mark: str, *, is_last: bool) -> tuple[str, int]:
+    """Return a fault as drawn, and the ticks that it lasts; only the last may lack its end."""
+    run = mark * random.randrange(1, 4)
+    if is_last and random.random() < 0.5:
+        return f"{run}{random.choice(PAUSES)}", len(run)
+    for _ in range(random.randrange(4)):
+        run += random.choice((*PAUSES, mark, mark))
+    return f"{run}{LASTING[mark][1]}{random.choice(PAUSES)}", len(run)
+
+
+@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("mark", LASTING)
+def test_a_fault_lasts_to_its_end_mark_or_to_its_last_mark(mark: str, seed: int) -> None:
+    """What stands between a fault and its end mark is part of it, however it is drawn."""
+    random = Random(seed)
+    line, expected = random.choice(PAUSES) * 3, []
+    number = random.randrange(1, 5)
+    for place in range(number):
+        drawn, lasts = one_fault(random, mark, is_last=place == number - 1)
+        expected.append((f"{len(line)}s", f"{lasts}s"))
+        line += drawn
+    steps = steps_of({"tick": "1s", "b1": line})
+    assert {step["do"] for step in steps} == {LASTING[mark][0]}
+    assert [(step["at"], step["for"]) for step in steps] == expected, line

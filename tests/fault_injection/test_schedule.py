@@ -322,7 +322,7 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
         ),
         (
             step(id='"a"', at='"1s"', do='"kill"', on='"b1"', for_='"1s"'),
-            "step a: for = '1s': kill takes none; only absorb, send-omission, blackhole",
+            "step a: for = '1s': kill takes none; only absorb, send-omission",
         ),
         (
             step(id='"a"', at='"1s"', do='"kill"', on='"b1"', signal='"STOP"'),

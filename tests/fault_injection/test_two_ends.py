@@ -258,3 +258,27 @@ def test_an_effect_at_one_end_alone_is_not_seen(verb: str) -> None:
         assert await ends.backend.verify_undone(fault) is not None
 
     trio.run(look, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("silent", ["near", "far"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_end_that_never_answers_keeps_no_other_end_waiting(verb: str, silent: str) -> None:
+    """The other end gets its longer lease, and is healed, while the silent one says nothing."""
+    ends = Ends()
+    fault = Fault(f"f-{verb}", verb, read_target(VERBS[verb], TOPOLOGY, verb, {}))
+    (other,) = (agent for host, agent in ends.agents.items() if host != silent)
+
+    async def live() -> None:
+        await ends.backend.apply(fault, 10 * 10**9)
+        assert all(agent.in_force() for agent in ends.agents.values())
+        ends.agents[silent].pause_s = 10**6
+        with trio.move_on_after(5):
+            await ends.backend.renew(fault, 60 * 10**9)
+        left_s = [end_s - trio.current_time() for end_s in other.broken.values()]
+        assert left_s
+        assert min(left_s) > 50
+        with trio.move_on_after(5):
+            await ends.backend.undo(fault)
+        assert other.in_force() == []
+
+    trio.run(live, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -104,11 +104,11 @@ def read_modules(root: Path, packages: Iterable[str]) -> dict[str, Module]:
 
 def imports_of(module: Module, known: Mapping[str, Module]) -> Iterator[Import]:
     """What a module imports; `from package import module` counts as importing the latter."""
-    for node, late in _nodes(module.tree):
+    for node, late in _import_statements(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node.lineno, late)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             source = _absolute(node, module)
             for alias in node.names:
                 submodule = f"{source}.{alias.name}"
@@ -181,13 +181,15 @@ def find_protocol_names(
     protocols: Sequence[str],
     rooms: Sequence[str],
     literals: Mapping[str, str] = MappingProxyType({}),
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Finding]:
-    """Where modules outside these rooms (folders or files) name a protocol in any way.
+    """Return a finding for each line outside these rooms (folders or files) with a protocol's word.
 
     Args:
-        literals: of protocols whose names are words too, what else to look for.
+        literals: literals to search for in place of names that are common words.
+        words: further literals to search for, with what they name.
     """
-    words = {}
+    words = dict(words)
     for name in protocols:
         if name in literals:
             words[literals[name]] = name
@@ -199,10 +201,12 @@ def find_protocol_names(
         place = path.relative_to(root).as_posix()
         if any(place == room or place.startswith(f"{room}/") for room in rooms):
             continue
-        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        source = path.read_text(encoding="utf-8")
+        here = {word: name for word, name in words.items() if word in source}
+        for line, text in enumerate(source.splitlines(), start=1) if here else ():
             findings += [
                 Finding(place, line, f"names {name}", "what is one protocol's lies in its rooms")
-                for word, name in words.items()
+                for word, name in here.items()
                 if word in text
             ]
     return findings
@@ -399,6 +403,14 @@ def _absolute(node: ast.ImportFrom, module: Module) -> str:
     parts = module.name.split(".")
     up = node.level - 1 if module.is_package else node.level
     return ".".join(parts[: len(parts) - up] + ([node.module] if node.module else []))
+
+
+@cache
+def _import_statements(root: ast.AST) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Return the import statements among all nodes; several rules read them."""
+    return [
+        (node, late) for node, late in _nodes(root) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
 
 
 def _nodes(root: ast.AST) -> Iterator[tuple[ast.AST, bool]]:

@@ -13,11 +13,12 @@ BY_FILE: Final = "loadfile"
 SPARK: Final = "spark"
 
 LONGEST: Final = (
-    "simulator/test_swarm",
     "protocols/gryphon/test_swarm",
-    "protocols/durable/test_swarm",
+    "simulator/test_swarm",
+    "protocols/durable/test_disk_crashes",
     "end_to_end/test_bench",
     "end_to_end/test_deploy",
+    "protocols/durable/test_swarm",
     "protocols/test_foreign_protocol",
     "end_to_end/test_foreign_protocol",
     "lab/test_interrupted",
@@ -28,6 +29,8 @@ LONGEST: Final = (
     "end_to_end/test_faults",
     "end_to_end/test_rolling",
     "simulator/test_adversary",
+    "papers/test_mp22",
+    "named_bugs/test_caught",
     "simulator/test_campaign",
     "simulator/test_adversary_mutants",
     "lab/test_lab_up_and_down",
@@ -42,7 +45,17 @@ LONGEST: Final = (
     "simulator/test_assist",
     "pubsubctl/test_interrupted_spark",
     "storage/test_crashes",
-    "protocols/durable/test_disk_crashes",
+    "test_architecture",
+    "simulator/test_twice",
+    "protocols/multi_proxy/test_swarm",
+    "protocols/ges/test_swarm",
+    "protocols/ges_reliable/test_swarm",
+    "wire/test_codec",
+    "simulator/test_drawn_parameters",
+    "simulator/test_answer_orders",
+    "pubsubctl/test_hostile_files",
+    "pubsubctl/test_bundle",
+    "test_named_bugs",
     "protocols/delta_tree/test_straight",
 )
 """Files that take longest, after those that use Spark: begun last, others would wait for them."""

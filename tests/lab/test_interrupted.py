@@ -159,7 +159,7 @@ def test_a_killed_controller_leaves_nothing_beyond_its_lease(
 def test_ctrl_c_at_a_step_of_deploy_leaves_nothing(lab: Controller, step: str) -> None:
     status, err = _interrupted_when(lab, COMMANDS["deploy"], step)
     assert status == 130, err
-    assert "stopping in good order" in err
+    assert "stopping in order" in err
     assert lab.left_behind() == []
 
 

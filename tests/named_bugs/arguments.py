@@ -15,6 +15,8 @@ from results.reference import verdict as reference_verdict
 from results.rules import risks, verdicts
 from results.rules.terms import Guarantee
 from tests.helpers.histories import MUTATIONS
+from tests.protocols.ges_reliable import test_second_time as ges_again
+from tests.protocols.multi_proxy import test_moved_twice as moved_twice
 from tests.results.test_false_witnesses import SAMPLE
 from tests.results.test_risks import fault
 from tests.results.test_witnesses import by_spark
@@ -24,6 +26,33 @@ from tests.storage.test_meta_store import index_lost, on_disk
 _SOUND: Final = Path(__file__).parents[1] / "simulator/plans/sound"
 
 ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
+    # effects
+    "delay-seen-at-one-end": {"near_us": None},
+    # ges_reliable
+    "once-slow-a-storage-stays-slow": {
+        "kind": ges_again.Putting,
+        "wholly": False,
+        "silences": (3,),
+    },
+    "once-slow-a-registry-stays-slow": {
+        "kind": ges_again.Registering,
+        "wholly": True,
+        "silences": (3,),
+    },
+    "once-slow-a-followed-storage-stays-slow": {
+        "kind": ges_again.Fetching,
+        "wholly": True,
+        "silences": (3,),
+    },
+    # multi_proxy
+    **dict.fromkeys(  # noqa: RUF024
+        ("moves-on-and-is-not-frozen", "age-expires-what-moves-on"),
+        {
+            "order": moved_twice.merged_on_the_way,
+            "first": moved_twice.time_passes,
+            "second": moved_twice.nothing,
+        },
+    ),
     # agent
     "slows-down-before-that-is-written": {"seen": {False}},
     "slows-nothing-down": {"seen": {True, False}},

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment
-from bench.papers.ges.load_experiments import Case, LinkLoadExperiment, run_link_load_experiment
-from bench.papers.ges.scale_experiments import ScaleExperiment, deciding, run_scale_experiment
+from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.ges.load_experiments import Case, LinkLoadExperiment
+from bench.papers.ges.scale_experiments import ScaleExperiment, deciding
 from bench.papers.ges.transmission_experiments import (
     Setting,
     TransmissionExperiment,
-    run_transmission_experiment,
 )
 from bench.spec.deployed_experiment import load_deployed_experiment
 from bench.spec.overrides import Overrides
@@ -36,14 +35,9 @@ SMALL = TransmissionExperiment(
 )  # fmt: skip
 
 
-class Silent:
-    def phase(self, name, expected_s=None):
-        pass
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return run_transmission_experiment(SMALL, tmp_path_factory.mktemp("runs"), Silent())
+    return run_figure_experiment(SMALL, tmp_path_factory.mktemp("runs"))
 
 
 def rows_of(run):
@@ -103,7 +97,7 @@ def test_table_2_has_each_number_that_is_claimed_of_it():
         wanted = [plan.broker for plan in spec.subscriber_plans()]
         assert wanted.count("n10") == 1
         assert len(wanted) == 101
-        per_share = Counter(plan.predicate for plan in spec.subscriber_plans())
+        per_share = Counter(plan.entry.predicate for plan in spec.subscriber_plans())
         assert {*per_share.values()} - {1} == {match}
     run = SimpleNamespace(
         manifest={"cpu": "x", "cores": 2},
@@ -137,7 +131,7 @@ SMALL_SCALE = ScaleExperiment(
 
 @pytest.fixture(scope="module")
 def scale_run(tmp_path_factory):
-    return run_scale_experiment(SMALL_SCALE, tmp_path_factory.mktemp("runs"), lambda phase: None)
+    return run_figure_experiment(SMALL_SCALE, tmp_path_factory.mktemp("runs"))
 
 
 def named_rows(run, table):
@@ -197,8 +191,8 @@ SMALL_LOAD = LinkLoadExperiment(
 
 def test_publications_leave_a_slow_link_and_return(tmp_path):
     """§3: link costs are updated for overload."""
-    run = run_link_load_experiment(SMALL_LOAD, tmp_path, lambda phase: None)
-    again = run_link_load_experiment(SMALL_LOAD, tmp_path / "again", lambda phase: None)
+    run = run_figure_experiment(SMALL_LOAD, tmp_path)
+    again = run_figure_experiment(SMALL_LOAD, tmp_path / "again")
     rows = named_rows(run, "link_load")
     assert rows == named_rows(again, "link_load")
     slow = [row for row in rows if row.case == "delay-50"]

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from bench.papers.figure_experiments import load_figure_experiment
+from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.papers.mp22.crash_points import CRASHES
-from bench.papers.mp22.proxy_experiments import CRASH_POINTS, KINDS, SCHEMA, ProxyExperiment
-from bench.papers.mp22.proxy_runs import run_proxy_experiment
-from bench.papers.mp22.proxy_stories import nested
+from bench.papers.mp22.proxy_experiments import RECORD, nested
+from bench.papers.mp22.proxy_files import CRASH_POINTS, KINDS, ProxyExperiment
 from bench.spec.spec import SpecError
 from brokerd.simulator.named_bugs import bugs_of, planted
 from pubsubctl.running.claims import load_claims
-from results.papers.experiment_runs import RAW_TABLES, ExperimentRun
+from results.papers.experiment_runs import ExperimentRun
 from results.papers.mp22 import simulated_figures as figures
 from results.tables.schema import TABLES
 from tests.pubsubctl.test_claims import OURS
@@ -53,21 +52,11 @@ DRAWN = {
 }
 
 
-class Quiet:
-    """See Progress."""
-
-    def phase(self, name: str, expected_s: float | None = None) -> None:
-        """See Progress."""
-
-    def update(self, numbers: Any) -> None:
-        """See Progress."""
-
-
 def small(question: str, **changed: Any) -> ProxyExperiment:
     values = {**SMALL[question], **changed}
     figure = DRAWN[question][0]
     return KINDS[question](
-        schema_=SCHEMA, name="small", figure=figure, seed=1, question=question, **values
+        schema_=RECORD.schema, name="small", figure=figure, seed=1, question=question, **values
     )
 
 
@@ -79,10 +68,9 @@ def rows_of(run: Any, table: str) -> list[Any]:
 @pytest.mark.parametrize("question", SMALL)
 def test_a_figure_has_each_number_that_is_claimed_of_it(question: str, tmp_path: Any) -> None:
     experiment = small(question)
-    run = run_proxy_experiment(experiment, tmp_path, Quiet())
+    run = run_figure_experiment(experiment, tmp_path)
     figure, draw, table = DRAWN[question]
     rows = rows_of(run, table)
-    assert table in RAW_TABLES
     assert {*TABLES[table].names} == {"run_id", *vars(rows[0])}
     manifest = json.loads((run / "manifest.json").read_text())
     drawing = draw(ExperimentRun(run, run, manifest, experiment.model_dump()), rows)
@@ -107,14 +95,14 @@ def test_each_crash_point_is_come_to_and_a_bug_there_is_seen(tmp_path: Any) -> N
     assert CRASHES.keys() == CRASH_POINTS.keys()
     asked = small("crashes", crash_points=["C7"], runs=4, publications=12)
     with planted([MUTANTS["stored-before-it-is-written"]]):
-        run = run_proxy_experiment(asked, tmp_path, Quiet())
+        run = run_figure_experiment(asked, tmp_path)
     rows = rows_of(run, "crash_points")
     assert all(row.broker.startswith("v") for row in rows)
     assert any(row.violations for row in rows)
 
 
 def test_what_stalls_is_waited_for_by_its_own_topics_only(tmp_path: Any) -> None:
-    rows = rows_of(run_proxy_experiment(small("stall"), tmp_path, Quiet()), "stalled_seconds")
+    rows = rows_of(run_figure_experiment(small("stall"), tmp_path), "stalled_seconds")
     slowest = {
         stalled: max(row.slowest_ms for row in rows if row.stalled_server == stalled)
         for stalled in (True, False)
@@ -130,6 +118,6 @@ def test_a_crash_point_that_is_none_is_named(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="'C77' is none of C1, C2"):
         small("crashes", crash_points=["C77"])
     path = tmp_path / "x.toml"
-    path.write_text(f'schema = "{SCHEMA}"\nquestion = "spred"\n', encoding="utf-8")
+    path.write_text(f'schema = "{RECORD.schema}"\nquestion = "spred"\n', encoding="utf-8")
     with pytest.raises(SpecError, match="did you mean 'spread'"):
         load_figure_experiment(path)

@@ -109,7 +109,7 @@ def test_one_simulated_experiment_says_what_was_at_risk(tree: Path, tmp_path: Pa
         shutil.copy(FOLDER.parent / name, tmp_path / name)
     (tmp_path / "crash.toml").write_text(CRASH)
     files = [str(tmp_path / name) for name in ("flood.toml", "crash.toml")]
-    status, found = simulate(tree, files[0], "--faults", files[1])
+    status, found = simulate(tree, "run", files[0], "--faults", files[1])
     assert status == 0, found
     assert found["counters"]["at_risk"] == found["counters"]["recovered"] > 0
 

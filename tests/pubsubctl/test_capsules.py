@@ -212,7 +212,7 @@ def test_a_capsule_is_quoted_by_its_digest(call: Call, capsule: Path, tmp_path: 
     assert unpacked(capsule, tmp_path / "again", digest).digest == digest
     other = f"sha256:{'0' * 64}"
     for given, status, words in ((other, 8, digest), ("sha256:abc", 2, "64 hexadecimal digits")):
-        answer = call("reproduce", str(capsule), "--digest", given)
+        answer = call("results", "reproduce", str(capsule), "--digest", given)
         assert (answer.status, words in answer.err) == (status, True), answer.err
 
 
@@ -348,11 +348,11 @@ def test_what_is_no_capsule_is_refused(call: Call, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_bytes(gzip.compress(b"x" * 2000))
     for words, status, said in (
-        (["reproduce", str(other)], 2, "`pubsubctl results capsule` makes capsules"),
-        (["reproduce", str(plain)], 8, "not a whole capsule"),
-        (["reproduce", str(tmp_path / "none")], 2, "no such file"),
-        (["reproduce", str(other), "--level", "chekc"], 2, "did you mean 'check'"),
-        (["reproduce", str(other), "-o", str(tmp_path)], 2, "is there already"),
+        (["results", "reproduce", str(other)], 2, "`pubsubctl results capsule` makes capsules"),
+        (["results", "reproduce", str(plain)], 8, "not a whole capsule"),
+        (["results", "reproduce", str(tmp_path / "none")], 2, "no such file"),
+        (["results", "reproduce", str(other), "--level", "chekc"], 2, "did you mean 'check'"),
+        (["results", "reproduce", str(other), "-o", str(tmp_path)], 2, "is there already"),
     ):
         answer = call(*words)
         assert answer.status == status, answer.err

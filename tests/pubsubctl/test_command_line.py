@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import typer
 
 from pubsubctl import errors
 from pubsubctl.commands import app as command_line
-from pubsubctl.commands.app import global_options_first
-from pubsubctl.console.console import Console
+from pubsubctl.commands.options.global_options import global_options_first
+from pubsubctl.console.console import ColorChoice, Console
 from pubsubctl.errors import PubsubctlError, combined_status
+from tests.helpers.language import CLAUSE
 from tests.pubsubctl.conftest import Call
 
 ROOT = Path(__file__).parents[2]
@@ -148,7 +150,7 @@ def test_what_is_generated_can_be_read_back(call: Call, project: Path) -> None:
     assert call("topology", "lint", "r.toml").out == "r.toml: ok, 20 brokers, delta 2\n"
     assert (project / "r.toml").read_text() == call(*arguments).out
     again = call(*arguments, "-o", "r.toml")
-    assert (again.status, "is there already" in again.err) == (2, True)
+    assert (again.status, "exists already" in again.err) == (2, True)
     assert "\n[tree]\ndelta = 2\n" in call("topology", "gen", "demo", "--delta", "2").out
 
 
@@ -269,7 +271,7 @@ def test_init_writes_a_project_and_never_over_anything(
     (project / "new" / "inventories" / "local.toml").unlink()
     again = call("init", "new")
     assert again.status == 2
-    assert "pubsubctl.toml: is there already" in again.err
+    assert "pubsubctl.toml: exists already" in again.err
     assert changed.read_text().endswith("forks = 3\n")
     assert not (project / "new" / "inventories" / "local.toml").exists()
 
@@ -427,7 +429,7 @@ def test_what_fails_because_of_a_signal_is_no_bug(
 def test_colour_is_there_when_it_is_wanted(
     capsys: pytest.CaptureFixture[str],
     environment: dict[str, str],
-    choice: command_line.ColorChoice,
+    choice: ColorChoice,
     colored: bool,
 ) -> None:
     console = Console(color=choice, environment=environment)
@@ -661,31 +663,71 @@ def test_help_explains_what_holds_for_all_verbs(call: Call, topic: str, said: st
 
 
 def test_every_verb_of_a_fault_is_explained(call: Call) -> None:
-    from fault_injection.schedule.verbs import VERB_TABLE
+    from brokerd.model.fault_verbs import VERB_TABLE
 
     text = call("help", "faults").out
     assert [verb for verb in VERB_TABLE if f"    {verb} " not in text] == []
 
 
-def test_what_an_option_does_can_be_read_without_its_name() -> None:
-    """An explanation that begins with "of" wants its reader to put the sentence together."""
-    halves = []
+def test_help_texts_are_short_sentences_that_begin_with_a_verb() -> None:
+    """At most 25 words, no clause as a noun, and no person for a process."""
+    wrong = []
+    persons = re.compile(
+        r"\b(who|whoever|whom|whose|nobody|somebody|everybody|what|whatever)\b", re.I
+    )
+    for name, text in help_texts(typer.main.get_command(command_line.app), "pubsubctl"):
+        sentences = re.split(r"(?<=[.:;])\s+", text)
+        wrong += [f"{name}: {each}" for each in sentences if len(each.split()) > 25]
+        if CLAUSE.match(text) or persons.search(text):
+            wrong.append(f"{name}: {text}")
+        is_option = " --" in name
+        if is_option and not re.match(r"[A-Z][a-z]+(,| )", text):
+            wrong.append(f"{name}: {text}")
+    assert wrong == []
 
-    def look(command: Any, name: str) -> None:
-        for parameter in command.params:
-            said = getattr(parameter, "help", None) or ""
-            if said.startswith(("Of ", "In place of")) or said.endswith((" without.", " too.")):
-                halves.append(f"{name} {parameter.opts[-1]}: {said}")
-        for verb, inner in getattr(command, "commands", {}).items():
-            look(inner, f"{name} {verb}")
 
-    look(typer.main.get_command(command_line.app), "pubsubctl")
-    assert halves == []
+def test_each_verb_explains_itself_in_one_line_that_is_not_cut(call: Call) -> None:
+    groups = ("", "results", "simulate", "topology", "inventory", "lab", "claims", "clock", "spark")
+    for group in groups:
+        lines = call(*group.split(), "--help").out.splitlines()
+        assert [line for line in lines if line.endswith("...") and "Usage" not in line] == []
+
+
+def help_texts(command: Any, name: str) -> Iterator[tuple[str, str]]:
+    """The texts of a command and its options, and of its commands, by name."""
+    yield name, " ".join((command.help or "").split())
+    for parameter in command.params:
+        if parameter.param_type_name == "option":
+            yield f"{name} {parameter.opts[-1]}", getattr(parameter, "help", None) or ""
+    for verb, inner in getattr(command, "commands", {}).items():
+        yield from help_texts(inner, f"{name} {verb}")
+
+
+def test_options_of_a_verb_stand_in_groups(call: Call) -> None:
+    sections = re.findall(r"^([A-Z][A-Za-z -]+):$", call("bench", "--help").out, re.MULTILINE)
+    assert sections == [
+        "Arguments", "Workload", "Repetitions", "Cluster", "Results", "Faults", "Options",
+    ]  # fmt: skip
+
+
+def test_an_option_has_one_declaration_in_every_verb() -> None:
+    """Verbs that share an option group or an alias share its text."""
+    command = typer.main.get_command(command_line.app)
+    texts: dict[str, set[str]] = {}
+    for verb in ("bench", "sweep", "compare", "limit", "experiment"):
+        for parameter in command.commands[verb].params:  # type: ignore[attr-defined]
+            texts.setdefault(parameter.opts[0], set()).add(getattr(parameter, "help", "") or "")
+    assert {option for option, found in texts.items() if len(found) > 1} <= {"name", "workload"}
+
+
+@pytest.mark.parametrize("group", ["results", "simulate", "topology", "clock", "config"])
+def test_a_group_without_a_verb_names_its_verbs(call: Call, group: str) -> None:
+    answer = call(group) if group != "simulate" else call("-q", "topology")
+    assert answer.status == 2
+    assert "name one of " in answer.err
 
 
 def test_help_fits_a_terminal(call: Call) -> None:
-    for verb in ("simulate", "bench", "inject", "deploy", "logs"):
+    for verb in ("bench", "compare", "inject", "deploy", "logs", "experiment"):
         lines = call(verb, "--help").out.splitlines()
-        assert [line for line in lines if len(line) > 80 and "|swarm" not in line[:40]] == [
-            line for line in lines if line.startswith("  swarm|adversary|")
-        ]
+        assert [line for line in lines if len(line) > 80] == []

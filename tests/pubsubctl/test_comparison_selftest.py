@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from pubsubctl.running import comparison_selftest
+from pubsubctl.running import differences
 from results.repetitions.selftest import Trial, can_be_believed, trial_of
 from tests.pubsubctl.conftest import Call
 
@@ -63,7 +63,7 @@ def test_the_table_has_every_trial(call: Call, monkeypatch: pytest.MonkeyPatch) 
     def measured(*, slowed: bool) -> float:
         return random.uniform(0.99, 1.01) * (1.1 if slowed else 1.0)
 
-    monkeypatch.setattr(comparison_selftest, "processor_us_per_message", measured)
+    monkeypatch.setattr(differences, "processor_us_per_message", measured)
     result = call("--json", "compare", "--selftest", "--trials", "2", "--instances", "5")
     assert result.status == 0, result.err
     assert (result.document["differ"], result.document["found"]) == (0, 2)
@@ -76,15 +76,15 @@ def test_the_table_has_every_trial(call: Call, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_simulated_run_takes_processor_time() -> None:
-    assert comparison_selftest.processor_us_per_message(slowed=True) > 0
+    assert differences.processor_us_per_message(slowed=True) > 0
 
 
 @pytest.mark.parametrize(
     "arguments, said",
     [
         (["--trials", "3"], "--trials 3: goes with --selftest"),
-        (["--instances", "3"], "--instances 3: goes with --selftest"),
-        (["--selftest", "latest"], "it takes no other"),
+        (["--instances", "3"], "--instances 3: goes with --against or --selftest"),
+        (["--selftest", "latest"], "makes the runs that it compares"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

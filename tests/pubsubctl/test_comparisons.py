@@ -98,10 +98,13 @@ def test_who_promises_nothing_is_run_all_the_same() -> None:
         (["--comparison", "s33"], "did you mean 's3'?"),
         (["--comparison", "s5", "--only", "gryphn"], "no entry 'gryphn'; did you mean 'gryphon'"),
         (["--comparison", "s5", "--only", "durable"], "nothing of it can be run here"),
-        (["--comparison", "s5", "--all"], "one of both"),
+        (["--comparison", "s5", "--selftest"], "only one of them"),
+        (["--comparison", "s5", "--rate", "1/s"], "--rate 1/s: goes with --against"),
+        (["latest", "--seed", "0"], "--seed 0: goes with --against"),
+        (["--against", "protocol=ges"], "name one WORKLOAD before"),
         (["--comparison", "s5", "latest"], "makes the runs that it compares"),
         (["--comparison", "s5", "-d", "30"], "phases.measure"),
-        (["-d", "30s"], "goes with --all or --comparison"),
+        (["-d", "30s"], "goes with --against or --comparison"),
     ],
 )
 def test_slips_at_the_command_line_are_refused(arguments: list[str], said: str, call: Call) -> None:

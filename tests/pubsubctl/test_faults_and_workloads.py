@@ -8,11 +8,11 @@ import pytest
 
 from bench.run.outcome import RunOutcome
 from bench.spec.spec import load_experiment, load_topology
+from brokerd.model.fault_verbs import CLIENT_VERBS, VERBS
 from brokerd.overlay.generate import balanced_tree
 from brokerd.protocols.registry import protocol_on
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.schedule import load_schedule
-from fault_injection.schedule.verbs import CLIENT_VERBS, VERBS
 from pubsubctl.deploying.placement import PlacedBroker, Placement
 from pubsubctl.injecting.faults import settled
 from pubsubctl.injecting.selftest import trials
@@ -121,7 +121,7 @@ def test_verbs_and_schedules_are_listed(call: Call) -> None:
         (["chain3", "--faults", "demo"], "calm = true says that nothing is going to fail"),
         (["demo", "--label", "x"], "write KEY=VALUE"),
         (["demo", "--duration", "5s", "--faults", "demo"], "after the origin"),
-        (["demo", "--role", "b1=0"], "with delta_tree no broker comes to be something else"),
+        (["demo", "--role", "b1=0"], "with delta_tree no broker changes its role"),
         (["t22-stored", "--role", "n19"], "--role n19: not BROKER=LEVEL or BROKER=retired"),
         (["t22-stored", "--role", "n91=3"], "did you mean 'n9'?"),
         (["t22-stored", "--role", "n19=4"], "a level from 0 to 3"),
@@ -285,8 +285,8 @@ def test_a_run_says_what_limited_it_and_whether_it_is_a_result(tmp_path: Path) -
 
 def test_a_sweep_says_its_points_and_how_long_they_take(call: Call) -> None:
     result = call(
-        "--dry-run", "bench", "demo", "--faults", "demo", "--instances", "3",
-        *("--sweep", "publishers.rate=25/s,50/s", "--sweep", "faults.absorb-b1.for=1s,2s"),
+        "--dry-run", "sweep", "demo", "--faults", "demo", "--instances", "3",
+        *("--over", "publishers.rate=25/s,50/s", "--over", "faults.absorb-b1.for=1s,2s"),
     )  # fmt: skip
     assert result.status == 0, result.err
     assert "point rate=50/s,for=2s" in result.out
@@ -295,7 +295,7 @@ def test_a_sweep_says_its_points_and_how_long_they_take(call: Call) -> None:
 
 def test_what_is_compared_says_its_two_sides(call: Call) -> None:
     result = call(
-        "--dry-run", "bench", "demo", "--faults", "demo", "--against", "protocol=best_effort",
+        "--dry-run", "compare", "demo", "--faults", "demo", "--against", "protocol=best_effort",
         *("--against", "topology.tree.delta=2"),
     )  # fmt: skip
     assert result.status == 0, result.err
@@ -307,26 +307,38 @@ def test_what_is_compared_says_its_two_sides(call: Call) -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["--sweep", "publishers.rate"], "write KEY=VALUE,VALUE,…"),
-        (["--sweep", "publishers.rate=x"], "point rate=x: "),
-        (["--sweep", "publishers.rate=1/s", "--rate", "2/s"], "'publishers.rate' is given twice"),
-        (["--sweep", "seed=1", "--sweep", "seed=2"], "'seed' is given twice"),
-        (["--sweep", "seed=1", "--no-check"], "do not go with a sweep"),
-        (["--sweep", "seed=1,2", "--budget", "1min"], "for 2 runs, and the budget is 1min; --yes"),
-        (["--budget", "1min"], "--budget 1min: goes with --sweep"),
-        (["--bound", "latency_p99_ms=5"], "--bound latency_p99_ms=5: goes with --sweep"),
+        (["--over", "publishers.rate"], "write KEY=VALUE,VALUE,…"),
+        (["--over", "publishers.rate=x"], "point rate=x: "),
+        (["--over", "publishers.rate=1/s", "--rate", "2/s"], "'publishers.rate' is given twice"),
+        (["--over", "seed=1", "--over", "seed=2"], "'seed' is given twice"),
+        (["--over", "seed=1", "--no-check"], "no such option: --no-check"),
+        (["--over", "seed=1,2", "--budget", "1min"], "for 2 runs, and the budget is 1min; --yes"),
+        (["--budget", "1min"], "name a sweep's file, or write --over KEY=A,B"),
+        (["--bound", "latency_p99_ms=5"], "name a sweep's file, or write --over KEY=A,B"),
+        ([], "name a sweep's file, or write --over KEY=A,B"),
         (
-            ["--sweep", "simulated=false,true", "--faults", "slow-cpu"],
+            ["--over", "simulated=false,true", "--faults", "slow-cpu"],
             "needs real processes; simulated are absorb",
         ),
-        (["--sweep", "simulated=1,2"], "point simulated=1: simulated = 1: true or false"),
-        (["--sweep", "seed=1,2", "--bound", "latency_p99_ms"], "write NUMBER=VALUE"),
-        (["--sweep", "seed=1,2", "--bound", "p99=5"], "'p99' is no number of a run; there are"),
+        (["--over", "simulated=1,2"], "point simulated=1: simulated = 1: true or false"),
+        (["--over", "seed=1,2", "--bound", "latency_p99_ms"], "write NUMBER=VALUE"),
+        (["--over", "seed=1,2", "--bound", "p99=5"], "'p99' is no number of a run; there are"),
         (
-            ["--sweep", "seed=1", "--bound", "recovery_s=1", "--bound", "recovery_s=2"],
+            ["--over", "seed=1", "--bound", "recovery_s=1", "--bound", "recovery_s=2"],
             "'recovery_s' is given twice",
         ),
-        (["--sweep", "seed=1,2", "--bound", "recovery_s=-1"], "a bound is a number, at least 0"),
+        (["--over", "seed=1,2", "--bound", "recovery_s=-1"], "a bound is a number, at least 0"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused(call: Call, arguments: list[str], said: str) -> None:
+    result = call("--dry-run" if "--budget" not in arguments else "-q", "sweep", "demo", *arguments)
+    assert result.status == 2, result.err
+    assert said in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
         (["--against", "protocol"], "--against protocol: write KEY=VALUE"),
         (["--against", "delta_tre"], "did you mean 'delta_tree'?"),
         (["--against", "revision=no-such"], "no commit of"),
@@ -336,14 +348,64 @@ def test_what_is_compared_says_its_two_sides(call: Call) -> None:
         (["--against", "protocol=ges", "--protocol", "ges"], "'protocol' is given twice"),
         (["--against", "protocol=multi_proxy"], "point protocol=multi_proxy: "),
         (["--against", "topology=chain3"], "topology 'chain3' has no such broker"),
-        (["--against", "protocol=best_effort", "--rolling"], "do not go with --against"),
+        (["--against", "protocol=best_effort", "--rolling"], "no such option: --rolling"),
+    ],
+)
+def test_variants_that_cannot_be_compared_are_refused(
+    call: Call, arguments: list[str], said: str
+) -> None:
+    result = call("--dry-run", "compare", "demo", *arguments)
+    assert result.status == 2, result.err
+    assert said in result.err
+
+
+@pytest.mark.parametrize("verb", ["bench", "sweep", "limit", "compare"])
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
         (["--set", "phases.drain"], "--set phases.drain: write KEY=VALUE"),
         (["--set", "phases.drian=1s"], "did you mean 'drain'?"),
+    ],
+)
+def test_a_key_that_cannot_be_set_is_refused_by_every_verb(
+    call: Call, verb: str, arguments: list[str], said: str
+) -> None:
+    more = {"sweep": ["--over", "seed=1,2"], "compare": ["--against", "protocol=gryphon"]}
+    result = call("--dry-run", verb, "demo", *arguments, *more.get(verb, []))
+    assert result.status == 2, result.err
+    assert said in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
         (["--set", "faults.absorb-b1.for=1s"], "there are no --faults"),
         (["--set", "faults.absorb.for=1s", "--faults", "demo"], "did you mean 'absorb-b1'?"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_refused(call: Call, arguments: list[str], said: str) -> None:
-    result = call("--dry-run" if "--budget" not in arguments else "-q", "bench", "demo", *arguments)
+def test_a_key_of_a_step_needs_that_step(call: Call, arguments: list[str], said: str) -> None:
+    result = call("--dry-run", "bench", "demo", *arguments)
     assert result.status == 2, result.err
     assert said in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--rate", "5/s"], "`limit` sets the rate; leave out --rate 5/s"),
+        (["--faults", "demo"], "no such option: --faults"),
+        (["--p99", "fast"], "--p99 fast: "),
+        (["--from-rate", "max"], "--from-rate max: a number"),
+        (["--from-rate", "9/s", "--to-rate", "8/s"], "--from-rate 9/s: more than --to-rate"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(call: Call, arguments: list[str], said: str) -> None:
+    result = call("--dry-run", "limit", "demo", *arguments)
+    assert result.status == 2, result.err
+    assert said in result.err
+
+
+def test_a_dry_run_of_a_search_says_its_bounds(call: Call) -> None:
+    result = call("--dry-run", "limit", "demo", "--p99", "20ms")
+    assert result.status == 0, result.err
+    assert "from 100/s to 1000000/s, p99 below 20ms" in result.out

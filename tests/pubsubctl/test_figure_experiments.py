@@ -1,4 +1,4 @@
-"""From `simulate FIGURE` to `claims`, at the command line."""
+"""From `experiment FIGURE` to `claims`, at the command line."""
 
 import json
 from contextlib import nullcontext
@@ -87,7 +87,7 @@ def claimed(project: Path) -> Path:
 def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
     call: Call, claimed: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = call("simulate", "small.toml", "--processes", "2")
+    answer = call("experiment", "small.toml", "--processes", "2", "--no-figure")
     assert answer.status == 0, answer.err
     run = Path(answer.out.splitlines()[-1])
     assert json.loads((run / "manifest.json").read_text())["state"] == "complete"
@@ -107,7 +107,7 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
 
     told = call("claims", "explain", "large")
     assert "not run: dft11.fig10 was drawn with brokers = 12 instead of 500" in told.out
-    assert "pubsubctl simulate dft11.fig10 && pubsubctl plot dft11.fig10" in told.out
+    assert "pubsubctl experiment dft11.fig10" in told.out
     assert call("claims", "list", "dft11").out.splitlines()[-6:] == [
         f"by run {run.name}, with brokers = 12, runs = 1, measured_s = 3 (safety, loss)",
         "not run: dft11.fig10 was drawn with brokers = 12 instead of 500 (large)",
@@ -130,11 +130,11 @@ def test_a_measured_figure_is_drawn_as_soon_as_it_is_measured(
         drawn.append((figure, folder))
         return [folder / f"{figure}.svg"]
 
-    measured = "bench.papers.figure_experiments.run_figure_experiment"
+    measured = "pubsubctl.running.paper_experiments.run_figure_experiment"
     monkeypatch.setattr(measured, lambda *_: run)
     monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext(None))
     monkeypatch.setattr("results.figures.by_name.draw", draw)
-    answer = call("bench", "ds03.jms")
+    answer = call("experiment", "ds03.jms")
     assert answer.status == 0, answer.err
     assert drawn == [("ds03.jms", run)]
     assert answer.out.splitlines() == [f"{run / 'ds03.jms.svg'}", f"{run}"]
@@ -180,7 +180,9 @@ def test_an_archived_run_counts_until_there_is_another(call: Call, claimed: Path
 
 
 def test_in_full_a_figure_has_all_its_draws(call: Call, claimed: Path) -> None:
-    document = call("simulate", "small.toml", "--full", "--processes", "2", "-j", "-q").document
+    document = call(
+        *("experiment", "small.toml", "--full", "--no-figure", "--processes", "2", "-j", "-q")
+    ).document
     assert (document["figure"], document["experiment"]) == ("dft11.fig10", "small")
     manifest = json.loads((Path(document["run_directory"]) / "manifest.json").read_text())
     assert manifest["scale"]["runs"] == 2
@@ -189,10 +191,17 @@ def test_in_full_a_figure_has_all_its_draws(call: Call, claimed: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["simulate", "dft11.fig13"], "did you mean 'dft11.fig1"),
-        (["simulate", "dft11.fig9", "--full"], "dft11.fig9 always makes all 100 draws"),
-        (["simulate", "swarm", "--full"], "--full is for a figure"),
-        (["simulate", "sped"], "did you mean 'speed'?"),
+        (["experiment", "dft11.fig13"], "did you mean 'dft11.fig1"),
+        (["experiment", "dft11.fig9", "--full"], "dft11.fig9 always makes all 100 draws"),
+        (["experiment", "dft11.sped"], "did you mean 'dft11.speed'?"),
+        (["experiment"], "name one; `pubsubctl experiment --list` lists them"),
+        (["experiment", "dft11.fig11", "--seed", "3"], "--seed is for an experiment on brokers"),
+        (["experiment", "dft11.speed", "--full"], "--full is for a simulated experiment"),
+        (["experiment", "dft11.stalls", "--schedules", "3"], "--schedules is for dft11.dedupe"),
+        (["experiment", "gd02.fig6", "--full"], "--full is for a simulated experiment"),
+        (["experiment", "gd02.fig6", "--faults", "demo"], "no such option: --faults"),
+        (["experiment", "gd02.fig6", "--protocol", "ges"], "gd02.fig6 is of"),
+        (["experiment", "ds03.jms", "--dry-run"], "has no --dry-run"),
         (["claims", "explain", "safty"], "did you mean 'safety'?"),
         (["claims", "list", "dft12"], "did you mean 'dft11'?"),
         (["claims", "lst"], "id you mean 'list'?"),
@@ -211,13 +220,16 @@ def test_the_speed_of_the_simulator_is_a_table(call: Call, monkeypatch: pytest.M
         "bench.papers.dft11.simulator_speed.measure_speed",
         lambda: [Speed("publishing", 30_000, 0.5)],
     )
-    assert call("simulate", "speed").out.split()[-4:] == ["30", "000", "0.50", "60", "000"][-4:]
-    [row] = call("simulate", "speed", "-j").document["phases"]
+    assert (
+        call("experiment", "dft11.speed").out.split()[-4:]
+        == ["30", "000", "0.50", "60", "000"][-4:]
+    )
+    [row] = call("experiment", "dft11.speed", "-j").document["phases"]
     assert row["broker_events_per_second"] == 60_000
 
 
 def test_what_waits_for_links_that_stay_down_is_a_table_without_and_with_assist(call: Call) -> None:
-    rows = call("simulate", "stalls", "--seeds", "0..1", "-j").document["rows"]
+    rows = call("experiment", "dft11.stalls", "--seeds", "0..1", "-j").document["rows"]
     assert [(row["delta"], row["assist"]) for row in rows] == [
         (delta, assist) for delta in (1, 2, 3) for assist in ("off", "on")
     ]
@@ -228,8 +240,8 @@ def test_what_waits_for_links_that_stay_down_is_a_table_without_and_with_assist(
 def test_the_routing_of_hierarchies_is_a_table_and_drawn_ones_are_checked(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pubsubctl.simulating.routing.EVENTS", 5)
-    answer = call("simulate", "routing", "--seeds", "1..2")
+    monkeypatch.setattr("pubsubctl.simulating.studies.EVENTS", 5)
+    answer = call("experiment", "ges.routing", "--seeds", "1..2")
     assert "t22-hi    each client  100      21.0             21.0" in answer.out
     assert "2 drawn hierarchies, " in answer.out
     assert ", 40 publications, 0 wrong" in answer.out
@@ -237,7 +249,7 @@ def test_the_routing_of_hierarchies_is_a_table_and_drawn_ones_are_checked(
     def wrong(seed: int) -> None:
         raise RoutingWrong(f"seed {seed}: a way in a circle")
 
-    monkeypatch.setattr("pubsubctl.simulating.routing.check", wrong)
-    answer = call("simulate", "routing", "--seeds", "7..7")
+    monkeypatch.setattr("pubsubctl.simulating.studies.check", wrong)
+    answer = call("experiment", "ges.routing", "--seeds", "7..7")
     assert answer.status == 1
     assert "seed 7: a way in a circle" in answer.err

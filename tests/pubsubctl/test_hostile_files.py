@@ -22,5 +22,5 @@ def test_a_hostile_value_ends_no_command_in_an_internal_error(kinds: list[str]) 
     assert {row["kind"] for row in rows} == {*kinds}
     assert not [row for row in rows if row["status"] not in FINE]
     assert not [row for row in rows if row["case"] == "as it is" and row["status"]]
-    # A busy machine is slow; what a number makes endless is ended by a signal.
+    # What a number makes endless is ended by a signal.
     assert not [row for row in rows if row["s"] > 4 * SECONDS]

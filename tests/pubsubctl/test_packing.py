@@ -178,3 +178,41 @@ def test_what_a_series_was_run_on_is_not_in_its_copy(tmp_path: Path) -> None:
     assert (tmp_path / "copy" / "spec" / "plan.json").is_file()
     texts = [path.read_text() for path in (tmp_path / "copy").rglob("*") if path.is_file()]
     assert not any("lab.example" in text for text in texts)
+
+
+EVERY_ADDRESS = """\
+schema = "pubsubctl/inventory/1"
+name = "lab"
+[defaults]
+jump = "door"
+[gateways.door]
+address = "203.0.113.77"
+[[hosts]]
+name = "babbage1"
+address = "192.0.2.61"
+vars = { bench_address = "198.51.100.21" }
+[[hosts]]
+name = "babbage2"
+address = "2001:db8:77::2"
+vars = { bench_address = "198.51.100.22" }
+[[hosts]]
+name = "babbage3"
+address = "192.0.2.63"
+vars = { bench_address = "2001:db8:88::3" }
+"""
+
+
+def test_no_address_of_an_inventory_is_left(tmp_path: Path) -> None:
+    """A host has an address for logins and may have another one for the bench network."""
+    run = write_demo_run(tmp_path / "runs", Scenario(measure_s=1.0, rate=5))
+    (run / "spec" / "inventory.toml").write_text(EVERY_ADDRESS)
+    addresses = re.findall(r'address = "([^"]+)"', EVERY_ADDRESS)
+    assert len(addresses) == 7
+    (log,) = sorted((run / "raw").rglob("b1/stderr.log")) or [run / "raw" / "note.log"]
+    log.write_text("\n".join([*addresses, *(f"[{each}]:21000" for each in addresses)]))
+    seal(run)
+    packed = pack_run(run, tmp_path / "packed").folder
+    everything = "".join(
+        path.read_text(errors="replace") for path in sorted(packed.rglob("*")) if path.is_file()
+    )
+    assert [each for each in addresses if each in everything] == []

@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.overlay.generate import balanced_tree, chain
 from pubsubctl.deploying.placement import Placement, place
-from pubsubctl.doctor.facts import known_cores, known_facts, remember_facts
+from pubsubctl.doctor.fact_cache import known_cores, known_facts, remember_facts
 from pubsubctl.errors import PreflightFailed, UserError
 from pubsubctl.inventory.inventory import Inventory, load_inventory
 from tests.pubsubctl.conftest import Call
@@ -139,7 +139,8 @@ def test_place_prints_a_placement_and_whether_a_lost_machine_breaks_the_promise(
     safe = call("-i", "lab", "topology", "place", "demo", "--delta-safe", "-o", "p.json")
     assert safe.status == 0
     assert (
-        "safe with delta_tree (delta 1): it goes on without any one machine or failure" in safe.out
+        "safe with delta_tree (delta 1): it tolerates the loss of any one machine or failure"
+        in safe.out
     )
     written = json.loads((project / "p.json").read_text())
     assert written["delta_safe"] is True

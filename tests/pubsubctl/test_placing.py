@@ -10,7 +10,7 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.overlay.generate import chain
-from pubsubctl.deploying.pinning import check_pinning
+from pubsubctl.deploying.cores import check_pinning
 from pubsubctl.deploying.placement import PlacedBroker, Placement, place
 from pubsubctl.deploying.placing import check_cores, extended, read_placement
 from pubsubctl.errors import HostError, UserError

@@ -14,8 +14,7 @@ from brokerd.simulator.world.cluster import SimulatedCluster
 from fault_injection.schedule.lint import targets_of
 from fault_injection.schedule.plan import expand
 from fault_injection.schedule.schedule import read_schedule
-from pubsubctl.deploying.blast_radius import Pair, effect_of
-from pubsubctl.deploying.preview import windows
+from pubsubctl.deploying.preview import Pair, effect_of, windows
 from tests.helpers.cluster import STEADY
 from tests.pubsubctl.conftest import Call
 
@@ -165,14 +164,14 @@ def test_a_schedule_is_told_as_stretches_of_time() -> None:
     found = windows(expand(schedule), targets_of(schedule, topology), protocol_on(topology))
     assert "\n".join(window.text() for window in found).splitlines() == [
         "2s to 3s: kill b2",
-        "  nobody is cut off: all 12 pairs of 4 live brokers go on",
+        "  no pair is cut off: all 12 pairs of 4 live brokers communicate",
         "3s to 7s: kill b2, freeze b3",
         "  4 of 6 pairs (source, subscriber) of 3 live brokers are cut off while it lasts",
         "  islands: b4,b5 | b1",
         "  from b1 to b4,b5",
         "  from b4,b5 to b1",
         "7s to 8s: kill b2",
-        "  nobody is cut off: all 12 pairs of 4 live brokers go on",
+        "  no pair is cut off: all 12 pairs of 4 live brokers communicate",
         "9s to 10s: absorb b4->b5",
         "  4 of 20 pairs (source, subscriber) of 5 live brokers are cut off while it lasts",
         "  islands: b1,b2,b3,b4 | b5",
@@ -184,9 +183,9 @@ def test_preview_says_who_would_be_cut_off_and_touches_nothing(call: Call) -> No
     answer = call("inject", "--preview", "kill", "b1", "--topology", "demo")
     assert answer.status == 0
     assert "0s to the end: kill b1" in answer.out
-    assert "nobody is cut off: all 72 pairs of 9 live brokers go on" in answer.out
+    assert "no pair is cut off: all 72 pairs of 9 live brokers communicate" in answer.out
     relayed = call("inject", "--preview", "cut", "b3-s3", "--for", "5s", "--topology", "demo")
-    assert "nobody is cut off: all 90 pairs" in relayed.out  # p1 relays for the two
+    assert "no pair is cut off: all 90 pairs" in relayed.out  # p1 relays for the two
     lost = call("inject", "--preview", "absorb", "b3-s3", "--for", "5s", "--topology", "demo", "-j")
     (window,) = lost.document["windows"]
     assert ["p1", "s3"] in window["cut_off"]
@@ -198,7 +197,7 @@ def test_preview_says_who_would_be_cut_off_and_touches_nothing(call: Call) -> No
 def test_a_partition_and_a_lost_machine_are_previewed_as_well(call: Call) -> None:
     for_5_s = ("--for", "5s", "--topology", "chain3")
     answer = call("inject", "--preview", "partition", "c1|c3", *for_5_s)
-    assert "nobody is cut off" in answer.out  # c2 hands on between them
+    assert "no pair is cut off" in answer.out  # c2 hands on between them
     lost = call("inject", "--preview", "host-loss", "t1", *for_5_s)
     assert lost.status == 0, lost.err
     assert "0s to 5s: host-loss t1" in lost.out

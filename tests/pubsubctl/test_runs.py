@@ -81,9 +81,7 @@ def test_a_manifest_that_is_not_json_is_an_integrity_error(home: Project) -> Non
         (["plot", "dft11.fig9", "latst"], "did you mean 'latest'?"),
         (["check", "latst"], "did you mean 'latest'?"),
         (["report", "demo/20260101"], "no such folder or run id"),
-        (["simulate", "dft11.fig99"], "did you mean"),
-        (["simulate", "gd02.fig6"], "`pubsubctl bench gd02.fig6`"),
-        (["bench", "dft11.fig9"], "`pubsubctl simulate dft11.fig9`"),
+        (["experiment", "dft11.fig99"], "did you mean"),
     ],
 )
 def test_a_figure_or_run_that_is_not_there_is_refused_before_spark_is_started(
@@ -96,7 +94,7 @@ def test_a_figure_or_run_that_is_not_there_is_refused_before_spark_is_started(
 
 
 def test_the_experiment_of_a_figure_lands_in_a_run_folder(call: Call, project: Path) -> None:
-    answer = call("simulate", "dft11.fig11")
+    answer = call("experiment", "dft11.fig11", "--no-figure")
     assert answer.status == 0, answer.err
     run = Path(answer.out.strip())
     assert run.is_relative_to(Path("results/runs")) or run.is_relative_to(project)

@@ -130,7 +130,7 @@ kept up by the command that deployed it; stops within 9 s of its end
   BROKER HOST STATE                   SESS  CPU%    IN/s   OUT/s DELIV/s  QUEUE
 ! b1     h1   no session to b2         0/1    25     100     200       0      3
 ! b2     h2   SIGKILL by f             0/0     -       -       -       -      0
-q ends this view; the lab goes on
+q ends this view; brokers keep running
 """
 
 

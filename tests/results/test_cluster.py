@@ -52,7 +52,10 @@ def test_a_master_that_is_not_there_is_told_before_java_is_started() -> None:
         ({**GOOD, "pyspark": ""}, "host n2: PySpark is missing, here 4.3.0"),
         ({**GOOD, "java_refused": "Spark needs Java"}, "host n2: Spark needs Java"),
         ({**GOOD, "folder_refused": "No such file or directory"}, "n2: /runs: No such file"),
-        ({**GOOD, "settings": False}, "what is written here is not seen there; workers read runs"),
+        (
+            {**GOOD, "settings": False},
+            "files of this machine are not visible there; workers read runs",
+        ),
         ({"nothing": "env: python: not found"}, "it cannot run this program (env: python: not"),
     ],
 )

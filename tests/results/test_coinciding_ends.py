@@ -1,12 +1,46 @@
 """Histories in which two ends coincide, or are one nanosecond apart."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from results.reference import paths
+from results.reference.busyness import signs as signs
+from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
 from results.reference.rule import JITTER_NS, check
+from results.reference.withholding import Reasons
+from results.rules.busy import busy_signs
+from results.rules.risks import Exposure, Tree, parts_of, risk_windows, surely_holds
+from results.rules.terms import NEVER_NS, Fault, Partition
+from results.rules.withheld import SETTLING_NS, Asked, Barriers
 from tests.helpers.promised_histories import PLAIN, promised_history
+
+LINKS = (("a", "b"), ("b", "c"), ("c", "d"))
+BROKERS = "abcd"
+MACHINES = {"m1": ("a", "b"), "m2": ("c", "d")}
+LASTING = ("absorb", "freeze", "blackhole", "cut", "partition", "delay", "send-omission")
+DYING = ("kill", "term", "host-loss", "restart")
+OTHERS = ("disk-full", "client-disconnect", "client-roam")
+TARGETS = {
+    "kill": BROKERS,
+    "term": BROKERS,
+    "restart": (*BROKERS, *BROKERS, "m1"),
+    "freeze": BROKERS,
+    "send-omission": BROKERS,
+    "disk-full": BROKERS,
+    "host-loss": (*MACHINES,),
+    "partition": ("a|b", "a,b|c,d", "c"),
+    "client-disconnect": ("sub", "pub"),
+    "client-roam": ("sub", "pub"),
+}
+LINK_TARGETS = ("a-b", "b-c", "c-b", "b->c", "b", "c")
 
 
 @pytest.mark.parametrize("back_ns", [JITTER_NS, JITTER_NS + 1])
@@ -37,3 +71,164 @@ def test_the_least_that_is_owed_to_anyone_is_the_least() -> None:
     (predicate,) = (s.predicate for s in history.subscriptions if s.subscription == name)
     assert predicate != "true"
     assert least * check(history).counts.pairs < everything
+
+
+def faults_on_a_grid(random: Random, step_ns: int, verbs: Sequence[str]) -> list[Fault]:
+    """Draw faults with so few instants that most of them coincide with others."""
+    faults = []
+    for number in range(random.randrange(1, 6)):
+        verb = random.choice(verbs)
+        target = random.choice(TARGETS.get(verb, LINK_TARGETS))
+        applied = random.choice((*range(5), *range(5), None))
+        healed = None if applied is None else random.choice((None, *range(applied, applied + 4)))
+        observed = None if applied is None else random.choice((None, applied, applied + 1))
+        parts = MACHINES.get(target) or parts_of(verb, target, BROKERS, LINKS, MACHINES)
+        faults.append(
+            Fault(
+                f"f{number}",
+                verb,
+                target,
+                *(None if each is None else each * step_ns for each in (applied, observed, healed)),
+                parts=parts,
+                err_ns=random.choice((0, 0, 0, step_ns // 2, step_ns, None)),
+                to=random.choice(BROKERS),
+            )
+        )
+    return faults
+
+
+STEP_NS = 10
+AROUND = (-STEP_NS, -1, 0, 1, STEP_NS)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_judges_find_the_same_risks_where_instants_coincide(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(60):
+        faults = faults_on_a_grid(random, STEP_NS, (*LASTING, *DYING, *DYING, *OTHERS))
+        windows = risk_windows(faults)
+        assert times_of_risk(faults) == windows, faults
+        ways, exposure = Ways(paths.Tree(LINKS), faults), Exposure(LINKS, faults)
+        start, home = random.choice(BROKERS), random.choice(BROKERS)
+        for window in windows:
+            for instant in range(0, 8 * STEP_NS, STEP_NS // 2):
+                for by in (-1, 0, 1):
+                    sent_ns = instant + by
+                    is_sure = was_surely_sent_in(window, sent_ns)
+                    assert surely_holds(window, sent_ns) == is_sure, (window, sent_ns)
+            clients = ("pub", start, "sub", home)
+            leads = ways.lead_through(window, *clients)
+            assert exposure.holds(window, *clients) == leads, (window, clients, faults)
+
+
+PARTITIONS = tuple(
+    Partition(detector, 1, 1, nodes)
+    for detector, nodes in (
+        ("d", ("c",)), ("d", ("c", "b")), ("c", ("b", "a")), ("b", ("a",)), ("d", ("c", "b", "a")),
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_judges_excuse_the_same_where_instants_coincide(seed: int) -> None:
+    """The grid is as wide as the time to settle, so that faults follow just in time or just not."""
+    random = Random(seed)
+    excused = 0
+    for _ in range(250):
+        faults = faults_on_a_grid(random, SETTLING_NS, (*LASTING, *DYING))
+        faults += [
+            replace(fault, fault_id=f"{fault.fault_id}.{part}", target=part, parts=(part,))
+            for fault in faults
+            for part in ("c", "b")
+            if random.random() < 0.5
+        ]
+        delta, newcomers = random.choice((1, 1, 2)), random.choice(((), ("a",)))
+        barriers = Barriers(Tree(LINKS), delta, faults, newcomers)
+        reasons = Reasons(paths.Tree(LINKS), delta, faults, newcomers)
+        instants = [SETTLING_NS * place + by for place in range(-1, 9) for by in (-1, 0, 0, 1)]
+        for partition in PARTITIONS:
+            source = random.choice("ab")
+            issued_ns, accepted_ns = (
+                random.choice((None, *instants)),
+                random.choice((None, *instants)),
+            )
+            told_ns = random.choice(instants)
+            asked = Asked(issued_ns, accepted_ns)
+            excuse = barriers.excuse(partition, "d", source, asked, told_ns)
+            until_ns = reasons.excused_until(
+                partition, "d", source, issued_ns, accepted_ns, told_ns
+            )
+            found_ns = None if excuse is None else excuse.until_ns
+            assert found_ns == until_ns, (partition, source, asked, told_ns, faults)
+            excused += until_ns is not None and until_ns < NEVER_NS
+    assert excused > 10, "some seeds must reach the end of an excuse"
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_as_many_deliveries_as_the_workload_asks_for_are_enough(more: int) -> None:
+    history = promised_history(Random(1), PLAIN)
+    least = check(history).counts.least_owed
+    assert least is not None
+    judgement = check(replace(history, deliveries_per_pair_min=least[2] + more))
+    found = [doubt for doubt in judgement.doubts if "the workload asks for" in doubt]
+    assert len(found) == (more > 0)
+
+
+# --- Signs of a busy machine ------------------------------------------------------------------
+
+SECOND_NS = 10**9
+PROCESSES = {"b1": "broker", "b2": "broker", "load": "subscriber"}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_both_judges_explain_the_same_signs_of_a_busy_machine(tmp_path: Path, seed: int) -> None:
+    """Sessions end and statistics pause just when a fault begins, ends, or has settled."""
+    random = Random(seed)
+    edges = [0, 10 * SECOND_NS, 25 * SECOND_NS, 40 * SECOND_NS]
+    instants = [edge + by for edge in edges for by in (-SECOND_NS - 1, -SECOND_NS, -1, 0, 1)]
+    faults = []
+    for number in range(random.randrange(4)):
+        applied_ns = random.choice((None, 0, 10 * SECOND_NS))
+        healed_ns = random.choice((None, 10 * SECOND_NS, 25 * SECOND_NS))
+        target = random.choice(("b1", "b2", "b1-b2", "b2->b1", "client:c1"))
+        faults.append(Fault(f"f{number}", "freeze", target, applied_ns, applied_ns, healed_ns))
+    lines: dict[tuple[str, str], list[dict[str, object]]] = {}
+    for name in PROCESSES:
+        log = "sessions.jsonl" if name == "load" else "events.jsonl"
+        about = {"client": "c1", "broker": "b1.3"} if name == "load" else {"peer": "b2"}
+        event = "down" if name == "load" else "session_lost"
+        lines[name, log] = [
+            {"event": event, "reason": random.choice(("silent", "silent", "closed")), **about,
+             "t_ns": random.choice(instants)}
+            for _ in range(random.randrange(3))
+        ]  # fmt: skip
+        at_ns, stamps = random.choice(instants), []
+        for _ in range(random.randrange(5)):
+            stamps.append({"t_ns": at_ns})
+            at_ns += random.choice((SECOND_NS, 5 * SECOND_NS, 5 * SECOND_NS + 1, 16 * SECOND_NS))
+        lines[name, "stats.jsonl"] = stamps
+    processes = []
+    for name, role in PROCESSES.items():
+        folder = tmp_path / "raw" / "h" / name
+        folder.mkdir(parents=True)
+        if name == "load":
+            (folder / "deliveries.rec").touch()
+        for (of, log), rows in lines.items():
+            if of == name:
+                (folder / log).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        lines_of = partial(_lines_of, lines, name)
+        processes.append(
+            SimpleNamespace(name=name, role=role, host="h", folder=folder, lines=lines_of)
+        )
+    shares = {name: random.choice((0.49, 0.5, 0.51)) for name in ("b1", "b2")}
+    manifest = {"drain": {"ended_by": "timeout"}, "waited_share": shares}
+    run: Any = SimpleNamespace(manifest=manifest, faults=faults, moved=lambda ns, _: ns)
+    logs: Any = SimpleNamespace(processes=processes)
+    found = sorted(busy_signs(run, logs))
+    assert found == sorted(signs(tmp_path, manifest, faults, lambda ns, _: ns))
+
+
+def _lines_of(
+    lines: dict[tuple[str, str], list[dict[str, object]]], process: str, log: str
+) -> list[dict[str, object]]:
+    return lines.get((process, log), [])

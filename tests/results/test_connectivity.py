@@ -7,8 +7,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from bench.papers.dft11.graph_experiments import run_graph_experiment
-from bench.papers.figure_experiments import load_figure_experiment
+from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.spec.toml_text import toml_text
 from results.papers.dft11.connectivity import (
     disconnected_percent,
@@ -36,7 +35,7 @@ def run_of(tmp_path):
             "question": question, "brokers": 40, "fanouts": [3, 7], **QUESTIONS[question],
         }  # fmt: skip
         path.write_text(toml_text(values))
-        return run_graph_experiment(load_figure_experiment(path), tmp_path / "runs")
+        return run_figure_experiment(load_figure_experiment(path), tmp_path / "runs")
 
     return run
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row
 
-from bench.papers.dft11.graph_experiments import run_graph_experiment
-from bench.papers.figure_experiments import load_figure_experiment
+from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.spec.toml_text import toml_text
 from results.figures.by_name import FIGURES, draw
 from results.papers.dft11.figures import draw_fig9, draw_fig12
@@ -32,7 +31,7 @@ def run_of(tmp_path):
             "brokers": 40, "fanouts": [3, 7], **EXPERIMENTS[figure],
         }  # fmt: skip
         path.write_text(toml_text(values))
-        return run_graph_experiment(load_figure_experiment(path), tmp_path / "runs")
+        return run_figure_experiment(load_figure_experiment(path), tmp_path / "runs")
 
     return run
 

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.papers.ds03.storage_experiments import StorageExperiment, run_storage_experiment
+from bench.papers.ds03.storage_experiments import StorageExperiment
 from bench.papers.ds03.ways import WAYS
+from bench.papers.figure_experiments import run_figure_experiment
 from pubsubctl.running.claims import load_claims
 from results.figures.by_name import draw
 from results.papers.ds03.recovery import Recovery
@@ -24,7 +25,7 @@ def test_the_log_of_matches_is_drawn_beside_the_other_ways(spark, tmp_path) -> N
         seconds=2, events_per_s=8, subscribers=4, kinds=2, event_bytes=50, kept_s=1,
         repetitions=2,
     )  # fmt: skip
-    run = run_storage_experiment(experiment, tmp_path)
+    run = run_figure_experiment(experiment, tmp_path)
     (table,) = run.glob("raw/*/*/stored.jsonl")
     raw = [json.loads(line) for line in table.read_text().splitlines()]
     written = {path.suffix: path for path in draw("ds03.pfs", spark, run)}

@@ -16,6 +16,7 @@ from bench.load import content
 from brokerd.model.predicate import Predicate, PredicateError
 from brokerd.model.predicate_text import parse_predicate as parse_as_brokers_do
 from results.reference.contents import Contents
+from results.reference.predicates import wants
 from results.rules.expectation import (
     ExpectationError,
     ExpectedContent,
@@ -213,3 +214,17 @@ def test_a_predicate_and_its_negation_never_both_hold(attributes: dict) -> None:
             parse_predicate(text).holds(attributes)
             and parse_predicate(f"not {text}").holds(attributes)
         )
+
+
+@pytest.mark.parametrize("opened, closed", [("(", ")"), ("not ", ""), ("NOT ", "")])
+def test_both_readers_refuse_predicates_behind_the_same_depth(opened: str, closed: str) -> None:
+    depths = {1: True, 99: True, 100: True, 101: False, 5_000: False}
+    for depth, is_read in depths.items():
+        text = opened * depth + "price = 1" + closed * depth
+        for read in (parse_predicate, wants):
+            if is_read:
+                read(text)
+                continue
+            refused = "nest deeper|at most"
+            with pytest.raises((ExpectationError, ValueError), match=refused):
+                read(text)

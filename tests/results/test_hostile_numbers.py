@@ -70,14 +70,14 @@ def look(folder: Path, what: object) -> None:
     """Both readers come to an end in time, with a refusal of ours or with none."""
     seal(folder)
     for read in READERS:
-        began = time.monotonic()
+        began = time.process_time()  # a busy machine takes longer, and no more work
         try:
             read(folder)
         except REFUSALS:
             pass
         except Exception as error:
             raise AssertionError(f"{what}: {read.__name__}: {error!r}") from error
-        assert time.monotonic() - began < SECONDS, (what, read)
+        assert time.process_time() - began < SECONDS, (what, read)
 
 
 DOCUMENTS = (

@@ -130,7 +130,7 @@ def test_counts_that_contradict_each_other_are_no_result(spark, the_run, tmp_pat
 
 def test_load_and_check_know_what_kind_of_run_it_is(spark, the_run, monkeypatch, capsys):
     monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext(spark))
-    assert run(["load", str(the_run), "--force", "-j", "-q"]) == 0
+    assert run(["results", "tables", str(the_run), "--force", "-j", "-q"]) == 0
     [tables] = json.loads(capsys.readouterr().out)["tables"].values()
     assert tables == [
         "connectivity", "failures", "simulated_brokers", "simulated_points", "simulated_seconds",

@@ -142,7 +142,7 @@ def test_a_sign_is_none_while_a_fault_explains_it(tmp_path: Path) -> None:
 
 def test_the_whole_schema_is_asked_when_a_run_is_checked(tmp_path: Path) -> None:
     from pubsubctl.errors import IntegrityError as Unreadable
-    from pubsubctl.running.specification import check_specification
+    from pubsubctl.running.runs import check_specification
 
     (tmp_path / "spec").mkdir()
     path = tmp_path / "spec" / "workload.toml"

@@ -65,6 +65,28 @@ async def test_a_broker_that_omits_sends_handles_what_comes_and_is_not_suspected
         assert b1.sequences(0) == [1, 2, 3, 4, 5, 6]
 
 
+@in_virtual_time
+async def test_a_broker_that_omits_receives_sends_on_and_is_not_suspected() -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        b0.fault("receive-omission")
+        for first in range(1, 6):
+            b1.send(0, copy(first))
+            b0.send(1, copy(first))
+        await trio.sleep(600)
+        assert b1.sequences(0) == [1, 2, 3, 4, 5]
+        assert b0.messages(1) == b0.of(SessionLost) == b1.of(SessionLost) == []
+        counters = b0.counters("receive-omission")
+        assert counters["absorbed_publications"] == 5, "the messages sent are not held"
+        assert counters["forwarded_since_applied"] == 0
+        b0.heal("receive-omission")
+        b1.send(0, copy(6))
+        await trio.sleep(0.1)
+        assert b0.sequences(1) == [1, 2, 3, 4, 5, 6]
+
+
 @mutated([Mutant.HEARTBEATS_IN_QUEUE])
 @in_virtual_time
 async def test_mutant_m40_makes_an_absorbing_broker_look_dead() -> None:

@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from brokerd.config import SessionParameters
-from brokerd.model.client_messages import Deliveries
+from brokerd.model.client_messages import Acknowledge, Deliveries
+from brokerd.model.identity import SourceId
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
@@ -462,3 +463,29 @@ async def test_a_failed_accept_ends_nothing_and_the_next_connection_is_served(nu
         await b0.wait_for(SessionEstablished)
         accepts = [details for event, details in b1.records if event == "accept_failed"]
         assert len(accepts) == 1, "consecutive failures are one line"
+
+
+# ---------------------------------------------------------------- others wait for a client
+
+
+@in_virtual_time
+async def test_short_waits_for_a_client_that_acknowledges_never_add_up() -> None:
+    """Others wait for it again and again, and each time it acknowledges something; then no more."""
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    almost_ns = SessionParameters().slow_after_ns * 2 // 3
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        slow = await raw_peer(net, client_hello("slow", "", 1, 1))
+        await b0.wait_for(SessionEstablished)
+        connection = b0.links.connections["slow"]
+        for place in range(1, 6):
+            connection.wait_for_progress(almost_ns)
+            await slow.say(Acknowledge(SourceId(0, 1, 1), place, place))
+            await trio.sleep(0.1)
+            connection.wait_for_progress(almost_ns)
+            assert b0.of(SessionLost) == []
+        for _ in range(2):
+            connection.wait_for_progress(almost_ns)
+        await trio.sleep(0.1)
+        assert [event.reason for event in b0.of(SessionLost)] == ["overflow"]

@@ -105,6 +105,8 @@ def hostile() -> Iterator[str]:
     for text, good in PLACES.items():
         head = HEAD.replace('name = "lab"\n', "") if text.startswith("name") else HEAD
         for value in (*EVIL, *ALONE, *(good + evil for evil in EVIL)):
+            if "identity" in text and value == f"{good}a b":
+                continue  # a key's path may have blanks: no shell reads the path
             yield head + text.format(quoted(value))
     for folder in FOLDERS:
         for key in ("root", "data_dir"):

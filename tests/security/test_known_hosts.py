@@ -139,7 +139,7 @@ def test_a_file_that_everybody_may_write_is_not_believed(tmp_path: Path) -> None
     path = tmp_path / "known"
     path.write_text("")
     path.chmod(0o666)
-    with pytest.raises(UserError, match="everybody may write it"):
+    with pytest.raises(UserError, match="all users may write it"):
         KnownHosts.load(path)
 
 

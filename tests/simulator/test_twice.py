@@ -14,6 +14,7 @@ import pytest
 from tests.helpers.twice import tell_twice
 
 ONCE: dict[str, tuple[str, ...]] = {
+    "tests.protocols.durable.test_absences": (),
     "tests.protocols.durable.test_consumers": (
         "committed_and_not_let_go_of",
         "test_of_two_connections_of_one_consumer_the_newer_one_goes_on_with_its_token",

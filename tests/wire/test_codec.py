@@ -4,6 +4,7 @@ import hashlib
 import struct
 from dataclasses import fields, is_dataclass, replace
 from io import BytesIO
+from itertools import accumulate
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -23,7 +24,7 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import Constraint, Predicate
-from brokerd.model.publication import PublicationRun, merge_runs
+from brokerd.model.publication import OriginRun, PublicationRun, merge_runs
 from brokerd.protocols.delta_tree.messages import PublicationCopy, Summary
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat
 from brokerd.wire import codec
@@ -287,11 +288,12 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     and subscriptions that go on at storages of another root; version 26 clients that are told to go
     to another broker, and how many a broker has; version 27 brokers that have another address than
     the topology gives them, and subscriptions whose clients have gone elsewhere; version 28
-    publishers that get their incarnation from the broker, and signatures of operators' acts.
+    publishers that get their incarnation from the broker, and signatures of operators' acts;
+    version 29 starts of subscriptions that are not exact.
     """
     shapes = [(kind.number, shape(kind.type)) for kind in KINDS.values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
-    assert (WIRE_VERSION, digest) == (28, "0aa9cbd0294e116d")
+    assert (WIRE_VERSION, digest) == (29, "f8ed7c928dd3a7c5")
 
 
 def shape(kind: Any) -> Any:
@@ -376,6 +378,52 @@ def test_distinct_attributes_need_no_index_and_many_get_an_array() -> None:
     turned = run(300, attribute_table=table, attribute_index=back)
     assert run_of(Publish(turned))[7] == list(back)
     assert decode_frame(frame_of(Publish(turned))).run.attribute_index == back
+
+
+AROUND_A_BYTE = (23, 24, 254, 255, 256, 257, 1_023, 1_024, 65_535, 65_536)
+
+
+def of_origins(step: int) -> PublicationRun:
+    """Return a run of an ordered stream whose two origins' numbers lie a step apart."""
+    origins = (
+        OriginRun(SourceId(4, 5, 6), (7, 7 + step)),
+        OriginRun(SourceId(8, 5, 6), (9, 9 + step, 10 + step)),
+    )
+    return run(5, origins=origins)
+
+
+@pytest.mark.parametrize("step", AROUND_A_BYTE)
+@pytest.mark.parametrize("behind", [(), (1,), (255,), (256,)])
+def test_numbers_with_any_gap_between_them_come_back(step: int, behind: tuple[int, ...]) -> None:
+    steps = (2, step, *behind)
+    sparse = run(len(steps) + 1, sequences=tuple(accumulate(steps, initial=1)))
+    for each in (sparse, of_origins(step)):
+        decoded = decode_frame(frame_of(Publish(each)))
+        assert plain(decoded) == plain(Publish(each))
+
+
+@pytest.mark.parametrize("places", [2, 23, 24, 255, 256, 257, 1_024, 1_025])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_table_of_any_size_comes_back(places: int, is_plain: bool) -> None:
+    table = tuple(str(n).encode() for n in range(places))
+    index = tuple(range(places)) if is_plain else (*range(places - 1, -1, -1), 0)
+    lengths = tuple(place % 3 for place in index)
+    payload = (bytes(sum(lengths)),)
+    each = run(
+        len(index),
+        attribute_table=table,
+        attribute_index=bytes(index) if places <= 256 else index,
+        payload_lengths=lengths,
+        payload=payload,
+    )
+    assert plain(decode_frame(frame_of(Publish(each)))) == plain(Publish(each))
+
+
+@pytest.mark.parametrize("size", AROUND_A_BYTE)
+def test_payloads_of_any_length_come_back(size: int) -> None:
+    for lengths in ((size, size), (size, 0), (size, size - 1)):
+        each = run(2, payload_lengths=lengths, payload=(bytes(sum(lengths)),))
+        assert plain(decode_frame(frame_of(Publish(each)))) == plain(Publish(each))
 
 
 def test_a_large_payload_stays_a_slice_and_a_small_one_lets_the_chunk_go() -> None:

@@ -3,7 +3,7 @@
 Every variant receives the same schedules: trees, workloads and failures drawn from seeds, without
 durations. Variants that cannot tolerate the failures are expected to fail.
 
-    pubsubctl simulate dedupe
+    pubsubctl experiment dft11.dedupe
 
 Paper: [DFT11] §VII, which compares nothing; it prefers vectors.
 """

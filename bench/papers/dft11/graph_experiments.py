@@ -9,20 +9,18 @@ Paper: [DFT11] §IX, Figs. 9, 11, 12.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from random import Random
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
+from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.run.experiment_folder import ExperimentFile, Row
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree_section import MAXIMUM_DELTA
 from brokerd.simulator.world.cluster import SimulatedCluster
-
-SCHEMA = "pubsubctl/graph-experiment/1"
 
 
 class GraphExperiment(ExperimentFile):
@@ -66,47 +64,32 @@ class GraphExperiment(ExperimentFile):
             raise ValueError(f"protocol_runs = {self.protocol_runs} of {self.runs} runs")
         return self
 
+    def scale(self) -> Row:
+        return {
+            "brokers": self.brokers,
+            "runs": self.runs,
+            "protocol_runs": self.protocol_runs,
+        }
 
-def run_graph_experiment(
-    experiment: GraphExperiment,
-    runs: Path,
-    labels: Mapping[str, str] | None = None,
-    drawn: Callable[[int, int], None] = lambda done, of: None,
-) -> Path:
-    """Carry out an experiment; the same experiment gives the same rows.
+    def build_topologies(self) -> Mapping[int, Topology]:
+        deepest = max(self.deltas)
+        return {fanout: balanced_tree(self.brokers, fanout, deepest) for fanout in self.fanouts}
 
-    Args:
-        runs: folder of run folders.
-        drawn: receives the number of finished draws and the total after each draw.
 
-    Returns:
-        The folder of the new run.
-    """
-    trees = {fanout: _tree(experiment, fanout) for fanout in experiment.fanouts}
-    return write_experiment(
-        experiment,
-        runs,
-        "graph",
-        None,
-        {
-            "brokers": experiment.brokers,
-            "runs": experiment.runs,
-            "protocol_runs": experiment.protocol_runs,
-        },
-        labels,
-        trees,
-        lambda: _tables(experiment, trees, drawn),
-    )
+def compute_rows(experiment: GraphExperiment, context: RunContext) -> Tables:
+    """Return the rows of every table; the same experiment gives the same rows."""
+    context.progress.phase(f"{experiment.figure}: {experiment.brokers} brokers")
+
+    def drawn(done: int, of: int) -> None:
+        context.progress.update({"draws": f"{done}/{of}"})
+
+    return _tables(experiment, context.topologies, drawn)
 
 
 def failed_brokers(experiment: GraphExperiment, fanout: int, failed: int, run: int) -> list[int]:
     """Return the failing brokers of a draw, the same for every δ, in ascending order."""
     draw = Random(f"{experiment.seed}/{fanout}/{failed}/{run}")
     return sorted(draw.sample(range(experiment.brokers), failed))
-
-
-def _tree(experiment: GraphExperiment, fanout: int) -> Topology:
-    return balanced_tree(experiment.brokers, fanout, max(experiment.deltas))
 
 
 def _tables(
@@ -214,3 +197,6 @@ def simulated_sessions(topology: Topology, delta: int, failed: Sequence[int]) ->
         for broker in cluster.brokers
         if broker.alive
     }
+
+
+RECORD = ExperimentRecord({"": GraphExperiment}, compute_rows, kind="graph")

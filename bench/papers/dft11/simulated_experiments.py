@@ -23,25 +23,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from random import Random
 from types import FrameType
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Protocol
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field, model_validator
 
-from bench.run.experiment_folder import ExperimentFile, write_experiment
+from bench.papers.record import ExperimentRecord, Progress, RunContext, SimulationFailed
+from bench.run.experiment_folder import ExperimentFile
 from brokerd.model.identity import SourceId
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
+from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree_section import MAXIMUM_DELTA
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.search.workers import begin_worker, end_with_controller
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
-
-SCHEMA = "pubsubctl/simulated-experiment/1"
 
 SETTLE_S = 10
 """Time between failures and window, for failures before the window."""
@@ -100,21 +99,12 @@ class SimulatedExperiment(ExperimentFile):
                 raise ValueError(f"{name} = {values}: the same one twice")
         return self
 
+    def scale(self) -> Row:
+        return {"brokers": self.brokers, "runs": self.runs, "measured_s": self.measured_s}
 
-class Progress(Protocol):
-    """A display of an experiment's progress."""
-
-    def phase(self, name: str, expected_s: float | None = None) -> None:
-        """Show a new phase, with the expected duration if there is an estimate."""
-
-    def update(self, numbers: Mapping[str, Any]) -> None:
-        """Show numbers."""
-
-
-class SimulationFailed(Exception):
-    """A simulating process that ended without a result, with its message."""
-
-    exit_status: ClassVar[int] = 3
+    def build_topologies(self) -> Mapping[int, Topology]:
+        deepest = max(self.deltas)
+        return {fanout: balanced_tree(self.brokers, fanout, deepest) for fanout in self.fanouts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,43 +119,14 @@ class _Cluster:
         return f"fan-out {self.fanout}, δ = {self.delta}, draw {self.run}"
 
 
-def run_simulated_experiment(
-    experiment: SimulatedExperiment,
-    runs: Path,
-    progress: Progress,
-    processes: int,
-    labels: Mapping[str, str] | None = None,
-) -> Path:
-    """Carry out an experiment; equal experiments give equal rows apart from processor times.
-
-    Args:
-        runs: folder of run folders.
-        processes: number of clusters that are simulated at the same time.
-
-    Returns:
-        The folder of the new run.
+def compute_rows(experiment: SimulatedExperiment, context: RunContext) -> dict[str, list[Row]]:
+    """Return the rows of every table; equal experiments give equal rows but processor times.
 
     Raises:
         SimulationFailed: a worker process died or failed.
     """
-    assert processes > 0, processes
-    return write_experiment(
-        experiment,
-        runs,
-        "simulation",
-        "delta_tree",
-        {
-            "brokers": experiment.brokers,
-            "runs": experiment.runs,
-            "measured_s": experiment.measured_s,
-        },
-        labels,
-        {
-            fanout: balanced_tree(experiment.brokers, fanout, max(experiment.deltas))
-            for fanout in experiment.fanouts
-        },
-        lambda: _simulate(experiment, progress, processes) | _known_rows(experiment),
-    )
+    assert context.processes > 0, context.processes
+    return _simulate(experiment, context.progress, context.processes) | _known_rows(experiment)
 
 
 def failed_brokers(
@@ -553,3 +514,6 @@ def _deliveries(cluster: SimulatedCluster, broker: str) -> list[tuple[SourceId, 
 
 def _received(cluster: SimulatedCluster, broker: str) -> int:
     return len(_deliveries(cluster, broker))
+
+
+RECORD = ExperimentRecord({"": SimulatedExperiment}, compute_rows, protocol="delta_tree")

@@ -1,6 +1,7 @@
 """Speed of the simulator: events of brokers per second of processor time.
 
-`pubsubctl simulate speed` prints the numbers. The simulation is a small version of Fig. 10 of
+`pubsubctl experiment dft11.speed` prints the numbers. The simulation is a small
+version of Fig. 10 of
 [DFT11] with the whole protocol; only the oracle watches. Times are processor time, so that a busy
 machine has little influence.
 """

@@ -4,7 +4,7 @@ All brokers live; up to δ links go down during publications, in both directions
 and stay down for the whole run. Deliveries that are missing long after the last publication waited
 for the links. Then the links are restored, and everything owed must arrive.
 
-    pubsubctl simulate stalls --seeds 0..99
+    pubsubctl experiment dft11.stalls --seeds 0..99
 
 Paper: [DFT11] abstract (δ concurrent failures), §II (one-sided activity).
 """

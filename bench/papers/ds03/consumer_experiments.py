@@ -1,6 +1,6 @@
 """Throughput of subscribers without state, with a commit per event at their broker.
 
-    pubsubctl bench ds03.jms
+    pubsubctl experiment ds03.jms
 
 There is a publishers' broker and a subscribers' broker, on this machine. All subscribers receive
 all events, and wait for the commit of an event before the next event. Consumption starts when
@@ -22,11 +22,10 @@ from typing import Annotated, Any, Literal
 import trio
 from pydantic import Field
 
-from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
+from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.run.experiment_folder import ExperimentFile, Row
 from brokerd.client.client import connect
 from brokerd.wire.attributes import encode_attributes
-
-SCHEMA = "pubsubctl/consumer-experiment/1"
 
 NAMES = ("p1", "s1")
 _TOPOLOGY = """
@@ -67,7 +66,6 @@ class ConsumerExperiment(ExperimentFile):
     repetitions: Positive
 
     def scale(self) -> Row:
-        """Return the size of the experiment."""
         return {
             "subscribers": max(self.subscribers),
             "subscribers_least": min(self.subscribers),
@@ -77,41 +75,19 @@ class ConsumerExperiment(ExperimentFile):
         }
 
 
-def run_consumer_experiment(
-    experiment: ConsumerExperiment,
-    runs: Path,
-    said: Callable[[str], None] = lambda _: None,
-    labels: Mapping[str, str] | None = None,
-) -> Path:
-    """Carry out an experiment on this machine.
-
-    Args:
-        runs: folder of run folders.
-        said: receives the name of the next run.
-
-    Returns:
-        The folder of the new run.
-    """
-    runs.mkdir(parents=True, exist_ok=True)
-    return write_experiment(
-        experiment,
-        runs,
-        "consumers",
-        "durable",
-        experiment.scale(),
-        labels,
-        {},
-        lambda: {"consumed": _rows(experiment, runs / f".consumers-{os.getpid()}", said)},
-    )
+def compute_rows(experiment: ConsumerExperiment, context: RunContext) -> Tables:
+    """Return the rows of every table, measured on this machine."""
+    scratch = context.runs / f".consumers-{os.getpid()}"
+    return {"consumed": _rows(experiment, scratch, context.progress.phase)}
 
 
 def _rows(
-    experiment: ConsumerExperiment, scratch: Path, said: Callable[[str], None]
+    experiment: ConsumerExperiment, scratch: Path, phase: Callable[[str], None]
 ) -> Iterator[Row]:
     for run in range(experiment.repetitions):
         for lanes, batch in experiment.ways:
             for subscribers in experiment.subscribers:
-                said(f"{subscribers} subscribers, {lanes} lanes, batch {batch}, run {run + 1}")
+                phase(f"{subscribers} subscribers, {lanes} lanes, batch {batch}, run {run + 1}")
                 scratch.mkdir(mode=0o700)
                 try:
                     found = measured(experiment, subscribers, lanes, batch, scratch)
@@ -228,3 +204,8 @@ def _counters(folder: Path) -> Mapping[str, int]:
     (path,) = (folder / "log").rglob("stats.jsonl")
     found: Mapping[str, int] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
     return found
+
+
+RECORD = ExperimentRecord(
+    {"": ConsumerExperiment}, compute_rows, kind="consumers", protocol="durable", is_measured=True
+)

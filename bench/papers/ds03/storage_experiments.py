@@ -1,6 +1,6 @@
 """Cost of storage for publications that durable subscribers may miss, by method.
 
-    pubsubctl bench ds03.pfs
+    pubsubctl experiment ds03.pfs
 
 All methods store the same events for the same subscribers on the same disk, fsync once per second
 of the workload, and drop events after some seconds. Reads are compared with the expected events.
@@ -11,16 +11,15 @@ Paper: [DS03] §5.1.2.
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from bench.papers.ds03.ways import WAYS, WORD, Wanted, Way
-from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
-
-SCHEMA = "pubsubctl/storage-experiment/1"
+from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.run.experiment_folder import ExperimentFile, Row
 
 Positive = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 
@@ -46,7 +45,6 @@ class StorageExperiment(ExperimentFile):
     repetitions: Positive
 
     def scale(self) -> Row:
-        """Return the size of the experiment."""
         return {
             "events": self.seconds * self.events_per_s,
             "subscribers": self.subscribers,
@@ -56,46 +54,24 @@ class StorageExperiment(ExperimentFile):
         }
 
 
-def run_storage_experiment(
-    experiment: StorageExperiment,
-    runs: Path,
-    said: Callable[[str], None] = lambda _: None,
-    labels: Mapping[str, str] | None = None,
-) -> Path:
-    """Carry out an experiment on the disk of the run folders.
-
-    Args:
-        runs: folder of run folders.
-        said: receives the name of the next method.
-
-    Returns:
-        The folder of the new run.
+def compute_rows(experiment: StorageExperiment, context: RunContext) -> Tables:
+    """Return the rows of every table, measured on the disk of the run folders.
 
     Raises:
         AssertionError: a method returned other events than it stored.
     """
-    runs.mkdir(parents=True, exist_ok=True)
-    scratch = runs / f".storage-{os.getpid()}"
-    return write_experiment(
-        experiment,
-        runs,
-        "storage",
-        None,
-        experiment.scale(),
-        labels,
-        {},
-        lambda: {"stored": _rows(experiment, scratch, said)},
-    )
+    scratch = context.runs / f".storage-{os.getpid()}"
+    return {"stored": _rows(experiment, scratch, context.progress.phase)}
 
 
 def _rows(
-    experiment: StorageExperiment, scratch: Path, said: Callable[[str], None]
+    experiment: StorageExperiment, scratch: Path, phase: Callable[[str], None]
 ) -> Iterator[Row]:
     names = [*WAYS]
     for run in range(experiment.repetitions):
         for place in range(len(names)):
             name = names[(place + run) % len(names)]
-            said(f"{name}, {run + 1} of {experiment.repetitions}")
+            phase(f"{name}, {run + 1} of {experiment.repetitions}")
             scratch.mkdir()
             try:
                 yield {"way": name, "run": run, **measured(experiment, WAYS[name], scratch)}
@@ -166,3 +142,6 @@ def _written_bytes() -> int:
         if name == "wchar":
             return int(value)
     raise OSError("/proc/self/io says nothing of wchar")
+
+
+RECORD = ExperimentRecord({"": StorageExperiment}, compute_rows, kind="storage", is_measured=True)

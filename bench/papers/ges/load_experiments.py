@@ -10,12 +10,12 @@ project.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
+from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.run.experiment_folder import ExperimentFile, Row
 from brokerd.model.client_messages import Deliveries
 from brokerd.overlay.topology import SCHEMA as TOPOLOGY_SCHEMA
 from brokerd.overlay.topology import Topology
@@ -28,7 +28,6 @@ from brokerd.simulator.world.network import NetworkParameters
 from brokerd.simulator.world.views import BrokerView
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
-SCHEMA: Final = "pubsubctl/link-load-experiment/1"
 SOURCE, SINK = "w1", "e1"
 SLOW, OTHER = ("w2", "e2"), ("w3", "e3")
 """The slowed link, and the parallel link."""
@@ -82,6 +81,13 @@ class LinkLoadExperiment(ExperimentFile):
     slow_from_s: Annotated[int, Field(ge=1, le=3600, strict=True)]
     slow_until_s: Annotated[int, Field(ge=1, le=3600, strict=True)]
     seconds: Annotated[int, Field(ge=1, le=3600, strict=True)]
+
+    def scale(self) -> Row:
+        return {"brokers": len(two_clusters().brokers)}
+
+    def build_topologies(self) -> Mapping[str, Topology]:
+        topology = two_clusters()
+        return {topology.name: topology}
 
     @model_validator(mode="after")
     def _is_in_order(self) -> "LinkLoadExperiment":
@@ -192,29 +198,15 @@ def _slowed(link: Any, case: Case, waiting: float, *, is_slow: bool) -> float:
     return waiting
 
 
-def run_link_load_experiment(
-    experiment: LinkLoadExperiment,
-    runs: Path,
-    phase: Callable[[str], None],
-    labels: Mapping[str, str] | None = None,
-) -> Path:
-    """Carry out an experiment; the same experiment gives the same rows.
-
-    Args:
-        runs: folder of run folders.
-        phase: receives the name of each phase.
-
-    Returns:
-        The folder of the new run.
-    """
-    topology = two_clusters()
-    return write_experiment(
-        experiment, runs, "simulation", None, {"brokers": len(topology.brokers)}, labels,
-        {topology.name: topology}, lambda: {"link_load": _rows(experiment, phase)},
-    )  # fmt: skip
+def compute_rows(experiment: LinkLoadExperiment, context: RunContext) -> Tables:
+    """Return the rows of every table; the same experiment gives the same rows."""
+    return {"link_load": _rows(experiment, context.progress.phase)}
 
 
 def _rows(experiment: LinkLoadExperiment, phase: Callable[[str], None]) -> Iterator[Row]:
     for case in experiment.case:
         phase(case.title)
         yield from follow_case(experiment, case)
+
+
+RECORD = ExperimentRecord({"": LinkLoadExperiment}, compute_rows)

@@ -3,7 +3,7 @@
 All brokers flood their connections, and route by the resulting graphs, as with sessions. The
 brokers that are interested in a publication are known everywhere. Links do not fail.
 
-    pubsubctl simulate routing
+    pubsubctl experiment ges.routing
 
 Paper: [GES] §5, Fig. 7 (match rates; its numbers are lost).
 """

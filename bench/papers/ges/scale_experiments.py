@@ -9,13 +9,13 @@ Paper: [GES] §2 (small worlds, block limit), §3 (abbreviated system views, pro
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
+from bench.papers.record import ExperimentRecord, RunContext, Tables
+from bench.run.experiment_folder import ExperimentFile, Row
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.overlay.generate import hierarchy
@@ -31,7 +31,6 @@ from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.wire.attributes import decode_attribute_table
 
-SCHEMA: Final = "pubsubctl/scale-experiment/1"
 Hierarchies = Mapping[tuple[int, int], Topology]
 """Topologies by number of brokers and members of units."""
 Size = Annotated[int, Field(ge=4, le=8192, strict=True)]
@@ -55,40 +54,31 @@ class ScaleExperiment(ExperimentFile):
     neighbours: Annotated[int, Field(ge=2, le=16, multiple_of=2, strict=True)]
     looked_at: Annotated[int, Field(ge=1, le=100, strict=True)]
 
+    def hierarchies(self) -> Hierarchies:
+        """Return the hierarchies of every number of brokers and every fanout."""
+        return {
+            (brokers, fanout): hierarchy(brokers, fanout)
+            for fanout in self.fanouts
+            for brokers in self.brokers
+        }
 
-def run_scale_experiment(
-    experiment: ScaleExperiment,
-    runs: Path,
-    phase: Callable[[str], None],
-    labels: Mapping[str, str] | None = None,
-) -> Path:
-    """Carry out an experiment; the same experiment gives the same rows.
+    def scale(self) -> Row:
+        return {"brokers": max(self.brokers), "fanout": self.fanouts[0]}
 
-    Args:
-        runs: folder of run folders.
-        phase: receives the name of each phase.
+    def build_topologies(self) -> Mapping[str, Topology]:
+        return {
+            f"{brokers}-{fanout}": topology
+            for (brokers, fanout), topology in self.hierarchies().items()
+        }
 
-    Returns:
-        The folder of the new run.
-    """
-    found = {
-        (brokers, fanout): hierarchy(brokers, fanout)
-        for fanout in experiment.fanouts
-        for brokers in experiment.brokers
+
+def compute_rows(experiment: ScaleExperiment, context: RunContext) -> Tables:
+    """Return the rows of every table; the same experiment gives the same rows."""
+    hierarchies, phase = experiment.hierarchies(), context.progress.phase
+    return {
+        "shapes": _shapes(experiment, hierarchies, phase),
+        "hierarchies": _hierarchies(experiment, hierarchies, phase),
     }
-    return write_experiment(
-        experiment,
-        runs,
-        "simulation",
-        "ges",
-        {"brokers": max(experiment.brokers), "fanout": experiment.fanouts[0]},
-        labels,
-        {f"{brokers}-{fanout}": topology for (brokers, fanout), topology in found.items()},
-        lambda: {
-            "shapes": _shapes(experiment, found, phase),
-            "hierarchies": _hierarchies(experiment, found, phase),
-        },
-    )
 
 
 def _shapes(
@@ -232,7 +222,11 @@ def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, i
         return counts
 
     own = parts[origin]
-    own.reached = lambda version, taken_ns: everywhere.append(version)
+
+    def reached(version: tuple[int, int], taken_ns: int, is_complete: bool) -> None:
+        everywhere.append(version)
+
+    own.reached = reached
     own.start(1)
     for peer in neighbours[origin]:
         own.offer_all(peer)
@@ -241,3 +235,6 @@ def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, i
     counts = settle()
     assert everywhere, "a change that not all have"
     return counts["ProfileChanged"], counts["ProfileReached"]
+
+
+RECORD = ExperimentRecord({"": ScaleExperiment}, compute_rows, protocol="ges")

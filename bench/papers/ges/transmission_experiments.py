@@ -6,25 +6,24 @@ five clients that want a share. The receivers of a publication are drawn and sta
 all shares. Brokers count their forwarded publications. The oracle judges every delivery, and
 nothing may be missing.
 
-    pubsubctl simulate ges.fig7
+    pubsubctl experiment ges.fig7
 
 Paper: [GES] §5, Fig. 7 (match rates; its numbers are lost).
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
+from bench.papers.record import ExperimentRecord, Progress, RunContext, Tables
+from bench.run.experiment_folder import ExperimentFile, Row
 from bench.spec.spec import load_topology
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.wire.attributes import encode_attributes
 
-SCHEMA = "pubsubctl/transmission-experiment/1"
 PUBLISHER = "publisher"
 ALWAYS = "measuring"
 EACH_CLIENT = "each client"
@@ -53,43 +52,20 @@ class TransmissionExperiment(ExperimentFile):
     interests: Annotated[list[Literal["each client", "each broker"]], Field(min_length=1)]
     publications: Annotated[int, Field(ge=1, le=100_000, strict=True)]
 
+    def scale(self) -> Row:
+        return {
+            "brokers": min(len(each.brokers) for each in self.build_topologies().values()),
+            "clients": self.clients,
+            "publications": self.publications,
+        }
 
-class Progress(Protocol):
-    """A display of the experiment's progress."""
-
-    def phase(self, name: str, expected_s: float | None = None) -> None:
-        """Show a new phase."""
+    def build_topologies(self) -> Mapping[str, Topology]:
+        return {name: load_topology(name) for name in self.topologies}
 
 
-def run_transmission_experiment(
-    experiment: TransmissionExperiment,
-    runs: Path,
-    progress: Progress,
-    labels: Mapping[str, str] | None = None,
-) -> Path:
-    """Carry out an experiment; the same experiment gives the same rows.
-
-    Args:
-        runs: folder of run folders.
-
-    Returns:
-        The folder of the new run.
-    """
-    topologies = {name: load_topology(name) for name in experiment.topologies}
-    return write_experiment(
-        experiment,
-        runs,
-        "simulation",
-        "ges",
-        {
-            "brokers": min(len(each.brokers) for each in topologies.values()),
-            "clients": experiment.clients,
-            "publications": experiment.publications,
-        },
-        labels,
-        topologies,
-        lambda: {"transmissions": _rows(experiment, topologies, progress)},
-    )
+def compute_rows(experiment: TransmissionExperiment, context: RunContext) -> Tables:
+    """Return the rows of every table; the same experiment gives the same rows."""
+    return {"transmissions": _rows(experiment, context.topologies, context.progress)}
 
 
 def _rows(
@@ -170,3 +146,6 @@ class Setting:
                 for place in self._random.sample(range(count), count * match_percent // 100):
                     drawn[place][broker] = drawn[place].get(broker, 0) | bits
         return drawn
+
+
+RECORD = ExperimentRecord({"": TransmissionExperiment}, compute_rows, protocol="ges")

@@ -1,182 +1,229 @@
-"""Experiments on topics behind proxies, on simulated brokers: files, points and rows.
+"""Experiments on topics behind proxies: draws on simulated brokers, judged by the oracle."""
 
-The report does not measure these, and a simulated clock is more exact than a busy machine: the
-distribution of topics over servers, the effect of a stalled server, the promises after a crash at
-any point, and the repetitions of requests to a slow server.
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+from typing import Any, Final
 
-Paper: [MP22] §3, §4, which measures nothing itself.
-"""
+from bench.papers.mp22.crash_points import crash
+from bench.papers.mp22.proxy_files import (
+    KINDS,
+    CrashExperiment,
+    ProxyExperiment,
+    Row,
+    SpreadExperiment,
+    StallExperiment,
+    Tables,
+    TimeoutExperiment,
+)
+from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, World, said
+from bench.papers.record import ExperimentRecord, RunContext, draw_points
+from bench.papers.record import Tables as AllTables
+from brokerd.model.identity import BrokerNumber
+from brokerd.protocols.interface import Append, Effect, Event, MessageReceived
+from brokerd.protocols.multi_proxy.messages import Follow, Owned, Put
+from brokerd.protocols.multi_proxy.parameters import PAPER, MultiProxyParameters
+from brokerd.protocols.multi_proxy.topics import Topics
+from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.units import MILLISECOND_NS, SECOND_NS
+from brokerd.wire.attributes import decode_attribute_table
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Protocol
-
-from pydantic import Field, model_validator
-
-from bench.run.experiment_folder import ExperimentFile
-from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, RENDEZVOUS
-
-SCHEMA: Final = "pubsubctl/proxy-experiment/1"
-
-Row = dict[str, Any]
-Tables = dict[str, list[Row]]
-Few = Annotated[int, Field(ge=1, le=16, strict=True)]
-Count = Annotated[int, Field(ge=1, le=100_000, strict=True)]
-Counts = Annotated[list[Count], Field(min_length=1)]
-Percent = Annotated[int, Field(ge=1, le=100, strict=True)]
-Ownership = Literal["arbiter", "rendezvous", "causal", "paper"]
-
-CRASH_POINTS: Final[Mapping[str, str]] = {
-    "C1": ARBITER,
-    "C2": ARBITER,
-    "C3": ARBITER,
-    "C4": ARBITER,
-    "C5": ARBITER,
-    "C6": ARBITER,
-    "C7": ARBITER,
-    "C9": ARBITER,
-    "C10": ARBITER,
-    "C11": CAUSAL,
-    "C12": CAUSAL,
-    "C13-pending": ARBITER,
-    "C13-assigned": ARBITER,
-    "C13-owned": ARBITER,
-    "C14-decided": ARBITER,
-    "C14-frozen": ARBITER,
-    "C14-taken": ARBITER,
-    "C14-given": ARBITER,
-    "C14-owned": ARBITER,
-}
-"""The design's crash points on simulated brokers, with the ownership that has the point."""
+MOST_LISTED: Final = 256
+"""Greatest number of values in a predicate."""
 
 
-class Progress(Protocol):
-    """A display of an experiment's progress."""
+def draw(experiment: ProxyExperiment, point: Row, run: int) -> Tables:
+    """Return the rows of a draw."""
+    seed = experiment.seed * 1_000 + run
+    match experiment:
+        case SpreadExperiment():
+            return {"owned_topics": [*spread(experiment, point["ownership"], run, seed)]}
+        case StallExperiment():
+            return {"stalled_seconds": [*stall(experiment, point["ownership"], run, seed)]}
+        case CrashExperiment():
+            return {"crash_points": [crash(experiment, point, run, seed)]}
+        case TimeoutExperiment():
+            return {"asked_again": [ask_again(experiment, point, run, seed)]}
+        case other:
+            raise AssertionError(f"no story of {type(other).__name__}")
 
-    def phase(self, name: str, expected_s: float | None = None) -> None:
-        """Show a new phase."""
 
-    def update(self, numbers: Mapping[str, Any]) -> None:
-        """Show numbers."""
+# ------------------------------------------------------------ spread
 
 
-class ProxyExperiment(ExperimentFile):
-    """The common keys of these experiments.
+def values_of(parameters: MultiProxyParameters) -> dict[int, str]:
+    """Return a value for each topic."""
+    topics, found, number = Topics(parameters, decode_attribute_table), dict[int, str](), 0
+    while len(found) < parameters.topics:
+        found.setdefault(topics.of_value(f"k{number}"), f"k{number}")
+        number += 1
+    return found
 
-    Attributes:
-        runs: draws of each point.
+
+def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) -> Iterator[Row]:
+    """Yield the number of requested topics per server, once all proxies have all servers."""
+    followed: dict[tuple[BrokerNumber, BrokerNumber], tuple[int, ...]] = {}
+    stated: dict[BrokerNumber, tuple[int, ...]] = {}
+
+    def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        for message in said(effects):
+            if type(message) is Follow and message.home == broker.number:
+                followed[message.home, message.server] = message.topics
+            elif type(message) is Owned and broker.name.startswith("v"):
+                stated[broker.number] = tuple(owner.topic for owner in message.owners)
+
+    world = World(experiment, seed, watch, ownership=ownership, topics=experiment.topics)
+    values = values_of(world.parameters)
+    random = Random(f"spread {seed}")
+    asked = max(1, experiment.topics * experiment.asked_percent // 100)
+    for home in HOMES:
+        chosen = random.sample(sorted(values.values()), asked)
+        for first in range(0, asked, MOST_LISTED):
+            listed = ", ".join(map(repr, chosen[first : first + MOST_LISTED]))
+            world.cluster.subscribe(home, f"kind in ({listed})", client=f"s-{home}")
+    world.cluster.run_for(SETTLING_S)
+    owned: dict[BrokerNumber, set[int]] = {}
+    for (_, server), topics in followed.items():
+        owned.setdefault(server, set()).update(topics)
+    if ownership == PAPER:  # access brokers remain at a topic's former server until it is empty
+        owned = {server: set(topics) for server, topics in stated.items()}
+    for server, name in enumerate(world.topology.brokers):
+        if name.startswith("v"):
+            count = len(owned.get(server, ()))
+            yield {"ownership": ownership, "run": run, "server": name, "topics": count}
+
+
+# ------------------------------------------------------------ stalled servers
+
+
+def stall(experiment: StallExperiment, ownership: str, run: int, seed: int) -> Iterator[Row]:
+    """Yield the latency of publications per second, and by the server of their topics."""
+    stored_at: dict[tuple[BrokerNumber, int], BrokerNumber] = {}
+
+    def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        for message in said(effects):
+            if type(message) is Put and message.home == broker.number:
+                for sequence in message.run.sequences:
+                    stored_at[message.home, sequence] = message.server
+
+    world = World(experiment, seed, watch, ownership=ownership, topics=64)
+    cluster = world.cluster
+    kinds = [f"k{number}" for number in range(experiment.topics)]
+    for home in HOMES:
+        cluster.subscribe(home)
+    cluster.run_for(SETTLING_S)
+    parts_s = (experiment.before_s, experiment.stalled_s, experiment.down_s, experiment.after_s)
+    stalls = experiment.before_s * experiment.publications_per_s
+    dies = stalls + experiment.stalled_s * experiment.publications_per_s
+    back = dies + experiment.down_s * experiment.publications_per_s
+    acts: Mapping[int, Callable[[], Any]] = {
+        stalls: lambda: cluster.broker("v1").absorb(),
+        dies: lambda: cluster.broker("v1").kill(),
+        back: lambda: cluster.broker("v1").start(),
+    }
+    began_ns = world.now_ns
+    for number in range(sum(parts_s) * experiment.publications_per_s):
+        acts.get(number, lambda: None)()
+        world.publish(HOMES[number % 2], kinds[number % len(kinds)])
+        cluster.run_for(1 / experiment.publications_per_s)
+    cluster.run_for(SETTLING_S)
+    violations = world.violations()
+    first = world.topology.number_of("v1")
+    homes = {f"p-{home}": world.topology.number_of(home) for home in HOMES}
+    rows: dict[tuple[int, bool], list[tuple[int, int | None]]] = {}
+    for name, sent_ns in world.sent_ns.items():
+        client, _, sequence = name.partition("/")
+        at_first = stored_at[homes[client], int(sequence)] == first
+        came_ns = world.came_ns.get(name, [])
+        all_ns = max(came_ns) if len(came_ns) == len(HOMES) else None
+        rows.setdefault(((sent_ns - began_ns) // SECOND_NS, at_first), []).append((sent_ns, all_ns))
+    for (second, at_first), sent in sorted(rows.items()):
+        came_at = [(at_ns, all_ns) for at_ns, all_ns in sent if all_ns is not None]
+        came = [(all_ns - at_ns) / MILLISECOND_NS for at_ns, all_ns in came_at]
+        last_ns = max((all_ns for _, all_ns in came_at), default=began_ns)
+        yield {
+            "ownership": ownership,
+            "run": run,
+            "second": second,
+            "stalled_server": at_first,
+            "published": len(sent),
+            "delivered": len(came),
+            "slowest_ms": max(came, default=0.0),
+            "last_came_s": (last_ns - began_ns) / SECOND_NS,
+            "mean_ms": sum(came) / len(came) if came else 0.0,
+            "violations": sum(violations.values()),
+        }
+
+
+# ------------------------------------------------------------ timeouts
+
+
+def ask_again(experiment: TimeoutExperiment, point: Row, run: int, seed: int) -> Row:
+    """Return the number of puts per publication during a stall, and of puts known to the server."""
+    put: dict[int, int] = {}
+    known = 0
+
+    def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        nonlocal known
+        for message in said(effects):
+            if type(message) is Put and message.home == broker.number:
+                for sequence in message.run.sequences:
+                    put[sequence] = put.get(sequence, 0) + 1
+        if type(event) is not MessageReceived or type(event.message) is not Put:
+            return
+        if event.message.server == broker.number and not any(
+            type(effect) is Append for effect in effects
+        ):
+            known += len(event.message.run)
+
+    timeout_ns = point["timeout_ms"] * MILLISECOND_NS
+    world = World(experiment, seed, watch, topics=64, timeout_ns=timeout_ns)
+    cluster, pause_s = world.cluster, 1 / experiment.publications_per_s
+    cluster.subscribe("e2", "kind = 'a'")
+    cluster.run_for(2)
+    for _ in range(experiment.publications_per_s):
+        world.publish("e1", "a")
+        cluster.run_for(pause_s)
+    before, first_ns = len(world.sent_ns), world.now_ns
+    # A frozen server does not even read; with a single server everything is stalled.
+    cluster.broker("v1").freeze()
+    while world.now_ns < first_ns + point["stall_ms"] * MILLISECOND_NS:
+        world.publish("e1", "a")
+        cluster.run_for(pause_s)
+    stalled = len(world.sent_ns)
+    cluster.broker("v1").thaw()
+    cluster.run_for(SETTLING_S)
+    violations = world.violations()
+    late_ns = [max(world.came_ns[name]) - sent for name, sent in world.sent_ns.items()
+               if name in world.came_ns]  # fmt: skip
+    during = [put[sequence] for sequence in range(before + 1, stalled + 1)]
+    return {
+        **point,
+        "run": run,
+        "published": len(during),
+        "puts_mean": sum(during) / len(during),
+        "puts_most": max(during),
+        "known_already": known,
+        "nested_most": nested(point["timeout_ms"], point["stall_ms"]),
+        "slowest_ms": max(late_ns) / MILLISECOND_NS,
+        "undelivered": len(world.sent_ns) - len(late_ns),
+        "violations": sum(violations.values()),
+    }
+
+
+def nested(timeout_ms: int, stall_ms: int) -> int:
+    """Return the number of arrivals of a put at a server by the report's rules, computed.
+
+    The client makes three tries, and for each the proxy makes three, as long as there is no answer.
+
+    Paper: [MP22] §3 (100 ms, three times, at each hop).
     """
-
-    schema_: Annotated[Literal["pubsubctl/proxy-experiment/1"], Field(alias="schema")]
-    runs: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
-    proxies: Few = 2
-    servers: Few
-
-    def points(self) -> list[Row]:
-        """Return the points of the experiment, as columns that distinguish the points."""
-        raise NotImplementedError
-
-    def scale(self) -> Row:
-        """Return the size of the experiment, for claims that require a size."""
-        return {"servers": self.servers, "runs": self.runs}
+    tries = range(3)
+    return sum((client + proxy) * timeout_ms <= stall_ms for client in tries for proxy in tries)
 
 
-class SpreadExperiment(ProxyExperiment):
-    """The number of topics that each server owns.
-
-    Attributes:
-        topics: number of topics.
-        asked_percent: share of topics, drawn at random, that each of two access brokers requests,
-            over two proxies.
-    """
-
-    question: Literal["spread"]
-    topics: Annotated[int, Field(ge=8, le=4096, strict=True)]
-    asked_percent: Percent
-    ownerships: Annotated[list[Ownership], Field(min_length=1)]
-
-    def points(self) -> list[Row]:
-        return [{"ownership": ownership} for ownership in self.ownerships]
-
-    def scale(self) -> Row:
-        return {**super().scale(), "topics": self.topics}
+def compute_rows(experiment: ProxyExperiment, context: RunContext) -> AllTables:
+    """Return the rows of every table; the same experiment gives the same rows."""
+    return draw_points(experiment, draw, context)
 
 
-class StallExperiment(ProxyExperiment):
-    """The effect of a server that receives everything and answers nothing, dies, and restarts.
-
-    Attributes:
-        topics: number of values, published equally often.
-        before_s, stalled_s, down_s, after_s: length of each part.
-    """
-
-    question: Literal["stall"]
-    topics: Annotated[int, Field(ge=2, le=64, strict=True)]
-    publications_per_s: Count
-    before_s: Few
-    stalled_s: Few
-    down_s: Few
-    after_s: Few
-
-    def points(self) -> list[Row]:
-        return [{"ownership": ARBITER}]
-
-    def scale(self) -> Row:
-        return {**super().scale(), "down_s": self.down_s}
-
-
-class CrashExperiment(ProxyExperiment):
-    """The promises of the protocol after a crash at each of the design's crash points.
-
-    Attributes:
-        crash_points: names of crash points.
-        publications: publications of each of two publishers during the story.
-    """
-
-    question: Literal["crashes"]
-    crash_points: Annotated[list[str], Field(min_length=1)]
-    publications: Annotated[int, Field(ge=4, le=1000, strict=True)]
-
-    @model_validator(mode="after")
-    def _known(self) -> "CrashExperiment":
-        for point in self.crash_points:
-            if point not in CRASH_POINTS:
-                raise ValueError(f"crash_points: {point!r} is none of {', '.join(CRASH_POINTS)}")
-        return self
-
-    def points(self) -> list[Row]:
-        return [
-            {"crash_point": point, "ownership": CRASH_POINTS[point]} for point in self.crash_points
-        ]
-
-
-class TimeoutExperiment(ProxyExperiment):
-    """The number of repeated puts of publications that a stalled server has not stored.
-
-    Attributes:
-        timeouts_ms: initial timeouts of an access broker.
-        stalls_ms: lengths of the stall.
-    """
-
-    question: Literal["timeouts"]
-    publications_per_s: Count
-    timeouts_ms: Counts
-    stalls_ms: Counts
-
-    def points(self) -> list[Row]:
-        return [
-            {"timeout_ms": timeout, "stall_ms": stall}
-            for timeout in self.timeouts_ms
-            for stall in self.stalls_ms
-        ]
-
-    def scale(self) -> Row:
-        return {**super().scale(), "stall_ms": max(self.stalls_ms)}
-
-
-KINDS: Final[Mapping[str, type[ProxyExperiment]]] = {
-    "spread": SpreadExperiment,
-    "stall": StallExperiment,
-    "crashes": CrashExperiment,
-    "timeouts": TimeoutExperiment,
-}
-OWNERSHIPS: Final = (ARBITER, RENDEZVOUS, CAUSAL, PAPER)
+RECORD = ExperimentRecord(KINDS, compute_rows, protocol="multi_proxy")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bench.papers.mp22.proxy_experiments import ProxyExperiment
+from bench.papers.mp22.proxy_files import ProxyExperiment
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters

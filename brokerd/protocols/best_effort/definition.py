@@ -1,10 +1,9 @@
 """Definition of best_effort."""
 
-from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree_reach import reached_in_tree
-from brokerd.protocols.best_effort import messages
+from brokerd.protocols.best_effort.messages import KINDS
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
 from brokerd.protocols.definition import (
     Acknowledgement,
@@ -29,12 +28,7 @@ BEST_EFFORT = ProtocolDefinition(
     name="best_effort",
     kind="tree",
     parameters=BestEffortParameters,
-    messages=(
-        MessageKind(32, messages.SubscriptionsOffered),
-        MessageKind(33, messages.SubscriptionsReached),
-        MessageKind(34, messages.SubscriptionsWithdrawn),
-        of_run(35, messages.ForwardedPublications),
-    ),
+    messages=KINDS,
     promises=Promises(exactly_once=False, members_may_change=False),
     acknowledgement=lambda parameters: Acknowledgement.HANDED_ON,
     logs=lambda parameters: (),
@@ -47,7 +41,7 @@ BEST_EFFORT = ProtocolDefinition(
     excess=_excess,
     fault_bound=lambda topology, parameters: topology.delta,
     reaches=lambda topology, parameters, outage: reached_in_tree(topology, outage, radius=1),
-    keeps_loss=lambda topology, broker: "",
+    keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.best_effort.core",
     checks="brokerd.protocols.best_effort.checks",
     pack_positions=lambda positions: b"",

@@ -1,6 +1,9 @@
 """Messages between brokers of the best-effort baseline."""
 
+from typing import Final
+
 from brokerd.model.identity import SubscriptionId
+from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
@@ -37,3 +40,11 @@ class ForwardedPublications:
     """Publications between two brokers, without an acknowledgement."""
 
     run: PublicationRun
+
+
+KINDS: Final = (
+    MessageKind(32, SubscriptionsOffered),
+    MessageKind(33, SubscriptionsReached),
+    MessageKind(34, SubscriptionsWithdrawn),
+    of_run(35, ForwardedPublications),
+)

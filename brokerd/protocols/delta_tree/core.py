@@ -162,7 +162,7 @@ class DeltaTree(EventMachine):
             Summary: self._on_summary,
             SubscriptionCopy: self._subscriptions.on_copy,
             UpstreamCopy: self._subscriptions.on_upstream_copy,
-            Unsubscription: self._unsubscriptions.on_unsubscription,
+            Unsubscription: self._on_unsubscription,
             SubscriptionConfirmation: self._subscriptions.on_confirmation,
             PublicationCopy: self._publications.on_copy,
             PublicationConfirmation: self._queue.on_confirmation,
@@ -303,7 +303,7 @@ class DeltaTree(EventMachine):
             self._unsubscriptions.recover(event.recovered)
             self._subscriptions.recover(event.recovered)
             self._clients.recover(event.recovered, event.logs)
-        self._unsubscriptions.begin(self._clients.living())
+        self._unsubscriptions.begin(self._clients.living(), event.lineage)
         self._sessions_changed()
         if event.recovering:
             self._recovery.begin()
@@ -414,10 +414,15 @@ class DeltaTree(EventMachine):
         if self._sessions.node(peer).ready:
             raise RemoteProtocolError(peer, "a second Summary on one session")
         self._unsubscriptions.on_summary(peer, message)
+        self._clients.revoke(self._unsubscriptions.revoked(message.tombstones))
         self._subscriptions.set_known(peer, message.accepted)
         self._sessions.summary_came(peer, message.recovering)
         self._partitions.synchronise(self._sessions.node(peer))
         self._sessions_changed()
+
+    def _on_unsubscription(self, peer: BrokerNumber, message: Unsubscription) -> None:
+        self._unsubscriptions.on_unsubscription(peer, message)
+        self._clients.revoke(self._unsubscriptions.revoked(message.tombstones))
 
     def _sessions_changed(self) -> None:
         """Adjust all parts to the present sessions; the order matters.

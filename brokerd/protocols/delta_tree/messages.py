@@ -4,9 +4,10 @@ Paper: [DFT11] §V-VIII.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from brokerd.model.identity import BrokerNumber, PartitionId, SourceId, SubscriptionId
+from brokerd.model.message_kind import MessageKind, of_ranges, of_run
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
@@ -286,3 +287,20 @@ class Relay:
     def name(self) -> tuple[BrokerNumber, BrokerNumber, int]:
         """The key that distinguishes relayed sessions."""
         return self.asker, self.target, self.number
+
+
+KINDS: Final = (
+    MessageKind(48, Summary),
+    MessageKind(49, SyncEnd),
+    MessageKind(50, RecoveryFlag),
+    MessageKind(51, SubscriptionCopy),
+    MessageKind(52, UpstreamCopy),
+    MessageKind(53, SubscriptionConfirmation),
+    of_run(54, PublicationCopy, beside=lambda message: message.path),
+    of_ranges(55, PublicationConfirmation),
+    MessageKind(56, RecoveryNotifier),
+    MessageKind(57, Unsubscription),
+    MessageKind(58, PartitionNew),
+    MessageKind(59, PartitionGone),
+    MessageKind(60, Relay),
+)

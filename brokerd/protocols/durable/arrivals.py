@@ -184,6 +184,13 @@ class Arrivals:
         """Return the number of arrivals that may lose something without a broker's holds."""
         return sum(not self._is_held(arrival, without) for arrival in self._arrivals.values())
 
+    def is_safe(self, whose: Whose) -> bool:
+        """Return True if a subscription is here, and everything that it lacks is held."""
+        local, arrival = self._find(whose), self._arrivals.get(whose)
+        if local is None or local.is_over or whose in self._unbegun:
+            return False
+        return arrival is None or self._is_held(arrival)
+
     # ------------------------------------------------------------ other brokers' messages
 
     def on_held(self, message: Held) -> None:

@@ -152,6 +152,10 @@ class Durable(Gryphon):
         """Return a client's lanes in a stream, per subscription."""
         return self._durable.lanes(client, stream)
 
+    def has_safely(self, client: ClientId, number: int) -> bool:
+        """Return True if a subscription is here, and everything that it lacks is held."""
+        return self._durable.arrivals.is_safe((client, number))
+
     def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
         """Yield the cached and the recomputed released tick of streams.
 

@@ -56,6 +56,7 @@ DURABLE = ProtocolDefinition(
         exactly_once=True,
         members_may_change=False,
         gaps=(LOST,),
+        absence_gaps=(LOST,),
         resumes_elsewhere=True,
         keeps_committed=True,
     ),
@@ -71,7 +72,7 @@ DURABLE = ProtocolDefinition(
         "away, have acknowledged it. A subscriber's broker writes down which publications are for "
         "whom, and fetches what somebody has missed."
     ),
-    keeps_loss=lambda topology, broker: "",
+    keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.durable.core",
     check_decommission=_check_decommission,
     pack_positions=pack_positions,

@@ -77,7 +77,7 @@ class MovingClients(DurableClients):
         super()._resume(client, message)
         moving = _moving(client)
         moving.generation = message.incarnation
-        moving.brought = {number: dict(seen) for number, seen in message.resume}
+        moving.brought = {number: dict(seen) for number, seen in message.resume if seen}
 
     def _on_gone(self, client: OwnClient) -> None:
         super()._on_gone(client)

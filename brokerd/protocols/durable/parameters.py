@@ -11,7 +11,8 @@ from brokerd.units import MILLISECOND_NS, SECOND_NS
 LEAST_LEASE_NS: Final = SECOND_NS
 """A hold is renewed after a fifth of its lease, over all links to its pubend."""
 
-_LINGER_NS: Final = 30 * 24 * 3600 * SECOND_NS
+_DAY_NS: Final = 24 * 3600 * SECOND_NS
+_LINGER_NS: Final = 30 * _DAY_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class DurableParameters(GryphonParameters):
         token_batch: the most subscribers in a transaction; 0: all that wait.
         hold_lease_ns: how long a pubend keeps the events that a moved subscription lacks while its
             new broker does not renew the hold. By default `client_linger_ns`, and one second at
-            least. A shorter lease may lose events to gaps.
+            least. A lease that is shorter than this or than a day may lose events to gaps.
         live_limit: the most unacknowledged events of a subscription before it is left to catch up.
         fetched_limit_bytes: the size of the cache of fetched events.
     """
@@ -68,11 +69,19 @@ class DurableParameters(GryphonParameters):
 
     @property
     def gap_age_ns(self) -> int | None:
-        """Return the least age of an event in a gap; None if there are no gaps."""
+        """Return the least age of an event in a gap; None if there are no gaps.
+
+        A hold also expires while its client is connected to a broker that cannot renew the hold.
+        """
         ages_ns = [self.max_retain_ns] if self.max_retain_ns else []
-        if self.hold_lease_ns < self.client_linger_ns:
+        if self._holds_may_expire:
             ages_ns.append(self.hold_lease_ns)
         return min(ages_ns, default=None)
+
+    @property
+    def _holds_may_expire(self) -> bool:
+        """True unless no broker is unreachable for as long as a lease: a day at least."""
+        return self.hold_lease_ns < max(self.client_linger_ns, _DAY_NS)
 
     def check(self, where: str) -> None:
         """See Parameters."""
@@ -109,10 +118,9 @@ class DurableParameters(GryphonParameters):
                 f"max_retain_ns = {self.max_retain_ns}: a subscriber that is away for longer than "
                 f"{self.max_retain_ns / SECOND_NS:g} s is told of a gap in place of what is older."
             )
-        if self.hold_lease_ns < self.client_linger_ns:
+        if self._holds_may_expire:
             found.append(
-                f"hold_lease_ns = {self.hold_lease_ns} is less than client_linger_ns = "
-                f"{self.client_linger_ns}: a subscriber that moved to a broker which is then "
-                f"unreachable for {self.hold_lease_ns / SECOND_NS:g} s may receive a gap."
+                f"hold_lease_ns = {self.hold_lease_ns}: a subscriber that moved to a broker which "
+                f"is then unreachable for {self.hold_lease_ns / SECOND_NS:g} s may receive a gap."
             )
         return tuple(found)

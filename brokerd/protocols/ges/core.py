@@ -22,7 +22,6 @@ from brokerd.protocols.ges.graph import Graph
 from brokerd.protocols.ges.hints import HINT, RoamingHints
 from brokerd.protocols.ges.load import LOAD, LinkLoad
 from brokerd.protocols.ges.messages import (
-    ClientsCounted,
     GraphStated,
     LoadAnswered,
     LoadProbe,
@@ -93,6 +92,7 @@ class UnitBroker(ForwardingCore):
         self._near = neighbours = dict(neighbours)
         self._left: Collection[BrokerNumber] = hierarchy.left
         self._linked: dict[BrokerNumber, None] = {}
+        self._met: dict[BrokerNumber, int] = {}
         self.place = place = Place(address)
         self.view = view = GraphView(broker, place)
         paths = Paths(place, view)
@@ -165,7 +165,7 @@ class UnitBroker(ForwardingCore):
             ProfileStated: self._on_profile_stated,
             ProfileChanged: self._on_profile_changed,
             ProfileReached: self._propagation.on_reached,
-            ClientsCounted: self._hints.on_counted,
+            **self._hints.handlers(),
         }
 
     def status(self) -> CoreStatus[BrokerNumber]:
@@ -207,6 +207,10 @@ class UnitBroker(ForwardingCore):
         """See ForwardingCore; sends connections and profiles to the neighbour."""
         self._linked[peer] = None
         self._deadlines.cancel((PURGE, peer))
+        incarnation = self.incarnation_of(peer)
+        if self._met.get(peer, incarnation) != incarnation:
+            self._propagation.restarted(peer)
+        self._met[peer] = incarnation
         self._graph.on_up(peer)
         self._propagation.offer_all(peer)
         self._hints.came(peer)
@@ -379,6 +383,7 @@ class Ges(UnitBroker):
         self._graph.on_down(peer)
         self._near[peer] = address
         self._graph.on_up(peer)
+        self._propagation.restarted(peer)
         self._propagation.offer_all(peer)
         self._look_later()
 

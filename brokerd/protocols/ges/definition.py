@@ -1,8 +1,7 @@
 """The definition of ges for the registry of protocols."""
 
-from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition
-from brokerd.protocols.ges import messages
+from brokerd.protocols.ges.messages import KINDS
 from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.protocols.ges.places import KIND
 
@@ -10,18 +9,7 @@ GES = ProtocolDefinition(
     name="ges",
     kind=KIND,
     parameters=GesParameters,
-    messages=(
-        MessageKind(112, messages.GraphStated),
-        MessageKind(113, messages.ProfileStated),
-        MessageKind(114, messages.ProfileChanged),
-        MessageKind(115, messages.ProfileReached),
-        of_run(116, messages.RoutedPublications, beside=messages.route_of),
-        MessageKind(135, messages.LoadProbe),
-        MessageKind(136, messages.LoadAnswered),
-        MessageKind(137, messages.ClientsCounted),
-        MessageKind(138, messages.AddressStated),
-        MessageKind(139, messages.AddressTaken),
-    ),
+    messages=KINDS,
     promises=Promises(exactly_once=False, members_may_change=True),
     acknowledgement=lambda parameters: Acknowledgement.HANDED_ON,
     logs=lambda parameters: (),
@@ -31,7 +19,7 @@ GES = ProtocolDefinition(
         "Connections are known everywhere, in outline, and publications go around what has failed. "
         "What a broker holds when it dies, and what is sent into a failure, nobody can send again."
     ),
-    keeps_loss=lambda topology, broker: "",
+    keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.ges.core",
     checks="brokerd.protocols.ges.checks",
     pack_positions=lambda positions: b"",

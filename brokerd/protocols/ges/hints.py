@@ -19,7 +19,7 @@ from brokerd.protocols.ges.messages import ClientsCounted
 from brokerd.protocols.ges.parameters import HintParameters
 from brokerd.protocols.interface import Instant, RedirectClient
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 HINT: Final = "hint"
 """Purpose of the deadline at which a broker checks for too many clients."""
@@ -73,6 +73,10 @@ class RoamingHints:
         self._heard: dict[BrokerNumber, int] = {}
         self._told: dict[ClientId, _Told] = {}
 
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Return the handlers of messages about numbers of clients."""
+        return {ClientsCounted: self._on_counted}
+
     def changed(self) -> None:
         """Schedule a look after the number of clients here or at a neighbour has changed."""
         if self._limit and self._deadline not in self._deadlines:
@@ -87,7 +91,7 @@ class RoamingHints:
         """Forget the number of a neighbour without a session; no client is sent there."""
         self._heard.pop(peer, None)
 
-    def on_counted(self, peer: BrokerNumber, message: ClientsCounted) -> None:
+    def _on_counted(self, peer: BrokerNumber, message: ClientsCounted) -> None:
         """Record the approximate number of clients of a neighbour.
 
         Raises:

@@ -73,8 +73,8 @@ class LinkLoad:
     """The load of a broker's links, and the factors that the broker states for these links.
 
     Links without traffic are not probed, except expensive links, or links that may become
-    expensive. Where slow brokers end, all links are probed while a link is expensive: a broker
-    must find out if other links are cheap.
+    expensive. Where slow brokers end, all links are probed while a link with a session is
+    expensive: a broker must find out if other links are cheap.
 
     Args:
         neighbours: returns the neighbours that have sessions.
@@ -130,7 +130,9 @@ class LinkLoad:
 
     def check(self) -> None:
         """Judge the links by their load since the last check, and state lasting changes."""
-        compares = self._compares and any(self._graph.factor(peer) > UP for peer in self._links)
+        compares = self._compares and any(
+            self._graph.factor(peer) > UP for peer in self._links if self._reaches(peer)
+        )
         if compares:
             for peer in self._neighbours():
                 self._links.setdefault(peer, _Link())

@@ -1,6 +1,9 @@
 """The messages between brokers of a hierarchy."""
 
+from typing import Final
+
 from brokerd.model.identity import BrokerNumber, SubscriptionId
+from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
@@ -56,10 +59,16 @@ class ProfileChanged:
 
 @record
 class ProfileReached:
-    """A confirmation that every broker on the sender's side has a profile in this version."""
+    """A confirmation that every broker on the sender's side has a profile in this version.
+
+    Attributes:
+        is_complete: False if the sender's side stopped waiting for a broker, or a broker restarted
+            meanwhile: brokers behind may lack the version although they have other paths.
+    """
 
     origin: BrokerNumber
     version: Version
+    is_complete: bool
 
 
 @record
@@ -119,3 +128,17 @@ class RoutedPublications:
 def route_of(message: RoutedPublications) -> object:
     """Return the fields in which two messages must be equal to be joined."""
     return message.targets, message.hops
+
+
+KINDS: Final = (
+    MessageKind(112, GraphStated),
+    MessageKind(113, ProfileStated),
+    MessageKind(114, ProfileChanged),
+    MessageKind(115, ProfileReached),
+    of_run(116, RoutedPublications, beside=route_of),
+    MessageKind(135, LoadProbe),
+    MessageKind(136, LoadAnswered),
+    MessageKind(137, ClientsCounted),
+    MessageKind(138, AddressStated),
+    MessageKind(139, AddressTaken),
+)

@@ -3,8 +3,9 @@
 A change crosses every connection except the connection of arrival, once: a broker that has the
 version confirms at once and stays silent. A broker that forwards a change waits until all
 receivers have confirmed for their sides, and then confirms to the sender; so the origin learns
-when all have the change. A broker that sends a profile out of a unit replaces the origin inside by
-the unit.
+when all have the change. A receiver that restarts, or is unreachable for long, may have owed the
+confirmations of brokers with other paths, so the confirmation is incomplete. A broker that sends a
+profile out of a unit replaces the origin inside by the unit.
 
 Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded, and confirmed.
 """
@@ -42,12 +43,14 @@ class _Awaited:
             wait.
         awaited: neighbours that have not confirmed for their side.
         since_ns: the time of sending.
+        is_complete: False after the loss of a confirmation, or of a neighbour that owed one.
     """
 
     version: Version
     told_by: BrokerNumber | None
     awaited: dict[BrokerNumber, None]
     since_ns: Instant
+    is_complete: bool = True
 
 
 class Propagation:
@@ -59,7 +62,8 @@ class Propagation:
 
     Attributes:
         reached: called once no neighbour is awaited for a version of this broker's own profile,
-            with the time since its statement.
+            with the time since its statement, and True if all brokers confirmed it that have had a
+            path since then.
         counters: for statistics.
     """
 
@@ -72,7 +76,7 @@ class Propagation:
         profiles: Profiles,
         reaches: Callable[[BrokerNumber], bool],
     ) -> None:
-        self.reached: Callable[[Version, Instant], None] = lambda version, taken_ns: None
+        self.reached: Callable[[Version, Instant, bool], None] = lambda *_: None
         self._machine = machine
         self._broker = broker
         self._place = place
@@ -84,6 +88,7 @@ class Propagation:
         self._given_up: dict[BrokerNumber, None] = {}
         self._awaited: dict[BrokerNumber, list[_Awaited]] = {}
         self._only_outside: dict[BrokerNumber, Version] = {}
+        self._incomplete: dict[BrokerNumber, Version] = {}
 
     def start(self, incarnation: int) -> None:
         """Start with an empty profile."""
@@ -102,19 +107,34 @@ class Propagation:
         own = self._awaited.get(self._broker)
         self._awaited = {self._broker: own} if own else {}
         self._only_outside.clear()
+        self._incomplete.clear()
         self._pass_on(self._profiles.statement(self._broker), None)
 
     def offer_all(self, peer: BrokerNumber) -> None:
-        """Send all profiles to a neighbour with a new session."""
+        """Send all profiles to a neighbour with a new session, and await the confirmations.
+
+        Other neighbours of that neighbour count on this broker to await it.
+        """
         self._given_up.pop(peer, None)
+        for waiting in self._awaited.values():
+            for each in waiting:
+                if each.told_by != peer:
+                    each.awaited[peer] = None
         for origin in self._profiles.origins():
             self._send(peer, self._profiles.statement(origin))
+
+    def restarted(self, peer: BrokerNumber) -> None:
+        """Record that a neighbour has forgotten the confirmations that it owed and awaited."""
+        for waiting in self._awaited.values():
+            for each in waiting:
+                if peer in each.awaited:
+                    each.is_complete = False
 
     def give_up(self, peer: BrokerNumber) -> None:
         """Stop waiting for a neighbour that has been unreachable for long."""
         self._given_up[peer] = None
         for origin in tuple(self._awaited):
-            self._answered(origin, peer, lambda version: True)
+            self._answered(origin, peer, lambda version: True, is_complete=False)
 
     def use(self, hierarchy: Hierarchy) -> None:
         """Take the brokers of a topology; profiles of others are refused."""
@@ -221,7 +241,12 @@ class Propagation:
 
     def on_reached(self, peer: BrokerNumber, message: ProfileReached) -> None:
         """Record that all on a neighbour's side have a version of a profile, and all before."""
-        self._answered(message.origin, peer, lambda version: version <= message.version)
+        self._answered(
+            message.origin,
+            peer,
+            lambda version: version <= message.version,
+            is_complete=message.is_complete,
+        )
 
     def _check(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
         entries = message.added if isinstance(message, ProfileChanged) else message.predicates
@@ -315,7 +340,9 @@ class Propagation:
         known = self._profiles.version(message.origin)
         if known is not None and known > message.version and not is_its_own(known):
             self._send(peer, self._profiles.statement(message.origin))
-        self._machine.send(peer, ProfileReached(message.origin, message.version))
+        lost = self._incomplete.get(message.origin)
+        is_complete = lost is None or message.version > lost
+        self._machine.send(peer, ProfileReached(message.origin, message.version, is_complete))
 
     def _pass_on(
         self, message: ProfileStated | ProfileChanged, told_by: BrokerNumber | None
@@ -344,19 +371,31 @@ class Propagation:
         return left if level and is_inside(place, left) else place
 
     def _answered(
-        self, origin: BrokerNumber, peer: BrokerNumber | None, applies: Callable[[Version], bool]
+        self,
+        origin: BrokerNumber,
+        peer: BrokerNumber | None,
+        applies: Callable[[Version], bool],
+        *,
+        is_complete: bool = True,
     ) -> None:
         """Take the confirmation of a neighbour, and confirm versions that await none any more."""
         waiting = self._awaited.get(origin, [])
         for each in waiting:
             if peer is not None and applies(each.version):
+                each.is_complete &= is_complete or peer not in each.awaited
                 each.awaited.pop(peer, None)
         done = [each for each in waiting if not each.awaited]
         self._awaited[origin] = [each for each in waiting if each.awaited]
         if not self._awaited[origin]:
             del self._awaited[origin]
         for each in done:
+            taken_ns, is_complete = self._machine.now_ns - each.since_ns, each.is_complete
             if origin == self._broker:
-                self.reached(each.version, self._machine.now_ns - each.since_ns)
-            elif each.told_by is not None and self._reaches(each.told_by):
-                self._machine.send(each.told_by, ProfileReached(origin, each.version))
+                self.reached(each.version, taken_ns, is_complete)
+                continue
+            if is_complete:
+                self._incomplete.pop(origin, None)
+            else:  # a neighbour that asks again after the end of a session learns of it, too
+                self._incomplete[origin] = each.version
+            if each.told_by is not None and self._reaches(each.told_by):
+                self._machine.send(each.told_by, ProfileReached(origin, each.version, is_complete))

@@ -16,7 +16,9 @@ from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.event_machine import EventMachine
 
 REPETITIONS: Final = 3
-"""The most later versions that a subscription waits for."""
+"""The most later versions that replace late versions of a subscription."""
+LATE: Final = "subscription_started_late"
+"""Event of a Record: a subscription has started, and the report is not exact."""
 
 
 @dataclass(slots=True)
@@ -24,7 +26,8 @@ class Subscription:
     """A client's subscription, and the version of this broker's profile that it starts with.
 
     Attributes:
-        repetitions: the number of later versions that have replaced that version.
+        repetitions: the number of later versions that have replaced a late version.
+        path_age_ns: see Subscribed.
     """
 
     subscription: SubscriptionId
@@ -33,15 +36,21 @@ class Subscription:
     number: int
     version: Version
     repetitions: int = 0
+    path_age_ns: int = 0
 
 
 class LocalSubscriptions:
     """The subscriptions of all clients of this broker.
 
-    A neighbour that forwarded a version and then lost all sessions is awaited until `purge_ns` is
-    over, and brokers behind may lack the version although they have other paths. So a version that
-    took `purge_ns` or longer proves nothing, and a later version is stated instead, up to
-    `REPETITIONS` times: where every answer takes so long, no subscription would start otherwise.
+    An incomplete version proves nothing, because brokers behind a neighbour that restarted or was
+    not awaited any more may lack it although they have other paths. A later version is stated
+    instead, as often as that happens.
+
+    A complete version that took `purge_ns` or longer is late: brokers that have had a path for
+    longer than `purge_ns`, and not for as long as that took, may lack it. A later version is
+    stated instead, up to `REPETITIONS` times. Where messages take so long that none is in time, no
+    version can be, so the subscription then starts with a late one, and the client is notified of
+    the age of the paths that count.
 
     Args:
         purge_ns: the time without a session after which a neighbour is not awaited any more.
@@ -82,8 +91,11 @@ class LocalSubscriptions:
     def tell(self, route: Subscription) -> None:
         """See Forwarding."""
         started = self._propagation.is_everywhere(route.version)
-        state = Subscribed(route.number, "started" if started else "pending")
-        self._machine.send(route.client, state)
+        if started:
+            answer = Subscribed(route.number, "started", path_age_ns=route.path_age_ns)
+        else:
+            answer = Subscribed(route.number, "pending")
+        self._machine.send(route.client, answer)
 
     def forget(self, subscriptions: list[SubscriptionId], origin: ClientId) -> None:
         """See Forwarding."""
@@ -96,16 +108,25 @@ class LocalSubscriptions:
         """See Forwarding."""
         self._forwarding.publish(run, origin)
 
-    def _on_reached(self, version: Version, taken_ns: Instant) -> None:
+    def _on_reached(self, version: Version, taken_ns: Instant, is_complete: bool) -> None:
         reached = [route for route in self._known.values() if route.version == version]
         is_late = taken_ns >= self._purge_ns
-        again = [route for route in reached if is_late and route.repetitions < REPETITIONS]
+        may_wait = [route for route in reached if is_late and route.repetitions < REPETITIONS]
+        again = may_wait if is_complete else reached
         for route in reached:
-            if route not in again and self._reaches(route.client):
-                self.tell(route)
+            if route not in again:
+                self._start(route, taken_ns if is_late else 0)
         if again:
             coming = self._propagation.next_version()
             for route in again:
                 route.version = coming
-                route.repetitions += 1
+                route.repetitions += is_complete
             self._propagation.change_own((), ())
+
+    def _start(self, route: Subscription, path_age_ns: Instant) -> None:
+        route.path_age_ns = path_age_ns
+        if path_age_ns:
+            about = {"client": route.client, "number": route.number}
+            self._machine.record(LATE, **about, path_age_ns=path_age_ns)
+        if self._reaches(route.client):
+            self.tell(route)

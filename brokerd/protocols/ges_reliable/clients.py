@@ -361,7 +361,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         super()._resume(client, message)
         roaming = _roaming(client)
         roaming.generation = message.incarnation
-        roaming.brought = {number: dict(seen) for number, seen in message.resume}
+        roaming.brought = {number: dict(seen) for number, seen in message.resume if seen}
         if client.source is not None:
             self._puts.come(client.source, message.next_sequence - 1)
 

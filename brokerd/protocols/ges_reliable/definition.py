@@ -42,7 +42,7 @@ def _excess(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
     return excess_of_routes(topology, parameters, lost)
 
 
-def _keeps_loss(topology: Topology, broker: BrokerNumber) -> str:
+def _keeps_loss(topology: Topology, parameters: Any, broker: BrokerNumber) -> str:
     """See ProtocolDefinition: only storages keep state for others."""
     if any(broker == storage for storage, _ in hierarchy_of(topology).all_storages):
         return (

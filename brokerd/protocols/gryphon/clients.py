@@ -110,10 +110,14 @@ class Clients(OwnSubscriptions[Delivered]):
     def _begun_after(
         self, client: OwnClient, subscription: OwnSubscription
     ) -> Mapping[StreamId, int]:
-        if self._own_filter is not None:
-            return subscription.begins_after
+        """See OwnSubscriptions: no filter decides where streams of own pubends begin."""
         had = client.forgotten.get(subscription.number, {})
-        return {stream: max(last + 1, self._position(stream)) for stream, last in had.items()}
+        begun = {
+            stream: max(last + 1, self._position(stream))
+            for stream, last in had.items()
+            if self._own_filter is None or stream.broker == self._broker
+        }
+        return {**subscription.begins_after, **begun}
 
     def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
         """Return, in total order, the positions of all streams from which a client continues.

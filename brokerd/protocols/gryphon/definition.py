@@ -28,7 +28,7 @@ GRYPHON = ProtocolDefinition(
         "The publisher's broker logs every publication and keeps it until all are done with it. "
         "Whoever lacks some of a stream asks for it, and whoever knows it on the way answers."
     ),
-    keeps_loss=lambda topology, broker: "",
+    keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.gryphon.core",
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,

@@ -328,9 +328,10 @@ def _in_parts(predicates: Sequence[Named]) -> Iterator[tuple[tuple[Named, ...], 
     part: list[Named] = []
     tests = 0
     for each in predicates:
-        tests += sum(map(len, each.predicate.any_of))
-        if part and tests > _TESTS_PER_MESSAGE:
+        own = sum(map(len, each.predicate.any_of))
+        if part and tests + own > _TESTS_PER_MESSAGE:
             yield tuple(part), False
             part, tests = [], 0
         part.append(each)
+        tests += own
     yield tuple(part), True

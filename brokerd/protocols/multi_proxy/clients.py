@@ -35,6 +35,7 @@ class Clients(OwnSubscriptions[Handed]):
     """See ClientService."""
 
     keeps_subscriptions = True
+    unseen_first = 1
 
     def __init__(
         self,

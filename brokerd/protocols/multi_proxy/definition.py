@@ -53,12 +53,17 @@ def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) ->
         )
 
 
-def _keeps_loss(topology: Topology, broker: BrokerNumber) -> str:
-    """See ProtocolDefinition: a proxy and an edge store only their clients' rows."""
+def _keeps_loss(topology: Topology, parameters: MultiProxyParameters, broker: BrokerNumber) -> str:
+    """See ProtocolDefinition: a proxy and an edge store their clients' rows, and chosen servers."""
     overlay = topology.overlay(KIND)
     assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
-    if broker not in overlay.servers:
+    if broker not in overlay.servers and parameters.ownership != CAUSAL:
         return ""
+    if broker not in overlay.servers:
+        return (
+            f'with ownership = "{CAUSAL}" it lost at which server it stores each topic, so a '
+            "publication that is sent again may be stored at two servers"
+        )
     return (
         "it is a server: it lost which publications it has stored, so a home that sends one again "
         "gets it stored twice, and up to which position each home has fetched"

@@ -429,6 +429,18 @@ class TopicLog:
         self._disk.commit((*rows, *lost), chop)
 
 
+def read_placed(broker: BrokerNumber, record: Buffer) -> list[PublicationRun]:
+    """Return the run of a server's record at its positions; none if another server assigned them.
+
+    Args:
+        broker: the server.
+    """
+    number, first = _HEAD.unpack_from(record)
+    if number & _CARRIED:
+        return []
+    return [_placed(Part(broker, number), first, unpack_run(record, _HEAD.size))]
+
+
 def _placed(part: Part, first: int, run: PublicationRun) -> PublicationRun:
     """Return a publisher's run as a run of a topic, with consecutive positions."""
     return PublicationRun(

@@ -55,6 +55,7 @@ class ForwardingCore(EventMachine):
         self._parameters = parameters
         self._sessions: dict[BrokerNumber, int] = {}
         self._closing: dict[BrokerNumber, int] = {}
+        self._incarnations: dict[BrokerNumber, int] = {}
         self._waited_ns: dict[BrokerNumber, int] = {}
         self._ignored = 0
         self._deadlines: DeadlineQueue[tuple[str, Peer]] = DeadlineQueue()
@@ -172,6 +173,10 @@ class ForwardingCore(EventMachine):
         """Return whether a neighbour has a session, or a client is connected."""
         return peer in self._sessions if isinstance(peer, int) else self._clients.is_connected(peer)
 
+    def incarnation_of(self, peer: BrokerNumber) -> int:
+        """Return the incarnation of a neighbour at its last session."""
+        return self._incarnations[peer]
+
     # ------------------------------------------------------------ events
 
     def _on_started(self, event: Started) -> None:
@@ -191,6 +196,7 @@ class ForwardingCore(EventMachine):
             return
         assert peer not in self._sessions, f"second session with {peer}"
         self._sessions[peer] = event.session
+        self._incarnations[peer] = event.incarnation
         self._deadlines.cancel((RETRY, peer))
         self._waited_ns.pop(peer, None)
         self.neighbour_came(peer)

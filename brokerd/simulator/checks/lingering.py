@@ -37,6 +37,9 @@ class LingerChecker:
         subscriptions: the table with a row of each subscription, "CLIENT/NUMBER".
         publishers: the table of publishers, with rows that end with disconnected publishers; empty
             without such a table.
+
+    Attributes:
+        left: the subscriptions that the last step ended of clients at other brokers.
     """
 
     def __init__(
@@ -55,12 +58,14 @@ class LingerChecker:
         self._started: dict[BrokerNumber, Instant] = {}
         self._since: dict[tuple[BrokerNumber, ClientId], Instant] = {}
         self._asked: dict[tuple[BrokerNumber, ClientId], dict[int, None]] = {}
+        self.left: list[tuple[ClientId, int]] = []
 
     def step(
         self, broker: BrokerView, event: Event, effects: Sequence[Effect]
     ) -> Sequence[tuple[ClientId, int]]:
         """Return the subscriptions that a broker has ended in a step."""
         number, now_ns = broker.number, self._schedule.now_ns
+        self.left = []
         if type(event) is MessageReceived:
             if type(event.message) is Subscribe:
                 asked = self._asked.setdefault((number, str(event.peer)), {})
@@ -87,7 +92,8 @@ class LingerChecker:
                     client, _, number = change.key.rpartition("/")
                     self._check(broker, client, int(number))
                     if self._oracle.homes.get(client) != broker.number:
-                        continue  # its client has attached to another broker
+                        self.left.append((client, int(number)))
+                        continue
                     self._oracle.given_up(client, int(number))
                     given_up.append((client, int(number)))
                 elif self._publishers and change.table == self._publishers:

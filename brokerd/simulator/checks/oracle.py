@@ -10,9 +10,9 @@ latest with the first publication after the start of the subscription or, for a 
 partition at the start, after the opening of its gate. A gate never closes again.
 
 A client that is disconnected for longer than its broker waits (`client_linger`) loses the
-publications in between. A subscriber's streams restart when the client is notified of a start
-again. A subscription that started meanwhile may have missed earlier publications of a publisher
-that returns.
+publications in between, and the protocol may announce them as a gap. A subscriber's streams restart
+when the client is notified of a start again. A subscription that started meanwhile may have missed
+earlier publications of a publisher that returns.
 
 A client without memory repeats its requests under the same numbers, and its streams resume at the
 old positions. Some old deliveries may repeat, and nothing is missing behind them. As a publisher
@@ -26,16 +26,19 @@ total order any two subscribers receive their common publications in the same or
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from brokerd.model.client_messages import Notice
-from brokerd.model.identity import BrokerNumber, ClientId, SourceId
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.model.publication import Buffer
 from brokerd.protocols.definition import Order, Promises
 from brokerd.simulator.checks.total_order import TotalOrder
 from brokerd.simulator.world.streams import Publisher, Stream, Subscription
+
+OriginsOf = Callable[[StreamId, int, int], Iterable[tuple[SourceId, int]] | None]
+"""Returns the publications of a stream from the first to the last position; None if unknown."""
 
 
 class InvariantViolated(Exception):
@@ -73,6 +76,7 @@ class Oracle:
         homes: access broker by client.
         accepts_losses: the operator has accepted a loss of state, so gaps with this reason are
             permitted.
+        origins_of: returns the publications at positions of a stream that no publisher has.
         logged: an acknowledgement means only that the publication is on disk.
         violations: number of violations by rule.
         first_violations: the first few violations of each rule, in words.
@@ -108,6 +112,7 @@ class Oracle:
         self.homes: dict[ClientId, BrokerNumber] = {}
         self.logged = False
         self.accepts_losses = False
+        self.origins_of: OriginsOf = lambda stream, first, last: None
         self.owed = 0
         self.violations: dict[str, int] = {}
         self.first_violations: list[str] = []
@@ -152,7 +157,8 @@ class Oracle:
             if name == client:
                 self.unsubscribed(name, number)
                 before = subscription.before  # without a start since the last loss
-                if before is None and subscription.started and not subscription.given_up:
+                is_kept = subscription.started and not subscription.given_up
+                if before is None and is_kept and not subscription.lost:
                     before = subscription
                 if before is not None:
                     self._before[name, number] = before
@@ -234,6 +240,8 @@ class Oracle:
     def started(self, client: ClientId, number: int) -> None:
         """Record that a client was notified of the start of a subscription."""
         subscription = self._subscriptions.get((client, number))
+        if subscription is not None and subscription.lost:
+            self._restart_lost(subscription)
         if subscription is None or (subscription.started and not subscription.given_up):
             return
         subscription.started = True
@@ -241,12 +249,35 @@ class Oracle:
             stream = self._stream(subscription, publisher)
             if subscription.given_up:
                 stream.begin_anew()
+                stream.absent = len(publisher.contents)
             stream.asked = len(publisher.contents)
             if stream.fence is None and not self._is_closed(subscription, publisher):
                 self._open(stream, publisher)
             if subscription.before is not None:
                 self._resume(subscription.before, stream, publisher)
         subscription.given_up, subscription.before = False, None
+
+    def state_lost(self, broker: BrokerNumber) -> None:
+        """Record that a broker lost state, and that its operator accepted the loss.
+
+        The broker may have lost subscriptions of its clients. Then neither it nor other brokers
+        wait for these clients, until the clients have requested the subscriptions again. All
+        publications remain owed, or must be in an announced gap. Only a client without memory then
+        has a new subscription, since neither end has a position.
+        """
+        self.accepts_losses = True
+        for subscription in self._subscriptions.values():
+            if self.homes[subscription.client] == broker:
+                subscription.lost, subscription.before = True, None
+        for key in [key for key in self._before if self.homes[key[0]] == broker]:
+            del self._before[key]
+
+    def _restart_lost(self, subscription: Subscription) -> None:
+        """Wait for a subscription again: a gap may still announce earlier publications."""
+        subscription.lost = False
+        for publisher in self._publishers.values():
+            stream = self._stream(subscription, publisher)
+            stream.lost_until = len(publisher.contents)
 
     def _resume(self, before: Subscription, stream: Stream, publisher: Publisher) -> None:
         """Resume the stream of a client without memory behind its old position.
@@ -271,6 +302,17 @@ class Oracle:
         if subscription is not None:
             subscription.given_up, subscription.before = True, None
         self._before.pop((client, number), None)
+
+    def released_by_absence(self, client: ClientId, number: int) -> None:
+        """Record that all publications so far may be lost to a subscription at another broker.
+
+        The broker that the client has left ended the subscription, because the client was away for
+        too long, before the new broker had the publications retained.
+        """
+        subscription = self._subscriptions.get((client, number))
+        if subscription is not None:
+            for publisher in self._publishers.values():
+                self._stream(subscription, publisher).absent = len(publisher.contents)
 
     def publisher_given_up(self, client: ClientId) -> None:
         """Record that a broker, after a crash, no longer waits for a publisher."""
@@ -312,7 +354,9 @@ class Oracle:
             return  # ended at its client, not on this disk
         if subscription.started and not subscription.given_up:
             again = closed - subscription.closed
-            if again:
+            if again and subscription.lost:
+                self._close_lost(subscription, again)
+            elif again:
                 self._break("gate closed", f"{client}/{number} does not hear {sorted(again)}")
             subscription.closed = closed
             for publisher in self._publishers.values():
@@ -320,6 +364,12 @@ class Oracle:
                 if stream.fence is None and not self._is_closed(subscription, publisher):
                     self._open(stream, publisher)
         subscription.closed = closed
+
+    def _close_lost(self, subscription: Subscription, closed: frozenset[BrokerNumber]) -> None:
+        """Restart the streams of a lost subscription behind gates that are closed again."""
+        for publisher in self._publishers.values():
+            if self.homes.get(publisher.client, -1) in closed:
+                self._stream(subscription, publisher).begin_anew()
 
     def closed_by_subscription(self) -> list[frozenset[BrokerNumber]]:
         """Return the source brokers behind closed gates, by subscription."""
@@ -445,14 +495,23 @@ class Oracle:
             return
         is_lost_state = reason == STATE_LOST and self.accepts_losses
         if is_lost_state and publisher is None:
-            return  # of a stream: the number and sources of its publications were lost
+            origins = self.origins_of(source, first, last)
+            if origins is None:
+                self._excuse_stream(subscription, source.broker)
+                return
+            for origin, sequence in origins:
+                # A restarted subscription may have some of them from before.
+                if not self._had(subscription, origin, sequence):
+                    self.gap(client, number, origin, sequence, sequence, reason)
+            return
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
-        is_promised = is_lost_state or reason in self.promises.gaps
+        stream = self._stream(subscription, publisher)
+        is_absence = reason in self.promises.absence_gaps and last <= stream.absent
+        is_promised = is_lost_state or is_absence or reason in self.promises.gaps
         if not is_promised:
             self._break("gap unpromised", what)
-        stream = self._stream(subscription, publisher)
         for sequence in range(first, last + 1):
             if sequence not in stream.ranks:
                 continue  # whole stretches are named, also publications that do not match
@@ -464,10 +523,23 @@ class Oracle:
                 is_owed = stream.fence is not None and sequence > stream.fence
                 # What is in a gap of an accepted loss may be of any age.
                 is_young = reason in self.promises.gaps and not self._is_old(publisher, sequence)
-                if is_owed and is_young:
+                if is_owed and is_young and not is_absence:
                     self._break("gap early", f"{what}, and {sequence} is not that old")
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
+
+    def _had(self, subscription: Subscription, source: SourceId, sequence: int) -> bool:
+        publisher = self._by_source.get(source)
+        return publisher is not None and sequence in self._stream(subscription, publisher).got
+
+    def _excuse_stream(self, subscription: Subscription, broker: BrokerNumber) -> None:
+        """Excuse all publications so far of a broker: a gap of a stream names no source."""
+        for publisher in self._publishers.values():
+            if self.homes.get(publisher.client) == broker:
+                stream = self._stream(subscription, publisher)
+                lost = {n for n in stream.matching if n > stream.last} - stream.excused
+                stream.excused |= lost
+                self.in_gaps[STATE_LOST] = self.in_gaps.get(STATE_LOST, 0) + len(lost)
 
     def _is_old(self, publisher: Publisher, sequence: int) -> bool:
         """Return True if a publication may be in a gap that is announced now."""
@@ -689,6 +761,8 @@ class Oracle:
         if not subscription.started or subscription.draining or subscription.given_up:
             return True
         stream = self._stream(subscription, publisher)
+        if subscription.lost or sequence <= stream.lost_until:
+            return True
         rank = stream.ranks.get(sequence)
         if rank is None:
             return True

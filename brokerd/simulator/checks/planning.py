@@ -28,12 +28,14 @@ class ProtocolPlanning:
         kept: parameters that determine the meaning of a plan, so that shrinking keeps them.
         rare: values that some seeds set in place of the usual values, by parameter.
         fixed: parameters that no seed draws, with the reason.
+        draws_restored: some plans restore a broker from an older copy of its disk.
     """
 
     profiles: ClassVar[Mapping[str, frozenset[str]]] = {}
     kept: ClassVar[tuple[str, ...]] = ("client_linger_ns",)
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = CLIENT_LIMITS
     fixed: ClassVar[Mapping[str, str]] = {}
+    draws_restored: ClassVar[bool] = False
 
     def __init__(self, definition: ProtocolDefinition) -> None:
         self._definition = definition
@@ -69,8 +71,7 @@ class ProtocolPlanning:
             ConfigError: a value is invalid.
         """
         known = {key: values[key] for key in self._names if key in values}
-        if "delta" in self._names:
-            known["delta"] = delta
+        known.update(dict.fromkeys(self._definition.topology_parameters, delta))
         return self._definition.parameters.from_mapping(known, "core")
 
     def plain(self, parameters: Any, delta: int) -> Any:
@@ -131,6 +132,10 @@ class ProtocolPlanning:
 
         A protocol that needs all brokers back returns none.
         """
+        return ()
+
+    def slowed(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
+        """Return the brokers that are slow for a long time in a plan, over all their links."""
         return ()
 
     def roles(self, random: Random, topology: Topology) -> Sequence[tuple[str, str]]:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from brokerd.errors import ConfigError
-from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import nearest
@@ -85,6 +85,15 @@ class ProtocolChecks:
         """Check an event that a core has handled; return the subscriptions that the core ended."""
         return ()
 
+    def origins_of(
+        self, stream: StreamId, first: int, last: int
+    ) -> Iterable[tuple[SourceId, int]] | None:
+        """Return the publications at positions of a stream that no publisher has.
+
+        None if positions name no publications: a lost range excuses all publications of its broker.
+        """
+        return None
+
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """Check a live broker's state."""
 
@@ -137,6 +146,9 @@ class SimulatedProtocol:
         positions: durable rows with positions.
         recounts: counters, each with the state that it counts.
         make_planning: returns the settings of parameters by seeds.
+        counters: statistics of brokers that reports of seeds add up.
+        timed_counters: further statistics, which only seeds on a clock add up.
+        tallied: counters of reports that the ledger adds up.
         make_wording: returns the words of scenarios for messages of brokers.
     """
 
@@ -152,8 +164,15 @@ class SimulatedProtocol:
     limits: tuple[Limit, ...] = ()
     positions: tuple[Position, ...] = ()
     recounts: tuple[Recount, ...] = ()
+    counters: tuple[str, ...] = ()
+    timed_counters: tuple[str, ...] = ()
+    tallied: tuple[str, ...] = ()
     make_wording: Callable[[NamedWorld], Wording] = Wording
     make_planning: Callable[[ProtocolDefinition], ProtocolPlanning] = ProtocolPlanning
+
+
+COMMON_COUNTERS: Final = ("duplicates_received", "resent_publications", "messages_ignored")
+"""Statistics of brokers of several protocols that reports of seeds add up."""
 
 
 def simulated(protocol: str) -> SimulatedProtocol:

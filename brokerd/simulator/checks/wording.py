@@ -1,10 +1,13 @@
 """The words of scenarios for actions of brokers: one line for each message, with names.
 
 A source is named after its broker, a subscription after its access broker and its number there. The
-words for a protocol's own messages are in the protocol.
+words for a protocol's own messages are in the protocol; without them, a message is its name and its
+fields.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Protocol
 
 from brokerd.model.client_messages import (
@@ -109,7 +112,28 @@ class Wording:
                 return f"consumer {number} has committed, as of {request}"
             case Refused(request=request, reason=reason):
                 return f"refuses {request}: {reason}"
-        raise AssertionError(f"no words for {message}")
+        return self._plainly(message)
+
+    def _plainly(self, message: Any) -> str:
+        """Return the name of a message and its fields, for a message without words of its own."""
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(message).__name__).lower()
+        listed = [
+            f"{each.name} {self._value(getattr(message, each.name))}" for each in fields(message)
+        ]
+        return f"{name}: {', '.join(listed)}" if listed else name
+
+    def _value(self, value: Any) -> str:
+        """Return the value of a field in words."""
+        match value:
+            case SourceId():
+                return self.source(value)
+            case SubscriptionId():
+                return self.subscription(value)
+            case PublicationRun():
+                return self.run(value)
+            case tuple() if not hasattr(value, "_fields"):
+                return " ".join(map(self._value, value)) or "none"
+        return str(value)
 
     def is_detail(self, effect: Effect) -> bool:
         """Return True if an effect is omitted unless a scenario requests all details."""

@@ -23,7 +23,12 @@ from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import DEFAULT, definition_of
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
-from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
+from brokerd.simulator.checks.protocol_checks import (
+    COMMON_COUNTERS,
+    planning_of,
+    simulated,
+    with_bugs,
+)
 from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.search.plan import set_parameters
 from brokerd.simulator.search.planning.draw import is_simple
@@ -40,13 +45,6 @@ PURE_EVERY = 16
 """Period of the seeds that repeat one broker's events on a fresh core."""
 
 _NEVER_NS = 10**18
-_SUMMED = (
-    "duplicates_received",
-    "resent_publications",
-    "messages_ignored",
-    "publications_withheld",
-    "notifiers_sent",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,8 +387,9 @@ class _Run:
             "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
             **cluster.network.counters,
         }
+        summed = (*COMMON_COUNTERS, *simulated(self.scene.protocol).counters)
         for name, value in cluster.statistics().items():
-            if name in _SUMMED:
+            if name in summed:
                 counters[name] = value
         for verb in (
             "unsubscribe",

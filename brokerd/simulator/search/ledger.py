@@ -7,8 +7,11 @@ replaced by a newer run.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator.checks.protocol_checks import simulated
 from brokerd.simulator.search.ablations import Caught
 from brokerd.simulator.search.canary import CanaryReport
 from brokerd.simulator.search.seed_report import SeedReport
@@ -16,7 +19,7 @@ from brokerd.simulator.search.seed_report import SeedReport
 SCHEMA = "pubsubctl/reliability/1"
 
 _MS_PER_HOUR = 3_600_000
-_COUNTED = (
+_OF_ALL_PROTOCOLS = (
     "simulated_ms",
     "broker_events",
     "published",
@@ -25,10 +28,15 @@ _COUNTED = (
     "at_risk",
     "seeds_with_links_broken_for_ever",
     "stalled_by_broken_links",
-    "seeds_telling_duplicates_both_ways",
-    "dedupe_disagreements",
 )
 _FAULT = "fault_"
+
+
+@cache
+def _counted() -> tuple[str, ...]:
+    """Return the counters of reports that the ledger adds up, in the order of its entries."""
+    own = [name for protocol in DEFINITIONS for name in simulated(protocol).tallied]
+    return (*_OF_ALL_PROTOCOLS, *own)
 
 
 class LedgerError(Exception):
@@ -103,7 +111,7 @@ def with_runs(
             **identity,
             "seeds": [],
             "runs": 0,
-            **dict.fromkeys(_COUNTED, 0),
+            **dict.fromkeys(_counted(), 0),
             "faults": {},
             "violations": [],
             "canaries": [],
@@ -161,7 +169,7 @@ def in_one_line(counted: Mapping[str, int]) -> str:
 def _add_reports(entry: dict[str, Any], reports: Sequence[SeedReport]) -> None:
     known = {seed for first, last in entry["seeds"] for seed in range(first, last + 1)}
     new = [report for report in reports if report.seed not in known]
-    for name in _COUNTED:
+    for name in _counted():
         entry[name] = entry.get(name, 0) + sum(report.counters.get(name, 0) for report in new)
     faults = dict(entry["faults"])
     for report in new:
@@ -200,7 +208,7 @@ def _total(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for kind, count in entry["faults"].items():
             faults[kind] = faults.get(kind, 0) + count
     canaries = [canary for entry in sound for canary in entry["canaries"]]
-    counted = {name: sum(entry.get(name, 0) for entry in sound) for name in _COUNTED}
+    counted = {name: sum(entry.get(name, 0) for entry in sound) for name in _counted()}
     return {
         "runs": sum(entry["runs"] for entry in sound),
         "simulated_hours": round(counted.pop("simulated_ms") / _MS_PER_HOUR, 3),

@@ -26,8 +26,8 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     at 0.4 depart n1                     the broker departs; no effect with clients
     at 0.3 fault kill b2 then 0.41       the further stages, if before healing
     at 0.3 fault restored b2 copy then 0.5 0.6
-                                         the present disk is restored (`empty`: an empty disk), and
-                                         the operator accepts the loss; no seed draws this fault
+                                         the present disk is restored (`empty`: an empty disk); a
+                                         proved loss is accepted, or refused if it must be
     at 17 take b1>b2                     an adversary's choice
     heal 4.5
     broken cut_one_way b1 b2             from healing on
@@ -207,6 +207,11 @@ Move = (
     | Failing
     | Taking
 )
+_SET_ELSEWHERE = {
+    "session",
+    *(name for each in DEFINITIONS.values() for name in each.topology_parameters),
+}
+"""Fields of parameters that other lines of a plan set."""
 _VERBS = (
     "publish",
     "subscribe",
@@ -356,7 +361,9 @@ def set_parameters(
             topologies that set the value.
     """
     planning, definition = planning_of(protocol), definition_of(protocol)
-    known = [item.name for item in fields(parameters) if item.name != "delta"]
+    known = [
+        item.name for item in fields(parameters) if item.name not in definition.topology_parameters
+    ]
     for setting in settings:
         name, equals, text = setting.partition("=")
         name, text = name.strip(), text.strip()
@@ -581,7 +588,7 @@ class _Reader:
         known = {item.name: item.type for item in fields(kind)}
         for word in words:
             name, _, value = word.partition("=")
-            if name not in known or name in ("session", "delta"):
+            if name not in known or name in _SET_ELSEWHERE:
                 raise PlanError(f"unknown parameter {name!r}{nearest(name, sorted(known))}")
             self.settings.setdefault(section, {})[name] = (
                 value
@@ -725,7 +732,7 @@ def _write_settings(section: str, values: Any, defaults: Any) -> Iterator[str]:
     differing = [
         f"{item.name}={getattr(values, item.name)}"
         for item in fields(values)
-        if item.name not in ("session", "delta")
+        if item.name not in _SET_ELSEWHERE
         and getattr(values, item.name) != getattr(defaults, item.name)
     ]
     if differing:

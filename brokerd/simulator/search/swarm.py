@@ -17,6 +17,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NoReturn
 
+from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import Scalar
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.growth import Alive, check_growth
@@ -25,7 +26,12 @@ from brokerd.simulator.checks.limits import with_limits
 from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
+from brokerd.simulator.checks.protocol_checks import (
+    COMMON_COUNTERS,
+    planning_of,
+    simulated,
+    with_bugs,
+)
 from brokerd.simulator.checks.timeliness import bounds_of
 from brokerd.simulator.search.campaign import setting
 from brokerd.simulator.search.plan import (
@@ -66,22 +72,6 @@ ENDLESS = 100_000
 
 FIRES = 0.02
 """Share of the steps in which an adversary fires a timer although other events are possible."""
-
-_SUMMED = (
-    "duplicates_received",
-    "resent_publications",
-    "messages_ignored",
-    "publications_withheld",
-    "notifiers_sent",
-    "dedupe_disagreements",
-    "legitimacy_held",
-    "legitimacy_violating",
-    "legitimacy_violated",
-    "tags_missing",
-    "tags_extra",
-    "relayed_sessions_established",
-    "messages_relayed",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -646,6 +636,9 @@ class PlanRun:
             "clients_reattached": self._mobility.reattached,
             "roles_changed": self._roles,
             "brokers_ended": self._faults.restarted,
+            "losses_accepted": cluster.losses_accepted,
+            "losses_refused": cluster.losses_refused,
+            "in_gaps_of_lost_state": cluster.oracle.in_gaps.get(STATE_LOST, 0),
             "brokers_joined": self._mobility.joined,
             "brokers_departed": self._mobility.departed,
             "brokers_decommissioned": len(cluster.gone) - self._faults.lost,
@@ -655,8 +648,10 @@ class PlanRun:
             "encoded_seeds": int(self._plan.network.encode),
             **cluster.network.counters,
         }
+        own = simulated(self._plan.protocol)
+        summed = (*COMMON_COUNTERS, *own.counters, *own.timed_counters)
         for name, value in cluster.statistics().items():
-            if name in _SUMMED:
+            if name in summed:
                 counters[name] = value + self._faults.at_crash.get(name, 0)
         for kind, count in self._faults.landed.items():
             counters[f"fault_{kind}"] = count

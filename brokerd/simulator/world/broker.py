@@ -39,6 +39,7 @@ from brokerd.protocols.interface import (
     TopologyShrunk,
     Truncate,
 )
+from brokerd.sessions.messages import StateMark
 from brokerd.simulator.world.clock import PATIENCE_NS, Schedule
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Endpoint, Network, OldMessage, SessionEnd
@@ -151,6 +152,7 @@ class SimulatedBroker(Endpoint):
         assert not self.alive, f"{self.name} runs already"
         self.alive, self.has_ended = True, False
         self.incarnation += 1
+        self.disk.begin(self.incarnation)
         self._sessions = 0
         self.core = self._make_core(self.number)
         self._wrapper = self.core if isinstance(self.core, CoreWrapper) else None
@@ -171,8 +173,21 @@ class SimulatedBroker(Endpoint):
     def accept_loss(self) -> None:
         """Start on a disk that lost durable state, as accepted by the operator."""
         self.incarnation += STEP
-        self.lineage = ACCEPTED + self.incarnation
+        self.lineage = self.disk.ledger.lineage = ACCEPTED + self.incarnation
+        self._wall_clocks.set_right(self.number)
         self.start()
+
+    def witnessed(self) -> StateMark | None:
+        """Return the mark of durable state that neighbours have; None without a neighbour.
+
+        Marks are sent with heartbeats, so a mark passes wherever a session is alive.
+        """
+        ends = [end for peer, end in self.ends.items() if isinstance(peer, int)]
+        is_sent = any(
+            end.other.up and not end.other.deaf and self._network.is_open(self.key, end.peer)
+            for end in ends
+        )
+        return self.disk.ledger.mark() if is_sent else None
 
     def kill(self, kept: int | None = None) -> None:
         """Lose all volatile state at once; for `kept` see `SimulatedDisk.crash`."""

@@ -134,6 +134,7 @@ class SimulatedClient(Endpoint):
         refused: requests that the broker refused for good.
         asking_again: number of subscriptions that were refused temporarily.
         ended: subscriptions that the broker has ended on request.
+        path_ages_ns: `path_age_ns` of the report of each started subscription.
         detached: the broker keeps no state for this client any more.
         tokens: committed positions by subscription at several times; empty unless requested.
         take_after_ns: time that the application needs for a delivery.
@@ -178,6 +179,7 @@ class SimulatedClient(Endpoint):
         self.take_after_ns = 0
         self.asking_again = 0
         self.ended: dict[int, None] = {}
+        self.path_ages_ns: dict[int, int] = {}
         self.detached = False
         self._network = network
         self._random = random
@@ -295,9 +297,10 @@ class SimulatedClient(Endpoint):
                 if self._observer is not None:
                     for sequence in range(first, last + 1):
                         self._observer.acknowledged(self.name, sequence)
-            case SubscriptionAnswered(number, state):
+            case SubscriptionAnswered(number, state, path_age_ns):
                 if state == "started":
                     self.started_numbers[number] = None
+                    self.path_ages_ns[number] = path_age_ns
                     if self._observer is not None:
                         self._observer.started(self.name, number)
             case SubscriptionEnded(number):

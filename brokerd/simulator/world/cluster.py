@@ -44,6 +44,7 @@ from brokerd.protocols.registry import (
     make_protocol,
     parameters_on,
 )
+from brokerd.sessions.messages import StateMark
 from brokerd.simulator.checks.invariants import StepChecker, Watcher
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
 from brokerd.simulator.checks.protocol_checks import (
@@ -108,6 +109,7 @@ class SimulatedCluster:
         gone: brokers that were decommissioned, and their clients with them, or are lost.
         checker: judges single steps.
         redirected: number of clients that followed a redirect.
+        losses_accepted, losses_refused: number of proved losses of state, by the operator's answer.
     """
 
     def __init__(
@@ -178,6 +180,7 @@ class SimulatedCluster:
             make_position_checks(protocol),
             make_observer(protocol, self.graph),
         )
+        self.oracle.origins_of = self.checker.own.origins_of
         self._topologies: dict[BrokerNumber, Topology] = {}
         self._watched = watched
         self._predicates: dict[str, Predicate] = {}
@@ -185,6 +188,7 @@ class SimulatedCluster:
         self._asked: dict[ClientId, list[Predicate]] = {}
         self._forgot: dict[ClientId, int] = {}
         self.resumed = self.redirected = 0
+        self.losses_accepted = self.losses_refused = 0
         self.consumers: dict[ClientId, int] = {}
         self.redeliveries = Redeliveries()
         self.held: dict[ClientId, None] = {}
@@ -800,9 +804,52 @@ class BrokerHandle:
 
     def put_back(self, copy: tuple[Any, ...] | None) -> Self:
         """Replace the disk by an older copy, or by an empty disk, and accept the loss."""
-        self._cluster.oracle.accepts_losses = True
+        self._cluster.oracle.state_lost(self.broker.number)
         self.broker.disk.put_back(copy)
         return self._do("accept-loss", self.broker.accept_loss)
+
+    def restore(self, copy: tuple[Any, ...] | None, witnessed: StateMark | None) -> Self:
+        """Start on an older copy of the disk, or on an empty disk, as an operator does.
+
+        A loss that a neighbour's mark proves ends the broker with the event `state_lost`. The
+        operator then accepts the loss or, if the broker cannot announce the loss, puts the newest
+        disk back. A loss that no neighbour can prove is no subject of this fault: the newest disk
+        is put back.
+
+        Args:
+            witnessed: the newest mark that a neighbour has; None if no neighbour has one.
+
+        Raises:
+            InvariantViolated: the broker does not detect a loss that the mark proves, or detects a
+                loss that did not happen.
+        """
+        broker, disk = self.broker, self.broker.disk
+        if witnessed is None:
+            return self.start()
+        newest = disk.copy()
+        disk.put_back(copy)
+        disk.begin(broker.incarnation + 1)
+        present = disk.ledger.present
+        missing = max(witnessed.commits - present.commits, witnessed.groups - present.groups)
+        cause = disk.ledger.loss(witnessed)
+        if (missing > 0 or copy is None) != (cause is not None):
+            raise InvariantViolated(
+                "state lost",
+                f"{broker.name} starts on a disk without {missing} durable writes that its "
+                f"neighbours prove, and detects: {cause}",
+            )
+        if cause is None:
+            return self.start()
+        broker.recorded.append(("state_lost", {"cause": cause}))
+        self._cluster.note(f"{broker.name} refuses to serve: {cause}")
+        cluster, definition = self._cluster, definition_of(self._cluster.protocol)
+        if definition.keeps_loss(cluster.topology, cluster.parameters, broker.number):
+            self._cluster.losses_refused += 1
+            disk.put_back(newest)
+            return self.start()
+        self._cluster.losses_accepted += 1
+        self._cluster.oracle.state_lost(broker.number)
+        return self._do("accept-loss", broker.accept_loss)
 
     def restart(self) -> Self:
         """Kill and start, without a pause."""

@@ -16,6 +16,8 @@ from brokerd.protocols.interface import (
     Persisted,
     Read,
 )
+from brokerd.sessions.messages import START_BYTES
+from brokerd.sessions.state_marks import StateLedger, StateStart
 from brokerd.simulator.world.clock import Lane, Schedule
 from brokerd.simulator.world.logs import SimulatedLogs
 from brokerd.units import MILLISECOND_NS
@@ -36,6 +38,9 @@ class SimulatedDisk:
             that no time is drawn.
         logs: names of the logs.
         tell: receives events for the core.
+
+    Attributes:
+        ledger: record of starts and durable writes, as in a state folder.
     """
 
     def __init__(
@@ -63,6 +68,27 @@ class SimulatedDisk:
         self._log_effects: deque[tuple[int, LogEffect]] = deque()
         self._logs_changed = 0
         self.log_lane = Lane(schedule, self._log_lane_name)
+        self._folders = 0
+        self.ledger = self._make_ledger()
+
+    def begin(self, start: int, witnessed: int = 0) -> None:
+        """Record a start of the broker.
+
+        Args:
+            start: number of the start; no start of this broker has the same number.
+            witnessed: the highest incarnation of this folder that a neighbour has proved.
+        """
+        ledger = self.ledger
+        present = StateStart(
+            max(witnessed, *ledger.starts, 0) + 1,
+            start.to_bytes(START_BYTES),
+            ledger.commits,
+            ledger.groups,
+        )
+        starts = [*ledger.starts.values(), present]
+        self.ledger = StateLedger.of_starts(
+            ledger.key, ledger.lineage, starts, is_vouched=ledger.is_vouched
+        )
 
     def commit(self, changes: tuple[Change, ...], token: int | None) -> None:
         """Accept a transaction; with a token, report its durability."""
@@ -105,12 +131,13 @@ class SimulatedDisk:
 
     def copy(self) -> tuple[Any, ...]:
         """Return a copy of all durable rows and logs, for `put_back`."""
-        return deepcopy((self._tables, self._logs.contents()))
+        return deepcopy((self._tables, self._logs.contents(), self.ledger))
 
     def put_back(self, copy: tuple[Any, ...] | None) -> None:
         """Replace all durable data by an older copy, or by nothing; only after a crash."""
-        tables, logs = deepcopy(copy) if copy is not None else ({}, ())
-        self._tables = tables
+        if copy is None:
+            copy = ({}, (), self._make_ledger())
+        self._tables, logs, self.ledger = deepcopy(copy)
         self._logs.put_back(logs)
 
     def crash(self, kept: int | None = None) -> None:
@@ -121,7 +148,7 @@ class SimulatedDisk:
         """
         if self._log_effects:
             for _ in range(self._draw_kept(len(self._log_effects), kept)):
-                self._logs.write(self._log_effects.popleft()[1], LARGEST_PAGE)
+                self._write_log(self._log_effects.popleft()[1], LARGEST_PAGE)
             self._log_effects.clear()
         self._logs.crash()
         self.log_lane = Lane(self._schedule, self._log_lane_name)
@@ -137,6 +164,11 @@ class SimulatedDisk:
             table: {key: _as_stored(value) for key, value in rows.items()}
             for table, rows in self._tables.items()
         }
+
+    def _make_ledger(self) -> StateLedger:
+        """Return the ledger of a new folder, with a key of its own."""
+        self._folders += 1
+        return StateLedger(f"{self._broker} {self._folders}".encode(), 0, {})
 
     def _draw_delay(self, least_ns: int) -> int:
         return least_ns + int(self._random.random() * least_ns) if self._delay_ns else 0
@@ -160,11 +192,16 @@ class SimulatedDisk:
         while self._log_effects and self._log_effects[0][0] <= number:
             effect = self._log_effects.popleft()[1]
             page = self._random.randint(1, LARGEST_PAGE) if isinstance(effect, Read) else 0
-            event = self._logs.write(effect, page)
+            event = self._write_log(effect, page)
             if event is not None:
                 self._tell(event)
 
+    def _write_log(self, effect: LogEffect, page: int) -> Event | None:
+        self.ledger.groups += isinstance(effect, Append)
+        return self._logs.write(effect, page)
+
     def _apply(self, changes: tuple[Change, ...]) -> None:
+        self.ledger.commits += 1
         for change in changes:
             rows = self._tables.setdefault(change.table, {})
             if change.value is None:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber
+from brokerd.sessions.messages import StateMark
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS
@@ -41,8 +42,9 @@ LOST = "lost"
 """Brokers crash at the same moment, and never return."""
 
 RESTORED = "restored"
-"""A broker crashes and starts on an older copy of its disk, or an empty disk, with accepted
-loss."""
+"""A broker crashes and starts on an older copy of its disk, or on an empty disk. If neighbours
+prove a loss, the broker refuses to serve until the operator accepts the loss, or puts the newest
+disk back if the protocol cannot announce the loss."""
 
 COPY, EMPTY = "copy", "empty"
 """The kinds of restored disks."""
@@ -276,15 +278,20 @@ class Faults:
             return None
         do = self._cluster.broker(name)
         copies: list[tuple[Any, ...] | None] = []
+        marks: list[StateMark | None] = []
 
         def copy() -> None:
             copies.append(do.broker.disk.copy() if how == COPY else None)
 
+        def kill() -> None:
+            marks.append(do.broker.witnessed() if do.broker.alive else None)
+            fault.advance()
+
         def put_back() -> None:
             if not do.broker.alive:
-                do.put_back(copies[0])
+                do.restore(copies[0], marks[0])
 
-        return Fault(RESTORED, do.broker.number, [copy, fault.advance, put_back])
+        return Fault(RESTORED, do.broker.number, [copy, kill, put_back])
 
     def _move_away(self, lost: list[BrokerNumber]) -> None:
         """Attach the clients of lost brokers to other brokers, each to the next broker."""

@@ -46,8 +46,12 @@ class Stream:
         old_until: publications up to this number may be missing: the client had them before it lost
             its memory, or a publisher without a waiting broker sent them before the start. -1 while
             this publisher is away.
+        lost_until: publications up to this number need not have arrived when they are acknowledged:
+            a broker had lost the subscription.
         gaps: numbers in announced gaps.
         excused: the gaps that the protocol promises to announce.
+        absent: publications up to this number may be in a gap of any age: the client was away for
+            too long.
         committed: first and last numbers that the application has acknowledged.
     """
 
@@ -60,8 +64,10 @@ class Stream:
     asked: int = 0
     had: int = 0
     old_until: int = 0
+    lost_until: int = 0
     gaps: set[int] = field(default_factory=set)
     excused: set[int] = field(default_factory=set)
+    absent: int = 0
     committed: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -90,6 +96,7 @@ class Subscription:
             broker.
         given_up: the client was away for too long, so its broker has ended the subscription; it
             restarts when the client is notified of a start again.
+        lost: the broker has lost state, and the client has not requested the subscription again.
         closed: source brokers behind a closed gate.
         before: the client's earlier subscription at its loss of memory.
         streams: streams by publisher.
@@ -103,6 +110,7 @@ class Subscription:
     started: bool = False
     draining: bool = False
     given_up: bool = False
+    lost: bool = False
     closed: frozenset[BrokerNumber] = frozenset()
     before: "Subscription | None" = None
     streams: dict[str, Stream] = field(default_factory=dict)

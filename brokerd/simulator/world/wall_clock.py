@@ -20,6 +20,15 @@ class WallClocks:
     def __init__(self, seed: object) -> None:
         self._random = Random(f"wall clocks {seed}")
         self._ahead_ns: dict[BrokerNumber, int] = {}
+        self._most_ns: dict[BrokerNumber, int] = {}
+
+    def set_right(self, broker: BrokerNumber) -> None:
+        """Set a clock ahead of every earlier time of it, and beyond the assigned ticks.
+
+        An operator who accepts a loss of state checks the clock: a broker whose clock is behind the
+        events that it lost would give their ticks to others.
+        """
+        self._ahead_ns[broker] = self._most_ns.get(broker, 0) + 2 * _LARGEST_STEP_NS
 
     def at_start(self, broker: BrokerNumber, now_ns: Instant) -> int:
         """Return the time of a broker's clock at the start of an incarnation, in nanoseconds."""
@@ -29,4 +38,5 @@ class WallClocks:
         elif self._random.random() < 0.5:
             ahead_ns += self._random.randint(-_LARGEST_STEP_NS, _LARGEST_STEP_NS)
         self._ahead_ns[broker] = ahead_ns
+        self._most_ns[broker] = max(ahead_ns, self._most_ns.get(broker, 0))
         return max(0, ahead_ns + now_ns)

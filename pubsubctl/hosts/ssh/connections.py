@@ -257,7 +257,7 @@ class SshConnections:
         if judgement.standing is Standing.UNKNOWN:
             return UnknownHostKey(
                 hop.name,
-                f"{shows}, which {file} does not know",
+                f"{shows}, which {file} does not have",
                 f"{trust} shows it and asks",
                 key.fingerprint,
             )
@@ -271,8 +271,8 @@ class SshConnections:
             )
         return ChangedHostKey(
             hop.name,
-            f"{shows}, but another one is known ({where}): the machine was set up anew, or "
-            "somebody answers in its place",
+            f"{shows}, but another one is known ({where}): the machine was reinstalled, or "
+            "another machine answers",
             f"if the change was meant, remove these lines and run {trust}",
             key.fingerprint,
             judgement.lines,
@@ -494,8 +494,9 @@ class SshConnections:
             raise ConnectionFailed(hop.name, reason) from None
         except NotLetIn as error:
             remedy = "name a key with `identity`, or ssh-add one"
-            if hop.identity:
-                remedy = f"is {hop.identity}.pub in authorized_keys there?"
+            if hop.identities:
+                public = " or ".join(f"{path}.pub" for path in hop.identities)
+                remedy = f"is {public} in authorized_keys there?"
             raise LoginRefused(hop.name, f"{_place(hop)}: {error}", remedy) from error
         except LineError as error:
             raise ConnectionFailed(hop.name, f"{_place(hop)}: {error}") from error

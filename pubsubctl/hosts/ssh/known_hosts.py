@@ -104,7 +104,7 @@ class KnownHosts:
         try:
             with path.open("rb") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & stat.S_IWOTH:
-                    raise UserError(f"{path}: everybody may write it; chmod 600 {path}")
+                    raise UserError(f"{path}: all users may write it; chmod 600 {path}")
                 content = file.read(LARGEST_FILE_BYTES + 1)
         except FileNotFoundError:
             return cls(path, ())

@@ -8,6 +8,7 @@ and no agent is forwarded. All calls block, and are meant for threads.
 import getpass
 import logging
 import os
+import shlex
 import socket
 import threading
 import time
@@ -297,20 +298,6 @@ def read_host_key(heard: Heard, key_types: Sequence[str], timeout_s: float) -> H
         transport.close()
 
 
-def own_settings(text: str) -> Callable[[str], Mapping[str, Any]]:
-    """Return host name → the settings of an OpenSSH client's configuration for that host.
-
-    `Match exec` runs a command on this machine, so only an explicit option enables this.
-
-    Raises:
-        LineError: the configuration cannot be parsed.
-    """
-    try:
-        return paramiko.SSHConfig.from_text(text).lookup
-    except (paramiko.ConfigParseError, ValueError) as error:
-        raise LineError(said(error)) from error
-
-
 def said(error: BaseException) -> str:
     """Return the meaning of a library's exception, in words."""
     if isinstance(error, BaseExceptionGroup):
@@ -357,10 +344,10 @@ class _KeysOnly:
 
     def __init__(self, hop: Hop) -> None:
         self._user = hop.user or getpass.getuser()
-        self._identity = Path(hop.identity).expanduser() if hop.identity else None
+        self._identities = [Path(path).expanduser() for path in hop.identities]
         origin = hop.origins.get("identity") if isinstance(hop, Host) else None
         place = f"{origin.file}:{origin.line}: " if origin is not None and origin.file else ""
-        self._said = f"{place}identity = {hop.identity!r} of {hop.name}"
+        self._place, self._name = place, hop.name
 
     def authenticate(self, transport: paramiko.Transport) -> list[str]:
         """Authenticate with the available keys; called by paramiko after the host key check."""
@@ -387,8 +374,8 @@ class _KeysOnly:
 
     def _keys(self, agent: paramiko.Agent) -> Iterator[tuple[str, paramiko.PKey]]:
         held = {bytes(key.asbytes()): key for key in agent.get_keys()}
-        if self._identity is not None:
-            yield self._named_key(self._identity, held)
+        if self._identities:
+            yield from self._named_keys(held)
             return
         for key in list(held.values())[:MOST_AGENT_KEYS]:
             yield f"ssh-agent: {_host_key(key).fingerprint}", key
@@ -400,10 +387,26 @@ class _KeysOnly:
                 except (TypeError, ValueError, OSError, paramiko.SSHException):
                     continue  # locked by a passphrase, or no key: needs ssh-agent
 
+    def _named_keys(
+        self, held: Mapping[bytes, paramiko.AgentKey]
+    ) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Yield the keys that the inventory names; without any usable key, raise all reasons."""
+        problems: list[str] = []
+        for path in self._identities:
+            try:
+                key = self._named_key(path, held)
+            except UserError as error:
+                problems += error.problems
+            else:
+                yield key
+        if len(problems) == len(self._identities):
+            raise UserError(*problems)
+
     def _named_key(
         self, path: Path, held: Mapping[bytes, paramiko.AgentKey]
     ) -> tuple[str, paramiko.PKey]:
         """Return the key that the inventory names; from ssh-agent if the file is locked."""
+        said = f"{self._place}identity = {str(path)!r} of {self._name}"
         try:
             return str(path), paramiko.PKey.from_path(path)
         except (TypeError, paramiko.PasswordRequiredException):
@@ -414,12 +417,13 @@ class _KeysOnly:
             if public in held:
                 return f"{path} in ssh-agent", held[public]
             raise UserError(
-                f"{self._said} is locked by a passphrase and not in ssh-agent; ssh-add {path}"
+                f"{said} is locked by a passphrase and not in ssh-agent; "
+                f"ssh-add {shlex.quote(str(path))}"
             ) from None
         except OSError as error:
-            raise UserError(f"{self._said}: {(error.strerror or str(error)).lower()}") from None
+            raise UserError(f"{said}: {(error.strerror or str(error)).lower()}") from None
         except (ValueError, paramiko.SSHException):
-            raise UserError(f"{self._said}: not a private key that can be used") from None
+            raise UserError(f"{said}: not a private key that can be used") from None
 
 
 class _Files(paramiko.SFTPClient):

@@ -166,7 +166,7 @@ class Download:
         if attributes.st_mode is None or not stat.S_ISREG(attributes.st_mode):
             raise HostError(f"{self._where}: not a regular file")
         if attributes.st_size is None or attributes.st_size < 0:
-            raise HostError(f"{self._where}: the host does not say how large it is")
+            raise HostError(f"{self._where}: the host does not report its size")
         return int(attributes.st_size)
 
 

@@ -5,9 +5,8 @@ alias, port, user, key, and route. ProxyCommand and `Match exec` run commands on
 nothing is read without --use-ssh-config. Host keys always come from the inventory's known_hosts.
 """
 
-import getpass
 import re
-import shlex
+import shutil
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -16,15 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from pubsubctl.errors import UserError
-from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.line import Hop, LineError, in_background, own_settings, said
+from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
+from pubsubctl.hosts.ssh.client_config import ClientConfig
+from pubsubctl.hosts.ssh.config_words import fill_tokens
+from pubsubctl.hosts.ssh.host_settings import SSH_PORT, ProxySetting
+from pubsubctl.hosts.ssh.line import Hop, LineError, in_background, said
+from pubsubctl.hosts.ssh.proxies import Target, read_hops
 from pubsubctl.inventory.inventory import Gateway, Inventory
 
 MOST_GATEWAYS: Final = 8
-
-_SSH_PORT = 22
-_PROXY_COMMAND = re.compile(r"^\s*ProxyCommand[\s=].*$", re.IGNORECASE | re.MULTILINE)
-_MARK = "\x01"  # in the place of %
 
 
 class UserConfig:
@@ -37,10 +36,12 @@ class UserConfig:
         """
         self._path = path
         try:
-            text = path.expanduser().read_text(encoding="utf-8")
-            # The tokens are filled in later, because the inventory may have a better port.
-            self._lookup = own_settings(_PROXY_COMMAND.sub(_without_tokens, text))
-        except (OSError, ValueError, LineError) as error:
+            with path.expanduser().open("rb") as file:
+                content = file.read(LARGEST_FILE_BYTES + 1)
+            if len(content) > LARGEST_FILE_BYTES:
+                raise UserError(f"{path}: larger than {LARGEST_FILE_BYTES >> 20} MiB")
+            self._config = ClientConfig(content.decode("utf-8"), path)
+        except (OSError, ValueError) as error:
             raise UserError(f"{path}: {said(error)}") from None
         self._gateways = dict(inventory.gateways)
         self._settled: dict[tuple[bool, str, tuple[str, ...]], Hop] = {}
@@ -71,58 +72,39 @@ class UserConfig:
     def _settle(self, hop: Hop, depth: int) -> Hop:
         if depth > MOST_GATEWAYS:
             raise UserError(f"{self._path}: more than {MOST_GATEWAYS} gateways to {hop.name}")
-        said = self._lookup(hop.address)
+        port = None if hop.port == SSH_PORT else hop.port
+        settings = self._config.settings(hop.address, hop.user, port, run_commands=True)
+        identities = hop.identities or settings.identities
         found = replace(
             hop,
-            address=said.get("hostname", hop.address),
-            port=int(said.get("port", _SSH_PORT)) if hop.port == _SSH_PORT else hop.port,
-            user=hop.user or said.get("user"),
-            identity=hop.identity or next(iter(said.get("identityfile", ())), None),
+            address=settings.hostname,
+            port=settings.port or SSH_PORT,
+            user=settings.user,
+            identity=next(iter(identities), None),
+            more_identities=identities[1:],
         )
-        if hop.jump:
+        proxy = settings.proxy
+        if hop.jump or proxy is None or proxy.text.lower() == "none":
             return found
-        way = said.get("proxyjump", "none")
-        if way != "none":
-            return replace(found, jump=self._way(way, depth))
-        command = said.get("proxycommand", "none")
-        if command != "none":
-            self._commands[_key(found)] = _filled_in(command, found, hop.address)
+        target = Target(hop.address, found.address, found.port, found.user or "")
+        if proxy.is_jump:
+            return replace(found, jump=self._way(proxy, target, depth))
+        self._commands[_key(found)] = fill_tokens(proxy.text, target.tokens(), proxy.where)
         return found
 
-    def _way(self, text: str, depth: int) -> tuple[str, ...]:
+    def _way(self, proxy: ProxySetting, target: Target, depth: int) -> tuple[str, ...]:
         """Return the gateways of a ProxyJump, outermost first, by generated names."""
         way: tuple[str, ...] = ()
-        for spec in text.split(","):
+        text = fill_tokens(proxy.text, target.tokens(), proxy.where)
+        for spec, hop in zip(text.split(","), read_hops(text, proxy.where), strict=True):
             name = f"{self._path}: {spec}"
-            gateway: Hop = self._settle(replace(self._gateway(name, spec), jump=way), depth + 1)
+            named = Gateway(name, hop.host, hop.port or SSH_PORT, hop.user or None, jump=way)
+            gateway: Hop = self._settle(named, depth + 1)
             assert isinstance(gateway, Gateway), gateway
             self._gateways[name] = gateway
             self._settled[_key(gateway)] = gateway
             way = (*gateway.jump, name)
         return way
-
-    def _gateway(self, name: str, spec: str) -> Gateway:
-        user, _, place = spec.strip().removeprefix("ssh://").rpartition("@")
-        address, port = place, ""
-        if place.startswith("["):
-            address, _, port = place[1:].partition("]")
-            port = port.removeprefix(":")
-        elif place.count(":") == 1:
-            address, _, port = place.partition(":")
-        if not address or (port and not port.isdigit()):
-            raise UserError(f"{self._path}: ProxyJump {shown(spec)}: expected [user@]host[:port]")
-        return Gateway(name, address, int(port or _SSH_PORT), user or None)
-
-
-def _without_tokens(line: "re.Match[str]") -> str:
-    return line[0].replace("%", _MARK)
-
-
-def _filled_in(command: str, hop: Hop, alias: str) -> str:
-    """Return a ProxyCommand with tokens replaced: host, port, user, and the requested name."""
-    values = {"h": hop.address, "p": str(hop.port), "n": alias, "%": "%"}
-    values["r"] = hop.user or getpass.getuser()
-    return re.sub(f"{_MARK}(.)", lambda found: values.get(found[1], f"%{found[1]}"), command)
 
 
 def through_command(command: str) -> socket.socket:
@@ -131,10 +113,13 @@ def through_command(command: str) -> socket.socket:
     Raises:
         LineError: there is no such command.
     """
+    program = command.split()[0]
+    if not re.search(r"[\"'$\\]", program) and shutil.which(program) is None:
+        raise LineError(f"ProxyCommand {shown(command)}: no such file or directory")
     ours, theirs = socket.socketpair()
     try:
         process = subprocess.Popen(
-            shlex.split(command),
+            ["/bin/sh", "-c", f"exec {command}"],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             start_new_session=True,

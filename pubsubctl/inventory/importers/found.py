@@ -1,35 +1,34 @@
 """The findings of an importer, and the equivalent inventory file."""
 
 import re
-import shlex
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final
+
+from pydantic import ValidationError
 
 from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import NAME
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
+from pubsubctl.hosts.ssh.config_words import below_home
 from pubsubctl.inventory.inventory import load_inventory
-from pubsubctl.inventory.inventory_schema import NO_JUMP, SCHEMA
+from pubsubctl.inventory.inventory_schema import (
+    NO_JUMP,
+    SCHEMA,
+    GatewayEntry,
+    Variables,
+    check_address,
+)
 
-_HOP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[0-9A-Fa-f:]+\]|[^:\[\]]+)(?::(\d{1,5}))?/?")
-
-# Host key options of a hop are ignored: the hop's key is always checked.
-_OF_HOST_KEYS = ("stricthostkeychecking", "userknownhostsfile", "loglevel")
+MOST_PROBLEMS: Final = 200
 
 # Variables that most hosts of a lab share, written once when all do.
 _COMMON = ("port", "user", "identity", "python", "jump")
-
-
-class Hop(NamedTuple):
-    """A machine on the route, in the notation of ProxyJump."""
-
-    user: str
-    host: str
-    port: int
+# Gateways without these values would take over those of the hosts.
+_INHERITED = ("user", "identity")
 
 
 @dataclass
@@ -43,6 +42,22 @@ class FoundHost:
     variables: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Unusable:
+    """An entry of another tool that cannot be taken over.
+
+    Attributes:
+        reason: begins with the file, and the line if there is one.
+    """
+
+    entry: str
+    reason: str
+
+    def __str__(self) -> str:
+        where, colon, rest = self.reason.partition(": ")
+        return f"{where}: {self.entry}: {rest}" if colon else f"{self.entry}: {self.reason}"
+
+
 @dataclass
 class Found:
     """The importable content of another tool's file.
@@ -50,16 +65,83 @@ class Found:
     Attributes:
         gateways: name → the gateway's entry.
         notes: skipped content, with reasons.
+        unusable: entries that cannot be taken over.
     """
 
     hosts: list[FoundHost] = field(default_factory=list)
     gateways: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unusable: list[Unusable] = field(default_factory=list)
 
     def note(self, text: str) -> None:
         """Add a note about skipped content, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def leave_out(self, entry: str, reasons: Iterable[str]) -> None:
+        """Record an entry that cannot be taken over."""
+        self.unusable += [Unusable(entry, reason) for reason in reasons]
+
+    def add_gateway(
+        self, wanted: str, entry: dict[str, Any], reserved: Iterable[str], where: str
+    ) -> str:
+        """Return the name of a gateway; equal names with different entries get a number.
+
+        Raises:
+            UserError: a value of the gateway is invalid.
+        """
+        name, number = wanted, 1
+        taken = set(reserved) - {wanted}
+        while name in taken or self.gateways.get(name, entry) != entry:
+            number += 1
+            name = f"{wanted[:28].rstrip('-')}-{number}"
+        if name not in self.gateways:
+            _check_gateway(entry, f"{where}: gateway {shown(wanted)}")
+            self.gateways[name] = entry
+        return name
+
+    def add_host(self, host: FoundHost, entry: str, where: str) -> None:
+        """Add a host, or record why the host cannot be taken over."""
+        try:
+            _check_host(host)
+        except UserError as error:
+            self.leave_out(entry, [f"{where}: {problem}" for problem in error.problems])
+        else:
+            self.hosts.append(host)
+
+
+def _check_host(host: FoundHost) -> None:
+    if host.connector != "ssh":
+        return
+    problems = _problems_of(Variables, _plain(host.variables))
+    try:
+        check_address(host.address)
+    except ValueError as error:
+        problems.append(f"address = {shown(host.address)}: {error}")
+    if problems:
+        raise UserError(*problems)
+
+
+def _check_gateway(entry: Mapping[str, Any], where: str) -> None:
+    problems = _problems_of(GatewayEntry, _plain(entry))
+    try:
+        check_address(entry["address"])
+    except ValueError as error:
+        problems.append(f"address = {shown(entry['address'])}: {error}")
+    if problems:
+        raise UserError(*(f"{where}: {problem}" for problem in problems))
+
+
+def _problems_of(model: Any, values: Mapping[str, Any]) -> list[str]:
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        return [
+            f"{detail['loc'][0]} = {shown(detail['input'])}: "
+            + str(detail["msg"]).removeprefix("Value error, ")
+            for detail in error.errors()
+        ]
+    return []
 
 
 def read_source(path: Path) -> str:
@@ -79,55 +161,6 @@ def read_source(path: Path) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 (byte {error.start})") from None
-
-
-def read_hops(text: str, source: Path) -> list[Hop]:
-    """Return the hops of a ProxyJump, outermost first; an empty list for "none".
-
-    Raises:
-        UserError: the text is not of the form [user@]host[:port],...
-    """
-    if text.lower() in ("", "none"):
-        return []
-    found = []
-    for part in text.split(","):
-        match = _HOP.fullmatch(part.strip())
-        if match is None:
-            raise UserError(f"{source}: ProxyJump {shown(text)}: {shown(part)} is no hop")
-        found.append(Hop(match[1] or "", match[2].strip("[]"), int(match[3] or 0)))
-    return found
-
-
-def hops_of_command(text: str) -> str:
-    """Return the hop of a ProxyCommand of the form `ssh -W %h:%p HOP`; "" for any other form.
-
-    Nothing is run. An option that the hop cannot express, for example a key, makes another form.
-    """
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        return ""
-    if not words or words[0].rpartition("/")[2] != "ssh":
-        return ""
-    said: dict[str, str] = {}
-    hops = []
-    rest = iter(words[1:])
-    for word in rest:
-        if word in ("-q", "-T", "-x", "-a"):
-            continue
-        if word[:2] in ("-W", "-p", "-l", "-o"):
-            said[word[:2]] = word[2:] or next(rest, "")
-            if word[:2] == "-o" and said["-o"].split("=")[0].lower() not in _OF_HOST_KEYS:
-                return ""
-        elif word.startswith("-"):
-            return ""
-        else:
-            hops.append(word)
-    if len(hops) != 1 or said.get("-W") not in ("%h:%p", "[%h]:%p"):
-        return ""
-    user = f"{said['-l']}@" if "-l" in said else ""
-    port = f":{said['-p']}" if "-p" in said else ""
-    return f"{user}{hops[0]}{port}"
 
 
 def our_name(text: str) -> str:
@@ -150,40 +183,91 @@ def unique_names(texts: Iterable[str]) -> dict[str, str]:
     Raises:
         UserError: two names are equal even so.
     """
-    texts = list(dict.fromkeys(texts))
-    short = {text: our_name(text) for text in texts}
-    taken = list(short.values())
-    names = {
-        text: name if taken.count(name) == 1 else our_name(text.replace(".", "-"))
-        for text, name in short.items()
-    }
-    by_name: dict[str, str] = {}
-    for text, name in names.items():
-        if name in by_name:
-            raise UserError(f"{shown(text)} and {shown(by_name[name])} would both be called {name}")
-        by_name[name] = text
+    names, problems = settle_names(texts)
+    if problems:
+        raise UserError(*problems.values())
     return names
 
 
-def inventory_text(found: Found, name: str, source: Path) -> str:
+def key_paths(paths: Iterable[str], source: Path, found: Found) -> str | list[str]:
+    """Return the paths of keys, a single path as text; relative paths begin at the source."""
+    absolute: dict[str, None] = {}
+    for path in paths:
+        whole = path
+        if not path.startswith(("/", "~")):
+            whole = below_home(str(source.expanduser().parent.absolute() / path))
+            found.note(f"{source}: key {shown(path)} is a relative path; taken as {whole}")
+        absolute[whole] = None
+    return list(absolute) if len(absolute) > 1 else next(iter(absolute))
+
+
+def placed(problems: Iterable[str], source: Path) -> list[str]:
+    """Return problems that begin with a file; the source, where a problem names no file."""
+    has_place = re.compile(rf"{re.escape(str(source))}: |[^ ]\S*:\d+: ")
+    return [text if has_place.match(text) else f"{source}: {text}" for text in problems]
+
+
+def settle_names(texts: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return foreign name → our name, and foreign name → why there is no name of ours."""
+    short: dict[str, str] = {}
+    problems: dict[str, str] = {}
+    for text in dict.fromkeys(texts):
+        try:
+            short[text] = our_name(text)
+        except UserError as error:
+            problems[text] = str(error)
+    taken: dict[str, int] = {}
+    for name in short.values():
+        taken[name] = taken.get(name, 0) + 1
+    names: dict[str, str] = {}
+    by_name: dict[str, str] = {}
+    for text, name in short.items():
+        name = name if taken[name] == 1 else our_name(text.replace(".", "-"))
+        if name in by_name:
+            other = shown(by_name[name])
+            problems[text] = f"{shown(text)} and {other} would both be called {name}"
+        else:
+            names[text] = name
+            by_name[name] = text
+    return names, problems
+
+
+def inventory_text(found: Found, name: str, source: Path, *, skip_unusable: bool = False) -> str:
     """Return the inventory file for the importer's findings.
 
+    Args:
+        skip_unusable: leave out the entries that cannot be taken over.
+
     Raises:
-        UserError: a finding breaks a rule of our inventories; names the finding.
+        UserError: entries cannot be taken over; names all. Or no host is left, or a finding breaks
+            a rule of our inventories.
     """
+    unusable = [str(entry) for entry in found.unusable]
+    if unusable and not skip_unusable:
+        count = f"{len(unusable)} entr{'y' if len(unusable) == 1 else 'ies'}"
+        raise UserError(
+            *_bounded(unusable),
+            f"{source}: {count} cannot be taken over; --skip-unusable takes the rest",
+        )
     if not found.hosts:
-        raise UserError(f"{source}: no host in it that could be taken over", *found.notes)
+        raise UserError(
+            f"{source}: no host in it that could be taken over",
+            *_bounded([*unusable, *found.notes]),
+        )
     hosts = [dict(host.variables) for host in found.hosts]
+    gateways = _gateways_in_use(found)
     defaults = {
         key: hosts[0][key]
         for key in _COMMON
-        if all(host.get(key) == hosts[0].get(key) for host in hosts) and key in hosts[0]
+        if all(host.get(key) == hosts[0].get(key) for host in hosts)
+        and key in hosts[0]
+        and (key not in _INHERITED or all(key in row for row in gateways.values()))
     }
     document: dict[str, Any] = {"schema": SCHEMA, "name": name}
     if defaults:
         document["defaults"] = _plain(defaults)
-    if found.gateways:
-        document["gateways"] = {key: _plain(row) for key, row in found.gateways.items()}
+    if gateways:
+        document["gateways"] = {key: _plain(row) for key, row in gateways.items()}
     document["hosts"] = [
         _host_entry(host, {key: v for key, v in row.items() if key not in defaults})
         for host, row in zip(found.hosts, hosts, strict=True)
@@ -192,6 +276,24 @@ def inventory_text(found: Found, name: str, source: Path) -> str:
     text += toml_text(document)
     _check(text, source)
     return text
+
+
+def _bounded(lines: list[str]) -> list[str]:
+    if len(lines) <= MOST_PROBLEMS:
+        return lines
+    return [*lines[:MOST_PROBLEMS], f"and {len(lines) - MOST_PROBLEMS} more"]
+
+
+def _gateways_in_use(found: Found) -> dict[str, dict[str, Any]]:
+    """Return the gateways on the routes of hosts, in the order of the file."""
+    wanted: set[str] = set()
+    open_ = [name for host in found.hosts for name in host.variables.get("jump", [])]
+    while open_:
+        name = open_.pop()
+        if name not in wanted:
+            wanted.add(name)
+            open_ += found.gateways[name].get("jump", [])
+    return {name: row for name, row in found.gateways.items() if name in wanted}
 
 
 def _host_entry(host: FoundHost, variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,132 +1,123 @@
-"""Importer for ssh_config: Host blocks become hosts and gateways.
+"""Importer for ssh_config: Host blocks become hosts and gateways, as `ssh -G` resolves the blocks.
 
-The importer takes only names and addresses. `ProxyCommand ssh -W %h:%p HOP` is read as the
-equivalent ProxyJump. Other commands that OpenSSH would run (ProxyCommand, Match exec, LocalCommand,
-KnownHostsCommand) are neither run nor kept, other files are not followed, and no name is resolved.
+The importer takes names, addresses, keys and routes. The reader is our own, because `ssh -G` runs
+`Match exec`; nothing is run here, no name is looked up, and Include leads to files in the same
+folder only. A host whose route or value depends on a command is unusable.
 """
 
-import fnmatch
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
+from pubsubctl.hosts.ssh.client_config import ClientConfig
+from pubsubctl.hosts.ssh.host_settings import SSH_PORT, HostSettings
+from pubsubctl.hosts.ssh.proxies import Hop, Target, route_of
 from pubsubctl.inventory.importers.found import (
     Found,
     FoundHost,
-    hops_of_command,
-    read_hops,
-    unique_names,
+    key_paths,
+    our_name,
+    placed,
+    settle_names,
 )
-
-_LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)(?:\s*=\s*|\s+)(.*?)\s*")
-_TAKEN = ("hostname", "port", "user", "identityfile", "proxyjump")
-_RUNS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand", "match", "include")
-
-
-@dataclass
-class _Block:
-    patterns: list[str]
-    values: dict[str, str] = field(default_factory=dict)
-
-    def holds_for(self, name: str) -> bool:
-        refused = any(fnmatch.fnmatchcase(name, p[1:]) for p in self.patterns if p[:1] == "!")
-        return not refused and any(
-            fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns if pattern[:1] != "!"
-        )
+from pubsubctl.inventory.inventory_schema import MOST_GATEWAYS
 
 
 def read_ssh_config(text: str, source: Path) -> Found:
     """Return the hosts of all Host blocks; hosts on the route to others become gateways.
 
     Raises:
-        UserError: a line is malformed, or a value is invalid; names the line.
+        UserError: lines are malformed; names all.
     """
-    found = Found()
-    blocks = _blocks(text, source, found)
-    names = [
-        pattern
-        for block in blocks
-        for pattern in block.patterns
-        if not re.search(r"[*?!]", pattern)
-    ]
-    names = list(dict.fromkeys(names))
-    jumps = {name: read_hops(_value(blocks, name, "proxyjump"), source) for name in names}
-    through = list(dict.fromkeys(hop for hops in jumps.values() for _, hop, _ in hops))
-    ours = unique_names([*names, *through])
-    for name in names:
-        if name in through:
+    config = ClientConfig(text, source)
+    found = Found(notes=config.notes)
+    settings: dict[str, HostSettings] = {}
+    routes: dict[str, list[Hop]] = {}
+    for name in config.names():
+        try:
+            settings[name] = config.settings(name)
+            routes[name] = _route(settings[name])
+        except UserError as error:
+            found.leave_out(f"host {shown(name)}", placed(error.problems, source))
+            settings.pop(name, None)
+    through = {hop.host for hops in routes.values() for hop in hops}
+    hosts = [name for name in routes if name not in through]
+    ours, problems = settle_names([*hosts, *(name for name in routes if name in through)])
+    builder = _Builder(config, source, found, [ours[name] for name in hosts if name in ours])
+    for name in hosts:
+        entry = f"host {shown(name)}"
+        if name in problems:
+            found.leave_out(entry, [f"{source}: {problems[name]}"])
             continue
-        host = FoundHost(ours[name], address=_address(blocks, name))
-        host.variables.update(_variables(blocks, name, source))
-        if jumps[name]:
-            host.variables["jump"] = [ours[hop] for _, hop, _ in jumps[name]]
-        found.hosts.append(host)
-    for name in names:
-        for user, hop, port in jumps[name]:
-            entry: dict[str, Any] = {"address": _address(blocks, hop)}
-            entry |= _variables(blocks, hop, source)
-            entry |= {"user": user} if user else {}
-            entry |= {"port": port} if port else {}
-            if before := [ours[outer] for _, outer, _ in jumps.get(hop, [])]:
-                entry["jump"] = before
-            if found.gateways.setdefault(ours[hop], entry) != entry:
-                raise UserError(f"{source}: {shown(hop)} is jumped through in different ways")
+        host = FoundHost(ours[name], address=settings[name].hostname)
+        host.variables.update(builder.variables(settings[name]))
+        try:
+            if routes[name]:
+                host.variables["jump"] = builder.gateways(routes[name], (name,))
+        except UserError as error:
+            found.leave_out(entry, placed(error.problems, source))
+            continue
+        found.add_host(host, entry, str(source))
     return found
 
 
-def _blocks(text: str, source: Path, found: Found) -> list[_Block]:
-    blocks = [_Block(["*"])]
-    skipping = False
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise UserError(f"{source}:{number}: {shown(line.strip())}: no keyword with a value")
-        key, value = match[1].lower(), match[2]
-        if key in ("host", "match"):
-            skipping = key == "match"
-        if key == "proxycommand" and (hops := hops_of_command(value)):
-            key, value = "proxyjump", hops
-        if key == "include":
-            found.note(
-                f"{source}:{number}: Include is not followed; import {shown(value)} by itself"
-            )
-        elif key in _RUNS:
-            found.note(f"{source}:{number}: {match[1]} is not taken over")
-        if key == "host":
-            blocks.append(_Block([word.strip('"') for word in value.split()]))
-        elif not skipping and key in _TAKEN:
-            # OpenSSH takes the first value of an option.
-            blocks[-1].values.setdefault(key, value.strip('"'))
-    return blocks
+def _route(settings: HostSettings) -> list[Hop]:
+    proxy = settings.proxy
+    if proxy is None:
+        return []
+    target = Target(
+        settings.alias, settings.hostname, settings.port or SSH_PORT, settings.user or ""
+    )
+    return route_of(proxy.text, is_jump=proxy.is_jump, target=target, where=proxy.where)
 
 
-def _value(blocks: list[_Block], name: str, key: str) -> str:
-    for block in blocks:
-        if key in block.values and block.holds_for(name):
-            return block.values[key]
-    return ""
+@dataclass
+class _Builder:
+    """A builder of gateways for routes.
 
+    Attributes:
+        reserved: the names of hosts.
+    """
 
-def _address(blocks: list[_Block], name: str) -> str:
-    address = _value(blocks, name, "hostname") or name
-    return address.replace("%h", name).replace("%%", "%")
+    config: ClientConfig
+    source: Path
+    found: Found
+    reserved: list[str]
 
+    def variables(self, settings: HostSettings) -> dict[str, Any]:
+        """Return port, user and identity of a host or gateway, as far as the file has values."""
+        values: dict[str, Any] = {}
+        if settings.port is not None:
+            values["port"] = settings.port
+        if settings.user is not None:
+            values["user"] = settings.user
+        if settings.identities:
+            values["identity"] = key_paths(settings.identities, self.source, self.found)
+        return values
 
-def _variables(blocks: list[_Block], name: str, source: Path) -> Mapping[str, str | int]:
-    found: dict[str, str | int] = {}
-    if port := _value(blocks, name, "port"):
-        if not re.fullmatch(r"\d{1,5}", port):
-            raise UserError(f"{source}: Port {shown(port)} of {shown(name)} is no number")
-        found["port"] = int(port)
-    if user := _value(blocks, name, "user"):
-        found["user"] = user
-    identity = _value(blocks, name, "identityfile")
-    if identity and identity.lower() != "none":
-        found["identity"] = identity.replace("%d", "~").replace("%%", "%")
-    return found
+    def gateways(self, route: list[Hop], behind: tuple[str, ...]) -> list[str]:
+        """Return the names of the gateways of a route, added to the findings on first use.
+
+        Raises:
+            UserError: a route is a loop, or a value is invalid.
+        """
+        return [self._gateway(hop, behind) for hop in route]
+
+    def _gateway(self, hop: Hop, behind: tuple[str, ...]) -> str:
+        if hop.host in behind or len(behind) > MOST_GATEWAYS:
+            route = " through ".join((*behind, hop.host))
+            raise UserError(f"{self.source}: the route is a loop: {shown(route)}")
+        settings = HostSettings(hop.host, hop.host, None, None, (), None)
+        if hop.uses_config:
+            settings = self.config.settings(hop.host, hop.user or None, hop.port or None)
+        values = self.variables(settings)
+        values |= {"user": hop.user} if hop.user else {}
+        values |= {"port": hop.port} if hop.port else {}
+        if identities := (*hop.identities, *settings.identities):
+            values["identity"] = key_paths(identities, self.source, self.found)
+        entry: dict[str, Any] = {"address": hop.address or settings.hostname, **values}
+        if not hop.is_direct and (before := _route(settings)):
+            entry["jump"] = self.gateways(before, (*behind, hop.host))
+        return self.found.add_gateway(our_name(hop.host), entry, self.reserved, str(self.source))

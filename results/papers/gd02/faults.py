@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from brokerd.model.fault_verbs import HOLDING_VERBS
 from results.repetitions.timelines import first_deliveries
 from results.tables.json_files import ResultsError
 from results.tables.load import LoadedRun
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 BIN_NS = 100_000_000
 SECOND_NS = 1e9
-HOLDS = ("absorb", "send-omission")
 FAILS = ("kill", "cut")
 
 
@@ -78,7 +78,7 @@ def fault_story(spark: "SparkSession", loaded: LoadedRun) -> FaultStory:
         ResultsError: the schedule is not a stall that a failure ends.
     """
     faults = sorted(loaded.run.fault_rows, key=lambda row: row["t_applied_ns"] or 0)
-    stall = next((row for row in faults if row["verb"] in HOLDS), None)
+    stall = next((row for row in faults if row["verb"] in HOLDING_VERBS), None)
     failure = next((row for row in faults if row["verb"] in FAILS), None)
     if stall is None or failure is None:
         raise ResultsError(f"{loaded.run.folder}: no stall that a failure ends")

@@ -25,7 +25,7 @@ from bench.systems.rabbitmq import port_mapper
 from bench.systems.rabbitmq.driver import SYSTEM as RABBITMQ
 from brokerd.errors import BrokerError
 from fault_injection.schedule.schedule import read_schedule
-from pubsubctl.doctor.system_check import check_system
+from pubsubctl.doctor.health_check import check_system
 
 TOY = Path(__file__).parents[2] / "foreign" / "toy_system"
 

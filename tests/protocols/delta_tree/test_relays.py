@@ -22,6 +22,7 @@ from brokerd.protocols.registry import make_protocol
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.cluster import chain
+from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 
 class Broker1:
@@ -218,3 +219,60 @@ def test_a_session_with_a_leaf_that_has_left_is_closed_and_told_nobody() -> None
     assert broker.core.handle(message, 0) == []
     assert broker.core.handle(MessageReceived(0, 17, ASK_FOR_2), 0) == []
     assert broker.core.handle(SessionLost(0, 17, "closed_by_us"), 0) == []
+
+
+@pytest.mark.parametrize("delta", [1, 2, 3])
+@pytest.mark.parametrize("lost", [2, 4])
+def test_as_many_relays_are_asked_as_brokers_may_fail(delta: int, lost: int) -> None:
+    """The middle broker of a chain of seven has sessions with the two on either side of it."""
+    names = [f"b{number}" for number in range(7)]
+    core = make_protocol(
+        "delta_tree",
+        3,
+        chain(*names, delta=delta),
+        DeltaTreeParameters(delta=delta, assist="on"),
+        decode_attribute_table,
+    )
+    core.handle(Started(1, False, {}, {}), 0)
+    for peer in (1, 2, 4, 5):
+        core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
+        core.handle(MessageReceived(peer, 10 + peer, Summary((), False, ())), 0)
+    asked: dict[int, int] = {}
+    effects = list(core.handle(SessionLost(lost, 10 + lost, "silent"), 0))
+    for effect in effects:
+        if type(effect) is Send and isinstance(effect.message, Relay):
+            assert (effect.message.step, effect.message.target) == ("ask", lost)
+            asked[effect.peer] = asked.get(effect.peer, 0) + 1
+    assert asked == dict.fromkeys(asked, 1)
+    assert len(asked) == delta
+
+
+def relayed_over_the_other(times: int) -> bool:
+    """Return True if each relayed session ends with the session to its relay, and others begin.
+
+    Broker 0 is reached over broker 2, whose session ends; then both are met again.
+    """
+    broker = Broker1()
+    broker.lose(0)
+    for turn in range(1, times + 1):
+        broker.hear(2, Relay("ask", 0, 1, 6 + turn, 4))
+        if broker.core.status().detail["relayed"] != [0]:
+            return False
+        broker.lose(2)
+        if broker.core.status().detail["relayed"] != []:
+            return False
+        broker.core.handle(SessionEstablished(2, 12, 1), 0)
+        broker.hear(2, Summary((), False, ()))
+        for step in ("carry", "own"):
+            broker.hear(2, Relay(step, 0, 1, 6 + turn, 0))
+    return True
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_relayed_session_ends_with_the_session_to_its_relay(times: int) -> None:
+    assert relayed_over_the_other(times)
+
+
+def test_a_relayed_session_that_outlives_the_session_to_its_relay_is_seen() -> None:
+    with mutated([Mutant.RELAYED_OUTLIVES_LEG]):
+        assert not relayed_over_the_other(1)

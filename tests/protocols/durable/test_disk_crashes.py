@@ -169,8 +169,8 @@ class Crashed:
     """What was looked at.
 
     Attributes:
-        states: pairs of what a crash may leave of the logs and of the rows.
-        starts: different ones, on which a broker was started.
+        states: pairs of what a crash may leave of the logs and of the rows, if nothing is lost.
+        starts: different ones, on which a broker was started, if nothing is lost.
         lost: what others rely on and is not there, of the first of them.
     """
 
@@ -182,6 +182,7 @@ class Crashed:
 
 
 def crash_everywhere(story: Watched, folder: Path, of_a_moment: int) -> Crashed:
+    """Return what a crash of any step may leave, up to the first loss."""
     log_groups, row_groups = gathered(story.steps)
     names = tuple(next(each.event.logs for each in story.steps if isinstance(each.event, Started)))
     crashed = Crashed(
@@ -204,8 +205,9 @@ def crash_everywhere(story: Watched, folder: Path, of_a_moment: int) -> Crashed:
                     problem = str(core)
                 else:
                     problem = lost(core, content, said[step + 1], events)
-                if problem and not crashed.lost:
+                if problem:
                     crashed.lost = f"behind step {step}: {problem}"
+                    return crashed
     crashed.states, crashed.starts = len(pairs), len(started)
     return crashed
 

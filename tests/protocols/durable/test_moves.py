@@ -52,6 +52,11 @@ class MovingStory(DurableStory):
         self.cluster.run_for(3)
         link.heal()
 
+    def miss_without_end(self, count: int = 10) -> None:
+        """The mover's link breaks for good while so much is published."""
+        self.cluster.link(self.mover.client.name, "s1").cut()
+        self.sent += self.publish(count)
+
     def move(self, to: str = "s2") -> None:
         """The mover goes on there."""
         self.cluster.reattach(self.mover.client.name, to)
@@ -426,6 +431,31 @@ def comes_back_before_its_first_stay_is_written() -> bool:
     started = [any(map(_is_start, each)) for each in [written, *told]]
     handle(core, MessageReceived(2, 12, Moved(1, 2, "c", 1, 3)))
     return started == [False, False, True] and core.status().own_subscriptions == 1
+
+
+@pytest.mark.parametrize("later", [(4, 6), (4, 6, 8), (3, 4, 5, 9)])
+def test_only_the_last_of_several_stays_starts_when_it_is_on_disk(later: tuple[int, ...]) -> None:
+    """The client returns again and again before its broker has written that it is back."""
+    core, predicate = relay(), parse_predicate("true")
+    token = ((1, ((STREAM, 5),)),)
+    handle(core, SessionEstablished("c", 20, 1))
+    handle(core, MessageReceived("c", 20, Connect(False, 2, 1, 0, token)))
+    handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
+    written: list[Effect] = []
+    for session, generation in enumerate(later, 21):
+        handle(core, SessionLost("c", session - 1, "closed_by_peer"))
+        handle(core, SessionEstablished("c", session, 1))
+        handle(core, MessageReceived("c", session, Connect(False, generation, 1, 0, token)))
+        written += core.handle(MessageReceived("c", session, Subscribe(1, predicate)), 0)
+    assert not any(map(_is_start, written))
+    stays = [
+        each.token
+        for each in written
+        if type(each) is Commit and any(change.table == ARRIVING for change in each.changes)
+    ]
+    assert len(stays) == len(later)
+    told = [any(map(_is_start, handle(core, Persisted(token)))) for token in stays]
+    assert told == [False] * (len(later) - 1) + [True]
 
 
 def _is_start(effect: Effect) -> bool:

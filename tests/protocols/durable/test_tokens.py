@@ -75,3 +75,24 @@ def test_a_token_of_a_pubend_that_is_gone_is_refused(stream, tick) -> None:
 def test_a_bug_that_believes_tokens_is_seen() -> None:
     with planted([MUTANTS["future-token-is-a-floor"]]):
         assert fails(of_the_future)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_token_of_an_earlier_session_counts_no_more(times: int) -> None:
+    """The client returns with a token, acknowledges more, and returns without one."""
+    story = DurableStory()
+    subscription = story.subscriber()
+    sent = story.publish(3)
+    for _ in range(times):
+        link, token = story.away(subscription), dict(story.taken(subscription))
+        back_with(story, subscription, link, token)
+        sent += story.publish(3)
+        story.cluster.run_for(2)
+        link, reached = story.away(subscription), dict(story.taken(subscription))
+        back_with(story, subscription, link, {})
+        assert subscription.client.refused == []
+        assert story.taken(subscription) == reached, "the broker says where it begins"
+        sent += story.publish(2)
+        story.cluster.run_for(2)
+    story.settle()
+    assert subscription.received == sent

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from brokerd.protocols.ges.messages import LoadProbe
 from brokerd.protocols.ges.parameters import GesParameters
+from brokerd.protocols.interface import Send
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.exchange import topology, with_cluster
@@ -31,13 +33,19 @@ class Suspects:
                 slow_link_ns=100 * MILLISECOND_NS, slow_broker_ns=slow_broker_s * SECOND_NS
             ),
             network=NETWORK,
+            watcher=self._watch,
         )
+        self.probes = 0
         self.cluster.start().run_until_quiet()
         self.names = [broker.name for broker in self.cluster.brokers]
         self.publishers = ("b0", *others)
         self.wanted = {name: self.cluster.subscribe(name) for name in self.names}
         self.cluster.run_until_quiet()
         self.published = 0
+
+    def _watch(self, broker, event, effects) -> None:
+        sent = [effect.message for effect in effects if type(effect) is Send]
+        self.probes += sum(type(message) is LoadProbe for message in sent)
 
     def delay(self, *ends: tuple[str, str], delay_ns: int = DELAY_NS) -> None:
         """These links take so long, one way."""
@@ -125,6 +133,19 @@ def nobody_ends_where_it_is_not_asked_for() -> None:
     assert story.living == ["b0", "b1", "b2", "b3"]
 
 
+def nothing_is_measured_for_a_slow_neighbour_that_is_lost() -> None:
+    """The cost of its links stays raised, which says nothing of the others."""
+    story = Suspects()
+    story.delay(("b0", "b1"))
+    story.goes_on(SLOW_S)
+    story.cluster.broker("b1").kill()
+    story.cluster.run_for(SLOW_S)
+    before = story.probes
+    story.cluster.run_for(4 * SLOW_S)
+    story.cluster.broker("b1").start()
+    assert story.probes == before > 0
+
+
 STORIES = (
     a_broker_that_all_find_slow_ends,
     a_broker_with_one_slow_link_stays,
@@ -133,8 +154,10 @@ STORIES = (
     a_broker_that_one_alone_can_blame_stays,
     a_broker_with_one_neighbour_stays,
     nobody_ends_where_it_is_not_asked_for,
+    nothing_is_measured_for_a_slow_neighbour_that_is_lost,
 )
 SEEN = {
+    "lost-neighbours-are-compared": nothing_is_measured_for_a_slow_neighbour_that_is_lost,
     "slow-brokers-go-on": a_broker_that_all_find_slow_ends,
     "slow-by-one-link": a_broker_with_one_slow_link_stays,
     "slow-for-good": a_broker_that_recovers_in_time_stays,

@@ -31,7 +31,7 @@ def _told_by(cluster: SimulatedCluster, name: str) -> str:
     """Return the neighbour that a broker is to answer."""
     core = cluster.broker(name).broker.core
     assert isinstance(core, UnitBroker), f"{core} is no broker of a hierarchy"
-    [waiting] = core._propagation._awaited[0]
+    waiting = core._propagation._awaited[0][-1]
     assert waiting.told_by is not None, f"{name} answers nobody"
     return cluster.topology.brokers[waiting.told_by]
 
@@ -112,6 +112,84 @@ def who_was_away_for_long_is_waited_for_again() -> None:
     assert found.started
 
 
+def who_passed_it_on_restarts_before_the_answer() -> None:
+    """d is to answer c, which restarts, and learns of the profile from d, and not from a."""
+    cluster = _started(*_LINKS)
+    cluster.link("b", "d").delay(500_000_000)
+    cluster.broker("e").absorb()
+    found = cluster.subscribe("a", "true")
+    cluster.run_for(2)
+    assert _told_by(cluster, "d") == "c"
+    cluster.link("a", "c").delay(400_000_000)
+    cluster.broker("c").restart()
+    cluster.run_for(10)
+    assert not found.started
+    cluster.broker("e").release()
+    cluster.run_for(5)
+    assert found.started
+    assert found.client.path_ages_ns[found.number] == 0
+    assert _has(cluster, "e", 1)
+
+
+def who_was_given_up_comes_back_during_the_round() -> None:
+    """c is there again before b passes the profile on to it, and c is to answer a; e is slow."""
+    cluster = _started(("a", "b"), ("a", "c"), ("b", "c"), ("c", "e"))
+    cluster.link("a", "c").cut()
+    cluster.run_for(PURGE_S)
+    cluster.broker("e").absorb()
+    cluster.link("b", "c").delay(8_000_000_000)
+    found = cluster.subscribe("a", "true")
+    cluster.run_for(1)
+    cluster.link("a", "c").heal()
+    cluster.run_for(20)
+    assert _told_by(cluster, "c") == "a"
+    assert not found.started
+    cluster.broker("e").release()
+    cluster.run_for(20)
+    assert found.started
+    assert _has(cluster, "e", 1)
+
+
+def the_way_of_the_answer_is_lost_again_and_again() -> None:
+    """The neighbour that d is to answer loses it in each of five rounds, and e takes nothing."""
+    cluster = _started(*_LINKS)
+    cluster.broker("e").absorb()
+    found = cluster.subscribe("a", "true")
+    cluster.run_for(2)
+    for _ in range(5):
+        link = cluster.link(_told_by(cluster, "d"), "d")
+        link.cut()
+        cluster.run_for(PURGE_S)
+        assert not found.started
+        link.heal()
+        cluster.run_for(5)
+        assert not found.started
+    cluster.broker("e").release()
+    cluster.run_for(2)
+    assert found.started
+    assert _has(cluster, "e", 1)
+
+
+def an_incomplete_answer_is_lost_on_its_way() -> None:
+    """e restarts while d is cut off from c, which d is to answer; c asks again."""
+    cluster = _started(("a", "c"), ("c", "d"), ("d", "e"))
+    cluster.broker("e").absorb()
+    found = cluster.subscribe("a", "true")
+    cluster.run_for(2)
+    core = cluster.broker("a").broker.core
+    assert isinstance(core, UnitBroker), f"{core} is no broker of a hierarchy"
+    stated = core.profiles.version(0)
+    assert stated is not None
+    cluster.link("c", "d").cut()
+    cluster.broker("e").restart()
+    cluster.run_for(3)
+    assert not found.started
+    cluster.link("c", "d").heal()
+    cluster.run_for(5)
+    assert found.started
+    assert (core.profiles.version(0) or stated) > stated, "the first round was complete"
+
+
 def all_answers_take_longer_than_anybody_is_waited_for() -> None:
     """Each way takes 20 s, and an answer 40 s."""
     cluster = _started(("a", "b"))
@@ -121,9 +199,14 @@ def all_answers_take_longer_than_anybody_is_waited_for() -> None:
     assert not found.started
     cluster.run_for(200)
     assert found.started
+    assert found.client.path_ages_ns[found.number] >= 40_000_000_000
 
 
 STORIES = (
+    who_was_given_up_comes_back_during_the_round,
+    who_passed_it_on_restarts_before_the_answer,
+    the_way_of_the_answer_is_lost_again_and_again,
+    an_incomplete_answer_is_lost_on_its_way,
     all_answers_take_longer_than_anybody_is_waited_for,
     who_was_away_for_long_is_waited_for_again,
     who_passed_it_on_is_cut_off_before_the_answer,
@@ -131,9 +214,14 @@ STORIES = (
     the_first_answer_is_not_the_last,
 )
 SEEN = {
+    "back-and-not-awaited": who_was_given_up_comes_back_during_the_round,
     "stated-anew-for-ever": all_answers_take_longer_than_anybody_is_waited_for,
     "given-up-for-ever": who_was_away_for_long_is_waited_for_again,
-    "late-answers-count": who_passed_it_on_is_cut_off_before_the_answer,
+    "late-answers-count": all_answers_take_longer_than_anybody_is_waited_for,
+    "incomplete-answers-count": who_passed_it_on_restarts_before_the_answer,
+    "neighbours-given-up-have-answered": the_way_of_the_answer_is_lost_again_and_again,
+    "restarted-neighbours-recall-their-answers": who_passed_it_on_restarts_before_the_answer,
+    "incomplete-answers-are-forgotten": an_incomplete_answer_is_lost_on_its_way,
     "leaver-has-answered": who_passed_it_on_leaves_before_the_answer,
     "one-answer-is-enough": the_first_answer_is_not_the_last,
 }

@@ -266,6 +266,31 @@ def what_comes_again_is_not_done() -> None:
     assert not told
 
 
+def a_late_answer_to_an_earlier_fetch_answers_no_later_one() -> None:
+    """Only the later one carried a receipt; its answer is lost."""
+    home = HomeAlone()
+    asked = home.asked()
+    home.events(asked, 0, 1, 5)
+    home.fetched(asked, 0, 5)
+    earlier = home.asked()
+    home.machine.now_ns += 10**9
+    (handed,) = [each for _, _, each in home.handed]
+    home.following.done(handed)
+    home.following.receipt_due(S)
+    later = home.asked()
+    assert (earlier.done, [key for key, _ in later.done]) == ((), [KEY])
+    home.fetched(earlier, 5, 5)
+    assert not home.paper.take(Fetch), "the later one is still open"
+    home.machine.now_ns += 10**9
+    home.following.due(S)
+    again = home.asked()
+    assert again.done == later.done
+    home.fetched(later, 5, 5)
+    assert not home.paper.take(Fetch)
+    home.fetched(again, 5, 5)
+    assert home.asked().done == ()
+
+
 def what_a_broker_tells_itself_waits() -> None:
     """A storage that answered its own home at once gave on what a client had just ended."""
     taken: list[Any] = []
@@ -331,6 +356,7 @@ PARTS = (
     an_answer_of_which_some_is_missing_goes_nowhere,
     an_answer_from_before_a_subscription_began_says_nothing_of_it,
     what_comes_again_is_not_done,
+    a_late_answer_to_an_earlier_fetch_answers_no_later_one,
     what_a_broker_tells_itself_waits,
     a_publisher_roams,
     what_was_released_before_a_crash_is_chopped_after_it,

@@ -82,6 +82,14 @@ checks."""
 BUDGET = 40
 EARLY = (4, 8)
 """Short seeds that see most of them."""
+FIRST = {
+    "M05-curiosity-never-forgotten": 8,
+    "tick-lease-not-written": 6,
+    "unknown-filter-is-false": 1,
+    "begins-with-the-stream": 11,
+    "asks-what-it-is-just-asking": 8,
+}
+"""Seeds that see the others; the search begins there."""
 
 
 def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
@@ -104,7 +112,8 @@ def test_an_adversary_without_a_clock_breaks_nothing(first: int) -> None:
 @pytest.mark.parametrize("name", [name for name in MUTANTS if name not in BY_STORIES])
 def test_a_named_bug_is_seen(name: str) -> None:
     options = SwarmOptions(mutants=frozenset((name,)), check_purity=False)
-    for seed in dict.fromkeys((*EARLY, *range(1, 1 + BUDGET))):
+    first = (FIRST[name],) if name in FIRST else ()
+    for seed in dict.fromkeys((*first, *EARLY, *range(1, 1 + BUDGET))):
         if run_seed(seed, "gryphon", options).violations:
             return
     pytest.fail(f"{name} survived seeds 1 to {BUDGET}")

@@ -40,5 +40,17 @@ SIMULATED = SimulatedProtocol(
         Position(TOMBSTONES, lambda row: row[0]),
     ),
     recounts=RECOUNTS,
+    counters=("publications_withheld", "notifiers_sent"),
+    timed_counters=(
+        "dedupe_disagreements",
+        "legitimacy_held",
+        "legitimacy_violating",
+        "legitimacy_violated",
+        "tags_missing",
+        "tags_extra",
+        "relayed_sessions_established",
+        "messages_relayed",
+    ),
+    tallied=("seeds_telling_duplicates_both_ways", "dedupe_disagreements"),
     make_planning=DeltaTreePlanning,
 )

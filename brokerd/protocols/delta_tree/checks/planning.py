@@ -49,6 +49,7 @@ class DeltaTreePlanning(ProtocolPlanning):
         "assist",
     )
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    draws_restored: ClassVar[bool] = True
     fixed: ClassVar[Mapping[str, str]] = {
         "profile": "a name for the values of other parameters",
         "persist_routing": "without, the promise needs reachable neighbours; the campaign draws it",

@@ -40,7 +40,7 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
 from brokerd.protocols.delta_tree.subscriptions.rows import Rows
 from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
-from brokerd.protocols.interface import Change, Commit, LogEnds, RecordsRead
+from brokerd.protocols.interface import Change, CloseSession, Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.clients.service import ClientService, HostedClient
 from brokerd.protocols.parts.selection import match_run
 
@@ -68,6 +68,7 @@ class Clients(ClientService[Client, LocalSubscription]):
     """The clients of a broker."""
 
     keeps_subscriptions = True
+    unseen_first = 1
 
     def __init__(
         self,
@@ -115,6 +116,8 @@ class Clients(ClientService[Client, LocalSubscription]):
                 for source, withheld in local.late.items():
                     self._publications.windows.say_withheld(local, source, withheld)
             else:
+                # An older copy may lack the start.
+                local.is_restarted = bool(self.lineage)
                 self._reissue.append(local)
         for name in dict.fromkeys([*self._clients, *self._missing]):
             self._client(name)
@@ -264,6 +267,24 @@ class Clients(ClientService[Client, LocalSubscription]):
         else:  # earlier ends may not be on disk yet
             self._state.when_written(then)
 
+    def revoke(self, over: Sequence[SubscriptionId]) -> None:
+        """End subscriptions that an older copy of the state folder has restored.
+
+        A client with such a subscription reconnects, so that its request makes a new subscription
+        behind a gap.
+        """
+        for client in [*self._clients.values()]:
+            found = [each for each in client.subscriptions.values() if each.subscription in over]
+            if not found:
+                continue
+            self._state.machine.record(
+                "subscriptions_revoked", client=client.name, subscriptions=len(found)
+            )
+            self._end(client, found)
+            if client.session:
+                reason = "a subscription had ended before this broker lost state"
+                self._state.machine.emit(CloseSession(client.name, reason))
+
     # ------------------------------------------------------------ requests
 
     def _admit(self, client: Client, message: Connect) -> None:
@@ -300,6 +321,10 @@ class Clients(ClientService[Client, LocalSubscription]):
         self._found(client.name)
         if client.subscriptions:
             self._linger(client.name)
+
+    def _has_whole(self, client: Client, number: int) -> bool:
+        local = client.subscriptions.get(number)
+        return local is not None and local.phase is not Phase.PENDING and not local.is_restarted
 
     def _subscriptions_of(self, client: Client) -> int:
         held = sum(isinstance(each, Subscribe) for each in client.held)
@@ -416,6 +441,8 @@ class Clients(ClientService[Client, LocalSubscription]):
         subscription.claimed = True
         self._tell(subscription)
         self._publications.windows.claim(subscription)
+        if subscription.phase is Phase.STARTED:
+            self._announce_forgotten(subscription)
 
     def _subscribe(self, client: Client, message: Subscribe) -> None:
         if self._state.recovering:
@@ -447,11 +474,17 @@ class Clients(ClientService[Client, LocalSubscription]):
         local.begins_after = cut
         local.tags = tags
         local.start_cut = dict(cut)
-        windows = self._publications.windows
-        windows.hold(local.client)
-        for gap in self._gaps_of_forgotten(self._clients[local.client], local.number, cut):
-            windows.announce(local.client, (local,), gap.stream, gap.last, gap)
+        local.is_restarted |= local.number in self._clients[local.client].forgotten
+        self._publications.windows.hold(local.client)
+        self._announce_forgotten(local)
         self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))
+
+    def _announce_forgotten(self, local: LocalSubscription) -> None:
+        """Announce the publications of a restarted subscription that its client lacks."""
+        client = self._clients[local.client]
+        cut, number = local.start_cut, local.number
+        for gap in self._gaps_of_forgotten(client, number, cut):
+            self._publications.windows.announce(client.name, (local,), gap.stream, gap.last, gap)
 
     def _on_opened(
         self, local: LocalSubscription, opened: Opened, done: Callable[[], None]

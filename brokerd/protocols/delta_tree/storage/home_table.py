@@ -27,6 +27,8 @@ from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 
 SUBSCRIPTIONS = "subscriptions"
 ATTACHED = "attached_publishers"
+_RESTARTED = 2
+"""The start, in place of True, of a subscription that this broker had lost."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ def subscription_change(local: LocalSubscription, *, started: bool) -> Change:
         local.subscription.incarnation,
         local.subscription.number,
         predicate_row(local.predicate),
-        started,
+        _RESTARTED if started and local.is_restarted else started,
         cut if started else [],
         [_tag_row(tag) for tag in local.tags],
         [[*source, first, last, *partition] for source, (first, last, partition) in late],
@@ -81,6 +83,7 @@ def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
                 tags=region(_read_tag(tag) for tag in tags),
                 start_cut=read_cut(cut),
                 late=dict(map(_read_late, late)),
+                is_restarted=started == _RESTARTED,
             )
             found[client, local.number] = local
         table = POSITIONS

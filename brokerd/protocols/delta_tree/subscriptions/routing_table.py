@@ -57,6 +57,7 @@ class LocalSubscription:
         begins_after: per source, the sequence number after which the stream begins here: the start
             cut, raised to the client's positions before this broker restarted.
         claimed: the client has requested the subscription on the current session.
+        is_restarted: this broker may have lost the start; gaps are due on each session.
         tags: the part of the tree that withholds publications; only shrinks after the start.
         start_cut: `begins_after` at the start.
         late: per source tagged at the start, the announced withheld range: first and last sequence
@@ -72,6 +73,7 @@ class LocalSubscription:
     phase: Phase = Phase.PENDING
     begins_after: Cut = field(default_factory=dict)
     claimed: bool = False
+    is_restarted: bool = False
     tags: Region = ()
     start_cut: Cut = field(default_factory=dict)
     late: dict[SourceId, Withheld] = field(default_factory=dict)

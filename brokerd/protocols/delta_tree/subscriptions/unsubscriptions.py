@@ -46,6 +46,7 @@ class Unsubscriptions:
         self._subscriptions = subscriptions
         self._table = subscriptions.table.tombstones
         self._living: dict[SubscriptionId, None] = {}
+        self._lineage = 0
         for home in state.neighbourhood.left:  # while this broker was down, perhaps
             self._table.add(_all_of(home))
 
@@ -56,8 +57,13 @@ class Unsubscriptions:
         for statement in read_tombstones(recovered):
             self._table.add(statement)
 
-    def begin(self, living: Sequence[SubscriptionId]) -> None:
-        """Begin a new incarnation: of this broker's earlier ids, only `living` have not ended."""
+    def begin(self, living: Sequence[SubscriptionId], lineage: int) -> None:
+        """Begin a new incarnation: of this broker's earlier ids, only `living` have not ended.
+
+        Args:
+            lineage: see Started.
+        """
+        self._lineage = lineage
         self._living = dict.fromkeys(living)
         self._table.add(all_but(self._state.broker, self._state.incarnation, living))
 
@@ -80,6 +86,21 @@ class Unsubscriptions:
         news = tombstones.statement(here)
         self._table.add(news)
         self._tell((news,), None)
+
+    def revoked(self, statements: Sequence[Tombstones]) -> list[SubscriptionId]:
+        """Return the living ids of this broker that had ended before it lost state.
+
+        An older copy of the state folder may have restored these subscriptions. Brokers that have
+        their end route nothing to them.
+        """
+        if not self._lineage:
+            return []
+        ended = TombstoneTable()
+        for statement in statements:
+            if statement.home == self._state.broker:
+                ended.add(statement)
+        earlier = (each for each in self._living if each.incarnation < self._state.incarnation)
+        return [each for each in earlier if each in ended]
 
     def departed(self, home: BrokerNumber) -> None:
         """End all subscriptions of a departed leaf, and announce that to brokers farther away.
@@ -129,12 +150,22 @@ class Unsubscriptions:
             wrong = fault_of(statement)
             if wrong:
                 raise RemoteProtocolError(peer, wrong)
-            if statement.home == self._state.broker and not self._table.includes(statement):
+            if statement.home == self._state.broker and not self._is_possible(statement):
                 raise RemoteProtocolError(peer, f"ends what lives here: {statement}"[:300])
             if statement != _all_of(statement.home):  # of a broker that has left, all is over
                 stated = max([statement.before, *(last[2] for last in statement.ranges)])
                 known = self._table.newest(statement.home)
                 check_incarnation(peer, statement.home, known, stated)
+
+    def _is_possible(self, statement: Tombstones) -> bool:
+        """Return True if another broker may have a statement about ids of this broker.
+
+        A broker that lost state may have lost ends of earlier incarnations.
+        """
+        if self._table.includes(statement):
+            return True
+        newest = max([statement.before, *(last[2] + 1 for last in statement.ranges)])
+        return bool(self._lineage) and newest <= self._state.incarnation
 
     def _learn(
         self, peer: BrokerNumber, statements: Sequence[Tombstones], *, told_on: bool
@@ -142,6 +173,8 @@ class Unsubscriptions:
         news: list[Tombstones] = []
         changes: list[Change] = []
         for statement in statements:
+            if statement.home == self._state.broker:
+                continue  # see `revoked`
             before = self._table.before(statement.home)
             if not self._table.add(statement):
                 continue

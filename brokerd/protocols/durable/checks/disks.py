@@ -69,6 +69,9 @@ class DurableChecks(GryphonChecks):
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
         found = super().step(broker, event, effects)
+        for client, number in self.lingering.left:
+            if not self._is_kept_at(self.world.oracle.homes.get(client), client, number):
+                self.world.oracle.released_by_absence(client, number)
         for checks in self._others:
             checks.step(broker, event, effects)
         if type(message := heard(broker, event)) is CommitConsumed:
@@ -88,6 +91,15 @@ class DurableChecks(GryphonChecks):
             elif type(effect) is Send and type(effect.message) in (Fetched, NothingFetched):
                 _check_silence(broker, event, effect.message)
         return found
+
+    def _is_kept_at(self, broker: BrokerNumber | None, client: ClientId, number: int) -> bool:
+        """Return True if a broker has a subscription, and everything that it lacks is held."""
+        for there in self.world.brokers():
+            if there.number == broker and there.alive:
+                core = there.core
+                assert isinstance(core, Durable), f"{core} is no core of durable"
+                return core.has_safely(client, number)
+        return False
 
     def _check_committed(self, broker: BrokerView, client: Peer, answer: ConsumedCommitted) -> None:
         assert isinstance(client, str), f"{answer} to a broker"
@@ -116,9 +128,9 @@ class DurableChecks(GryphonChecks):
         """See ProtocolChecks: silence; matches stay for subscribers that are behind."""
         return self._feeding.still_to_say(brokers)
 
-    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks."""
-        super().look_into(broker, brokers)
+    def examine(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """See GryphonChecks."""
+        super().examine(broker, brokers)
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if core.is_reading:

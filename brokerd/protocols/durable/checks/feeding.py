@@ -53,13 +53,16 @@ class FeedingChecks(ProtocolChecks):
         """See ProtocolChecks."""
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
-        positions = {hosted.identity: hosted.position for hosted in core.hosted()}
+        hosted = {each.identity: each for each in core.hosted()}
         for local in core.subscriptions():
             for stream, lane in local.lanes.items():
-                key = broker.number, broker.incarnation, local.identity, stream
                 _check_feeding(broker, lane)
-                if lane.mode is Mode.CATCHING_UP:
-                    self._behind[key] = positions[stream]
+                is_behind = lane.mode is Mode.CATCHING_UP
+                if not is_behind and not self._behind:
+                    continue
+                key = broker.number, broker.incarnation, local.identity, stream
+                if is_behind:
+                    self._behind[key] = hosted[stream].position
                 elif (then := self._behind.pop(key, 0)) > lane.floor and lane.mode is Mode.LIVE:
                     what = f"{_named(broker, lane)} is live behind {lane.floor}"
                     raise InvariantViolated("live too early", f"{what}, the others had {then}")

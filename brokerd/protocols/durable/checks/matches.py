@@ -13,6 +13,7 @@ from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import DurableSubscription
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.logs import LOG
+from brokerd.protocols.gryphon.subend import Subend
 from brokerd.protocols.interface import (
     Append,
     Chop,
@@ -79,7 +80,9 @@ class MatchChecks(ProtocolChecks):
         self._ghosts = ghosts
         self._released = released
         self._logs: dict[tuple[BrokerNumber, str], _Written] = {}
-        self._hosted: dict[BrokerNumber, list[tuple[HostedStream, _Written]]] = {}
+        self._hosted: dict[BrokerNumber, list[tuple[HostedStream, Subend, _Written]]] = {}
+        self._passed: dict[tuple[BrokerNumber, str], int] = {}
+        self._lost: dict[tuple[BrokerNumber, str], int] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -93,7 +96,9 @@ class MatchChecks(ProtocolChecks):
                 name = hosted.log.name
                 written = _Written(hosted.delivered, event.logs[name].first)
                 self._logs[broker.number, name] = written
-                here.append((hosted, written))
+                if event.lineage:  # what it had acknowledged is released, and announced
+                    self._lost[broker.number, name] = self._passed.get((broker.number, name), 0)
+                here.append((hosted, hosted.stream.subend, written))
         elif type(event) is RecordsRead and event.log != LOG:
             self._read(self._logs[broker.number, event.log], event, effects)
         fresh: dict[str, dict[int, MatchRecord]] = {}
@@ -103,12 +108,15 @@ class MatchChecks(ProtocolChecks):
                 fresh.setdefault(effect.log, {}).update((each.tick, each) for each in records)
         everybody: _Everybody | None = None
         chops = [each for each in effects if type(each) is Chop]
-        for hosted, written in self._hosted[broker.number]:
-            if hosted.position > written.position:
+        for hosted, subend, written in self._hosted[broker.number]:
+            if subend.position > written.position:
                 if everybody is None:
                     everybody = {each.identity: each for each in core.subscriptions()}
                 records_of = fresh.get(hosted.log.name, {})
+                key = broker.number, hosted.log.name
+                written.position = max(written.position, self._lost.get(key, 0))
                 self._compare(f"{broker.name}, ", everybody, hosted, written, records_of)
+                self._passed[key] = max(written.position, self._passed.get(key, 0))
             for chop in chops:
                 if chop.log == hosted.log.name:
                     self._check_chop(broker, hosted, written.chop(chop.first))

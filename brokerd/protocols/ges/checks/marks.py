@@ -33,7 +33,7 @@ MARKS = (
     Mark("came-around", "what was said of a unit came back into it from outside", seeds=8),
     Mark("in-outline", "a profile was told with a unit in its broker's place", seeds=4),
     Mark("profile-known", "a profile came over another connection than first", seeds=4),
-    Mark("waits-no-more", "a subscription started without who is away for long", seeds=10),
+    Mark("waits-no-more", "a neighbour that was away for long was not awaited", seeds=10),
     Mark("stated-anew", "a profile that took long was stated again before it counted", seeds=10),
     Mark("kept-out", "nobody beyond a gatekeeper wanted a publication", seeds=4),
     Mark("inner-way", "a way that was decided on crossed a unit on a way found there", seeds=20),
@@ -122,7 +122,8 @@ def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str
     if type(event) is not DeadlineReached:
         return
     for message in said:
-        if type(message) is Subscribed and message.state == "started":
+        is_started = type(message) is Subscribed and message.state == "started"
+        if is_started or (type(message) is ProfileChanged and _says_nothing(message)):
             yield "waits-no-more"
         elif type(message) is GraphStated:
             if not all(is_its_own(each.version) for each in message.statements):

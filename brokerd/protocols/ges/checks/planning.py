@@ -81,6 +81,12 @@ class GesPlanning(ProtocolPlanning):
                 found.append(tuple(topology.brokers[number] for number in chosen))
         return found
 
+    def slowed(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
+        """See ProtocolPlanning: where slow brokers end, mostly one or two are slow."""
+        if not parameters.slow_broker_ns:
+            return ()
+        return random.sample(topology.brokers, random.choice((0, 1, 1, 2)))
+
     def newcomers(
         self, random: Random, topology: Topology, lost: Sequence[str]
     ) -> Sequence[tuple[str, tuple[str, ...]]]:

@@ -36,7 +36,7 @@ class StartChecks:
 
     G9: at the report of a started subscription, every live broker with a path to the reporting
     broker since before the request, or for longer than `purge_ns`, has the subscription in that
-    broker's profile.
+    broker's profile. A report that is not exact states a longer age in place of `purge_ns`.
 
     A path counts if all sessions are established at both ends for so long, if both ends of all
     sessions have acknowledged each other's address, and if the path leaves a unit of the
@@ -84,7 +84,15 @@ class StartChecks:
         now_ns = self._world.schedule.now_ns
         requested_ns = self._requested_ns.get(subscription, 0)
         brokers = self._world.brokers()
-        for number in self._reached(broker, brokers, max(requested_ns, now_ns - self._purge_ns)):
+        stated_ns = message.path_age_ns
+        if 0 < stated_ns < self._purge_ns or stated_ns > now_ns - requested_ns:
+            raise InvariantViolated(
+                "started inexactly",
+                f"{broker.name} reports {client}/{message.number} as started for paths older than "
+                f"{stated_ns} ns",
+            )
+        age_ns = max(self._purge_ns, stated_ns)
+        for number in self._reached(broker, brokers, max(requested_ns, now_ns - age_ns)):
             there: Any = brokers[number].core
             known = there.profiles.known().get(broker.number)
             if known is None or subscription not in known.predicates:

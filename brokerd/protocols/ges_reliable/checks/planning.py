@@ -34,6 +34,7 @@ _ROUNDS = 6
 class GesReliablePlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
+    draws_restored: ClassVar[bool] = True
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "client_subscriptions": CLIENT_LIMITS["client_subscriptions"],
         "reroute_limit": (0, 1, 16),
@@ -115,6 +116,10 @@ class GesReliablePlanning(ProtocolPlanning):
                 found.append((name, role))
                 break
         return found
+
+    def slowed(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
+        """See ProtocolPlanning: one broker in a sixth of the seeds."""
+        return random.sample(topology.brokers, random.choice((0, 0, 0, 0, 0, 1)))
 
     def newcomers(
         self, random: Random, topology: Topology, lost: Sequence[str]

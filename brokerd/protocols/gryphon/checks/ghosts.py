@@ -124,6 +124,8 @@ class GhostChecks(ProtocolChecks):
         self._settled = _Settled()
         self._below: dict[tuple[BrokerNumber, BrokerNumber], tuple[BrokerNumber, ...]] = {}
         self._lossy: dict[BrokerNumber, None] = {}
+        self._disk_changes = 0
+        self._lost: dict[StreamId, int] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -132,6 +134,9 @@ class GhostChecks(ProtocolChecks):
         self._stepped[broker.number] = broker
         if type(event) is Started and event.lineage:
             self._lossy[broker.number] = None  # lost events are silent from now on, and announced
+            for identity, log in self._logs.items():
+                if identity.broker == broker.number:
+                    self._lost[identity] = log.last
         self._take_durable(broker, event)
         self._wants.step(broker, event, effects)
         if self._settled.changes != self._wants.changes:
@@ -158,9 +163,6 @@ class GhostChecks(ProtocolChecks):
         """See ProtocolChecks."""
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
-        for each in self._stepped.values():
-            self._note_done(each)
-        self._stepped.clear()
         for stream in core.streams():
             self._look_at(broker, stream)
             self._check_final(broker, stream)
@@ -170,7 +172,18 @@ class GhostChecks(ProtocolChecks):
         log = self._logs.get(identity, _NOTHING) if identity.broker not in self._lossy else _NOTHING
         return [(tick, log.events[tick][2]) for tick in log.within(after + 1, through + 1)]
 
+    @property
+    def changes(self) -> tuple[int, int]:
+        """The number of changes of pubends' disks, and of changes of filters."""
+        return self._disk_changes, self._wants.changes
+
     # ------------------------------------------------------------ acks
+
+    def note_acknowledgements(self) -> None:
+        """Record the acks of all brokers that have handled events since the last call."""
+        for each in self._stepped.values():
+            self._note_done(each)
+        self._stepped.clear()
 
     def _note_done(self, broker: BrokerView) -> None:
         """Record the acks of a broker's clients, which survive the broker's crash."""
@@ -188,7 +201,8 @@ class GhostChecks(ProtocolChecks):
         identity, final = stream.identity, stream.knowledge.final
         log, key = self._logs.get(identity, _NOTHING), (broker.number, identity)
         # More events may follow the last one on disk.
-        before, through = self._settled.final.get(key, 0), min(final, log.last)
+        before = max(self._settled.final.get(key, 0), self._lost.get(identity, 0))
+        through = min(final, log.last)
         if through <= before:
             return
         for number in self._hosts_below(broker.number, identity.broker):
@@ -223,15 +237,19 @@ class GhostChecks(ProtocolChecks):
             key = broker.number, broker.incarnation, event.token
             self._log(broker, self._appended.pop(key, ()))
             reserved = max(self._reserving.pop(key, 0), self._reserved.get(broker.number, 0))
-            self._reserved[broker.number] = reserved
+            if reserved != self._reserved.get(broker.number):
+                self._reserved[broker.number] = reserved
+                self._disk_changes += 1
         elif type(event) is RecordsRead and event.log == LOG:
             self._log(broker, event.records)
         elif type(event) is Started:
             self._appended = {k: v for k, v in self._appended.items() if k[0] != broker.number}
             rows = event.recovered.get(RESERVED, {}).values()
             self._reserved[broker.number] = max([0, *rows])
+            self._disk_changes += 1
 
     def _log(self, broker: BrokerView, records: Sequence[Buffer]) -> None:
+        self._disk_changes += len(records)
         for record in records:
             pubend, first, run = unpack_logged(record)
             log = self._logs.setdefault(StreamId(broker.number, pubend, 0), _Log())
@@ -251,7 +269,7 @@ class GhostChecks(ProtocolChecks):
         if state != seen.state or known != seen.known or runs != seen.runs:
             self._look_anew(broker, stream, log, seen.runs)
             seen.state, seen.known, seen.runs = state, known, runs
-        for child, ranges in stream.curious.items():
+        for child, ranges in stream.curious.items() if stream.curious else ():
             _check_canonical(broker, identity, f"curious of {child}", ranges)
         if stream.asked:
             _check_canonical(broker, identity, "asked", stream.asked)

@@ -45,6 +45,7 @@ class GryphonChecks(ProtocolChecks):
 
     Attributes:
         ghosts: the disks of all pubends.
+        lingering: the subscriptions that brokers end for their clients' absence.
     """
 
     def __init__(self, world: CheckedWorld) -> None:
@@ -52,7 +53,9 @@ class GryphonChecks(ProtocolChecks):
         self.ghosts = GhostChecks(world)
         others = [each(world) for each in (JoinChecks, TrafficChecks, HoldingChecks)]
         self._each: list[ProtocolChecks] = [self.ghosts, *others]
-        self._lingering = LingerChecker(
+        self._steps: dict[BrokerNumber, int] = {}
+        self._examined: dict[BrokerNumber, tuple[int, int, int]] = {}
+        self.lingering = LingerChecker(
             world.schedule, world.oracle, world.parameters.client_linger_ns, SUBSCRIPTIONS
         )
 
@@ -60,12 +63,21 @@ class GryphonChecks(ProtocolChecks):
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
+        self._steps[broker.number] = self._steps.get(broker.number, 0) + 1
         for checks in self._each:
             checks.step(broker, event, effects)
-        return self._lingering.step(broker, event, effects)
+        return self.lingering.step(broker, event, effects)
 
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks."""
+        """See ProtocolChecks; a state is examined once, until a step or a change of disks."""
+        self.ghosts.note_acknowledgements()
+        state = self._steps.get(broker.number, 0), *self.ghosts.changes
+        if self._examined.get(broker.number) != state:
+            self.examine(broker, brokers)
+            self._examined[broker.number] = state
+
+    def examine(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """Check the state of a broker."""
         for checks in self._each:
             checks.look_into(broker, brokers)
 

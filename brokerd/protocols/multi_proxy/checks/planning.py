@@ -35,6 +35,7 @@ class MultiProxyPlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
     kept = (*ProtocolPlanning.kept, "ownership", "topic_attribute", "apart_attribute", "topics")
+    draws_restored: ClassVar[bool] = True
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **CLIENT_LIMITS,
         "topic_attribute": ("price",),

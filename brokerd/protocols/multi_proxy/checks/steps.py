@@ -25,10 +25,11 @@ from typing import Any
 
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
-from brokerd.protocols.interface import Effect, Event, Send
+from brokerd.protocols.interface import Append, Effect, Event, Send
 from brokerd.protocols.multi_proxy.followers import FOLLOWERS
 from brokerd.protocols.multi_proxy.messages import Follow, Get, Lost, Messages, Stored
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER
+from brokerd.protocols.multi_proxy.topic_log import read_placed
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.lingering import LingerChecker
 from brokerd.simulator.checks.oracle import InvariantViolated
@@ -50,6 +51,7 @@ class MultiProxyChecks(ProtocolChecks):
         self._stays = self._has_one_owner and not world.parameters.spread_topics
         self._stored_at: dict[int, list[BrokerNumber]] = {}
         self._puts_once = ownership != PAPER
+        self._assigned: dict[StreamId, dict[int, _Origin]] = {}
         self._places: dict[tuple[StreamId | int, _Origin], tuple[StreamId, int]] = {}
         self._done: dict[tuple[BrokerNumber, int, BrokerNumber, int], int] = {}
         self._lingering = LingerChecker(
@@ -61,6 +63,9 @@ class MultiProxyChecks(ProtocolChecks):
     ) -> Sequence[tuple[ClientId, int]]:
         """See ProtocolChecks."""
         for effect in effects:
+            if type(effect) is Append:
+                for record in effect.records:
+                    self._note_assigned(broker, b"".join(record))
             if type(effect) is not Send:
                 continue
             message = effect.message
@@ -80,6 +85,18 @@ class MultiProxyChecks(ProtocolChecks):
             elif type(message) is Subscribed and message.state == "started":
                 self._check_started(broker, effect.peer, message)
         return self._lingering.step(broker, event, effects)
+
+    def origins_of(self, stream: StreamId, first: int, last: int) -> Iterator[_Origin]:
+        """See ProtocolChecks."""
+        assigned = self._assigned.get(stream, {})
+        return (origin for place, origin in assigned.items() if first <= place <= last)
+
+    def _note_assigned(self, broker: BrokerView, record: bytes) -> None:
+        """Note the positions of a record; a crash may lose it, and another may have them then."""
+        for run in read_placed(broker.number, record):
+            assigned = self._assigned.setdefault(run.source, {})
+            origins = ((each.source, number) for each in run.origins for number in each.sequences)
+            assigned.update(zip(run.sequences, origins, strict=True))
 
     def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
         """Check that no later publication is missed, whichever broker crashes next."""

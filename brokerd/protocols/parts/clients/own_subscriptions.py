@@ -227,6 +227,10 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
             for gap in self._gaps_of_forgotten(client, subscription.number, begun):
                 self.windows.announce(client.name, (subscription,), gap.stream, gap.last, gap)
 
+    def _has_whole(self, client: OwnClient, number: int) -> bool:
+        local = client.subscriptions.get(number)
+        return local is not None and local.started
+
     def _begun_after(
         self, client: OwnClient, subscription: OwnSubscription
     ) -> Mapping[StreamId, int]:

@@ -103,6 +103,9 @@ class ClientService(ABC, Generic[Client, Subscription]):
         incarnation: of this broker.
         takes_sources: whether a client may continue with a source of another broker.
         keeps_subscriptions: whether a subscription that this broker lost restarts.
+        unseen_first: the first position of a gap of a lost subscription in a stream that its client
+            has no position of; None, for the last position alone, if positions count no
+            publications.
         here: the admitted clients, in the order of admission.
         on_change: called after the admission or departure of a client.
         refusal: the reason for which no client is admitted at present; "" otherwise.
@@ -111,6 +114,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     takes_sources: ClassVar[bool] = False
     keeps_subscriptions: ClassVar[bool] = False
+    unseen_first: ClassVar[int | None] = None
 
     def __init__(
         self,
@@ -303,7 +307,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
             client.forgotten = {
                 number: dict(seen)
                 for number, seen in message.resume
-                if number not in client.subscriptions
+                if not self._has_whole(client, number)
             }
         if message.source is not None and self.lineage:
             self._announce_lost(client, message.source, message.next_sequence)
@@ -409,8 +413,15 @@ class ClientService(ABC, Generic[Client, Subscription]):
     def _publish(self, client: Client, message: Publish) -> None:
         """Accept publications of a client."""
 
+    def _has_whole(self, client: Client, number: int) -> bool:
+        """Return True if this broker has not lost any part of a client's started subscription."""
+        return number in client.subscriptions
+
     def _gaps_of_forgotten(
-        self, client: Client, number: int, begins_after: Mapping[StreamId, int]
+        self,
+        client: Client,
+        number: int,
+        begins_after: Mapping[StreamId, int],
     ) -> Iterator[Gap]:
         """Yield a gap for each stream in which a lost subscription restarts.
 
@@ -421,7 +432,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         if had is None:
             return
         for stream, last in begins_after.items():
-            first = had.get(stream, last - 1) + 1
+            first = had[stream] + 1 if stream in had else self.unseen_first or last
             if first <= last and last:
                 yield Gap((number,), stream, first, last, STATE_LOST)
 

@@ -6,6 +6,7 @@ Everything is drawn before the run, so a plan can be read and shrunk.
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import chain, random_tree, star
@@ -33,7 +34,9 @@ from brokerd.simulator.search.planning.faults import (
     draw_lost,
     draw_partitions,
     draw_repeats,
+    draw_restored,
     draw_roles,
+    draw_slowed,
     fail,
 )
 from brokerd.simulator.search.planning.kinds import draw_alike
@@ -160,6 +163,8 @@ def draw_plan(
             absences = Random(f"short absences {seed}")
             trouble += draw_short_absences(absences, draft, consumers, heal)
     lost = draw_lost(Random(f"lost {seed}"), planning, draft, heal) if faults else []
+    restored = Random(f"restored {seed}")
+    trouble += draw_restored(restored, planning, draft, heal) if faults else []
     gone = [name for move in lost if type(move) is Failing for name in move.on]
     plan = Plan(
         protocol=protocol,
@@ -188,6 +193,7 @@ def draw_plan(
             *(_draw_loss(seed, protocol, draft, heal) if faults else ()),
             *lost,
             *draw_roles(Random(f"roles {seed}"), planning, draft, heal, gone),
+            *(_draw_slowed(seed, planning, draft, heal, parameters) if faults else ()),
             *draw_newcomers(
                 Random(f"newcomers {seed}"),
                 planning,
@@ -202,6 +208,16 @@ def draw_plan(
         repeats = draw_repeats(Random(f"repeats {seed}"), plan.moves, heal)
         plan = plan.with_moves([*plan.moves, *repeats])
     return plan.with_moves(draw_alike(Random(f"alike {seed}"), plan.moves))
+
+
+def _draw_slowed(
+    seed: int, planning: ProtocolPlanning, draft: Draft, heal: int, parameters: Any
+) -> list[Move]:
+    """Draw slow brokers, in seconds on a clock."""
+    if draft.adversarial or draft.long:
+        return []
+    random = Random(f"slowed {seed}")
+    return draw_slowed(random, planning.slowed(random, draft.topology, parameters), draft, heal)
 
 
 def _draw_mobility(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:

@@ -22,12 +22,15 @@ from brokerd.simulator.search.plan import (
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.world.faults import (
     BROKER_KINDS,
+    COPY,
+    EMPTY,
     FREE_KINDS,
     KILL_FOR_GOOD,
     LINK_KINDS,
     LOST,
     OLD_MESSAGE,
     PARTITION,
+    RESTORED,
     STAGES,
     Link,
 )
@@ -35,6 +38,13 @@ from brokerd.units import MILLISECOND_NS
 
 REPEATED: Final = 0.6
 """Share of plans with repeated faults, among those that are not simple."""
+
+SLOWED_STEP_NS: Final = 250 * MILLISECOND_NS
+SLOWED_STEP_MS: Final = 150
+"""The rise of a slow broker's delays, shorter than a session's limit of silence."""
+
+RESTORES: Final = 1 / 8
+"""Share of plans with a broker that is restored from an older copy of its disk."""
 
 
 def draw_kinds(random: Random, flaps: bool, setting: Setting | None) -> tuple[str, ...]:
@@ -100,6 +110,21 @@ def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: in
     return [Failing(random.randrange(heal), LOST, together) for together in lost]
 
 
+def draw_restored(
+    random: Random, planning: ProtocolPlanning, draft: Draft, heal: int
+) -> list[Move]:
+    """Draw, in RESTORES of the plans, a broker that starts on an older or empty disk."""
+    if not planning.draws_restored or random.random() >= RESTORES:
+        return []
+    broker = random.choice(draft.topology.brokers)
+    how = random.choice((COPY, COPY, EMPTY))
+    copied, killed = sorted(random.randrange(heal) for _ in range(2))
+    mean = 100 if draft.adversarial else (10_000 if draft.long else 400) * MILLISECOND_NS
+    restored = killed + 1 + int(random.expovariate(1 / mean))
+    stages = (killed, restored) if restored < heal else (killed,)
+    return [Failing(copied, RESTORED, (broker, how), stages)]
+
+
 def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]:
     """Draw the same faults again, with the same targets.
 
@@ -126,6 +151,27 @@ def draw_repeats(random: Random, moves: Sequence[Move], heal: int) -> list[Move]
             repeats.append(replace(move, when=begin, stages=stages))
             begin += length
     return repeats
+
+
+def draw_slowed(random: Random, brokers: Sequence[str], draft: Draft, heal: int) -> list[Move]:
+    """Draw slow brokers: delays of all their links that rise, so that no session dies of silence.
+
+    The brokers stay slow for half of the plan at least, mostly up to its end.
+    """
+    moves: list[Move] = []
+    for broker in brokers:
+        begin = random.randrange(1 + heal // 2)
+        until = random.choice((heal, heal, random.randrange(begin + heal // 2, heal + 1)))
+        stages = (until,) if until < heal else ()
+        number = draft.topology.number_of(broker)
+        steps = random.choice((2, 3, 4))
+        for a, b in draft.topology.links:
+            ends = draft.topology.brokers[a], draft.topology.brokers[b]
+            for step in range(steps if number in (a, b) else 0):
+                when, delay_ms = begin + step * SLOWED_STEP_NS, (step + 1) * SLOWED_STEP_MS
+                if when < until:
+                    moves.append(Failing(when, "delay", (*ends, str(delay_ms)), stages))
+    return moves
 
 
 def draw_roles(

@@ -1,0 +1,395 @@
+"""`deploy`, `decommission` and `down`: start, reduce and stop a deployment."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubsubctl.commands import names
+from pubsubctl.commands.options.cluster import MaxUnavailable, Rolling, Verify
+from pubsubctl.commands.options.workload import Protocol
+from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation, invocation
+from pubsubctl.errors import HostError, LabDirty, PreflightFailed, Unreachable, UserError
+
+if TYPE_CHECKING:
+    from brokerd.overlay.topology import Topology
+    from pubsubctl.deploying.deployment import Deployment
+    from pubsubctl.deploying.placing import Placing
+    from pubsubctl.deploying.plan import Plan
+    from pubsubctl.deploying.rolling import Rolled
+    from pubsubctl.hosts.hosts import Lab
+
+_PLACEMENT = "Placement"
+_REPLACEMENT = "Replacement"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementOptions:
+    """Options that decide the hosts of brokers."""
+
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="spread|pack|pin",
+            help="Place brokers by this policy. See `topology place`.",
+            rich_help_panel=_PLACEMENT,
+        ),
+    ] = None
+    safe: Annotated[
+        bool,
+        typer.Option(
+            "--safe",
+            "--delta-safe",
+            help="Refuse a placement in which one machine fails more brokers than the protocol "
+            "tolerates.",
+            rich_help_panel=_PLACEMENT,
+        ),
+    ] = False
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--placement",
+            metavar="FILE",
+            help="Place brokers as this file of `topology place -o` has it.",
+            rich_help_panel=_PLACEMENT,
+        ),
+    ] = None
+
+    def placing(self) -> "Placing":
+        """Return the placement.
+
+        Raises:
+            UserError: a file goes with neither a policy nor --safe.
+        """
+        from pubsubctl.deploying.placing import Placing
+
+        if self.file is not None and (self.policy is not None or self.safe):
+            raise UserError(
+                "--placement has the hosts of all brokers; leave out --policy and --safe"
+            )
+        return Placing(self.policy, self.safe, self.file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacementOptions:
+    """Options that decide how brokers of another program are replaced."""
+
+    rolling: Rolling = False
+    max_unavailable: MaxUnavailable = 1
+    at_once: Annotated[
+        bool,
+        typer.Option(
+            "--at-once",
+            help="Stop all brokers of an older program, then start them. Goes with --rolling; a "
+            "new wire version needs it.",
+            rich_help_panel=_REPLACEMENT,
+        ),
+    ] = False
+    accept_loss: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept-loss",
+            metavar="BROKER",
+            help="Start a broker that lost durable state, and announce the loss. See "
+            "`help restore`. Repeatable.",
+            rich_help_panel=_REPLACEMENT,
+        ),
+    ] = None
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=1,
+            help="Wait for this time until brokers are ready.",
+        ),
+    ] = 60.0
+
+
+def deploy(
+    context: typer.Context,
+    placement: PlacementOptions,
+    replacement: ReplacementOptions,
+    topology: Annotated[
+        str,
+        typer.Argument(
+            help="A path, or the bare name of a file in bench/topologies.",
+            autocompletion=names.topologies,
+        ),
+    ] = "demo",
+    protocol: Protocol = None,
+    expect_noop: Annotated[
+        bool,
+        typer.Option("--expect-noop", help="Fail, and change nothing, if there is a step to take."),
+    ] = False,
+) -> Result:
+    """Start agents and brokers, and wait for all sessions."""
+    from brokerd.protocols.registry import DEFAULT
+    from pubsubctl.deploying.topologies import load_topology, warn_of_parameters
+    from pubsubctl.hosts.hosts import Lab
+
+    placing = placement.placing()
+    if replacement.at_once and not replacement.rolling:
+        raise UserError("--at-once goes with --rolling")
+    call = invocation(context)
+    protocol = protocol or DEFAULT
+    wanted_topology = load_topology(call.project.find("topology", topology), protocol)
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    warn_of_parameters(call.console, wanted_topology, protocol)
+    what = (lab, wanted_topology, protocol, placing)
+    if call.dry_run or expect_noop:
+        return _steps(*what, must_be_none=not call.dry_run, rolling=replacement.rolling)
+    return _deployed(call, f"deploy {topology}", what, replacement)
+
+
+def _deployed(
+    call: Invocation,
+    purpose: str,
+    what: "tuple[Lab, Topology, str, Placing]",
+    replacement: ReplacementOptions,
+) -> Result:
+    from pubsubctl.console.interruption import Interruption, run_interruptibly
+    from pubsubctl.deploying.deploy import deployed, wanted_deployment
+    from pubsubctl.deploying.rolling import Rolled, roll
+
+    lab = what[0]
+
+    async def work(interruption: Interruption) -> "tuple[Deployment, Rolled]":
+        with call.console.progress() as progress:
+            async with lab.operated(purpose, progress, interruption):
+                wanted = replace(
+                    await wanted_deployment(*what),
+                    accept_loss=tuple(replacement.accept_loss or ()),
+                )
+                async with deployed(
+                    *(lab, wanted, progress, interruption),
+                    purpose=purpose,
+                    timeout_s=replacement.timeout,
+                    may_change=True,
+                    upgrades=replacement.rolling,
+                    at_once=replacement.at_once,
+                ) as deployment:
+                    outdated = deployment.outdated
+                    if not replacement.rolling or not outdated:
+                        _warn_of_programs(call, outdated)
+                        return deployment, Rolled()
+                    with interruption.stoppable():
+                        rolled = await roll(
+                            *(deployment, outdated, progress),
+                            max_unavailable=replacement.max_unavailable,
+                            timeout_s=replacement.timeout,
+                            at_once=replacement.at_once,
+                            replaces_agents=False,
+                        )
+                    return deployment, rolled
+
+    after_signal = "`pubsubctl down` stops the started processes"
+    return _result(*run_interruptibly(work, call.console, when_not_waiting=after_signal))
+
+
+def _warn_of_programs(call: Invocation, outdated: Sequence[str]) -> None:
+    for host in outdated:
+        call.console.warn(
+            f"host {host} runs another program than this one; `pubsubctl deploy --rolling` "
+            "replaces it"
+        )
+
+
+def _steps(
+    lab: "Lab",
+    topology: "Topology",
+    protocol: str,
+    placing: "Placing",
+    *,
+    must_be_none: bool,
+    rolling: bool,
+) -> Result:
+    """Return the plan of a deployment, with the commands; change nothing.
+
+    Raises:
+        PreflightFailed: `must_be_none`, and the plan has steps.
+    """
+    import trio
+
+    from pubsubctl.deploying.deploy import planned, wanted_deployment
+    from pubsubctl.deploying.plan import Plan
+    from pubsubctl.state import due_upgrades
+
+    async def look() -> tuple[Plan, dict[str, list[str]], dict[str, list[str]]]:
+        async with lab.opened():
+            wanted = await wanted_deployment(lab, topology, protocol, placing)
+            plan = await planned(lab, wanted)
+            commands = await lab.commands() if plan.steps else {}
+            return plan, commands, await due_upgrades(lab)
+
+    plan, commands, upgrades = trio.run(look)
+    notes = [note for rows in upgrades.values() for note in rows]
+    if must_be_none and (plan.steps or (rolling and notes)):
+        steps = [*map(str, plan.steps), *(notes if rolling else ())]
+        raise PreflightFailed(f"--expect-noop, but there are {len(steps)} steps to take", *steps)
+    lines = [f"on {host}: {line}" for host, rows in commands.items() for line in rows]
+    what = [plan.text()] if plan.steps or not notes else ["nothing to start, but to replace:"]
+    return Result(
+        document={**plan.to_mapping(), "commands": commands, "outdated": upgrades},
+        text="\n".join([*what, *lines, *notes]),
+    )
+
+
+def _result(deployment: "Deployment", rolled: "Rolled") -> Result:
+    wanted, identity = deployment.wanted, deployment.identity
+    steps = len(deployment.plan.steps) + len(rolled.brokers)
+    brokers = len(deployment.brokers)
+    hosts = len(wanted.placement.hosts)
+    from pubsubctl.deploying.plan import is_not_started
+    from pubsubctl.deploying.topologies import parameters_in_words
+
+    parameters = parameters_in_words(wanted.topology, wanted.protocol)
+    text = (
+        f"deployment {identity}: {wanted.topology.name}, {wanted.protocol}{parameters}, "
+        f"{brokers} brokers on "
+        f"{hosts} hosts, all sessions up"
+    )
+    if any(row.core >= 0 for row in wanted.placement.brokers):
+        text += ", each pinned broker on its core (verified in /proc)"
+    if rolled.brokers:
+        text += f"; replaced {', '.join(rolled.brokers)}"
+    if not steps:
+        text = f"nothing to do: {text}"
+    text = "\n".join([text, *map(is_not_started, deployment.plan.decommissioned)])
+    return Result(
+        document={
+            "schema": "pubsubctl/deploy/1",
+            "deployment_id": identity,
+            "changed": bool(steps),
+            "replaced": rolled.brokers,
+            "decommissioned": [*deployment.plan.decommissioned],
+            "topology": wanted.topology.name,
+            "protocol": wanted.protocol,
+            "digest": wanted.digest,
+            "placement": wanted.placement.to_mapping(),
+        },
+        text=text,
+    )
+
+
+def decommission(
+    context: typer.Context,
+    broker: Annotated[str, typer.Argument(help="The broker that never returns.")],
+) -> Result:
+    """Give up a broker that never returns, with its messages.
+
+    Without --yes, prints the losses, and changes nothing. All other brokers must be up.
+    Afterwards `deploy` does not start the broker. If its process returns nevertheless, the other
+    brokers refuse it, and it ends. The command is repeatable.
+    """
+    import trio
+
+    from pubsubctl.deploying import decommissioning
+    from pubsubctl.hosts.hosts import Lab
+
+    call = invocation(context)
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    does = call.yes and not call.dry_run
+
+    async def work() -> decommissioning.Leaving:
+        async with lab.opened():
+            leaving = await decommissioning.look_at_leaving(lab, broker)
+            if leaving.refusals:
+                raise PreflightFailed(f"{broker} cannot be given up now", *leaving.refusals)
+            if does:
+                await decommissioning.decommission(lab, leaving)
+            return leaving
+
+    leaving = trio.run(work)
+    lines = [f"{broker} is given up already"]
+    if not leaving.is_over:
+        told = ", ".join(leaving.hosts)
+        lines = [f"{broker} is given up, on the disks of {told}"] if does else []
+        lines += [f"{'lost' if does else 'would be lost'} with {broker}:"]
+        lines += [f"  {what}" for what in leaving.losses]
+    is_left = not does and not call.dry_run and not leaving.is_over
+    because = (UserError("nothing was done; with --yes it is"),) if is_left else ()
+    return Result(
+        document={
+            "schema": "pubsubctl/decommission/1",
+            "broker": broker,
+            "decommissioned": does or leaving.is_over,
+            "losses": [*leaving.losses] if not leaving.is_over else [],
+        },
+        text="\n".join(lines),
+        because=because,
+    )
+
+
+def down(
+    context: typer.Context,
+    verify: Verify = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Remove the installed program and the folders, too.")
+    ] = False,
+) -> Result:
+    """Stop the deployment, and remove its files."""
+    import trio
+
+    from pubsubctl.console.interruption import Interruption, run_interruptibly
+    from pubsubctl.deploying.deploy import take_down
+    from pubsubctl.deploying.plan import Plan, down_plan
+    from pubsubctl.hosts.hosts import Lab, reached
+
+    call = invocation(context)
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    if call.dry_run:
+        plan = down_plan(trio.run(reached, lab, lab.observe), purge=purge)
+        return Result(document=plan.to_mapping(), text=plan.text())
+
+    lost: list[Unreachable] = []
+
+    async def work(interruption: Interruption) -> Plan:
+        with call.console.progress() as progress:
+            async with lab.opened():
+                with interruption.stoppable():
+                    lost.extend(await lab.without_unreachable())
+                    await lab.installed(only_if_used=True)
+                async with lab.locked("down"):
+                    return await take_down(lab, progress, purge=purge, verify=verify)
+
+    after_signal = "`pubsubctl down` removes the rest"
+    plan = run_interruptibly(work, call.console, when_not_waiting=after_signal)
+    return _stopped(lab, plan, lost, verify=verify, purge=purge)
+
+
+def _stopped(
+    lab: "Lab", plan: "Plan", lost: Sequence[Unreachable], *, verify: bool, purge: bool
+) -> Result:
+    from pubsubctl.inventory.host_ranges import in_ranges
+
+    stopped = sum(step.verb != "remove" for step in plan.steps)
+    text = f"stopped {stopped} agents" if stopped else "nothing was running"
+    kind = LabDirty if verify else HostError
+    if verify:
+        hosts = in_ranges(connector.host.name for connector in lab.connectors)
+        where = f" on {hosts}" if lost else ""
+        text += f"; verified: no process, port, socket or file is left{where}"
+    if lab.connections is not None and not purge:
+        text += "; the program stays installed, --purge removes it"
+    return Result(
+        document={
+            "schema": "pubsubctl/down/1",
+            "hosts": [connector.host.name for connector in lab.connectors],
+            "steps": plan.to_mapping()["steps"],
+            "verified": verify and not lost,
+            "purged": purge,
+        },
+        text=text,
+        because=tuple(
+            kind(*error.problems, "its processes may still run; repeat `pubsubctl down`")
+            for error in lost
+        ),
+    )

@@ -1,0 +1,119 @@
+"""Failures of a command: the error to report for an exception, and the file of a traceback."""
+
+import errno
+import os
+import re
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from brokerd.agent.host.private_files import write_private
+from brokerd.errors import ConfigError, ControlError
+from brokerd.overlay.topology import nearest
+from pubsubctl.console.console import Console, Result
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import (
+    INTERNAL_ERROR,
+    HostError,
+    PreflightFailed,
+    PubsubctlError,
+    Unreachable,
+    UserError,
+    combined_status,
+)
+from pubsubctl.project import xdg_folder
+
+_UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+
+
+class _Internal(PubsubctlError):
+    exit_status = INTERNAL_ERROR
+
+
+def errors_of(call: Invocation, error: Exception) -> list[PubsubctlError]:
+    """Return the errors to report for an exception; for a bug, with the file of the traceback."""
+    reported: list[PubsubctlError] = []
+    for leaf in _leaves(error):
+        found = _reportable(leaf)
+        if found is None:
+            return [_internal(call, error)]
+        if str(found) not in [str(other) for other in reported]:
+            reported.append(found)
+    return reported
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _reportable(error: BaseException) -> PubsubctlError | None:
+    """Return the error as an error of ours, or None for a bug."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    if isinstance(error, PubsubctlError):
+        return error
+    if isinstance(error, ConfigError):
+        return UserError(*lines)
+    if isinstance(error, ControlError):
+        kinds: dict[str, type[PubsubctlError]] = {"user": UserError, "busy": PreflightFailed}
+        kinds["closed"] = Unreachable
+        return kinds.get(error.kind, HostError)(*lines)
+    status = getattr(type(error), "exit_status", None)
+    if isinstance(status, int):
+        kind: type[PubsubctlError] = type(
+            type(error).__name__, (PubsubctlError,), {"exit_status": status}
+        )
+        return kind(*lines)
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of the option parser
+        return UserError(*_usage_lines(error))
+    if isinstance(error, OSError) and error.filename is not None and error.errno in _UNUSABLE:
+        return PreflightFailed(f"{error.filename}: {(error.strerror or '').lower()}")
+    return None
+
+
+def _usage_lines(error: Any) -> list[str]:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return [message]
+    verbs = getattr(context.command, "commands", None)
+    if verbs and message.startswith("Usage: "):
+        message = f"{context.command_path}: name one of {', '.join(verbs)}"
+    elif verbs and (unknown := re.match(r"No such command '(.*?)'", message)):
+        message = unknown[0] + nearest(unknown[1], list(verbs))
+    return [message[:1].lower() + message[1:], f"see `{context.command_path} --help`"]
+
+
+def report_errors(console: Console, errors: Sequence[PubsubctlError]) -> int:
+    status = combined_status(error.exit_status for error in errors)
+    for error in errors:
+        console.error(str(error))
+    if console.as_json:
+        console.result(Result(document={"schema": "pubsubctl/error/1"}, because=tuple(errors)))
+    return status
+
+
+def _internal(call: Invocation, error: BaseException) -> PubsubctlError:
+    """Save the traceback in a file that only this user can read, and report the path.
+
+    The command line and the values in the traceback may be secrets.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    name = f"crash-{stamp}-{os.getpid()}.txt"
+    text = f"pubsubctl {' '.join(call.arguments)}\n\n{''.join(traceback.format_exception(error))}"
+    content = text.encode(errors="backslashreplace")
+    path = xdg_folder("state") / "crashes" / name
+    try:
+        write_private(path, content)
+    except (OSError, ControlError):
+        path = Path(tempfile.mkdtemp(prefix="pubsubctl-")) / name
+        write_private(path, content)
+    leaf = next(_leaves(error))
+    text = f"{type(leaf).__name__}: {leaf}".splitlines()[0]
+    return _Internal(f"internal error: {text}", f"this is a bug in pubsubctl; see {path}")

@@ -1,0 +1,124 @@
+"""Groups of options, and help texts with a section for each group."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from typing import Any, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+GLOBAL_OPTIONS = "Global options (pubsubctl --help) may stand here too."
+_ARGUMENTS = "Arguments"
+_OPTIONS = "Options"
+
+
+def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the fields of its option groups in place of the groups.
+
+    A group is a parameter whose annotation is a dataclass.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    hints.pop("return", None)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in groups:
+            parameters += _fields_of(groups[parameter.name])
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(kind=kind, annotation=hints[parameter.name]))
+
+    @wraps(function)
+    def command(**values: Any) -> Any:
+        for name, group in groups.items():
+            own = {field.name: values.pop(field.name) for field in fields(group)}
+            values[name] = group(**own)
+        return function(**values)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _fields_of(group: Any) -> Iterable[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        yield inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help text has a section per group of options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options by group."""
+        write_options(self, ctx, formatter)
+
+
+class GroupedVerbs(TyperGroup):
+    """A group of commands whose help text has a section per group of commands."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, then the commands by group."""
+        write_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a line per command, in the order of registration."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        width = formatter.width - 6 - max(len(name) for name, _ in commands)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in commands:
+            if command is not None and not command.hidden:
+                panel = getattr(command, "rich_help_panel", None)
+                title = panel if isinstance(panel, str) else "Commands"
+                row = (name, command.get_short_help_str(width))
+                sections.setdefault(title, []).append(row)
+        _write_sections(formatter, sections)
+
+
+def write_options(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write the arguments of a command, then its options by group."""
+    sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: []}
+    options: list[tuple[str, str]] = []
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is None:
+            continue
+        if parameter.param_type_name == "argument":
+            name, text = record
+            sections[_ARGUMENTS].append((name.partition(" <")[0], text))
+        elif panel := getattr(parameter, "rich_help_panel", None):
+            sections.setdefault(panel, []).append(record)
+        else:
+            options.append(record)
+    _write_sections(formatter, {**sections, _OPTIONS: options})
+
+
+def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) -> None:
+    for title, rows in sections.items():
+        if not rows:
+            continue
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
+def add_command(
+    app: typer.Typer, name: str, function: Callable[..., Any], panel: str | None = None
+) -> None:
+    """Register a verb, with its option groups and its section of the help text."""
+    register = app.command(name, cls=GroupedCommand, epilog=GLOBAL_OPTIONS, rich_help_panel=panel)
+    register(with_groups(function))
+
+
+def verbs(name: str, text: str) -> typer.Typer:
+    """Return an empty group of verbs, which prints its help text without a verb."""
+    return typer.Typer(
+        name=name, help=text, cls=GroupedVerbs, no_args_is_help=True, rich_markup_mode=None
+    )

@@ -1,0 +1,194 @@
+"""Options of simulated runs: seeds, protocol, named bugs and parameters."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from brokerd.overlay.topology import nearest
+from brokerd.protocols.registry import DEFAULT, DEFINITIONS
+from pubsubctl.console.console import Console
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import shown
+
+if TYPE_CHECKING:
+    from brokerd.simulator.search.swarm import SwarmOptions
+
+_SEEDS = "Seeds"
+_PROTOCOL = "Protocol"
+
+SEEDS = "1..20"
+Seeds = Annotated[
+    str,
+    typer.Option(
+        "--seeds", metavar="A..B", help="Run the seeds from A to B.", rich_help_panel=_SEEDS
+    ),
+]
+Mutants = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mutant",
+        metavar="NAME",
+        rich_help_panel=_PROTOCOL,
+        help="Give every broker this named bug. Repeatable.",
+    ),
+]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        rich_help_panel=_PROTOCOL,
+        help="Set a parameter in every seed, also one that brokers refuse. Repeatable.",
+    ),
+]
+SimulatedProtocol = Annotated[
+    str | None,
+    typer.Option(
+        "--protocol", metavar="NAME", help="Run this protocol.", rich_help_panel=_PROTOCOL
+    ),
+]
+RunsOfEach = Annotated[
+    int | None,
+    typer.Option("--runs", metavar="N", min=1, help="Run each N times.", rich_help_panel=_SEEDS),
+]
+Ledger = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger",
+        metavar="FILE",
+        rich_help_panel="Results",
+        help="Add the counts of these runs to a file.",
+    ),
+]
+Processes = Annotated[
+    int,
+    typer.Option(
+        "--processes", metavar="N", min=0, help="Run N simulations at a time; 0 for one per core."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedOptions:
+    """Options that no seed decides."""
+
+    protocol: SimulatedProtocol = None
+    mutants: Mutants = None
+    campaign: Annotated[
+        str,
+        typer.Option(
+            "--campaign",
+            metavar="ROW",
+            rich_help_panel=_SEEDS,
+            help="Take topology and failures of this row of the campaign.",
+        ),
+    ] = ""
+    profile: Annotated[
+        str,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            rich_help_panel=_PROTOCOL,
+            help="Take a profile of the protocol: robust, paper or paper-literal. The last must "
+            "fail.",
+        ),
+    ] = ""
+    settings: Parameters = None
+    moves: Annotated[
+        bool,
+        typer.Option(
+            "--moves",
+            help="Also move clients, and let brokers join and leave.",
+            rich_help_panel=_SEEDS,
+        ),
+    ] = False
+
+    def checked(self, console: Console, *, refuses_profile: str = "") -> "SwarmOptions":
+        """Return the checked options.
+
+        Args:
+            refuses_profile: an option that does not go with a profile; "" for none.
+
+        Raises:
+            UserError: a value is unknown; names the nearest.
+        """
+        from brokerd.simulator.search.swarm import SwarmOptions
+        from pubsubctl.simulating import swarms
+
+        protocol = protocol_of(self.protocol)
+        swarms.check_rows([self.campaign] if self.campaign else [])
+        chosen = tuple(self.settings or ())
+        swarms.check_settings(chosen, protocol)
+        if self.profile:
+            _check_profile(console, self.profile, protocol, refuses_profile)
+        return SwarmOptions(
+            mutants=mutants_of(self.mutants),
+            campaign=self.campaign,
+            profile=self.profile,
+            settings=chosen,
+            moves=self.moves,
+        )
+
+
+def protocol_of(name: str | None) -> str:
+    """Return the protocol of a name, or the usual protocol.
+
+    Raises:
+        UserError: the protocol is unknown; names the nearest.
+    """
+    protocol = name or DEFAULT
+    if protocol not in DEFINITIONS:
+        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
+    return protocol
+
+
+def mutants_of(names: list[str] | None) -> frozenset[str]:
+    """Return the named bugs.
+
+    Raises:
+        UserError: a name is unknown; names the nearest.
+    """
+    from brokerd.simulator.checks.protocol_checks import bug_names
+
+    for name in names or ():
+        if name not in bug_names():
+            raise UserError(f"no mutant called {shown(name)}{nearest(name, bug_names())}")
+    return frozenset(names or ())
+
+
+def seeds_of(text: str) -> tuple[int, int]:
+    """Return the first and the last seed of a range.
+
+    Raises:
+        UserError: the text is no range.
+    """
+    found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", text)
+    if not found:
+        raise UserError(f"--seeds = {shown(text)}; write 7 or 1..500")
+    first = int(found[1])
+    last = int(found[2]) if found[2] is not None else first
+    if last < first:
+        raise UserError(f"--seeds = {shown(text)}: runs backwards; {last}..{first}?")
+    return first, last
+
+
+def processes_of(number: int) -> int:
+    """Return the number of simultaneous simulations; one per core for 0."""
+    return number or os.cpu_count() or 1
+
+
+def _check_profile(console: Console, profile: str, protocol: str, refuses: str) -> None:
+    from brokerd.simulator.checks.protocol_checks import planning_of
+
+    planning = planning_of(protocol)
+    if refuses or not planning.profiles:
+        raise UserError(f"--profile is not for {refuses or protocol}")
+    if profile not in planning.profiles:
+        known = nearest(profile, tuple(planning.profiles))
+        raise UserError(f"no profile called {shown(profile)}{known}")
+    for warning in planning.in_profile(planning.parameters(1, {}), profile).warnings():
+        console.warn(warning)

@@ -1,0 +1,178 @@
+"""`init`, `config`, `completion` and `help`: a project folder, its settings, and the manual."""
+
+import textwrap
+from collections.abc import Iterator
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brokerd.overlay.topology import nearest
+from pubsubctl.commands import names
+from pubsubctl.commands.options.grouping import add_command, verbs
+from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import invocation
+from pubsubctl.console.manual import topic_files
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import shown
+
+SHELLS = ("bash", "zsh", "fish")
+ALIASES = {"exit-codes": "exit-statuses", "inventory": "inventories", "fault": "faults"}
+VERBS_HERE = "@verbs@"
+
+config = verbs("config", "Show the settings in force.")
+
+
+def init(
+    context: typer.Context,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder. Created if missing.")
+    ] = Path("."),
+) -> Result:
+    """Create a project folder.
+
+    Writes pubsubctl.toml, a local inventory, three workloads and a fault schedule.
+    """
+    call = invocation(context)
+    texts = {folder / name: path.read_text("utf-8") for name, path in scaffold_files()}
+    there = [path for path in texts if path.exists() or path.is_symlink()]
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: exists and is no folder")
+    if there:
+        raise UserError(
+            *(f"{path}: exists already" for path in there),
+            "nothing was written; name another folder, or move these away",
+        )
+    files = [str(path) for path in texts]
+    document = {"schema": "pubsubctl/init/1", "folder": str(folder), "files": files}
+    if call.dry_run:
+        return Result(document=document, text="\n".join(f"would write {name}" for name in files))
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    then = "" if folder == Path(".") else f"cd {folder} && "
+    call.console.say(f"next: {then}pubsubctl doctor && pubsubctl bench first")
+    return Result(document=document, text="\n".join(files))
+
+
+def scaffold_files() -> Iterator[tuple[str, Traversable]]:
+    """Yield the files of a new project, by path."""
+    yield from _files(resources.files("pubsubctl") / "scaffold", "")
+
+
+def _files(folder: Traversable, before: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _files(entry, f"{before}{entry.name}/")
+        elif entry.name.endswith(".toml"):
+            yield f"{before}{entry.name}", entry
+
+
+def show(
+    context: typer.Context,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Print the origin of each setting, too.")
+    ] = False,
+) -> Result:
+    """Print each setting in force.
+
+    A setting comes from an option, PUBSUBCTL_*, the project's file, the user's file, or a default.
+    """
+    from pubsubctl.project import DEFAULTS
+
+    call = invocation(context)
+    flags = {"inventory": call.inventory_option, "forks": call.forks_option}
+    found = {name: call.project.setting(name, flags.get(name)) for name in DEFAULTS}
+    rows = [
+        (name, setting.value, *([setting.origin] if origin else []))
+        for name, setting in found.items()
+    ]
+    return Result(
+        document={
+            "schema": "pubsubctl/config/1",
+            "settings": {
+                name: {"value": setting.value, "origin": setting.origin}
+                for name, setting in found.items()
+            },
+        },
+        text=call.console.table(("SETTING", "VALUE", *(["FROM"] if origin else [])), rows),
+    )
+
+
+def completion(
+    shell: Annotated[str, typer.Argument(help="bash, zsh or fish.")] = "bash",
+) -> Result:
+    """Print a script for shell completion.
+
+    For example: pubsubctl completion bash >> ~/.bashrc
+    """
+    if shell not in SHELLS:
+        raise UserError(f"completion: no script for {shown(shell)}{nearest(shell, SHELLS)}")
+    from typer import completion as scripts
+
+    # As a mapping, because the parameter's name, `shell`, is one that our checks look for.
+    chosen = {"prog_name": "pubsubctl", "complete_var": "_PUBSUBCTL_COMPLETE", "shell": shell}
+    script: str = scripts.get_completion_script(**chosen)  # type: ignore[attr-defined]
+    document = {"schema": "pubsubctl/completion/1", "shell": shell, "script": script}
+    return Result(document=document, text=script)
+
+
+def help_topic(
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="A topic. Without a topic, lists all.", autocompletion=names.topics),
+    ] = None,
+) -> Result:
+    """Print a page of the manual."""
+    texts = topic_files()
+    if topic is None:
+        lines = [
+            f"{name:17} {path.read_text('utf-8').splitlines()[0].lstrip('# ')}"
+            for name, path in texts.items()
+        ]
+        document = {"schema": "pubsubctl/help/1", "topics": list(texts)}
+        return Result(document=document, text="\n".join(lines))
+    topic = ALIASES.get(topic, topic)
+    if topic not in texts:
+        raise UserError(f"help: no topic called {shown(topic)}{nearest(topic, list(texts))}")
+    text = texts[topic].read_text("utf-8").replace(VERBS_HERE, _fault_verbs())
+    document = {"schema": "pubsubctl/help/1", "topic": topic, "text": text}
+    return Result(document=document, text=text)
+
+
+def _fault_verbs() -> str:
+    """Return the verbs of faults, from the table in the code."""
+    from brokerd.model.fault_verbs import VERB_TABLE
+
+    rows = [
+        (verb.name, " or ".join(_ON[kind] for kind in verb.on), verb.effect)
+        for verb in VERB_TABLE.values()
+    ]
+    width = max(len(on) for _, on, _ in rows)
+    indent = " " * (25 + width)
+    return "\n".join(
+        textwrap.fill(
+            effect,
+            100,
+            initial_indent=f"    {name:19}{on:{width}}  ",
+            subsequent_indent=indent,
+        )
+        for name, on, effect in rows
+    )
+
+
+_ON = {
+    "broker": "BROKER",
+    "link": "LINK",
+    "machine": "MACHINE",
+    "sets": "SETS",
+    "client": "CLIENT",
+    "subscriber": "SUBSCRIBER",
+    "own-process subscriber": "PROCESS",
+}
+
+
+add_command(config, "show", show)

@@ -1,0 +1,219 @@
+"""`check`, `plot` and `report`: verdicts, figures and a page of finished runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brokerd.overlay.topology import nearest
+from pubsubctl.commands import names
+from pubsubctl.commands.options.results import RUNS_HELP, Master, Runs, RunsFolder
+from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation, invocation
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import shown
+
+LEDGER = Path("results", "reliability.json")
+"""The file in which `make campaign` keeps the results of the simulator's seeds."""
+
+
+def check(
+    context: typer.Context, runs: Runs, master: Master = None, output: RunsFolder = None
+) -> Result:
+    """Judge runs from their logs.
+
+    Computes the owed deliveries from publications and subscriptions, and compares.
+    """
+    from pubsubctl.running.judging import Judged, NotJudged, judge_each
+    from pubsubctl.running.runs import find_runs
+
+    call = invocation(context)
+    call.refuse_dry_run("check")
+    folders = find_runs(call.project, runs, output)
+    with call.console.progress() as progress:
+        judged = judge_each(folders, progress, call.master(master))
+    blocks = [f"{row.painted(call.console)}\n{row.run}" for row in judged]
+    return Result(
+        document={"schema": "pubsubctl/check/1", "runs": [row.row() for row in judged]},
+        text="\n\n".join(blocks),
+        because=tuple(error for row in judged if isinstance(row, Judged) for error in row.because),
+        failures=tuple(row.error for row in judged if isinstance(row, NotJudged)),
+    )
+
+
+def plot(
+    context: typer.Context,
+    figure: Annotated[
+        str | None,
+        typer.Argument(help="The name of a figure. See --list.", autocompletion=names.figures),
+    ] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN...]",
+            help=f"{RUNS_HELP} The latest run of the figure if none is named.",
+            autocompletion=names.runs,
+        ),
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    formats: Annotated[
+        str, typer.Option("--format", metavar="svg,png", help="Write files of these formats.")
+    ] = "svg,png",
+    master: Master = None,
+    output: RunsFolder = None,
+) -> Result:
+    """Draw a figure of runs.
+
+    Writes SVG, PNG and the numbers as CSV, in the folder of each run.
+    """
+    call = invocation(context)
+    call.refuse_dry_run("plot")
+    if list_all:
+        return _figures(call)
+    wanted = _checked(figure, formats)
+    assert figure is not None
+    return _drawn(call, figure, runs or [], wanted, call.master(master), output)
+
+
+def _figures(call: Invocation) -> Result:
+    from results.figures.by_name import FIGURES
+
+    rows = [(name, first_line(function)) for name, function in sorted(FIGURES.items())]
+    document = {"schema": "pubsubctl/figures/1", "figures": [row[0] for row in rows]}
+    return Result(document=document, text=call.console.table(("FIGURE", "SHOWS"), rows))
+
+
+def _checked(figure: str | None, formats: str) -> tuple[str, ...]:
+    """Return the formats of a known figure."""
+    from results.figures.by_name import FIGURES
+    from results.figures.drawing import FORMATS
+
+    if figure is None:
+        raise UserError("plot: name a figure; `pubsubctl plot --list` lists them")
+    if figure not in FIGURES:
+        raise UserError(f"no figure called {shown(figure)}{nearest(figure, sorted(FIGURES))}")
+    wanted = tuple(name.strip() for name in formats.split(","))
+    for name in wanted:
+        if name not in FORMATS:
+            raise UserError(
+                f"--format = {shown(formats)}: no {shown(name)}{nearest(name, FORMATS)}"
+            )
+    return wanted
+
+
+def _drawn(
+    call: Invocation,
+    figure: str,
+    runs: list[str],
+    formats: tuple[str, ...],
+    master: str,
+    output: Path | None,
+) -> Result:
+    from pubsubctl.running.runs import find_runs, latest_of_figure
+    from results.checker.spark import spark_session
+    from results.figures.by_name import draw
+    from results.figures.of_runs import WITHOUT_SPARK
+
+    if runs:
+        folders = find_runs(call.project, runs, output)
+    else:
+        folders = [latest_of_figure(call.project, figure, output)]
+    files: list[str] = []
+    if figure in WITHOUT_SPARK:
+        for folder in folders:
+            files += map(str, draw(figure, None, folder, formats))
+    else:
+        with call.console.progress() as progress:
+            progress.phase("starting Spark")
+            with spark_session("pubsubctl plot", master) as spark:
+                for folder in folders:
+                    progress.phase(f"drawing {figure} of {folder.name}")
+                    files += map(str, draw(figure, spark, folder, formats))
+    document = {"schema": "pubsubctl/plot/1", "figure": figure, "files": files}
+    return Result(document=document, text="\n".join(files))
+
+
+def first_line(function: object) -> str:
+    """Return the first line of a docstring."""
+    return (getattr(function, "__doc__", None) or "").strip().partition("\n")[0]
+
+
+def report(
+    context: typer.Context,
+    runs: Runs,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")
+    ] = None,
+    master: Master = None,
+) -> Result:
+    """Write a page on runs: verdicts, figures and numbers.
+
+    Takes runs of brokers; or experiments without brokers and series, with claims and the counts of
+    the simulator's seeds (results/reliability.json).
+    """
+    from pubsubctl.running.judging import judge_and_report
+    from pubsubctl.running.runs import find_runs
+    from results.papers.experiment_runs import is_experiment_run
+    from results.repetitions.series_runs import is_series
+    from results.tables.derived import derived_of
+
+    call = invocation(context)
+    call.refuse_dry_run("report")
+    folders = find_runs(call.project, runs)
+    page = output or derived_of(folders[0]) / "report.html"
+    experiments = [each for each in folders if is_experiment_run(each) or is_series(each)]
+    if experiments:
+        if others := [folder for folder in folders if folder not in experiments]:
+            raise UserError(
+                f"{others[0]} is a run of brokers, {experiments[0]} a series or an experiment "
+                "without; one page is on the one or on the other"
+            )
+        return _on_experiments(call, folders, page, call.master(master))
+    with call.console.progress() as progress:
+        judged = judge_and_report(folders, page, progress, call.master(master))
+    verdicts = {str(row.run): row.verdict for row in judged}
+    document = {"schema": "pubsubctl/report/1", "report": str(page), "verdicts": verdicts}
+    return Result(document=document, text=str(page))
+
+
+def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: str) -> Result:
+    from pubsubctl.running.claims import judge, load_claims, measurement
+    from pubsubctl.running.judging import draw_and_judge
+    from pubsubctl.running.runs import read_json
+    from results.repetitions.series_runs import is_series, verdict_lines
+    from results.report import write_experiment_report
+    from results.tables.derived import derived_of
+
+    project = call.project
+    with call.console.progress() as progress:
+        judged = draw_and_judge(folders, progress, call.master(master))
+    claims = [
+        claim
+        for name in project.names("claims")
+        for claim in load_claims(project.find("claims", name))
+    ]
+    drawn = [
+        measurement(read_json(path), str(path))
+        for folder in folders
+        for path in sorted((derived_of(folder) / "figures").glob("*.json"))
+    ]
+    about = {found.figure for found in drawn}
+    outcomes = judge([claim for claim in claims if claim.figure in about], drawn)
+    ledger = project.folder / LEDGER
+    write_experiment_report(
+        folders,
+        page,
+        verdicts={
+            **{run: row.document["lines"] for run, row in judged.items()},
+            **{folder: verdict_lines(folder) for folder in folders if is_series(folder)},
+        },
+        claims=[outcome.row() for outcome in outcomes],
+        ledger=read_json(ledger) if ledger.is_file() else None,
+    )
+    document = {
+        "schema": "pubsubctl/report/1",
+        "report": str(page),
+        "verdicts": {str(run): row.verdict for run, row in judged.items()},
+        "claims": {outcome.claim.name: outcome.state for outcome in outcomes},
+    }
+    return Result(document=document, text=str(page))

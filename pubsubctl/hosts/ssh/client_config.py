@@ -1,0 +1,187 @@
+"""Configuration files of the OpenSSH client, resolved for one host as `ssh -G` does.
+
+The reader is our own because ssh runs `Match exec` and follows every Include. This reader runs a
+command only on request, follows only files below the folder of the first, and keeps the line of
+each value. A value that depends on a command that is not run is refused, never guessed.
+"""
+
+import glob
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
+from pubsubctl.hosts.ssh.config_words import DECIDABLE, split_criteria, split_words
+from pubsubctl.hosts.ssh.host_settings import HostSettings, Line, Resolution
+
+MOST_FILES: Final = 64
+DEEPEST_INCLUDE: Final = 16
+
+_LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)(?:\s*=\s*|\s+|(?=\"))(.*?)\s*", re.DOTALL)
+_NOT_TAKEN_OVER: Final = (
+    *("localcommand", "remotecommand", "knownhostscommand", "certificatefile"),
+    *("identityagent", "pkcs11provider", "hostkeyalias"),
+)
+
+
+class ClientConfig:
+    """A configuration file with its included files.
+
+    Attributes:
+        notes: content that is not taken over, and followed files, with their lines.
+    """
+
+    def __init__(self, text: str, source: Path) -> None:
+        """
+        Raises:
+            UserError: lines are malformed; names all.
+        """
+        self.notes: list[str] = []
+        self._source = source
+        self._folder = source.expanduser().parent.resolve()
+        self._size_bytes = len(text)
+        self._files = 1
+        self._problems: list[str] = []
+        self._lines = self._read(text, source, 0)
+        if self._problems:
+            raise UserError(*self._problems)
+
+    def names(self) -> list[str]:
+        """Return all hosts that a Host line, or a Match line without negation, names in full."""
+        found: dict[str, None] = {}
+        for line in _walk(self._lines):
+            patterns: list[str] = []
+            if line.key == "host":
+                patterns = list(line.words)
+            elif line.key == "match":
+                for negated, name, argument in split_criteria(line.text):
+                    if name in ("host", "originalhost") and not negated:
+                        patterns += argument.split(",")
+            found |= dict.fromkeys(p for p in patterns if p and not re.search(r"[*?!]", p))
+        return list(found)
+
+    def settings(
+        self,
+        alias: str,
+        user: str | None = None,
+        port: int | None = None,
+        *,
+        run_commands: bool = False,
+    ) -> HostSettings:
+        """Return the settings of a host; user and port of a command line take precedence.
+
+        Args:
+            run_commands: run the commands of `Match exec` on this machine.
+
+        Raises:
+            UserError: a deciding value cannot be determined, or is invalid; names file and line.
+        """
+        resolution = Resolution(alias, user, port, run_commands)
+        resolution.apply(self._lines)
+        if resolution.wants_final_pass():
+            resolution.begin_final_pass()
+            resolution.apply(self._lines)
+        return resolution.result()
+
+    def _read(self, text: str, source: Path, depth: int) -> tuple[Line, ...]:
+        found = []
+        for number, raw in enumerate(text.split("\n"), start=1):
+            raw = raw.rstrip(" \t\r\f")
+            if not raw.strip() or raw.lstrip().startswith("#"):
+                continue
+            where = f"{source}:{number}"
+            match = _LINE.fullmatch(raw)
+            if match is None or not match[2]:
+                self._problems.append(
+                    f"{where}: {shown(raw.strip())}: expected a keyword with a value"
+                )
+                continue
+            words = split_words(match[2])
+            if words is None:
+                self._problems.append(f"{where}: {shown(raw.strip())}: a quote is not closed")
+                continue
+            line = Line(where, match[1], match[2], tuple(words))
+            problem = _problem_of(line)
+            if problem:
+                self._problems.append(f"{where}: {shown(raw.strip())}: {problem}")
+                continue
+            if line.key == "include":
+                line = Line(where, match[1], match[2], line.words, self._include(line, depth))
+            elif line.key in _NOT_TAKEN_OVER:
+                self._note(f"{where}: {line.keyword} is not taken over")
+            elif line.key == "match" and any(
+                name not in DECIDABLE for _, name, _ in split_criteria(line.text)
+            ):
+                self._note(f"{where}: Match is not taken over")
+            found.append(line)
+        return tuple(found)
+
+    def _include(self, line: Line, depth: int) -> tuple[Line, ...]:
+        """Return the lines of the files of an Include that lie below the folder of the first."""
+        found: list[Line] = []
+        for pattern in line.words:
+            path = Path(pattern).expanduser()
+            paths = sorted(glob.glob(str(path if path.is_absolute() else self._folder / path)))
+            files = [Path(name) for name in paths]
+            outside = [f for f in files if not f.resolve().is_relative_to(self._folder)]
+            if outside or not files:
+                why = "matches no file" if not files else f"leads out of {self._folder}"
+                self._note(
+                    f"{line.where}: Include is not followed: {shown(pattern)} {why}; "
+                    "import the file by itself"
+                )
+                continue
+            for file in files:
+                if depth + 1 > DEEPEST_INCLUDE:
+                    raise UserError(f"{line.where}: Include: more than {DEEPEST_INCLUDE} deep")
+                found += self._read(self._text_of(file, line), file, depth + 1)
+            self._note(
+                f"{line.where}: Include is followed: {shown(pattern)}, "
+                f"{len(files)} file{'' if len(files) == 1 else 's'} in {self._folder}"
+            )
+        return tuple(found)
+
+    def _text_of(self, file: Path, line: Line) -> str:
+        self._files += 1
+        if self._files > MOST_FILES:
+            raise UserError(f"{line.where}: Include: more than {MOST_FILES} files")
+        try:
+            if not file.is_file():
+                raise UserError(f"{line.where}: Include: {file} is no file")
+            with file.open("rb") as opened:
+                content = opened.read(LARGEST_FILE_BYTES + 1)
+            self._size_bytes += len(content)
+            if self._size_bytes > LARGEST_FILE_BYTES:
+                raise UserError(f"{line.where}: Include: more than {LARGEST_FILE_BYTES >> 20} MiB")
+            return content.decode("utf-8")
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"{line.where}: Include: {file}: {reason}") from None
+        except UnicodeDecodeError as error:
+            raise UserError(f"{file}: not UTF-8 (byte {error.start})") from None
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def _problem_of(line: Line) -> str:
+    """Return the reason why a line is malformed, or ""."""
+    if not line.words and line.key not in ("proxycommand", "proxyjump"):
+        return "expected a value before the comment"
+    if line.key == "host" and "" in line.words:
+        return "a pattern is empty"
+    if line.key == "match":
+        try:
+            list(split_criteria(line.text))
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
+def _walk(lines: tuple[Line, ...]) -> Iterator[Line]:
+    for line in lines:
+        yield line
+        yield from _walk(line.included)

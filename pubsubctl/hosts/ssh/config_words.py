@@ -1,0 +1,179 @@
+"""Words of OpenSSH configurations: quotes, patterns, criteria of Match, tokens and variables."""
+
+import getpass
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import shown
+
+_PLAIN_CRITERIA: Final = ("all", "canonical", "final")
+DECIDABLE: Final = (
+    *_PLAIN_CRITERIA,
+    *("host", "originalhost", "user", "localuser", "tagged"),
+)
+"""Criteria of Match that depend on the configuration and the local user only."""
+_CRITERIA: Final = (
+    *DECIDABLE,
+    *("exec", "localnetwork", "version", "sessiontype", "command"),
+)
+_CRITERION = re.compile(r"(!?)([A-Za-z]+)")
+_ARGUMENT = re.compile(r"(?:\s*=\s*|\s+)(?:\"([^\"]*)\"|([^\s\"=#]\S*))")
+_TOKEN = re.compile(r"%(.?)|\$\{([^}]*)\}", re.DOTALL)
+_ESCAPED = ("'", '"', "\\")
+
+
+def split_words(text: str) -> list[str] | None:
+    """Return the arguments of a line without quotes and comment; None if a quote is not closed."""
+    words: list[str] = []
+    at = 0
+    while at < len(text):
+        if text[at] in " \t":
+            at += 1
+            continue
+        if text[at] == "#":
+            break
+        word, quote = "", ""
+        while at < len(text):
+            char, after = text[at], text[at + 1 : at + 2]
+            if char == "\\" and after and (after in _ESCAPED or (not quote and after == " ")):
+                word += after
+                at += 1
+            elif not quote and char in " \t":
+                break
+            elif not quote and char in "\"'":
+                quote = char
+            elif char == quote:
+                quote = ""
+            else:
+                word += char
+            at += 1
+        if quote:
+            return None
+        words.append(word)
+    return words
+
+
+def split_criteria(text: str) -> Iterator[tuple[bool, str, str]]:
+    """Yield the criteria of a Match line: negation, name in lower case, argument.
+
+    Raises:
+        ValueError: a criterion is unknown or lacks an argument.
+    """
+    at = 0
+    while at < len(text):
+        if text[at] in " \t":
+            at += 1
+            continue
+        if text[at] == "#":
+            return
+        match = _CRITERION.match(text, at)
+        name = match[2].lower() if match else ""
+        if match is None or name not in (*_PLAIN_CRITERIA, *_CRITERIA):
+            raise ValueError(f"{shown(text[at:])} is no criterion of Match")
+        at = match.end()
+        argument = ""
+        if name not in _PLAIN_CRITERIA:
+            value = _ARGUMENT.match(text, at)
+            if value is None:
+                raise ValueError(f"Match {name} lacks an argument")
+            argument = value[1] if value[1] is not None else value[2]
+            at = value.end()
+        yield match[1] == "!", name, argument
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Return True if a pattern with * and ? matches all of the text, in quadratic time at most."""
+    at = in_pattern = 0
+    star, resume = -1, 0
+    while at < len(text):
+        if in_pattern < len(pattern) and pattern[in_pattern] == "*":
+            star, resume = in_pattern, at
+            in_pattern += 1
+        elif in_pattern < len(pattern) and pattern[in_pattern] in ("?", text[at]):
+            in_pattern += 1
+            at += 1
+        elif star >= 0:
+            resume += 1
+            in_pattern, at = star + 1, resume
+        else:
+            return False
+    return not pattern[in_pattern:].strip("*")
+
+
+def matches_list(text: str, patterns: str, *, lower: bool = True) -> bool:
+    """Return True if any pattern matches and no negated pattern does; patterns have commas."""
+    found = False
+    for pattern in (patterns.lower() if lower else patterns).split(","):
+        if pattern.startswith("!"):
+            if matches(text, pattern[1:]):
+                return False
+        elif matches(text, pattern):
+            found = True
+    return found
+
+
+def fill_tokens(text: str, tokens: Mapping[str, str], where: str, *, is_path: bool = False) -> str:
+    """Return the text with %-tokens replaced; in a path also ~ and ${VARIABLES}.
+
+    A path below the home folder begins with ~/, which is the same on each machine.
+
+    Raises:
+        UserError: a token is unknown, or a variable is not set.
+    """
+
+    def fill(found: "re.Match[str]") -> str:
+        if found[2] is not None:
+            if not is_path:
+                return found[0]
+            if found[2] not in os.environ:
+                raise UserError(f"{where}: {shown(text)}: ${{{found[2]}}} is not set")
+            return os.environ[found[2]]
+        if found[1] == "%":
+            return "%"
+        if found[1] not in tokens:
+            raise UserError(f"{where}: {shown(text)}: %{found[1]} cannot be filled in")
+        return tokens[found[1]]
+
+    if not is_path:
+        return _TOKEN.sub(fill, text)
+    begin = os.path.expanduser(re.match(r"~[^/%$]*|", text)[0])  # type: ignore[index]
+    rest = text[re.match(r"~[^/%$]*|", text).end() :]  # type: ignore[union-attr]
+    return below_home(begin + _TOKEN.sub(fill, rest))
+
+
+def below_home(path: str) -> str:
+    """Return a path with ~ in the place of the user's home folder."""
+    home = str(Path.home())
+    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
+
+
+def local_user() -> str:
+    """Return the login on this machine."""
+    return getpass.getuser()
+
+
+def local_tokens() -> dict[str, str]:
+    """Return the tokens of this machine and user."""
+    host = socket.gethostname()
+    return {
+        "d": str(Path.home()),
+        "i": str(os.getuid()),
+        "l": host,
+        "L": host.split(".")[0],
+        "u": local_user(),
+    }
+
+
+def is_address(text: str) -> bool:
+    """Return True for an IP address, with or without a scope."""
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True

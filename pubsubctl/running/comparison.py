@@ -1,0 +1,252 @@
+"""`compare --comparison`: equal load and faults on our brokers and others, with one report."""
+
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from bench.load.progress import RunFailed
+from bench.run.outcome import RunOutcome
+from bench.spec.keys import of_topology, of_workload
+from bench.spec.overrides import Overrides
+from bench.spec.spec import SpecError, load_topology
+from bench.systems.boundary import WrongSettings
+from bench.systems.comparison import Comparison, Entry, load_comparison
+from bench.systems.configuration import NotInstalled
+from bench.systems.servers import ServerFailed
+from brokerd.errors import ControlError
+from brokerd.protocols.registry import protocol_on
+from fault_injection.schedule.for_good import waits_for_ever
+from pubsubctl.console.console import Progress, Result
+from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
+from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers_text
+from pubsubctl.running.judging import Judged, judge_and_report
+from pubsubctl.running.plan import plan_experiment
+from pubsubctl.running.systems import asked_of, run_asked
+
+EVERYTHING = "all"
+"""The name of the comparison of our brokers with all other brokers."""
+LABEL = "compared"
+"""The label of a run that contains its name in the report."""
+NOT_WAITING = "the processes of this run end by themselves within a minute"
+
+_SOURCE: Final = re.compile(r"^\S+\.toml: ")
+"""The file in an error message, which is the same for all entries."""
+
+_Run = Callable[[Progress, Interruption], Awaitable[RunOutcome]]
+
+
+@dataclass(frozen=True)
+class _Side:
+    name: str
+    run: _Run
+
+
+@dataclass
+class _Sides:
+    """The entries of a comparison, each in one category.
+
+    Attributes:
+        runnable: entries that can be run.
+        left_out: entries that are unavailable here, by name, with the reason.
+        unpromised: entries of ours without the required promise, by name, with the reason.
+        titles: of entries, by name.
+    """
+
+    runnable: list[_Side] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    unpromised: dict[str, str] = field(default_factory=dict)
+    titles: dict[str, str] = field(default_factory=dict)
+
+    def why_not(self) -> list[str]:
+        """Return a line for every entry that is not run."""
+        return [
+            *(f"{name} is left out: {why}" for name, why in self.left_out.items()),
+            *(f"{name} does not promise that: {why}" for name, why in self.unpromised.items()),
+        ]
+
+
+class _NotPromisedError(Exception):
+    """The protocol of an entry does not promise the property under test."""
+
+
+def compare_as(
+    call: Invocation,
+    name: str,
+    only: list[str],
+    also: list[str],
+    duration: str | None,
+    results: Path | None,
+) -> Result:
+    """Run every entry of a comparison in sequence, judge all, and write one report.
+
+    Everything is checked before any run. An entry that is not installed, or not in the required
+    version, is named and left out; so is an entry whose servers fail. A protocol of ours without
+    the required promise is not run; the report contains the reason.
+
+    Args:
+        name: of the comparison, or its file.
+        only: names of entries; all if empty.
+        also: configurations of further systems.
+        duration: the duration of the measurement, replacing the workload's.
+
+    Raises:
+        UserError, SpecError: an invalid request; names file, key and value.
+    """
+    whole = load_comparison(call.project.find("comparison", name))
+    comparison = whole.only(only).also(also)
+    folder = call.project.results_folder(results)
+    sides = _sides(call, whole, comparison, Overrides(measure=duration or whole.measure), folder)
+    if call.dry_run:
+        return _planned(comparison, sides)
+    if not sides.runnable:
+        raise UserError(
+            f"comparison {comparison.name}: nothing of it can be run here", *sides.why_not()
+        )
+    outcomes: dict[str, RunOutcome] = {}
+    with call.console.progress() as progress:
+
+        async def work(interruption: Interruption) -> None:
+            for number, side in enumerate(sides.runnable, start=1):
+                progress.say(f"{number} of {len(sides.runnable)}: {side.name}")
+                try:
+                    outcomes[side.name] = await side.run(progress, interruption)
+                except (ServerFailed, RunFailed, ControlError) as error:
+                    sides.left_out[side.name] = str(error)
+                    progress.say(f"{side.name}: {error}")
+
+        run_interruptibly(work, call.console, when_not_waiting=NOT_WAITING)
+        runs = [outcome.run_directory for outcome in outcomes.values()]
+        if not runs:
+            raise VerdictUnknown(f"comparison {comparison.name}: no run", *sides.why_not())
+        report = folder / f"comparison-{comparison.name}" / "report.html"
+        unpromised = {sides.titles[name]: why for name, why in sides.unpromised.items()}
+        judged = judge_and_report(
+            runs, report, progress, call.master(), comparison.title, unpromised
+        )
+    return _result(call, outcomes, judged, sides, report)
+
+
+def _sides(
+    call: Invocation,
+    whole: Comparison,
+    comparison: Comparison,
+    overrides: Overrides,
+    folder: Path,
+) -> _Sides:
+    """Return the runnable entries, and the reasons against the others."""
+    sides = _Sides(titles={entry.name: entry.title or entry.name for entry in comparison.entries})
+    for entry in comparison.entries:
+        try:
+            run = _run_of(call, comparison, entry, overrides, folder)
+        except (NotInstalled, WrongSettings) as error:
+            sides.left_out[entry.name] = str(error)
+            call.console.warn(f"{entry.name} is left out: {error}")
+        except _NotPromisedError as error:
+            sides.unpromised[entry.name] = str(error)
+        except (UserError, SpecError) as error:
+            if entry.system is not None or not _is_borne(call, whole, entry, overrides, folder):
+                raise
+            sides.unpromised[entry.name] = _SOURCE.sub("", str(error).splitlines()[0])
+        else:
+            sides.runnable.append(_Side(entry.name, run))
+    return sides
+
+
+def _is_borne(
+    call: Invocation, whole: Comparison, entry: Entry, overrides: Overrides, folder: Path
+) -> bool:
+    """Return True if the settings of comparison and entry are valid, and only the protocol fails.
+
+    The settings are valid if another protocol supports the same workload and faults with the
+    entry's `set`.
+
+    Raises:
+        UserError, SpecError: there is no such topology, or key in it.
+    """
+    words = entry.set
+    if entry.topology is not None:
+        words = of_workload(words)
+        topology = call.project.find("topology", entry.topology)
+        load_topology(topology, of_topology(entry.set))
+    for other in whole.entries:
+        if other.protocol in (None, entry.protocol):
+            continue
+        with suppress(UserError, SpecError, _NotPromisedError):
+            alike = other.model_copy(update={"set": {**other.set, **words}})
+            _run_of(call, whole, alike, overrides, folder)
+            return True
+    return False
+
+
+def _run_of(
+    call: Invocation, comparison: Comparison, entry: Entry, overrides: Overrides, folder: Path
+) -> _Run:
+    labels = {LABEL: entry.title or entry.name}
+    if entry.system is not None:
+        asked = asked_of(
+            call, entry.system, overrides, comparison.faults, labels, comparison.workload
+        )
+        return partial(run_asked, asked, folder)
+    keys = entry.set if comparison.faults else {"calm": True, **entry.set}
+    of = replace(overrides, protocol=entry.protocol, topology=entry.topology, keys=keys or None)
+    spec, schedule = plan_experiment(call, comparison.workload, of, comparison.faults, labels)
+    if schedule is not None:
+        why = waits_for_ever(schedule, protocol_on(spec.topology, spec.protocol))
+        if why:
+            raise _NotPromisedError(why)
+    experiment, lab = Experiment(spec, schedule, folder), lab_for(call)
+
+    async def run(progress: Progress, interruption: Interruption) -> RunOutcome:
+        return await carry_out(experiment, lab, progress, interruption, f"compare {entry.name}")
+
+    return run
+
+
+def _planned(comparison: Comparison, sides: _Sides) -> Result:
+    names = [side.name for side in sides.runnable]
+    faults = f"faults {comparison.faults}" if comparison.faults else "no faults"
+    lines = [f"run {name}: {comparison.workload}, {faults}" for name in names]
+    document = {
+        "schema": "pubsubctl/comparison-plan/1",
+        "runs": names,
+        "left_out": sides.left_out,
+        "not_promised": sides.unpromised,
+    }
+    return Result(document=document, text="\n".join([*lines, *sides.why_not()]))
+
+
+def _result(
+    call: Invocation,
+    outcomes: dict[str, RunOutcome],
+    judged: list[Judged],
+    sides: _Sides,
+    report: Path,
+) -> Result:
+    """Return the result; every verdict is a finding, but a missing verdict is a problem."""
+    blocks: list[str] = []
+    runs: list[dict[str, Any]] = []
+    because: list[PubsubctlError] = []
+    for (name, outcome), row in zip(outcomes.items(), judged, strict=True):
+        numbers = numbers_text(outcome)
+        blocks.append(f"{name}\n{row.painted(call.console)}\n  {numbers}\n  run {row.run}")
+        runs.append({"name": name, "run_directory": str(row.run), **row.document})
+        if row.verdict == "UNKNOWN":
+            because.append(
+                VerdictUnknown(f"{name}: {'; '.join(map(str, row.document['because']))}")
+            )
+    blocks += sides.why_not()
+    blocks.append(f"report {report}")
+    document = {
+        "schema": "pubsubctl/comparison/1",
+        "runs": runs,
+        "left_out": sides.left_out,
+        "not_promised": sides.unpromised,
+        "report": str(report),
+    }
+    return Result(document=document, text="\n\n".join(blocks), because=tuple(because))

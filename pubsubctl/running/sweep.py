@@ -1,0 +1,186 @@
+"""Sweeps: runs of a workload with each combination of values of some keys."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.run.series import DrawnOrder
+from bench.run.simulated import simulated_steps
+from bench.spec.keys import check_keys, value_of
+from bench.spec.overrides import Overrides
+from bench.spec.spec import read_toml, validated
+from bench.spec.sweep import (
+    SCHEMA,
+    Sweep,
+    SweepPoint,
+    axes_of,
+    expected_ns,
+    is_sweep,
+    load_sweep,
+    points_of,
+)
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import nearest
+from brokerd.units import format_duration
+from fault_injection.schedule.schedule import FaultSchedule
+from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import UserError
+from pubsubctl.running.plan import plan_faults
+from pubsubctl.running.repetitions import FIGURE as LATENCY
+from pubsubctl.running.repetitions import Design, SimulatedRuns, run_series
+
+FIGURE: Final = "series.sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRequest:
+    """A sweep to run, as the command line describes the sweep.
+
+    Attributes:
+        name: of a sweep, or of the workload for `axes`.
+        axes: KEY=VALUE,…; replaces the axes of a sweep's file key by key.
+        bounds: NUMBER=VALUE; replaces the bounds of a sweep's file number by number.
+        faults, budget, instances: replace the file's values; None if not given.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    faults: str | None
+    budget: str | None
+    instances: int | None
+    bounds: tuple[str, ...] = ()
+
+
+def run_sweep(
+    call: Invocation, request: SweepRequest, overrides: Overrides, results: Path | None
+) -> Result:
+    """Run every point the requested number of times; judge, draw and sum up.
+
+    Everything is checked before any run.
+
+    Raises:
+        UserError, SpecError: an invalid request; names the point, file, key and value.
+    """
+    from results.repetitions.bounds import check_bounds
+    from results.tables.json_files import ResultsError
+
+    sweep, where = _sweep_of(call, request)
+    try:
+        check_keys([*overrides.dotted(), *sweep.axes])
+        check_bounds(sweep.bounds)
+    except (ConfigError, ResultsError) as error:
+        raise UserError(f"{where}: {error}") from None
+    workload = call.project.find("workload", sweep.workload, origin=where)
+    planned = [
+        (
+            point,
+            plan_faults(call, point.spec, point.faults or None, simulated=point.simulated),
+        )
+        for point in points_of(sweep, workload, overrides, where)
+    ]
+    for point, schedule in planned:
+        if point.simulated:
+            simulated_steps(point.spec, schedule)
+    expected = sweep.repetitions * sum(expected_ns(point.spec) for point, _ in planned)
+    budget_ns = sweep.budget.time if sweep.budget is not None else None
+    if call.dry_run:
+        return _planned(sweep, planned, expected)
+    if budget_ns is not None and expected > budget_ns and not call.yes:
+        raise UserError(
+            f"{where}: about {_minutes(expected)} for {sweep.repetitions * len(planned)} runs, and "
+            f"the budget is {format_duration(budget_ns)}; --yes starts all the same; the same "
+            "command resumes later"
+        )
+    axes = axes_of(sweep)
+    design = Design(
+        instances=sweep.repetitions,
+        figures=(FIGURE,) if axes and len(planned) > 1 else (LATENCY,),
+        order=DrawnOrder(sweep.seed),
+        budget_ns=budget_ns,
+        axes=axes,
+        keys={point.name: point.keys for point, _ in planned},
+        makers={
+            point.name: SimulatedRuns(point.spec, schedule)
+            for point, schedule in planned
+            if point.simulated
+        },
+        bounds=sweep.bounds,
+    )
+    return run_series(call, sweep.name, planned, design, results=results)
+
+
+def _sweep_of(call: Invocation, request: SweepRequest) -> tuple[Sweep, str]:
+    """Return the requested sweep, and its name in errors."""
+    path = Path(request.name)
+    if request.name in call.project.names("sweep"):
+        path = call.project.find("sweep", request.name)
+    axes: dict[str, list[Any]] = {}
+    for key, listed in map(_axis, request.axes):
+        if key in axes:
+            raise UserError(f"--over: {key!r} is given twice")
+        axes[key] = listed
+    bounds: dict[str, float] = {}
+    for number, bound in map(_bound, request.bounds):
+        if number in bounds:
+            raise UserError(f"--bound: {number!r} is given twice")
+        bounds[number] = bound
+    typed: dict[str, Any] = {
+        "faults": request.faults,
+        "repetitions": request.instances,
+        "budget": None if request.budget is None else {"time": request.budget},
+    }
+    changes = {key: value for key, value in typed.items() if value is not None}
+    values: dict[str, Any]
+    if is_sweep(path):
+        sweep = load_sweep(path)
+        merged = {"axes": {**sweep.axes, **axes}, "bounds": {**sweep.bounds, **bounds}}
+        values = {**read_toml(path), **changes, **merged}
+        return validated(Sweep, values, str(path)), str(path)
+    if not axes:
+        raise UserError(
+            f"sweep {request.name}: name a sweep's file, or write --over KEY=A,B"
+            f"{nearest(request.name, call.project.names('sweep'))}"
+        )
+    workload = call.project.find("workload", request.name)
+    values = {"schema": SCHEMA, "name": f"{workload.stem}-sweep", "workload": str(workload)}
+    typed = {**values, **changes, "axes": axes, "bounds": bounds}
+    return validated(Sweep, typed, "--over"), "--over"
+
+
+def _bound(text: str) -> tuple[str, float]:
+    name, equals, value = text.partition("=")
+    try:
+        if not equals:
+            raise ValueError
+        return name, float(value)
+    except ValueError:
+        raise UserError(f"--bound {text}: write NUMBER=VALUE, such as latency_p99_ms=500") from None
+
+
+def _axis(text: str) -> tuple[str, list[Any]]:
+    key, equals, values = text.partition("=")
+    if not key or not equals or not values:
+        raise UserError(f"--over {text}: write KEY=VALUE,VALUE,…")
+    listed = value_of(values) if values.startswith("[") else None
+    return key, listed if isinstance(listed, list) else [*map(value_of, values.split(","))]
+
+
+def _planned(
+    sweep: Sweep, planned: list[tuple[SweepPoint, FaultSchedule | None]], expected: int
+) -> Result:
+    names = [point.name for point, _ in planned]
+    runs = sweep.repetitions * len(planned)
+    lines = [f"point {name}" for name in names]
+    lines.append(f"{runs} runs, about {_minutes(expected)}")
+    document = {
+        "schema": "pubsubctl/sweep-plan/1",
+        "points": {point.name: dict(point.keys) for point, _ in planned},
+        "repetitions": sweep.repetitions,
+        "expected_ns": expected,
+    }
+    return Result(document=document, text="\n".join(lines))
+
+
+def _minutes(duration_ns: int) -> str:
+    return f"{max(1, round(duration_ns / 60e9))} min"

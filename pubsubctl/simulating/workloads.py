@@ -1,0 +1,124 @@
+"""Simulated workloads, scenarios and plans, for the command line."""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.run.run_directory import RunDirectory, new_run_directory
+from bench.run.simulated import simulate_experiment
+from bench.spec.overrides import Overrides
+from brokerd.simulator.scenario import ScenarioError, play_scenario
+from brokerd.simulator.search.plan import is_plan
+from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
+from pubsubctl.running.plan import plan_experiment
+from pubsubctl.simulating.swarms import play_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationRequest:
+    """A simulation of a workload, as the command line describes it.
+
+    Attributes:
+        protocol, seed: replace the workload's; None if not given.
+        faults: the name of a schedule; None for no faults.
+        mutants: named bugs of every broker.
+        runs: the folder of runs that gets the record; None for no record.
+    """
+
+    workload: str
+    protocol: str | None
+    faults: str | None
+    seed: int | None
+    mutants: frozenset[str]
+    runs: Path | None
+
+
+def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
+    """Simulate a workload with its faults, and judge the run.
+
+    Raises:
+        UserError, SpecError: an invalid request; names file, key and value.
+    """
+    overrides = Overrides(protocol=request.protocol, seed=request.seed)
+    spec, schedule = plan_experiment(
+        call, request.workload, overrides, request.faults, {}, simulated=True
+    )
+    with call.console.progress() as progress:
+        progress.phase(f"simulating {spec.name}")
+        runs = request.runs
+        directory = RunDirectory(new_run_directory(runs, spec.name)) if runs else None
+        verdict = simulate_experiment(spec, schedule, mutants=request.mutants, directory=directory)
+    problems: dict[str, tuple[PubsubctlError, ...]] = {
+        "INVALID": (VerdictInvalid(f"{spec.name}: promise violated", *verdict.violations),),
+        "UNKNOWN": (VerdictUnknown(f"{spec.name}: nothing was at risk, so nothing was shown"),),
+        "VALID": (),
+    }
+    return Result(
+        document={
+            "schema": "pubsubctl/simulation/1",
+            "experiment": spec.name,
+            "protocol": spec.protocol,
+            "seed": spec.seed,
+            "verdict": verdict.value,
+            "violations": list(verdict.violations),
+            "counters": verdict.counters,
+            "history_digest": verdict.digest,
+            "story": list(verdict.story),
+            "run_directory": str(directory.path) if directory else None,
+        },
+        text="\n".join([verdict.in_words(), *([str(directory.path)] if directory else [])]),
+        because=problems[verdict.value],
+    )
+
+
+def is_file_to_play(name: str, faults: str | None) -> bool:
+    """Return True if a name means a file with a scenario or a plan, and not a workload."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return is_plan_file(path)
+    return faults is None and path.is_file()
+
+
+def is_plan_file(path: Path) -> bool:
+    """Return True if a path is a file with a plan."""
+    try:
+        return is_plan(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def play_file(path: Path) -> Result:
+    """Play a scenario, and compare with the text of the file; or run a plan.
+
+    Raises:
+        UserError: the file cannot be read, or contains neither.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: no scenario or plan: byte {error.start} is not UTF-8") from None
+    if is_plan(text):
+        return play_plan(path, text)
+    try:
+        played = play_scenario(text)
+    except ScenarioError as error:
+        raise UserError(f"{path}: {error}") from None
+    differences: list[str] = []
+    if "\n----" in text:
+        lines = text.splitlines(), played.splitlines()
+        differences = [*difflib.unified_diff(*lines, "expected", "played", lineterm="", n=1)]
+    problems = (VerdictInvalid(f"{path}: the result differs:", *differences),)
+    return Result(
+        document={
+            "schema": "pubsubctl/scenario/1",
+            "file": str(path),
+            "played": played,
+            "differences": differences,
+        },
+        text=played,
+        because=problems if differences else (),
+    )

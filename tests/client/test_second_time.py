@@ -1,0 +1,150 @@
+"""A client after an episode takes what arrives as a new one does that begins at the same positions.
+
+An episode is any mix of deliveries, repetitions, silence, gaps and lost sessions.
+"""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerd.client.core import ClientCore
+from brokerd.client.events import GapsAnnounced, Received, Withheld
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Connected,
+    Deliveries,
+    Gap,
+    Silence,
+    Subscribed,
+)
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.model.publication import PublicationRun
+
+STREAMS = (SourceId(1, 0, 1), SourceId(2, 0, 1))
+
+
+def connect(core: ClientCore) -> tuple[Any, ...]:
+    """Begin a session; returns the positions that the client reports."""
+    core.on_established()
+    said, *_ = core.messages_to_send()
+    core.on_message(Connected(None, 1))
+    assert isinstance(said, Connect)
+    return said.resume
+
+
+def client() -> ClientCore:
+    core = ClientCore("c", publishes=False)
+    connect(core)
+    core.subscribe(EVERYTHING)
+    core.subscribe(EVERYTHING)
+    core.messages_to_send()
+    return core
+
+
+class Broker:
+    """Messages of a broker that repeats itself at any time, the same for each client of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.last = dict.fromkeys(STREAMS, 0)
+
+    def next(self) -> Any:
+        random, stream = self.random, self.random.choice(STREAMS)
+        first = max(1, self.last[stream] + 1 - random.choice((0, 0, 0, 1, 4)))
+        last = first + random.randrange(4)
+        self.last[stream] = max(last, self.last[stream])
+        numbers = random.choice(((1,), (2,), (1, 2), (1, 2)))
+        match random.randrange(8):
+            case 0:
+                return Silence(numbers, stream, first, last)
+            case 1:
+                return Gap(numbers, stream, first, last, "lost")
+            case _:
+                count = last - first + 1
+                run = PublicationRun(
+                    stream, range(first, last + 1), (b"a",), bytes(count), 1, (bytes(count),)
+                )
+                return Deliveries(run, numbers)
+
+
+def told(core: ClientCore, message: Any) -> list[Any]:
+    """What the application gets for a message that it takes at once, and what the broker gets."""
+    found: list[Any] = []
+    for event in core.on_message(message):
+        match event:
+            case Received():
+                found += [(each.run.source, *each.run.sequences, each.subscriptions)
+                          for each in event.deliveries]  # fmt: skip
+            case Withheld():
+                run = event.deliveries.run
+                found.append(("withheld", run.source, *run.sequences))
+            case GapsAnnounced():
+                found += [("gap", *vars_of(gap)) for gap in event.gaps]
+        if hasattr(event, "serial"):
+            core.take(event.serial)
+    return [*found, *(each for each in core.messages_to_send() if isinstance(each, Acknowledge))]
+
+
+def vars_of(gap: Any) -> tuple[Any, ...]:
+    return tuple(getattr(gap, name) for name in type(gap).__dataclass_fields__)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_client_after_an_episode_is_like_a_new_one_at_its_positions(seed: int) -> None:
+    broker, old = Broker(seed), client()
+    for _ in range(broker.random.randrange(1, 60)):
+        told(old, broker.next())
+        if broker.random.random() < 0.1:
+            connect(old)
+            old.messages_to_send()
+    new = client()
+    for number, positions in connect(old):
+        new.on_message(Subscribed(number, "started", positions))
+    connect(new)
+    for each in (old, new):
+        each.messages_to_send()
+    before = old.duplicates
+    for _ in range(60):
+        message = broker.next()
+        assert told(old, message) == told(new, message), message
+    assert old.duplicates - before == new.duplicates
+    assert sorted(connect(old)) == sorted(connect(new))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_publication_is_given_twice_over_many_sessions(seed: int) -> None:
+    """A plain table of what each subscription has had is the twin."""
+    broker, core = Broker(seed), client()
+    had: dict[tuple[int, SourceId], int] = {}
+    for _ in range(200):
+        message = broker.next()
+        numbers, stream = (
+            (message.subscriptions, message.run.source)
+            if isinstance(message, Deliveries)
+            else (message.subscriptions, message.stream)
+        )
+        last = message.run.last if isinstance(message, Deliveries) else message.last
+        expected = {
+            (number, place)
+            for number in numbers
+            for place in (message.run.sequences if isinstance(message, Deliveries) else ())
+            if place > had.get((number, stream), 0)
+        }
+        given = {
+            (number, place)
+            for each in told(core, message)
+            if isinstance(each, tuple) and isinstance(each[0], SourceId)
+            for number in each[-1]
+            for place in each[1:-1]
+        }
+        assert given == expected
+        for number in numbers:
+            had[number, stream] = max(had.get((number, stream), 0), last)
+        if broker.random.random() < 0.1:
+            resumed = dict(connect(core))
+            core.messages_to_send()
+            for (number, stream_of), position in had.items():
+                assert dict(resumed[number])[stream_of] == position

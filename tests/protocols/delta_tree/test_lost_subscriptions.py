@@ -1,0 +1,139 @@
+"""A broker that accepted a loss of state restarts the subscriptions of its clients behind gaps."""
+
+from collections.abc import Callable
+from typing import Any
+
+from brokerd.model.losses import STATE_LOST
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from tests.helpers.cluster import STEADY, chain
+
+
+def begun() -> SimulatedCluster:
+    cluster = SimulatedCluster(
+        chain("p1", "b1", "s1"),
+        "delta_tree",
+        network=STEADY,
+        parameters=DeltaTreeParameters(delta=1),
+        strict=True,
+    )
+    cluster.start()
+    cluster.run_until_quiet()
+    return cluster
+
+
+def publish(cluster: SimulatedCluster, count: int) -> None:
+    for _ in range(count):
+        cluster.publish("p1", kind="a")
+        cluster.run_for(0.02)
+
+
+def lose(
+    cluster: SimulatedCluster,
+    copy: tuple[Any, ...] | None,
+    on_return: Callable[[], object] = lambda: None,
+) -> None:
+    """Put a disk of the subscriber's broker back while its client cannot reach it, and publish."""
+    broker = cluster.broker("s1")
+    cluster.link("s1-s1", "s1").cut()
+    cluster.run_for(3)
+    broker.kill()
+    cluster.run_for(3)
+    publish(cluster, 5)
+    broker.put_back(copy)
+    cluster.run_for(3)
+    cluster.link("s1-s1", "s1").heal()
+    on_return()
+    cluster.run_for(30)
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+
+
+def received(subscription: Subscription) -> list[int]:
+    return [each.sequence for each in subscription.received]
+
+
+def test_a_subscription_without_a_delivery_restarts_behind_a_gap() -> None:
+    """Its client had no position that it could have stated."""
+    cluster = begun()
+    subscriber = cluster.subscribe("s1", client="s1-s1")
+    cluster.run_until_quiet()
+    lose(cluster, None)
+    assert received(subscriber) == [*range(6, 11)]
+    assert cluster.oracle.in_gaps == {STATE_LOST: 5}
+
+
+def test_a_gap_reaches_a_client_whose_broker_crashes_before_it() -> None:
+    cluster = begun()
+    subscriber = cluster.subscribe("s1", client="s1-s1")
+    cluster.run_until_quiet()
+    publish(cluster, 3)
+    cluster.run_until_quiet()
+
+    def crash() -> None:
+        while not cluster.broker("s1").status().own_subscriptions:
+            cluster.run_for(0.001)
+        cluster.link("s1", "s1-s1").absorb("out")
+        cluster.run_for(0.5)
+        cluster.broker("s1").kill()
+        cluster.link("s1-s1", "s1").heal()
+        cluster.broker("s1").start()
+
+    lose(cluster, None, crash)
+    assert received(subscriber) == [1, 2, 3, *range(9, 14)]
+    assert cluster.oracle.in_gaps == {STATE_LOST: 5}
+
+
+def test_a_subscription_that_started_after_the_copy_restarts_behind_a_gap() -> None:
+    """The copy has the request, and not the start."""
+    cluster = begun()
+    cluster.broker("b1").absorb()
+    cluster.run_for(0.1)
+    subscriber = cluster.subscribe("s1", client="s1-s1")
+    cluster.run_for(0.1)
+    disk = cluster.broker("s1").broker.disk
+    assert "s1-s1/1" in disk.recovered()["subscriptions"]
+    copy = disk.copy()
+    assert not subscriber.started
+    cluster.broker("b1").release()
+    cluster.run_until_quiet()
+    publish(cluster, 3)
+    cluster.run_until_quiet()
+    lose(cluster, copy)
+    numbers = received(subscriber)
+    assert numbers[:3] == [1, 2, 3]
+    assert numbers[-5:] == [*range(9, 14)]
+    assert len(numbers) + cluster.oracle.in_gaps.get(STATE_LOST, 0) == 13
+
+
+def test_a_subscription_that_ended_after_the_copy_ends_at_its_broker() -> None:
+    """Its neighbours have the end, and the sessions with them stay up."""
+    cluster = begun()
+    ended = cluster.subscribe("s1", client="s1-s1")
+    cluster.run_until_quiet()
+    copy = cluster.broker("s1").broker.disk.copy()
+    cluster.unsubscribe("s1-s1", ended.number)
+    cluster.run_until_quiet()
+    lose(cluster, copy)
+    assert not received(ended)
+    assert cluster.broker("s1").status().own_subscriptions == 0
+    recorded = [event for event, _ in cluster.broker("s1").broker.recorded]
+    assert "subscriptions_revoked" in recorded
+
+
+def test_a_later_subscription_of_a_client_restarts_beside_an_ended_one() -> None:
+    """The copy has an ended subscription of the client, and lacks the present one."""
+    cluster = begun()
+    cluster.subscribe("s1", client="s1-s1")
+    cluster.run_until_quiet()
+    copy = cluster.broker("s1").broker.disk.copy()
+    cluster.unsubscribe("s1-s1", 1)
+    cluster.run_until_quiet()
+    again = cluster.subscribe("s1", client="s1-s1")
+    cluster.run_until_quiet()
+    publish(cluster, 3)
+    cluster.run_until_quiet()
+    lose(cluster, copy)
+    assert received(again) == [1, 2, 3, *range(9, 14)]
+    assert cluster.oracle.in_gaps == {STATE_LOST: 5}

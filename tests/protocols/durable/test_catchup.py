@@ -1,0 +1,99 @@
+"""A catch-up stream beside its twin, a sorted list: answers in any order, some deferred or lost."""
+
+from random import Random
+
+import pytest
+
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.durable.batch_read import Batch, BatchReader
+from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, Lost, LostRange
+from brokerd.protocols.durable.filter_log import FilterLog
+from tests.helpers.stream_runs import run_at
+
+
+def next_of(wanted: list[int], catchup: Catchup, most: int, end: int) -> Batch:
+    """Return the batch behind what was given, at most so many ticks."""
+    ticks = [tick for tick in wanted if tick > catchup.given][:most]
+    upto = ticks[-1] if len(ticks) == most else end
+    return Batch(catchup.given, catchup.given, tuple(ticks), upto)
+
+
+def pieces(random: Random, needed: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Split the ranges of a question into those of its answers, in any order."""
+    found = []
+    for start, end in needed:
+        while start < end:
+            cut = random.randint(start + 1, end)
+            found.append((start, cut))
+            start = cut
+    random.shuffle(found)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_each_event_is_given_once_and_in_order_whatever_is_deferred(seed: int) -> None:
+    """Two answers may have the same part, and a part that is deferred may have been answered."""
+    random = Random(seed)
+    end = random.randrange(5, 60)
+    wanted = sorted(random.sample(range(1, end + 1), random.randrange(1, min(end, 25))))
+    catchup = Catchup(BatchReader(FilterLog("log"), 1, 100), 0, 0, 0)
+    given: list[int] = []
+    rounds = 0
+    while catchup.given < end:
+        rounds += 1
+        assert rounds < 500, "it does not get on"
+        needed = catchup.next_batch(next_of(wanted, catchup, random.randrange(1, 9), end))
+        may_defer = random.random() < 0.6
+        for start, stop in pieces(random, needed):
+            if may_defer and random.random() < 0.3 and (start, stop) != needed[0]:
+                catchup.defer([(start, stop)])
+                continue
+            answer = run_at([tick for tick in wanted if start <= tick < stop])
+            catchup.take(NOTHING_LOST, [(start, stop)], answer)
+            if random.random() < 0.2:
+                catchup.take(NOTHING_LOST, [(start, stop)], answer)
+        if catchup.open:  # the first part was split, and a piece of it deferred others
+            (low, _), *_ = catchup.open
+            catchup.take(
+                NOTHING_LOST,
+                [*catchup.open],
+                run_at([tick for tick in wanted if low <= tick <= catchup.upto]),
+            )
+        for item in catchup.finish():
+            assert isinstance(item, PublicationRun)
+            given += item.sequences
+        assert given == [tick for tick in wanted if tick <= catchup.given]
+    assert given == wanted
+    assert catchup.rest() == []
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_each_tick_is_given_or_told_to_be_lost_and_never_both(seed: int) -> None:
+    """The pubend loses more and more from the front while the stream catches up."""
+    random = Random(seed)
+    end = random.randrange(10, 60)
+    wanted = sorted(random.sample(range(1, end + 1), random.randrange(2, min(end, 25))))
+    catchup = Catchup(BatchReader(FilterLog("log"), 1, 100), 0, 0, 0)
+    through = 0
+    given: list[int] = []
+    lost: list[tuple[int, int]] = []
+    while catchup.given < end:
+        if random.random() < 0.5:
+            through = min(end, max(through, catchup.given + random.randrange(12)))
+        source = run_at([1]).origins[0].source
+        what = Lost(through, ((source, 10**6),)) if through else NOTHING_LOST
+        needed = catchup.next_batch(next_of(wanted, catchup, random.randrange(1, 9), end))
+        for start, stop in pieces(random, needed):
+            ticks = [tick for tick in wanted if start <= tick < stop]
+            gone = sum(tick <= through for tick in ticks)
+            had = ticks[random.randint(0, gone) if random.random() < 0.3 else gone :]
+            catchup.take(what, [(start, stop)], run_at(had) if had else None)
+        for item in catchup.finish():
+            if isinstance(item, LostRange):
+                lost.append((item.first, item.last))
+            else:
+                given += item.sequences
+        assert given == sorted({*given}), "in order, and none twice"
+    lost += [(item.first, item.last) for item in catchup.rest()]
+    assert lost == sorted(lost)
+    assert all(any(low <= tick <= high for low, high in lost) for tick in {*wanted} - {*given})

@@ -1,0 +1,121 @@
+"""Each hold ends within a lease after its last request: no pubend waits for ever."""
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.model.identity import StreamId
+from brokerd.protocols.durable.holds import LEASE, Holds
+from brokerd.protocols.durable.messages import Hold
+from brokerd.protocols.interface import Commit
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import EventMachine
+
+LEASE_NS = 1_000
+HERE = 0
+STREAMS = (StreamId(HERE, 0, 0), StreamId(HERE, 1, 0))
+
+
+class Keeper:
+    """A pubend's broker, and its disk; each crash keeps what was written."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Any] = {}
+        self.now_ns = 0
+        self.asked: dict[tuple[str, int, int], int] = {}
+        self.start()
+
+    def start(self) -> None:
+        self.machine = EventMachine()
+        self.machine.now_ns = self.now_ns
+        self.disk = Durability(self.machine)
+        self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
+        self.told: list[Any] = []
+        events = SimpleNamespace(last_up_to=lambda tick: tick)
+        knowledge = SimpleNamespace(events=events, highest=9)
+        self.holds = Holds(
+            self.disk,
+            self.deadlines,
+            LEASE_NS,
+            lambda _: SimpleNamespace(knowledge=knowledge),  # type: ignore[arg-type,return-value]
+            self.told.append,
+            lambda _: None,
+        )
+        self.holds.recover({"holds": self.rows})
+        self.asked = {key: self.now_ns for key in self.asked if self._row_of(key) in self.rows}
+
+    @staticmethod
+    def _row_of(key: tuple[str, int, int]) -> str:
+        return "/".join(map(str, key))
+
+    def hold(self, key: tuple[str, int, int], generation: int, tick: int | None) -> None:
+        client, number, at = key
+        behind = () if tick is None else tuple((stream, tick) for stream in STREAMS)
+        self.holds.on_hold(Hold(HERE, at, client, number, generation, behind, 1))
+        self.asked[key] = self.now_ns
+
+    def write(self) -> None:
+        for effect in [each for each in self.machine.effects if isinstance(each, Commit)]:
+            self.machine.effects.remove(effect)
+            for change in effect.changes:
+                if change.value is None:
+                    self.rows.pop(change.key, None)
+                else:
+                    self.rows[change.key] = change.value
+            if effect.token is not None:
+                self.disk.on_persisted(effect.token)
+
+    def advance(self, by_ns: int) -> None:
+        end_ns = self.now_ns + by_ns
+        while (due_ns := self.deadlines.earliest()) is not None and due_ns <= end_ns:
+            self.machine.now_ns = due_ns
+            for purpose, key in self.deadlines.due(due_ns):
+                assert purpose == LEASE
+                self.holds.due(key)
+        self.now_ns = self.machine.now_ns = end_ns
+
+    def held(self) -> set[tuple[str, int, int]]:
+        return {key[:3] for stream in STREAMS for key in self.holds.of(stream)}
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_hold_expires_a_lease_after_the_last_request(seed: int) -> None:
+    random, keeper = Random(seed), Keeper()
+    keys = [(client, number, at) for client in "cd" for number in (1, 2) for at in (4, 5)]
+    for _ in range(80):
+        match random.randrange(7):
+            case 0 | 1 | 2:
+                tick = random.choice((None, 1, 2, 3, 3))
+                keeper.hold(random.choice(keys), random.randrange(1, 4), tick)
+            case 3 | 4:
+                keeper.write()
+            case 5:
+                keeper.advance(random.choice((1, LEASE_NS // 3, LEASE_NS - 1, LEASE_NS)))
+            case 6:
+                keeper.start()
+        for key in keeper.held():
+            assert keeper.now_ns - keeper.asked[key] < LEASE_NS, "nobody has asked for it since"
+    keeper.write()
+    keeper.advance(LEASE_NS)
+    keeper.write()
+    assert keeper.held() == set()
+    assert keeper.rows == {}
+    assert keeper.deadlines.earliest() is None
+    assert all(keeper.holds.bound(stream) is None for stream in STREAMS)
+
+
+@pytest.mark.parametrize("crashes", [1, 2, 3])
+def test_a_hold_that_was_read_from_disk_expires_when_nobody_asks_for_it(crashes: int) -> None:
+    keeper = Keeper()
+    keeper.hold(("c", 1, 4), 1, 3)
+    keeper.write()
+    for _ in range(crashes):
+        keeper.advance(LEASE_NS - 1)
+        keeper.start()
+    assert keeper.held() == {("c", 1, 4)}
+    keeper.advance(LEASE_NS)
+    keeper.write()
+    assert (keeper.held(), keeper.rows) == (set(), {})

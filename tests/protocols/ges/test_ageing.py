@@ -1,0 +1,80 @@
+"""Who is missing at several looks in a row is spoken for; who was there in between begins anew."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.protocols.ges.ageing import LOOKS, MOST_LOOKS, Ageing
+
+UNIT, OTHER = (1,), (2,)
+BROKER = 7
+
+
+class Looking:
+    """A broker that looks for two units, and for a broker of its own unit."""
+
+    def __init__(self) -> None:
+        self.missing: set[tuple[int, ...]] = set()
+        self.unknown: list[int] = []
+        self.spoken_for: list[object] = []
+        place: Any = SimpleNamespace(is_in=lambda _: False)
+        view: Any = SimpleNamespace(connected=lambda: (UNIT, OTHER))
+        paths: Any = SimpleNamespace(best=lambda unit: None if unit in self.missing else 1)
+        profiles: Any = SimpleNamespace(places=lambda: ())
+        graph: Any = SimpleNamespace(
+            speak_for=self.spoken_for.append,
+            speak_for_unknown=self.spoken_for.append,
+            only_outside=lambda: tuple(self.unknown),
+        )
+        quiet: Any = SimpleNamespace(
+            speak_for=lambda _: None, speak_for_unknown=lambda _: None, only_outside=lambda: ()
+        )
+        self.ageing = Ageing(place, view, paths, profiles, graph, quiet)
+
+    def looks(self, count: int) -> list[object]:
+        """Return for whom it speaks at so many looks."""
+        self.spoken_for.clear()
+        for _ in range(count):
+            looks_again = self.ageing.look()
+            is_waiting = bool(self.missing or self.unknown) and not self.spoken_for
+            assert looks_again or not is_waiting
+        return [*self.spoken_for]
+
+
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_a_unit_is_spoken_for_after_so_many_looks_in_a_row(times: int) -> None:
+    looking = Looking()
+    for _ in range(times):
+        looking.missing = {UNIT}
+        assert looking.looks(LOOKS) == []
+        looking.missing = set()
+        assert looking.looks(1) == []
+        looking.missing = {UNIT}
+        assert looking.looks(LOOKS) == []
+        assert looking.looks(1) == [UNIT]
+        looking.missing = set()
+        assert looking.looks(1) == []
+    assert looking.ageing.spoken_for == times
+
+
+def test_a_new_beginning_forgets_what_was_missing() -> None:
+    looking = Looking()
+    looking.missing = {UNIT, OTHER}
+    assert looking.looks(LOOKS) == []
+    looking.ageing.begin_anew()
+    assert looking.looks(LOOKS) == []
+    assert looking.looks(1) == [UNIT, OTHER]
+
+
+def test_a_broker_that_refutes_it_is_waited_for_twice_as_long_up_to_a_limit() -> None:
+    looking = Looking()
+    patience = LOOKS
+    for _ in range(12):
+        looking.unknown = [BROKER]
+        assert looking.looks(patience) == []
+        assert looking.looks(1) == [BROKER]
+        looking.unknown = []
+        assert looking.looks(1) == []
+        patience = min(2 * patience, MOST_LOOKS)
+    assert patience == MOST_LOOKS

@@ -1,0 +1,158 @@
+"""A request after a silence that is over is repeated as soon as the first request ever was.
+
+Waits for a silent storage double. Once the storage has answered, the next wait is a first one.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pytest
+
+from brokerd.model.predicate import EVERYTHING
+from brokerd.protocols.ges_reliable.changes import Changes
+from brokerd.protocols.ges_reliable.following import Followed, Following
+from brokerd.protocols.ges_reliable.messages import (
+    Begun,
+    Change,
+    Changed,
+    Fetch,
+    Fetched,
+    Key,
+    Stored,
+    Wish,
+)
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.puts import Puts
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+from tests.protocols.ges_reliable.test_parts import HOME, Paper, S, run
+
+PARAMETERS = GesReliableParameters(
+    timeout_ns=100, retry_limit_ns=1_500, fetch_wait_ns=0, receipt_interval_ns=10**12
+)
+SOURCE = run(1, 1).source
+
+
+class Asker(Protocol):
+    """A part that asks a storage, and asks again while the storage is silent."""
+
+    machine: EventMachine
+    deadlines: DeadlineQueue[Any]
+    paper: Paper
+
+    def ask(self) -> None:
+        """Begin what needs an answer."""
+
+    def answer(self, *, wholly: bool) -> None:
+        """Let the storage answer the last request; not wholly: a part of it, if that exists."""
+
+    def due(self) -> None:
+        """Let the time of a repetition come."""
+
+
+class Putting:
+    """The publications of a publisher."""
+
+    def __init__(self) -> None:
+        self.machine, self.paper = EventMachine(), Paper()
+        self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
+        self.puts = Puts(
+            HOME, self.machine, self.deadlines, PARAMETERS, self.paper, S, lambda _: None
+        )
+        self.puts.come(SOURCE, 0)
+        self.sent = 0
+
+    def ask(self) -> None:
+        self.sent += 2
+        self.puts.put(run(self.sent - 1, self.sent))
+
+    def answer(self, *, wholly: bool) -> None:
+        self.puts.on_stored(S, Stored(HOME, 0, S, SOURCE, self.sent - (not wholly)))
+
+    def due(self) -> None:
+        self.puts.due()
+
+
+class Registering:
+    """The subscriptions of clients."""
+
+    def __init__(self) -> None:
+        self.machine, self.paper = EventMachine(), Paper()
+        self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
+        self.changes = Changes(HOME, self.machine, self.deadlines, PARAMETERS, self.paper)
+        self.changes.start(1)
+        self.last: Change | None = None
+
+    def ask(self) -> None:
+        self.changes.tell(S, Wish(Key("c", 1), 1, EVERYTHING), lambda _: None)
+
+    def answer(self, *, wholly: bool) -> None:
+        asked = [each for each in self.paper.sent if type(each) is Change][-1]
+        begun = tuple(Begun(wish.key, 0) for wish in asked.wishes)
+        about = asked.incarnation, asked.number
+        self.changes.on_changed(S, Changed(HOME, 0, S, *about, begun, False))
+
+    def due(self) -> None:
+        self.changes.due(S)
+
+
+class Fetching:
+    """The epochs that a home follows; each answer begins the next question."""
+
+    def __init__(self) -> None:
+        self.machine, self.paper = EventMachine(), Paper()
+        self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
+        self.following = Following(
+            HOME, self.machine, self.deadlines, PARAMETERS, self.paper, lambda *_: None
+        )
+        self.following.start(1)
+        local = Followed("c", 1, EVERYTHING)
+        local.storage, local.generation = S, 1
+        self.following.begin(local, 0)
+
+    def ask(self) -> None:
+        """An answer has asked already."""
+
+    def answer(self, *, wholly: bool) -> None:
+        asked = [each for each in self.paper.sent if type(each) is Fetch][-1]
+        about = asked.incarnation, asked.number
+        self.following.on_fetched(S, Fetched(HOME, 0, S, *about, asked.after, asked.after))
+
+    def due(self) -> None:
+        self.following.due(S)
+
+
+def waits(asker: Asker, count: int) -> list[int]:
+    """Return how long the next repetitions are waited for, while the storage is silent."""
+    found = []
+    for _ in range(count):
+        due_ns = asker.deadlines.earliest()
+        assert due_ns is not None, "a request without an answer is never repeated"
+        found.append(due_ns - asker.machine.now_ns)
+        asker.machine.now_ns = due_ns
+        assert len(asker.deadlines.due(due_ns)) == 1
+        before = len(asker.paper.sent)
+        asker.due()
+        assert len(asker.paper.sent) > before
+    return found
+
+
+@pytest.mark.parametrize("silences", [(0,), (1,), (3,), (7,), (1, 4), (7, 2, 5)], ids=str)
+@pytest.mark.parametrize("wholly", [True, False])
+@pytest.mark.parametrize("kind", [Putting, Registering, Fetching])
+def test_after_an_answer_the_waits_are_those_of_a_new_one(
+    kind: Callable[[], Asker], wholly: bool, silences: tuple[int, ...]
+) -> None:
+    asker = kind()
+    asker.ask()
+    for silence in silences:
+        waits(asker, silence)
+        if wholly:
+            asker.answer(wholly=True)
+            asker.ask()
+        else:
+            asker.ask()
+            asker.answer(wholly=False)
+            if kind is Registering:
+                asker.ask()
+    assert waits(asker, 6) == [100, 200, 400, 800, 1_500, 1_500]

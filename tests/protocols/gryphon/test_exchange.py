@@ -1,0 +1,105 @@
+"""Filters in several messages: parts of different versions and sessions are never mixed."""
+
+from random import Random
+
+import pytest
+
+from brokerd.model.predicate import Predicate
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.gryphon.checks.planning import tree_of_cells
+from brokerd.protocols.gryphon.exchange import Exchange
+from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.messages import FilterSet, FilterVersion, FilterVersions, Named
+from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.interface import Send
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.wire.attributes import decode_attribute_table
+
+TOPOLOGY = tree_of_cells(("b0", "b1", "b2"), [("b0", "b1"), ("b1", "b2")])
+
+
+class Side:
+    """The exchange of one broker of a chain of three."""
+
+    def __init__(self, broker: int) -> None:
+        self.machine = EventMachine()
+        routes = Routes(broker, TOPOLOGY, 1)
+        self.table = FilterTable(broker, routes, decode_attribute_table, is_on=True)
+        self.exchange = Exchange(
+            broker,
+            routes,
+            self.table,
+            Durability(self.machine),
+            has_session=lambda _: True,
+            known=lambda: (),
+            on_beginning=lambda _: None,
+            on_less=lambda: None,
+        )
+        self.exchange.begin(1, {})
+
+    def hears(self, peer: int, message: object) -> None:
+        self.exchange.handlers()[type(message)](peer, message)
+
+    def sets(self, to: int) -> list[FilterSet]:
+        found = [
+            effect.message
+            for effect in self.machine.effects
+            if isinstance(effect, Send) and effect.peer == to
+        ]
+        self.machine.effects.clear()
+        return [message for message in found if isinstance(message, FilterSet)]
+
+
+def wanted(number: int, tests: int = 1) -> Predicate:
+    return parse_predicate(" or ".join(f"a = {number * 100 + each}" for each in range(tests)))
+
+
+@pytest.mark.parametrize(
+    "count, tests",
+    [
+        *((count, 1) for count in (0, 1, 255, 256, 257, 513)),
+        *((count, 3) for count in (85, 86, 171)),
+        *((count, 64) for count in (1, 3, 4, 5, 8, 9, 12, 13)),
+    ],
+)
+def test_a_filter_of_any_size_comes_as_it_is(count: int, tests: int) -> None:
+    sender, receiver = Side(2), Side(1)
+    for number in range(count):
+        sender.exchange.change(wanted(number, tests), ())
+    sender.machine.effects.clear()
+    sender.hears(1, FilterVersions((FilterVersion(2, 0, 0),), (2,)))
+    parts = sender.sets(1)
+    assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
+    for part in parts:
+        assert sum(len(row) for _, each in part.predicates for row in each.any_of) <= 256
+        receiver.hears(2, part)
+    assert receiver.table.predicates(2) == sender.table.predicates(2)
+    assert receiver.table.version(2) == sender.table.version(2)
+
+
+def test_a_newer_version_takes_no_part_of_an_older_one() -> None:
+    receiver = Side(1)
+    old, new = FilterVersion(2, 1, 5), FilterVersion(2, 1, 7)
+    receiver.hears(2, FilterSet(old, (Named(4, wanted(4)),), False))
+    receiver.hears(2, FilterSet(new, (Named(7, wanted(7)),), True))
+    assert receiver.table.predicates(2) == {7: wanted(7)}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_only_the_parts_of_one_version_make_a_filter(seed: int) -> None:
+    """Sets break off where the sender's filter changes, or its session ends and begins again."""
+    random, receiver = Random(seed), Side(1)
+    whole: dict[int, Predicate] | None = None
+    for number in range(2, 40):
+        version = FilterVersion(2, 1, number)
+        named = [Named(each, wanted(each)) for each in random.sample(range(1, 50), 4)]
+        parts = [named[:2], named[2:3], named[3:]]
+        broken_off = random.choice((3, 3, 2, 1))
+        for place, part in enumerate(parts[:broken_off]):
+            receiver.hears(2, FilterSet(version, tuple(part), place == len(parts) - 1))
+        if random.random() < 0.2:
+            receiver.exchange.met(2)
+        if broken_off == len(parts):
+            whole = dict(named)
+        assert receiver.table.predicates(2) == whole

@@ -1,0 +1,195 @@
+"""A window between neighbours after an episode is like a new one: stalls, losses, late updates."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.checks.planning import tree_of_cells
+from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FLOW, FlowControl
+from brokerd.protocols.gryphon.messages import WindowProbe, WindowUpdate
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.interface import Send
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+
+LIMIT_BYTES = 8 * EVENT_BYTES
+STALL_NS = 1_000
+PEER = 0
+
+
+class Sender:
+    """A broker with one neighbour, the publications that it sends, and what it then observes."""
+
+    def __init__(self) -> None:
+        topology = tree_of_cells(("b0", "b1"), [("b0", "b1")])
+        self.machine = EventMachine()
+        self.routes = Routes(1, topology, 1)
+        self.deadlines: DeadlineQueue[tuple[str, object]] = DeadlineQueue()
+        self.stream = next(each for each in self.routes.pubend_streams() if each[0] == 1)
+        self.facts: list[str] = []
+        parameters = GryphonParameters(
+            send_window_bytes=LIMIT_BYTES,
+            answer_window_bytes=LIMIT_BYTES // 2,
+            send_stall_ns=STALL_NS,
+        )
+        self.flow = FlowControl(
+            self.machine,
+            self.routes,
+            parameters,
+            self.deadlines,
+            on_answers=lambda _: self.facts.append("answers"),
+            on_missed=lambda _, streams: self.facts.append(f"missed {[*streams]}"),
+            on_room=lambda: self.facts.append("room"),
+        )
+        self.sent_bytes = {False: 0, True: 0}
+        self.base_bytes = {False: 0, True: 0}
+        self.flow.met(PEER)
+        self.sequence = 0
+
+    def send(self, *, again: bool) -> None:
+        self.sequence += 1
+        sequences = range(self.sequence, self.sequence + 1)
+        run = PublicationRun(self.stream, sequences, (b"a",), b"\0", 0, ())
+        self.flow.sent(PEER, run, again=again)
+        self.sent_bytes[again] += EVENT_BYTES
+
+    def update(self, taken_bytes: int, *, again: bool) -> None:
+        """The neighbour answers the last probe that reached it, or an earlier one."""
+        handler = self.flow.handlers()[WindowUpdate]
+        handler(PEER, WindowUpdate(self.routes.cell, again, self.base_bytes[again] + taken_bytes))
+
+    def advance(self, by_ns: int) -> None:
+        end_ns = self.machine.now_ns + by_ns
+        while (due_ns := self.deadlines.earliest()) is not None and due_ns <= end_ns:
+            self.machine.now_ns = due_ns
+            assert self.deadlines.due(due_ns) == [(FLOW, None)]
+            self.flow.due()
+        self.machine.now_ns = end_ns
+
+    def observed(self) -> list[Any]:
+        """What has been said and found since the last look, in relative numbers."""
+        probes = [
+            (
+                effect.message.again,
+                effect.message.sent_bytes - self.base_bytes[effect.message.again],
+            )
+            for effect in self.machine.effects
+            if isinstance(effect, Send) and isinstance(effect.message, WindowProbe)
+        ]
+        self.machine.effects.clear()
+        found, self.facts = self.facts, []
+        due_ns = self.deadlines.earliest()
+        return [
+            probes,
+            found,
+            self.flow.holds_up(),
+            self.flow.may_tell(PEER, self.stream),
+            self.flow.answer_room_bytes(PEER, self.stream),
+            due_ns and due_ns - self.machine.now_ns,
+        ]
+
+    def rest(self) -> None:
+        """The neighbour takes everything; what follows is counted from here."""
+        for again in (False, True):
+            self.advance(STALL_NS)
+            self.send(again=again)
+            while self.deadlines.earliest() is not None:
+                self.confirm_all()
+                self.advance(STALL_NS)
+            self.confirm_all()
+        for again in (False, True):
+            self.base_bytes[again] = self.sent_bytes[again]
+        self.observed()
+
+    def confirm_all(self) -> None:
+        for again in (False, True):
+            if self.sent_bytes[again] > self.base_bytes[again]:
+                self.update(self.sent_bytes[again] - self.base_bytes[again], again=again)
+
+
+def episode(sender: Sender, random: Random) -> None:
+    """Bursts, updates late and early, standstills, and sometimes another session."""
+    for _ in range(random.randrange(5, 40)):
+        match random.randrange(5):
+            case 0 | 1:
+                again = random.random() < 0.4
+                for _ in range(random.randrange(1, 12)):
+                    sender.send(again=again)
+                    if not sender.flow.may_tell(PEER, sender.stream):
+                        sender.flow.missed(PEER, sender.stream, 0)
+            case 2:
+                sender.confirm_all()
+            case 3:
+                sender.advance(random.choice((1, STALL_NS // 4, STALL_NS, 3 * STALL_NS)))
+            case 4:
+                if random.random() < 0.3:
+                    sender.flow.lost(PEER)
+                    sender.flow.met(PEER)
+                    sender.sent_bytes = dict.fromkeys(sender.sent_bytes, 0)
+                    sender.base_bytes = dict.fromkeys(sender.base_bytes, 0)
+
+
+def burst(sender: Sender) -> None:
+    for _ in range(9):
+        sender.send(again=False)
+
+
+def answers(sender: Sender) -> None:
+    for _ in range(9):
+        sender.send(again=True)
+
+
+def quarter(sender: Sender) -> None:
+    sender.advance(STALL_NS // 4)
+
+
+def stall(sender: Sender) -> None:
+    sender.advance(2 * STALL_NS)
+
+
+def take(sender: Sender) -> None:
+    sender.confirm_all()
+
+
+FOLLOWING: tuple[Callable[[Sender], None], ...] = (
+    burst, quarter, take, burst, stall, burst, take, answers, quarter, burst, take, answers, stall,
+    take,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("ends", ["all is taken", "the session ends"])
+def test_a_window_after_an_episode_is_like_a_new_one(seed: int, ends: str) -> None:
+    old, new = Sender(), Sender()
+    episode(old, Random(seed))
+    if ends == "all is taken":
+        old.rest()
+    else:
+        old.flow.lost(PEER)
+        old.flow.met(PEER)
+        old.sent_bytes = dict.fromkeys(old.sent_bytes, 0)
+        old.base_bytes = dict.fromkeys(old.base_bytes, 0)
+        old.advance(STALL_NS)
+    old.observed()
+    for step in FOLLOWING:
+        for each in (old, new):
+            step(each)
+        assert old.observed() == new.observed(), step.__name__
+
+
+def test_each_kind_of_event_has_a_window_of_its_own_size() -> None:
+    sender = Sender()
+    assert sender.flow.answer_room_bytes(PEER, sender.stream) == LIMIT_BYTES // 2
+    for _ in range(8):
+        assert not sender.flow.holds_up()
+        sender.send(again=False)
+    assert sender.flow.holds_up()
+    assert sender.flow.answer_room_bytes(PEER, sender.stream) == LIMIT_BYTES // 2
+    for _ in range(4):
+        assert sender.flow.answer_room_bytes(PEER, sender.stream) > 0
+        sender.send(again=True)
+    assert sender.flow.answer_room_bytes(PEER, sender.stream) == 0

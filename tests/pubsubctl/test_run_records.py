@@ -1,0 +1,137 @@
+"""Stories about finished runs: listed, described, labelled, measured and removed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.run.series import KIND
+from tests.pubsubctl.conftest import Call
+
+FIRST, SECOND, SERIES, HALF = (f"2026010{day}T000000Z-aaaaaa" for day in (1, 2, 3, 4))
+
+
+def make_run(experiment: str, run_id: str, verdict: str = "", **about: Any) -> Path:
+    folder = Path("results", "runs", experiment, run_id)
+    folder.mkdir(parents=True)
+    started = f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}T00:00:00.000Z"
+    manifest = {
+        "experiment": experiment, "state": "complete", "protocol": "delta_tree", "seed": 7,
+        "started_utc": started, "argv": ["pubsubctl", "bench", "demo"], "labels": {}, **about,
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    if verdict:
+        (folder / "verdict.json").write_text(json.dumps({"verdict": verdict}))
+    return folder
+
+
+@pytest.fixture
+def runs(project: Path) -> Path:
+    """Two runs of a series, the series, and a run without an end."""
+    make_run("demo", FIRST, "valid", labels={"point": "a"})
+    make_run("demo", SECOND, "invalid", protocol="gryphon")
+    make_run("demo", SERIES, kind=KIND, runs={"a": [FIRST, SECOND]}, protocol=None)
+    make_run("chain3", HALF, state="running")
+    folder = project / "results" / "runs"
+    (folder / "chain3" / "latest").symlink_to(HALF)
+    (folder / "latest").symlink_to(f"chain3/{HALF}")
+    return folder
+
+
+def listed(call: Call, *options: str) -> list[str]:
+    return [row["run_id"] for row in call("results", "list", "-j", *options).document["runs"]]
+
+
+@pytest.mark.parametrize(
+    "options, found",
+    [
+        ((), [FIRST, SECOND, SERIES, HALF]),
+        (("--experiment", "chain3"), [HALF]),
+        (("--protocol", "gryphon"), [SECOND]),
+        (("--verdict", "valid"), [FIRST]),
+        (("--label", "point"), [FIRST]),
+        (("--label", "point=b"), []),
+        (("--since", "2026-01-03"), [SERIES, HALF]),
+        (("--since", "1h"), []),
+        (("--experiment", "demo", "--verdict", "INVALID"), [SECOND]),
+    ],
+)
+def test_runs_are_listed_by_age_and_filtered(
+    call: Call, runs: Path, options: tuple[str, ...], found: list[str]
+) -> None:
+    assert listed(call, *options) == found
+
+
+def test_a_table_shows_verdicts_and_the_runs_of_a_series(call: Call, runs: Path) -> None:
+    rows = [line.split() for line in call("results", "list").out.splitlines()]
+    assert rows[1] == [FIRST, "demo", "delta_tree", "complete", "VALID", "point=a"]
+    assert rows[3] == [SERIES, "demo", "complete", "2", "runs"]
+    assert call("results", "list", "-o", "elsewhere").out == "no runs\n"
+
+
+def test_a_run_is_described(call: Call, runs: Path) -> None:
+    out = call("results", "show", SECOND).out
+    assert "verdict     INVALID" in out
+    assert "command     pubsubctl bench demo" in out
+    assert call("results", "show", HALF, "-j").document["facts"]["state"] == "running"
+
+
+def test_a_label_is_set_replaced_and_removed_beside_the_sealed_run(call: Call, runs: Path) -> None:
+    sealed = (runs / "demo" / SECOND / "manifest.json").read_bytes()
+    assert call("results", "label", SECOND, "best=y", "of=paper").status == 0
+    assert listed(call, "--label", "best=y") == [SECOND]
+    assert call("results", "label", SECOND, "best=", "of=talk").out.endswith(": of=talk\n")
+    assert listed(call, "--label", "best") == []
+    assert (runs / "demo" / SECOND / "manifest.json").read_bytes() == sealed
+    with (runs / "index.jsonl").open("a") as index:
+        index.write('{"run_id": 7, "labels": 8}\nhalf a li')
+    assert listed(call, "--label", "of=talk") == [SECOND]
+
+
+def test_removal_needs_a_yes_and_repairs_latest(call: Call, runs: Path) -> None:
+    for options in ((), ("--dry-run",)):
+        answer = call("results", "remove", FIRST, SECOND, SERIES, *options)
+        assert answer.status == (0 if options else 2)
+        assert "would remove" in answer.out
+        assert (runs / "demo" / FIRST).is_dir()
+    assert call("results", "remove", HALF, "--force", "--yes").status == 0
+    assert not (runs / "chain3").exists()
+    assert (runs / "latest").readlink() == Path("demo", SERIES)
+    assert call("results", "remove", FIRST, SECOND, SERIES, "-y").status == 0
+    assert listed(call) == []
+    assert not (runs / "latest").is_symlink()
+
+
+def test_sizes_are_summed_by_experiment(call: Call, runs: Path) -> None:
+    document = call("results", "size", "-j").document
+    assert list(document["experiments"]) == ["chain3", "demo"]
+    assert document["total_bytes"] == sum(document["experiments"].values()) > 0
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["list", "--verdict", "good"], "one of valid, invalid, unknown"),
+        (["list", "--since", "yesterday"], "or a date, 2026-11-30"),
+        (["show", "latst"], "did you mean 'latest'?"),
+        (["label", FIRST, "best"], "write KEY=VALUE"),
+        (["label", FIRST, "a b=c"], "write KEY=VALUE"),
+        (["label", FIRST, "a=" + "b" * 201], "at most 200 characters"),
+        (["remove", FIRST, "--yes"], f"needs {FIRST}; remove the series, too, or neither"),
+        (["remove", HALF, "--yes"], "this run has no end"),
+        (["remove", "outside/demo/" + FIRST, "--yes"], "removes runs of results/runs only"),
+        (["list", "--dry-run"], "has no --dry-run"),
+    ],
+)
+def test_a_request_that_cannot_be_is_refused(
+    call: Call, runs: Path, arguments: list[str], said: str
+) -> None:
+    outside = Path("outside", "demo", FIRST)
+    outside.mkdir(parents=True)
+    (outside / "manifest.json").write_text("{}")
+    answer = call("results", *arguments)
+    assert answer.status == 2
+    assert said in answer.err
+    assert (runs / "demo" / FIRST).is_dir()
+    assert outside.is_dir()

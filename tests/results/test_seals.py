@@ -1,0 +1,75 @@
+"""A seal covers every file of a run but the derived ones, which other commands make again."""
+
+from pathlib import Path
+
+import pytest
+
+from results.tables.json_files import IntegrityError
+from results.tables.seals import DERIVED, seal, seal_derived, verify_derived, verify_seal
+
+OWN = ("manifest.json", "log.jsonl", "raw/h1/b1/stats.jsonl", "spec/workload.toml")
+MADE = (
+    "verdict.json",
+    "report.html",
+    "evidence/missing.csv",
+    "figures/rate.svg",
+    "tables/a.parquet",
+)
+NEARLY = (
+    *("figures.toml", "evidence.log", "tables.json", "verdict.json.old", "verdict.jsonl"),
+    *("report.html2", "tables2/a.parquet", "raw/figures", "raw/h1/verdict.json", "spec/tables"),
+    *("Figures/rate.svg", "evidence-2/missing.csv"),
+)
+
+
+def sealed_run(folder: Path) -> Path:
+    for name in (*OWN, *MADE, *NEARLY):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    seal(folder)
+    return folder
+
+
+def test_each_kind_of_derived_file_is_among_those_tried() -> None:
+    assert {name.partition("/")[0] for name in MADE} == {*DERIVED}
+
+
+@pytest.mark.parametrize("name", [*OWN, *NEARLY])
+def test_a_file_of_the_run_is_neither_changed_nor_removed_nor_added(
+    tmp_path: Path, name: str
+) -> None:
+    run = sealed_run(tmp_path)
+    digest = verify_seal(run).digest
+    path = run / name
+    path.write_text("another")
+    with pytest.raises(IntegrityError, match="has changed"):
+        verify_seal(run)
+    path.unlink()
+    with pytest.raises(IntegrityError, match="is missing"):
+        verify_seal(run)
+    path.write_text(name)
+    assert verify_seal(run).digest == digest
+    added = path.with_name(f"{path.name}.more")
+    added.write_text("more")
+    with pytest.raises(IntegrityError, match="is not in SHA256SUMS"):
+        verify_seal(run)
+    with pytest.raises(AssertionError, match="the run itself left"):
+        verify_derived(run, name)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_derived_file_may_change_and_is_sealed_again(tmp_path: Path, name: str) -> None:
+    run = sealed_run(tmp_path)
+    digest = verify_seal(run).digest
+    (run / name).write_text("another")
+    assert verify_seal(run).digest == digest
+    if not name.startswith("tables/"):
+        with pytest.raises(IntegrityError):
+            verify_derived(run, name)
+    seal_derived(run)
+    assert verify_seal(run).digest == digest
+    (run / OWN[0]).write_text("another")
+    seal_derived(run)
+    with pytest.raises(IntegrityError, match=f"{OWN[0]} has changed"):
+        verify_seal(run)

@@ -1,0 +1,107 @@
+"""Brokers of simulated plans that start on an older copy of their disk, or on an empty disk."""
+
+import pytest
+
+from brokerd.protocols.registry import DEFINITIONS
+from brokerd.sessions.state_marks import StateLedger
+from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.search.plan import Failing, read_plan
+from brokerd.simulator.search.planning.draw import draw_plan
+from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.world.faults import RESTORED
+
+PLAN = """
+simulation timed
+protocol PROTOCOL
+brokers e1 e2 x1 s1
+overlay bipartite {"edges": ["e1", "e2"], "proxies": ["x1"], "servers": ["s1"]}
+limits failed=1 links=1
+core topic_attribute=kind
+chance 1
+publisher p0-e1
+at 0.1 subscribe s1-e2 kind = 'a'
+at 1 publish p0-e1 a,10,3 a,40,3
+at 2 fault restored BROKER HOW then 6 7
+at 4 publish p0-e1 a,10,3 a,40,3
+at 8 publish p0-e1 a,10,3 a,40,3
+heal 10
+end 10
+"""
+
+
+def plan_run(broker: str, how: str) -> PlanRun:
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", broker)
+    return PlanRun(read_plan(text.replace("HOW", how)))
+
+
+@pytest.mark.parametrize(
+    "broker, how, outcome",
+    [("s1", "copy", "refused"), ("s1", "empty", "refused"), ("e2", "empty", "accepted")],
+)
+def test_a_proved_loss_is_accepted_or_refused(broker: str, how: str, outcome: str) -> None:
+    report = plan_run(broker, how).report(-1, "")
+    assert not report.violations, report.in_words()
+    assert report.counters["fault_restored"] == 1
+    assert report.counters[f"losses_{outcome}"] == 1
+    assert report.counters["deliveries"] + report.counters["in_gaps_of_lost_state"] == 6
+
+
+@pytest.mark.parametrize("ownership", ["arbiter", "rendezvous", "causal"])
+def test_only_a_home_that_chooses_no_server_may_accept_a_loss(ownership: str) -> None:
+    """With `causal`, it alone had on disk at which server its publications are stored."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e1").replace("HOW", "empty")
+    text = text.replace("kind\nchance", f"kind ownership={ownership}\nchance")
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.in_words()
+    refused = ownership == "causal"
+    assert report.counters["losses_refused"] == refused
+    assert report.counters["losses_accepted"] == (not refused)
+
+
+def test_lost_positions_of_a_topic_are_publications_that_the_gap_names() -> None:
+    """A subscription without a delivery restarts behind a gap from the first position."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e2").replace("HOW", "empty")
+    text = text.replace("at 1 publish p0-e1 a,10,3 a,40,3\n", "").replace("then 6", "then 3")
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.in_words()
+    assert report.counters["in_gaps_of_lost_state"] == 2
+    assert report.counters["deliveries"] == 2
+
+
+@pytest.mark.parametrize("how", ["copy", "empty"])
+def test_a_broker_that_serves_on_without_a_proved_part_is_a_violation(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StateLedger, "loss", lambda self, mark: None)
+    report = plan_run("s1", how).report(-1, "")
+    assert report.rule == "state lost", report.in_words()
+
+
+def test_a_loss_that_never_was_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateLedger, "loss", lambda self, mark: "it is older")
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", "copy")
+    unchanged = text.replace("then 6 7", "then 2.1 7").replace("at 4", "at 8")
+    report = PlanRun(read_plan(unchanged)).report(-1, "")
+    assert report.rule == "state lost", report.in_words()
+
+
+def test_a_loss_without_a_witness_is_not_simulated() -> None:
+    """No neighbour can prove a loss while the only proxy is away."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", "empty")
+    away = text.replace("failed=1", "failed=2").replace("at 4", "at 5 fault kill x1 then 7\nat 4")
+    report = PlanRun(read_plan(away)).report(-1, "")
+    assert not report.violations, report.in_words()
+    assert report.counters["fault_restored"] == 1
+    assert report.counters["losses_refused"] == report.counters["losses_accepted"] == 0
+
+
+@pytest.mark.parametrize("protocol", sorted(DEFINITIONS))
+def test_one_plan_in_eight_restores_a_disk(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProtocolPlanning, "draws_restored", True)
+    plans = [draw_plan(seed, protocol) for seed in range(200)]
+    drawn = [
+        [move for move in plan.moves if type(move) is Failing and move.kind == RESTORED]
+        for plan in plans
+    ]
+    assert 15 < sum(map(bool, drawn)) < 35
+    assert {moves[0].on[1] for moves in drawn if moves} == {"copy", "empty"}
