@@ -167,7 +167,7 @@ HEADLINE = {
         ),
     ],
 )
-def test_what_a_workload_expects_holds_or_fails_with_the_number(
+def test_an_expectation_of_a_workload_holds_or_fails_with_its_number(
     tmp_path: Path, expected: dict[str, str], status: int, said: list[str]
 ) -> None:
     (tmp_path / "spec").mkdir()
@@ -190,7 +190,7 @@ def test_what_a_workload_expects_holds_or_fails_with_the_number(
     "wanted, holds",
     [(">= 50/s", True), (">= 100/s", None), ("< 200/s", None)],
 )
-def test_a_rate_that_a_load_generator_limited_is_known_to_be_reached_and_no_more(
+def test_a_rate_limited_by_the_load_generator_is_a_lower_bound(
     wanted: str, holds: bool | None
 ) -> None:
     limit = {"limited_by": "load generator load-sub: 98%", "is_load_generator_limit": True}

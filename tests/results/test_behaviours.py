@@ -100,7 +100,7 @@ def test_a_run_without_a_drawn_figure_is_refused(tmp_path):
         )
 
 
-def test_who_is_never_reached_keeps_the_curve_from_its_top(spark):
+def test_cut_off_pairs_keep_the_bypass_curve_below_one(spark):
     rows = [(1, 750, 0, n, latency) for n, latency in enumerate((600_000, 600_040, 900_000, None))]
     found = bypass_distribution(_table(spark, "bypasses", rows)).collect()
     assert [(row.latency_ms, row.share, row.cut_off) for row in found] == [

@@ -225,12 +225,16 @@ def wrong(judged: dict[str, Judged]) -> dict[str, Judged]:
     }
 
 
-def test_what_is_late_on_a_busy_machine_is_not_known_to_be_lost(folders: dict[str, Path]) -> None:
+def test_late_deliveries_on_a_busy_machine_are_not_judged_as_losses(
+    folders: dict[str, Path],
+) -> None:
     assert wrong({name: by_reference(h) for name, h in histories_of(folders).items()}) == {}
 
 
 @pytest.mark.spark
-def test_spark_says_the_same(spark: "SparkSession", folders: dict[str, Path]) -> None:
+def test_spark_agrees_about_late_deliveries_on_a_busy_machine(
+    spark: "SparkSession", folders: dict[str, Path]
+) -> None:
     assert wrong(on_spark(spark, folders, histories_of(folders))) == {}
 
 
@@ -271,7 +275,7 @@ def test_no_sign_is_named_more_than_a_few_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lost before the fence", "late, and a client heard nothing"])
-def test_a_hole_is_a_loss_and_an_end_is_none(tmp_path: Path, name: str) -> None:
+def test_a_gap_is_a_loss_but_a_truncated_end_is_not(tmp_path: Path, name: str) -> None:
     run = write_honest_run(tmp_path, "one")
     for change in CASES[name].changes:
         change(RunFolder(run))
@@ -280,5 +284,5 @@ def test_a_hole_is_a_loss_and_an_end_is_none(tmp_path: Path, name: str) -> None:
     assert wrong({name: by_reference(history)}) == {}
 
 
-def test_whom_the_names_here_mean() -> None:
+def test_the_constants_name_the_expected_generators_and_subscriptions() -> None:
     assert (NEAR, FAR, S1, S2) == ("local2/load-local2", "local3/load-local3", 0, 1)

@@ -130,7 +130,7 @@ def test_steps_back_between_topics_are_no_finding_where_order_is_of_topics(
     assert len([*doubts_about_findings({"reordered": 68}, {}, order)]) == doubts
 
 
-def test_whoever_lies_in_one_file_is_found_out(folders: dict[str, Path]) -> None:
+def test_a_false_statement_in_any_one_file_is_detected(folders: dict[str, Path]) -> None:
     wrong = {}
     for name, folder in folders.items():
         try:
@@ -173,7 +173,7 @@ def _is_of_witness(doubt: str) -> bool:
 
 
 @pytest.mark.spark
-def test_whoever_lies_in_one_file_is_found_out_on_spark(
+def test_a_false_statement_in_any_one_file_is_detected_on_spark(
     spark: "SparkSession", folders: dict[str, Path]
 ) -> None:
     histories: dict[str, History | Refused] = {}

@@ -115,7 +115,7 @@ def test_archived_experiments_are_sealed_and_hold_what_claims_are_judged_by() ->
         assert [file.name for file in (run / "figures").iterdir()] == [f"{words['figure']}.json"]
 
 
-def test_what_claims_are_judged_by_follows_from_the_archived_records(
+def test_archived_figures_follow_from_the_archived_records(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """For those that are drawn at once; the numbers of the others are drawn the same way."""

@@ -35,7 +35,9 @@ def by_reference(rate: Fraction, arrivals: str, seed: int, index: int) -> list[i
 
 
 @pytest.mark.parametrize("worked_out", [by_spark, by_reference])
-def test_both_judges_know_when_publications_are_due(worked_out: Callable[..., list[int]]) -> None:
+def test_both_judges_compute_the_same_publication_schedule(
+    worked_out: Callable[..., list[int]],
+) -> None:
     for arrivals in ("fixed", "poisson"):
         for rate in (Fraction(25), Fraction(1000, 3), Fraction(7, 60), Fraction(1), Fraction(3)):
             for seed, index in ((1, 0), (2**63 - 1, 3), (11, 65_534)):
@@ -140,7 +142,7 @@ def test_a_sign_is_none_while_a_fault_explains_it(tmp_path: Path) -> None:
     assert signs(cut(1, 30, "b2->b1")) == []
 
 
-def test_the_whole_schema_is_asked_when_a_run_is_checked(tmp_path: Path) -> None:
+def test_a_check_validates_the_specification_against_the_whole_schema(tmp_path: Path) -> None:
     from pubsubctl.errors import IntegrityError as Unreadable
     from pubsubctl.running.runs import check_specification
 

@@ -93,7 +93,7 @@ FIRST = {
 """Seeds that see the others; the search begins there."""
 
 
-def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
+def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
     reports = list(run_swarm(SEEDS, "gryphon", CORES))
     failed = [(report.seed, report.violations) for report in reports if report.violations]
     assert not failed
@@ -135,7 +135,7 @@ def crash_before_a_client_has_got_it() -> bool:
     return subscription.received == sent
 
 
-def test_what_a_client_has_not_acknowledged_is_asked_for_after_a_crash_of_its_broker() -> None:
+def test_unacknowledged_deliveries_are_requested_after_a_crash_of_the_access_broker() -> None:
     assert crash_before_a_client_has_got_it()
     with planted([MUTANTS[BY_A_STORY]]):
         assert not crash_before_a_client_has_got_it()
