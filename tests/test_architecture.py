@@ -753,7 +753,7 @@ def test_no_library_imports_a_command() -> None:
     complain(find_imports_of_commands(modules, "pubsubctl.commands", entry))
 
 
-def test_nobody_knows_a_protocol_but_the_registry() -> None:
+def test_only_the_registry_refers_to_protocols() -> None:
     modules = read_modules(ROOT, OURS)
     complain(find_protocol_imports(modules, PROTOCOLS, PROTOCOL_ROOMS, NARROW))
     complain(find_protocol_names(ROOT, OURS, PROTOCOLS, PROTOCOL_PATHS, WORDS))
@@ -768,7 +768,7 @@ def test_no_shared_code_names_a_counter_or_a_word_of_one_protocol() -> None:
         complain(find_protocol_names(ROOT, packages, [], PROTOCOL_PATHS, words=literals))
 
 
-def test_what_is_of_one_paper_lies_in_its_room() -> None:
+def test_modules_named_after_a_paper_are_in_its_package() -> None:
     papers = sorted({path.name for path in ROOT.glob("*/papers/*") if path.is_dir()} - CACHES)
     assert "dft11" in papers
     strays = [
@@ -1094,7 +1094,7 @@ def test_a_danger_is_found(tmp_path: Path, source: str) -> None:
     assert len(find_dangers(read_modules(plant(tmp_path, {"top.x": source}), ["top"]))) == 1
 
 
-def test_what_only_looks_dangerous_is_left_alone(tmp_path: Path) -> None:
+def test_harmless_calls_that_resemble_dangers_are_accepted(tmp_path: Path) -> None:
     source = "model.eval()\nsubprocess.run(['ls'], shell=False)\nclient.exec_command('ls')\n"
     assert find_dangers(read_modules(plant(tmp_path, {"top.x": source}), ["top"])) == []
 
@@ -1124,7 +1124,7 @@ def test_an_exception_that_is_no_longer_one_is_found(tmp_path: Path) -> None:
     assert [finding.what for finding in findings] == ["top.gone is not dead", "top.a is not dead"]
 
 
-def test_a_finding_says_where_what_and_why() -> None:
+def test_a_finding_states_its_place_and_reason() -> None:
     finding = Finding("brokerd/model/x.py", 3, "x imports y", "y is above x")
     assert str(finding) == "brokerd/model/x.py:3: x imports y\n    because y is above x"
 

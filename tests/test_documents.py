@@ -16,19 +16,26 @@ from pubsubctl.commands.options.global_options import split_global_options
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "brokerd/GLOSSARY.md"
 MANUAL = sorted((ROOT / "pubsubctl/help").glob("*.md"))
+FOLDERS = ("bench", "brokerd", "fault_injection", "pubsubctl", "results", "tests")
 LINKING = [
     ROOT / "README.md",
     ROOT / "brokerd/PROTOCOLS.md",
     ROOT / "CONTRIBUTING.md",
-    ROOT / "brokerd/README.md",
+    *(ROOT / name / "README.md" for name in FOLDERS),
     *MANUAL,
 ]
 PAGE_BYTES = 8192
+FOLDER_PAGE_BYTES = 6144
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *MANUAL], ids=lambda page: page.name)
 def test_a_page_is_short(page: Path) -> None:
     assert page.stat().st_size <= PAGE_BYTES
+
+
+@pytest.mark.parametrize("name", sorted({*FOLDERS} - {"brokerd", "tests"}))
+def test_the_page_of_a_folder_is_short(name: str) -> None:
+    assert (ROOT / name / "README.md").stat().st_size <= FOLDER_PAGE_BYTES
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
@@ -57,7 +64,7 @@ def test_the_glossary_has_one_entry_per_term_and_names_files_that_exist() -> Non
 DOCUMENTS = [
     *LINKING,
     *sorted((ROOT / "brokerd/protocols").glob("*/PROTOCOL.md")),
-    *(ROOT / name for name in ("results/MEASUREMENTS.md", "tests/README.md", "Makefile")),
+    *(ROOT / name for name in ("results/MEASUREMENTS.md", "Makefile")),
 ]
 SOURCES = [
     path

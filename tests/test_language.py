@@ -30,7 +30,7 @@ def test_the_language_of_a_package_gets_no_worse(package: str) -> None:
     assert worse == {}, "measure: (found, allowed); see CONTRIBUTING.md, Language"
 
 
-def test_a_package_that_is_gone_is_not_in_the_table() -> None:
+def test_a_removed_package_is_absent_from_the_table() -> None:
     assert [package for package in REACHED if package not in FOUND] == []
 
 

@@ -184,7 +184,9 @@ def f(things, found, others):
         ('def f(a):\n    return f"{a}", a', "a", "0", "return (f'{a}', 0)"),
     ],
 )
-def test_what_matches_what(source: str, find: str, replace: str, result: str) -> None:
+def test_patterns_match_the_expected_source(
+    source: str, find: str, replace: str, result: str
+) -> None:
     if result:
         assert mistaken(source, find, replace) == result
         return
@@ -202,7 +204,7 @@ def test_an_occurrence_is_counted_within_the_function() -> None:
     assert mistaken(nested, "g(a)", "", 2) == "for b in a:\n        g(a)"
 
 
-def test_context_gives_new_names_to_variables_of_the_replacement() -> None:
+def test_context_renames_variables_of_the_replacement() -> None:
     edited = Source("some.py", "def f(one, other):\n    g(one)\n    return h(other)")
     edited.apply("some", Edit("some.py", "f", "h(b)", "b, a", context="g(a)"))
     assert ast.unparse(edited.functions["f"]).endswith("return (other, one)")
@@ -298,7 +300,7 @@ def _shape(function: ast.AST) -> str:
 # ---------------------------------------------------------------- data
 
 
-def test_every_bug_of_a_protocol_says_in_a_sentence_what_it_leaves_out() -> None:
+def test_every_named_bug_describes_its_omission_in_a_sentence() -> None:
     for protocol in DEFINITIONS:
         for bug in bugs_of(protocol).values():
             assert bug.leaves_out[0].isupper(), bug.name

@@ -32,7 +32,7 @@ def test_every_locked_package_has_one_version_and_hashes(lock: str) -> None:
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_no_lock_says_where_packages_come_from(lock: str) -> None:
+def test_a_lock_file_contains_no_package_origins(lock: str) -> None:
     text = (ROOT / ".setup" / lock).read_text(encoding="utf-8")
     assert not re.search(r"://|--(extra-)?index-url|--find-links| @ |file:", text)
 
@@ -80,7 +80,7 @@ def test_the_whole_suite_runs_but_for_the_browser_and_its_status_counts(
     assert call.endswith(" -k delta")
 
 
-def test_files_that_use_spark_are_told_from_others() -> None:
+def test_files_that_use_spark_are_distinguished_from_others() -> None:
     assert uses_spark("tests/results/test_checks.py")
     assert uses_spark("tests/pubsubctl/test_figure_experiments.py")
     assert not uses_spark("tests/results/test_java.py")
@@ -95,7 +95,7 @@ def test_the_files_that_are_begun_first_are_there() -> None:
     "up, demo, status, said",
     [(4, 0, 2, ["up"]), (0, 0, 0, ["up", "demo", "down"]), (0, 1, 2, ["up", "demo", "down"])],
 )
-def test_test_hosts_are_taken_down_where_there_were_any(
+def test_lab_hosts_are_removed_if_they_were_started(
     tmp_path: Path, up: int, demo: int, status: int, said: list[str]
 ) -> None:
     cases = f"*up*) exit {up};; *demo) exit {demo};;"

@@ -26,6 +26,6 @@ def test_a_value_out_of_bounds_is_named(text: str, complaint: str) -> None:
     assert complaint in str(caught.value)
 
 
-def test_what_is_within_bounds_is_read() -> None:
+def test_a_document_within_the_limits_is_parsed() -> None:
     text = f"a = {'[' * (DEEPEST - 1)}{']' * (DEEPEST - 1)}\nb = {(1 << 63) - 1}\nc.d.e = 1.5\n"
     assert parse_toml(text)["b"] == (1 << 63) - 1

@@ -29,6 +29,8 @@ from brokerd.units import MILLISECOND_NS
 SAMPLE_S: Final = 1.0
 DISK_POLL_S: Final = 0.02
 HEALED_KEPT: Final = 1_000
+EVENTS_SCHEMA: Final = "pubsubctl/events/2"
+"""Version of the events of a run. Since version 2 a broker logs what a fault has absorbed."""
 MAXIMUM_LEASE_MS: Final = 24 * 3_600_000
 
 
@@ -213,7 +215,8 @@ class Commands:
             self._log.begin_run(run_id, Path(folder))
         except OSError as error:
             raise ControlError("user", f"{folder[:200]}: {error.strerror}") from None
-        self._log.record("run_begun", {"run_id": run_id, "broker": self._own.name})
+        begun = {"run_id": run_id, "broker": self._own.name, "schema": EVENTS_SCHEMA}
+        self._log.record("run_begun", begun)
         if self.accepted_loss is not None:
             self._log.record(LOSS_ACCEPTED, self.accepted_loss)
         return {"t_ns": time.monotonic_ns(), "pid": os.getpid()}
@@ -329,6 +332,10 @@ class Commands:
     async def _fault_counters(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
         active = {fault.fault_id: {**fault.counters} for fault in self._links.faults}
+        for fault_id, counters in active.items():
+            if counters["absorbed_messages"]:
+                # The second witness of what was absorbed, also where the broker is killed.
+                self._log.record("fault_counted", {"fault_id": fault_id, **counters})
         return {**{each: {**fault.counters} for each, fault in self._healed.items()}, **active}
 
     def _heal(self, fault_id: str, by: str) -> LinkFault | None:

@@ -236,7 +236,7 @@ def import_inventory(
         "schema": "pubsubctl/inventory-import/1",
         "source": str(source),
         "hosts": [host.name for host in found.hosts],
-        "gateways": list(found.gateways),
+        "gateways": list(found.gateways_in_use()),
         "notes": found.notes,
         "left_out": [{"entry": entry.entry, "reason": entry.reason} for entry in found.unusable],
         "toml": text,

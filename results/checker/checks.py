@@ -183,6 +183,7 @@ def decided(
         facts.calm,
         facts.deliveries_per_pair_min,
         facts.busy,
+        facts.in_silence,
     )
 
 

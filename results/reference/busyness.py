@@ -20,13 +20,11 @@ Moved = Callable[[int, str], int]
 def signs(
     folder: Path, manifest: Mapping[str, Any], faults: Sequence[Fault], moved: Moved
 ) -> Iterator[str]:
-    """Yield the first few signs of every kind; none for a run with a drain that ended on evidence.
+    """Yield the first few signs of every kind.
 
     Args:
         moved: moves a stamp of a host to the time line.
     """
-    if (manifest.get("drain") or {}).get("ended_by") in (None, "evidence"):
-        return
     times: Counter[str] = Counter()
     everything = [*_silences(folder, faults, moved), *_pauses(folder, faults, moved)]
     for who, share in sorted((manifest.get("waited_share") or {}).items()):

@@ -87,6 +87,7 @@ class Count:
             sent_ns=lambda *key: self._sent.get(key),
             until=self._until,
             early_answers={place: self._early(file) for place, file in self._of("acks")},
+            late_intents={place: self._late(file) for place, file in self._of("intents")},
             ends_ns=self._ends(),
             headline=None if self._measured is None else self._headline(*self._measured),
         )
@@ -123,6 +124,19 @@ class Count:
             at_ns = self._moved(row["at_ns"], file.host)
             early += sent_ns is not None and at_ns < sent_ns - JITTER_NS
         return early
+
+    def _late(self, file: Records) -> int:
+        """Count reservations with a first number that was sent before."""
+        reserved: dict[tuple[str, int], int] = {}
+        late = 0
+        for row in sorted(file.rows, key=lambda row: row["at_ns"]):
+            source, incarnation, last = _key(file, row, row["last"])
+            first = reserved.get((source, incarnation), 0) + 1
+            reserved[source, incarnation] = last
+            sent_ns = self._sent.get((source, incarnation, first))
+            at_ns = self._moved(row["at_ns"], file.host)
+            late += sent_ns is not None and sent_ns < at_ns - JITTER_NS
+        return late
 
     def _sources(self) -> dict[tuple[str, int], SourceRows]:
         numbers: dict[tuple[str, int], list[int]] = {}

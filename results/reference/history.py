@@ -141,6 +141,7 @@ class History:
         topic: the attribute with the topic of a publication; "": unknown.
         placed: each delivery must have a place in a stream.
         busy: signs of a machine that was short of time.
+        was_silent: the drain ended by silence or a bound, and not by evidence.
         seen: publications that other subscriptions received, by source.
     """
 
@@ -165,6 +166,7 @@ class History:
     topic: str = ""
     placed: bool = False
     busy: tuple[str, ...] = ()
+    was_silent: bool = False
     seen: Mapping[str, frozenset[Key]] = field(default_factory=dict)
 
     @property

@@ -212,6 +212,8 @@ class _Folder:
             topic=str(self.workload.get("topic") or self.promises.topic),
             placed=self.promises.order in STREAMS and not self.is_simulated,
             busy=tuple(busy),
+            was_silent=(self.manifest.get("drain") or {}).get("ended_by", "evidence")
+            not in (None, "evidence"),
             seen=self._seen_elsewhere(publishers),
         )
 

@@ -68,10 +68,12 @@ def decide(
     calm: bool,
     minimum: int,
     busy: Sequence[str] = (),
+    was_silent: bool = False,
 ) -> tuple[VerdictName, tuple[str, ...], tuple[str, ...]]:
     """Return verdict, reasons and all doubts.
 
-    Deliveries that were outstanding at the end are a doubt on a busy machine.
+    On a busy machine, deliveries that were outstanding when a drain ended in silence are a doubt,
+    and so are publications that were withheld without a fault.
     """
     doubts = (*doubts, *_doubts_about_counts(counts, calm, minimum))
     proven = tuple(
@@ -79,8 +81,9 @@ def decide(
         for kind, meaning in VIOLATIONS.items()
         if counts.violations.get(kind, 0) and broken(guarantee, kind)
     )
-    if proven and busy and _may_be_late(counts, guarantee):
-        proven, doubts = (), (*doubts, doubt("outstanding", n=counts.outstanding), *busy)
+    excused = [*_excused(counts, guarantee, was_silent)] if busy else [None]
+    if proven and None not in excused:
+        proven, doubts = (), (*doubts, *(each for each in excused if each), *busy)
     if proven:
         return "INVALID", proven, doubts
     if doubts:
@@ -88,10 +91,18 @@ def decide(
     return "VALID", (f"{counts.owed:,} owed, each arrived",), ()
 
 
-def _may_be_late(counts: Counts, guarantee: Guarantee) -> bool:
-    wrong = {kind for kind, n in counts.violations.items() if n and broken(guarantee, kind)}
-    absent = sum(counts.violations.get(kind, 0) for kind in ("missing", "fence_missing"))
-    return not wrong - {"missing", "fence_missing"} and absent == counts.outstanding
+def _excused(counts: Counts, guarantee: Guarantee, was_silent: bool) -> Iterable[str | None]:
+    """Yield a doubt for each kind that a busy machine explains; None for any other kind."""
+    wrong = {kind: n for kind, n in counts.violations.items() if n and broken(guarantee, kind)}
+    absent = wrong.pop("missing", 0) + wrong.pop("fence_missing", 0)
+    if absent:
+        is_late = was_silent and absent == counts.outstanding
+        yield doubt("outstanding", n=counts.outstanding) if is_late else None
+    withheld = wrong.pop("withheld_unjustified", 0)
+    if withheld:
+        yield doubt("withheld_busy", n=withheld)
+    if wrong:
+        yield None
 
 
 def _doubts_about_counts(counts: Counts, calm: bool, minimum: int) -> Iterable[str]:

@@ -2,6 +2,8 @@
 
 No sign excuses a proven loss. Signs leave open the deliveries that were outstanding when a drain
 ended in silence: a process without processor time is as silent as a process without deliveries.
+Signs leave open too why publications were withheld: a broker takes a neighbour without processor
+time for a failed one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +24,11 @@ MOST_NAMED = 3
 
 
 def busy_signs(run: Run, logs: Logs) -> Iterator[str]:
-    """Yield the signs, at most MOST_NAMED of a kind; none where the drain ended on evidence.
+    """Yield the signs, at most MOST_NAMED of a kind.
 
     Raises:
         IntegrityError: a line of a log has no time.
     """
-    drain = run.manifest.get("drain")
-    if not isinstance(drain, dict) or drain.get("ended_by") in (None, "evidence"):
-        return
     struck = _Struck(run.faults)
     found = [*_silent_sessions(run, logs, struck), *_gaps(run, logs, struck)]
     waits = run.manifest.get("waited_share") or {}
@@ -43,6 +42,12 @@ def busy_signs(run: Run, logs: Logs) -> Iterator[str]:
         named[kind] = named.get(kind, 0) + 1
         if named[kind] <= MOST_NAMED:
             yield text
+
+
+def ended_in_silence(run: Run) -> bool:
+    """Return True if the drain ended before evidence that everything had arrived."""
+    drain = run.manifest.get("drain")
+    return isinstance(drain, dict) and drain.get("ended_by") not in (None, "evidence")
 
 
 @dataclass(frozen=True)

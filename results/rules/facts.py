@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from results.rules.busy import busy_signs
+from results.rules.busy import busy_signs, ended_in_silence
 from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
 from results.rules.losses import promises_with_losses
@@ -49,6 +49,7 @@ class RunFacts:
         topic_counts: the topic attribute counts publications.
         placed: every delivery must have a place in a stream.
         busy: signs of a machine that was short of time.
+        in_silence: the drain ended before evidence that everything had arrived.
         links: links of the tree, or of another overlay, which has routes.
         delta: number of consecutive failed brokers that the tree is wired to bypass.
         newcomers: brokers that have joined the tree since its deployment.
@@ -90,6 +91,7 @@ class RunFacts:
     topic_counts: bool = False
     placed: bool = False
     busy: tuple[str, ...] = ()
+    in_silence: bool = False
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
@@ -133,6 +135,7 @@ class RunFacts:
             topic_counts=_counts(run.workload.get("attributes", {}).get(topic)),
             placed=run.promises.order in STREAMS and not run.is_simulated,
             busy=tuple(busy_signs(run, logs)),
+            in_silence=ended_in_silence(run),
         )
 
     @property

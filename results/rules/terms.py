@@ -253,6 +253,8 @@ DOUBTS: Mapping[str, str] = {
     "had not arrived by then is not known to be lost",
     "outstanding": "{n:,} owed deliveries were outstanding when the drain ended: on a machine that "
     "is short of time they may have been late, and not lost",
+    "withheld_busy": "{n:,} publications were announced as withheld, and no fault was a reason for "
+    "it: on a machine that is short of time a broker may have been taken for a failed one",
     "silent_client": "{file}: the session of {client} with {broker} ended in silence, {s:.1f} s "
     "after the start of the measurement, and no fault was there",
     "silent_broker": "{file}: the session of {broker} with {peer} ended in silence, {s:.1f} s "
@@ -297,6 +299,8 @@ DOUBTS: Mapping[str, str] = {
     "spared": "nothing was at risk for the subscribers at {brokers}",
     "disagree": "{one} and {other} disagree on {what}: {found!r} and {wanted!r}",
     "missing_file": "{file} is missing, and {other} shows that it was written",
+    "older_schema": "{file} is of schema {schema!r}, and folders of this schema lack a second "
+    "witness of {what}: {other} has none",
     "missing_line": "{file} has no line about {what}, and {other} shows that it was written",
     "unreadable": "{file} does not hold what was written: {why}",
     "fences": "publications.rec and online.json: the fences of source {source} are {found}; its "
@@ -321,6 +325,8 @@ DOUBTS: Mapping[str, str] = {
     "the broker",
     "stats_stop": "{file} and {other} disagree: nothing was written for {s:.1f} s from {at_s:.1f} s"
     " on, and no fault was a reason for it",
+    "broker_said": "{file}: the broker logged {event} ({why}), {s:.1f} s after the start of the "
+    "measurement, and faults/faults.jsonl has no such fault",
     "exit_of_no_fault": "{file} and {other} disagree: the broker ended by {cause}",
     "not_in_log": "{one} and {other} disagree: only the first has fault {fault}",
     "stage_order": "{file} and faults/log.jsonl: fault {fault} was {after} before it was {before}",

@@ -14,6 +14,8 @@ from results.rules.terms import (
 )
 from results.rules.words import announced_in_words, withheld_in_words
 
+_WITHHELD = "withheld_unjustified"
+
 _LOSSES = (
     *("missing", "fence_missing", "left_out", "gap_not_permitted"),
     *("withheld_unjustified", "withheld_late", "gap_unpromised"),
@@ -37,17 +39,24 @@ def decide(
     calm: bool,
     deliveries_per_pair_min: int,
     busy: Sequence[str] = (),
+    in_silence: bool = False,
 ) -> tuple[VerdictName, list[str], list[str]]:
     """Return verdict, reasons and all doubts: a proven violation counts under any doubts.
 
     Args:
-        busy: the signs of a machine that was short of time. With any sign, deliveries that were
-            outstanding at the end are no proof of a loss, if nothing else is wrong.
+        busy: the signs of a machine that was short of time. With any sign, publications that were
+            withheld without a fault are no proof of a wrong broker, if nothing else is wrong.
+        in_silence: the drain ended in silence. With any sign, deliveries that were outstanding then
+            are no proof of a loss.
     """
     doubts = [*doubts, *_doubts_about_counts(counts, calm, deliveries_per_pair_min)]
     broken = {kind: n for kind, n in counts.violations.items() if forbids(guarantee, kind)}
-    if broken and busy and is_outstanding(counts, broken):
-        doubts += [doubt("outstanding", n=counts.outstanding), *busy]
+    if broken and busy and not _left(counts, broken, in_silence):
+        if counts.outstanding and in_silence:
+            doubts.append(doubt("outstanding", n=counts.outstanding))
+        if n := broken.get(_WITHHELD):
+            doubts.append(doubt("withheld_busy", n=n))
+        doubts += busy
         broken = {}
     if broken:
         named = [
@@ -72,9 +81,16 @@ def decide(
     )
 
 
-def is_outstanding(counts: Counts, broken: Mapping[str, int]) -> bool:
-    """Return True if all violations are missing deliveries that may still have been in flight."""
-    return {*broken} <= {"missing", "fence_missing"} and sum(broken.values()) == counts.outstanding
+def _left(counts: Counts, broken: Mapping[str, int], in_silence: bool) -> bool:
+    """Return True if a machine without time explains not all violations.
+
+    Such a machine explains missing deliveries that may still have been in flight, and brokers that
+    were taken for failed ones.
+    """
+    absent = sum(broken.get(kind, 0) for kind in ("missing", "fence_missing"))
+    if absent and not (in_silence and absent == counts.outstanding):
+        return True
+    return not {*broken} <= {"missing", "fence_missing", _WITHHELD}
 
 
 def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:

@@ -83,6 +83,7 @@ class _Columns:
             sent_ns=self._sent_ns,
             until=self._until,
             early_answers={place: self._early(file) for place, file in self._of("acks")},
+            late_intents={place: self._late(file) for place, file in self._of("intents")},
             ends_ns=self._ends(),
             headline=None if phase is None else self.headline(phase.from_ns, phase.to_ns),
         )
@@ -111,6 +112,20 @@ class _Columns:
         rows = _mapped(file)
         sent = self._stamps(file, rows, "last", 1)
         return int(((sent > 0) & (rows["acked_ns"] < sent - _JITTER_NS)).sum())
+
+    def _late(self, file: RecordFile) -> int:
+        """Count reservations with a first number that was sent before."""
+        late = 0
+        rows = _mapped(file)
+        for of, mask in _by(rows, "publisher"):
+            source = file.tables["publishers"][of[0]]
+            mine = rows[mask][np.argsort(rows[mask]["at_ns"], kind="stable")]
+            firsts = [1, *(mine["last"][:-1] + 1).tolist()]
+            for first, at_ns in zip(firsts, mine["at_ns"].tolist(), strict=True):
+                sent_ns = self._sent_ns(source, of[1], first)
+                moved_ns = self._run.moved(at_ns, file.host)
+                late += sent_ns is not None and sent_ns < moved_ns - _JITTER_NS
+        return late
 
     def _kept_back(self, file: RecordFile) -> int:
         rows = _mapped(file)

@@ -14,8 +14,10 @@ from functools import partial
 from itertools import chain
 
 from results.rules.terms import doubt
+from results.witnesses.applications import doubts_about_applications
 from results.witnesses.brokers import doubts_about_brokers
 from results.witnesses.faults import doubts_about_faults
+from results.witnesses.figures import doubts_about_figures
 from results.witnesses.folder import RunFolder
 from results.witnesses.gaps import doubts_about_gaps
 from results.witnesses.manifest import doubts_about_manifest
@@ -23,6 +25,7 @@ from results.witnesses.passage import doubts_about_passage
 from results.witnesses.promises import doubts_about_promises
 from results.witnesses.rows import Rows
 from results.witnesses.service import doubts_about_service
+from results.witnesses.sessions import doubts_about_sessions
 from results.witnesses.sources import doubts_about_sources
 from results.witnesses.summary import doubts_about_processes
 
@@ -45,11 +48,14 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_processes,
         doubts_about_service,
         doubts_about_manifest,
+        doubts_about_figures,
+        doubts_about_applications,
     )
     small: tuple[Callable[[RunFolder], Iterator[str]], ...] = (
         doubts_about_promises,
         doubts_about_faults,
         doubts_about_brokers,
+        doubts_about_sessions,
     )
     found = [
         *(each for rule in small for each in _heard(rule.__name__, partial(rule, folder))),

@@ -12,6 +12,7 @@ from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULTS,
+    JOURNAL,
     MANIFEST,
     Line,
     ProcessFolder,
@@ -32,6 +33,8 @@ _RISING = (
     *("broker_sessions_lost", "confirmations_sent"),
 )
 """Counters that never go back while a process lives."""
+_WRONG = ("state_lost", "protocol_error")
+"""Events of a broker that found a mistake in the own state or in a peer."""
 _LONGEST_SILENCE_NS = 4_000_000_000
 _TIMES_AS_LONG = 3
 """A silence is one broker's own if it is so much longer than any of the others'."""
@@ -44,6 +47,11 @@ def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
     brokers = {*folder.brokers}
     running = [process for process in folder.processes if process.name in brokers]
     longest = {process.name: _silences(folder, process) for process in running}
+    if folder.rolling_ns is not None and folder.manifest.get("state") == "complete":
+        for process in running:
+            if not replacements(folder, process) and process.has("events.jsonl"):
+                name = f"{process.place}/events.jsonl"
+                yield doubt("missing_line", file=name, what="a replacement", other=JOURNAL)
     for process in running:
         yield from _about_exit(folder, process)
         yield from _about_statistics(folder, process)
@@ -280,6 +288,10 @@ def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             yield _differ(name, MANIFEST, "run_id", line.get("run_id"), run_id)
         if event == "run_begun" and line.get("broker") != process.name:
             yield _differ(name, MANIFEST, "broker", line.get("broker"), process.name)
+        if event in _WRONG:
+            at_ns = folder.timeline.moved(line["t_ns"], process.host)
+            why = str(line.get("cause") or line.get("reason"))
+            yield doubt("broker_said", file=name, event=event, why=why[:100], s=at_ns / 1e9)
         if event == "fault_applied":
             # Of a fault that several brokers apply, each names itself behind an "@".
             row = faults.get(str(line.get("fault_id")).partition("@")[0])
@@ -303,12 +315,6 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
     is_over = any(line.get("event") == "run_ended" for line in events)
     if folder.manifest.get("state") == "complete" and not is_over:
         yield doubt("missing_line", file=name, what="run_ended", other=MANIFEST)
-    brokers = {*folder.brokers}
-    lost = sum(line["event"] == "session_lost" and line["peer"] in brokers for line in events)
-    last = process.lines("stats.jsonl")[-1:]
-    counted = [line["broker_sessions_lost"] for line in last if "broker_sessions_lost" in line]
-    if counted and counted[0] != lost:
-        yield _differ(f"{process.place}/stats.jsonl", name, "sessions lost", counted[0], lost)
     run = str(folder.manifest.get("run_id")).rpartition("-")[2]
     limit_ns = apart_ns(folder, process)
     seen: dict[tuple[str, str], list[int]] = {}

@@ -129,6 +129,9 @@ def _about_plan(folder: RunFolder) -> Iterator[str]:
 
 def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
     planned_ns = row.get("t_planned_ns")
+    if planned_ns is None and folder.is_simulated:
+        # No time passes in a simulation between the plan and the request.
+        planned_ns = row.get("t_requested_ns")
     if planned_ns is None:
         return
     wanted = None

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from brokerd.model.fault_verbs import SESSION_ENDING_VERBS
 from brokerd.protocols.registry import DEFINITIONS
 from results.rules.terms import NEVER_NS
 
@@ -28,10 +29,16 @@ TOPOLOGY = "spec/topology.toml"
 WORKLOAD = "spec/workload.toml"
 
 WITNESSED_SCHEMA = "pubsubctl/manifest/2"
-"""The first manifest schema whose folders must hold every witness."""
+"""The first manifest schema with a journal that repeats the manifest."""
+
+COUNTED_SCHEMA = "pubsubctl/manifest/3"
+"""The first manifest schema with events of brokers about absorbed publications."""
 
 WITNESSED_ONLINE = "pubsubctl/online/2"
-"""The schema of `online.json` that only such folders have."""
+"""The schema of `online.json` that only folders since WITNESSED_SCHEMA have."""
+
+COUNTED_EVENTS = "pubsubctl/events/2"
+"""The schema of `events.jsonl` that only folders since COUNTED_SCHEMA have."""
 
 SIMULATED_HOST = "simulated"
 
@@ -200,11 +207,29 @@ class RunFolder:
     @property
     def is_witnessed(self) -> bool:
         """True if the schema of this folder demands every witness."""
-        return self.manifest.get("schema") == WITNESSED_SCHEMA or bool(self.newer_files)
+        is_named = self.manifest.get("schema") in (WITNESSED_SCHEMA, COUNTED_SCHEMA)
+        return is_named or bool(self.newer_files or self.counted_files)
+
+    @property
+    def is_counted(self) -> bool:
+        """True if the schema demands events about absorbed publications."""
+        return self.manifest.get("schema") == COUNTED_SCHEMA or bool(self.counted_files)
+
+    @cached_property
+    def counted_files(self) -> tuple[str, ...]:
+        """Files of brokers that a folder before COUNTED_SCHEMA does not have."""
+        return tuple(
+            f"{process.place}/events.jsonl"
+            for process in self.processes
+            if any(
+                line.get("schema") == COUNTED_EVENTS or line.get("event") == "fault_counted"
+                for line in process.lines("events.jsonl")
+            )
+        )
 
     @cached_property
     def newer_files(self) -> tuple[str, ...]:
-        """Files that a folder of an older schema does not have, or not with this content."""
+        """Files that a folder before WITNESSED_SCHEMA does not have, or not with this content."""
         found = [
             f"{process.place}/online.json"
             for process in self.processes
@@ -213,6 +238,15 @@ class RunFolder:
         if any(line.get("what") == "end" and "manifest" in line for line in self.journal):
             found.append(JOURNAL)
         return tuple(found)
+
+    @property
+    def looks_real(self) -> bool:
+        """True if a file is there that only runs of real processes leave."""
+        journal = any(line.get("what") == "phase" for line in self.journal)
+        left = any(process.has("exit.json") for process in self.processes)
+        placed = bool(self.document("spec/placement.json").get("brokers"))
+        named = self.has("spec/cli.json")
+        return not self.is_simulated and (journal or left or placed or named)
 
     @property
     def is_of_processes(self) -> bool:
@@ -305,7 +339,7 @@ class RunFolder:
                     move = self.timeline.moved
                     spans.append((move(left_ns, process.host), move(back_ns, process.host)))
         for row in self.fault_rows:
-            if row["target"] == client and str(row["verb"]).startswith("client-"):
+            if row["target"] == client and row["verb"] in SESSION_ENDING_VERBS:
                 span = span_of(self, row)
                 if span is not None:
                     spans.append(span)

@@ -7,12 +7,18 @@ publications of the run."""
 
 from collections.abc import Iterator
 
+from brokerd.model.fault_verbs import DISK_VERBS, FAILING_VERBS, LIMITING_VERBS, STANDING_VERBS
 from brokerd.protocols.interface import LOSS_ACCEPTED
 from results.rules.terms import STATE_LOST, doubt
 from results.witnesses.folder import Line, ProcessFolder, RunFolder, span_of
 from results.witnesses.rows import Rows
 
 _SLACK_NS = 5_000_000
+_BREAKS = (
+    *(*FAILING_VERBS, *STANDING_VERBS, "restart"),
+    *(verb for verb in DISK_VERBS if verb not in LIMITING_VERBS),
+)
+"""Verbs of faults that keep publications from a subscriber, and do not only delay them."""
 
 
 def doubts_about_gaps(folder: RunFolder, rows: Rows) -> Iterator[str]:
@@ -49,7 +55,7 @@ def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
         if not any(at_ns + error_ns + _SLACK_NS >= began_ns for at_ns in lost_ns):
             yield doubt("gap_without_loss", **names)
     client = str(line["sub_id"]).partition("/")[0]
-    away = [*folder.absences(client), *_broken(folder)]
+    away = [*folder.absences(client), *broken(folder)]
     if not any(
         left_ns <= told_ns + _SLACK_NS + error_ns and back_ns >= began_ns - error_ns
         for left_ns, back_ns in away
@@ -65,10 +71,10 @@ def _losses(folder: RunFolder) -> Iterator[int]:
                 yield folder.timeline.moved(int(line["t_ns"]), process.host)
 
 
-def _broken(folder: RunFolder) -> Iterator[tuple[int, int]]:
-    """Yield the times at which a broker or a link was down."""
+def broken(folder: RunFolder) -> Iterator[tuple[int, int]]:
+    """Yield the times at which a broker or a link let nothing pass."""
     for row in folder.fault_rows:
-        span = None if str(row["verb"]).startswith("client-") else span_of(folder, row)
+        span = None if row["verb"] not in _BREAKS else span_of(folder, row)
         if span is not None:
             yield span
 

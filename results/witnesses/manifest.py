@@ -3,14 +3,16 @@
 The journal of the controller (`log.jsonl`) has the start of each phase and the end of the run.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 from brokerd.model.fault_verbs import MACHINE_VERBS
 from brokerd.protocols.registry import DEFINITIONS, read_topology
+from brokerd.units import parse_size_bytes
 from results.rules.terms import doubt
 from results.witnesses.folder import (
+    COUNTED_SCHEMA,
     JOURNAL,
     MANIFEST,
     SIMULATED_HOST,
@@ -28,9 +30,11 @@ NOT_JOURNALED: Final = ("argv", "ended_utc", "started_utc")
 LAST_COUNTERS: Final = ("resent_publications", "duplicates_received")
 """Counters of brokers whose last values a verdict shows."""
 
-_SLACK_S = 1.0
+_SLACK_S = 0.001
 _LATE_S = 5.0
 """The journal has a phase later than it began, by no more than that."""
+_DRIFTED_NS = 50_000_000
+"""The error of a comparison of clocks that drift may add to the quickest round trip."""
 _PHASES: Final = ("deploy", "warmup", "measure", "drain")
 _SPECIFIED: Final = ("spec/cli.json", "spec/placement.json")
 """Files that each run of brokers of ours has."""
@@ -63,6 +67,7 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
     if "joined" in manifest and is_listed and [*manifest["joined"]] != folder.joined:
         yield _differ(TOPOLOGY, "joined", manifest["joined"], folder.joined)
     yield from _about_kind(folder)
+    yield from _about_payload(folder)
     labelled = (manifest.get("labels") or {}).get("brokers") == "simulated"
     if folder.processes and labelled != folder.is_simulated:
         hosts = sorted({process.host for process in folder.processes})
@@ -78,15 +83,28 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
             )  # fmt: skip
         if line["ref_host"] != clock.get("host_id"):
             yield _differ("clock.jsonl", "host_id", clock.get("host_id"), line["ref_host"])
+    if lines and (strange := sorted({*ids} - {str(line["host_id"]) for line in lines})):
+        yield _differ("clock.jsonl", "clock_ids", strange, None)
     yield from _about_clock(folder)
+    yield from _about_machines(folder, lines)
     yield from _about_topology(folder)
 
 
 def _about_kind(folder: RunFolder) -> Iterator[str]:
     """The kind of run that the manifest names decides which files are witnesses."""
     manifest = folder.manifest
-    if folder.newer_files and manifest.get("schema") != WITNESSED_SCHEMA:
-        yield _differ(folder.newer_files[0], "schema", manifest.get("schema"), WITNESSED_SCHEMA)
+    schema = manifest.get("schema")
+    if folder.counted_files and schema != COUNTED_SCHEMA:
+        yield _differ(folder.counted_files[0], "schema", schema, COUNTED_SCHEMA)
+    elif folder.newer_files and schema not in (WITNESSED_SCHEMA, COUNTED_SCHEMA):
+        yield _differ(folder.newer_files[0], "schema", schema, WITNESSED_SCHEMA)
+    elif not folder.is_witnessed and folder.looks_real:
+        yield doubt(
+            "older_schema", file=MANIFEST, schema=schema, other=JOURNAL,
+            what="the manifest and the specification",
+        )  # fmt: skip
+    if folder.is_counted and folder.is_of_processes and not folder.is_foreign:
+        yield from _about_events_schema(folder)
     if folder.names_system and not folder.is_foreign:
         yield _differ(WORKLOAD, "system", manifest.get("system"), folder.workload.get("protocol"))
     if bool(manifest.get("rolling")) != (folder.rolling_ns is not None):
@@ -107,6 +125,36 @@ def _about_kind(folder: RunFolder) -> Iterator[str]:
         real.append(JOURNAL)
     if real:
         yield _differ(real[0], "labels.brokers", "simulated", "processes")
+
+
+def _about_payload(folder: RunFolder) -> Iterator[str]:
+    """The manifest repeats the size of payloads, and hosts that do not wait for the disk."""
+    manifest, sizes = folder.manifest, set[int]()
+    for entry in folder.workload.get("publishers", ()):
+        try:
+            sizes.add(parse_size_bytes(entry["size"]))
+        except (KeyError, TypeError, ValueError):
+            return
+    if "payload_bytes" in manifest and sizes:
+        wanted = next(iter(sizes)) if len(sizes) == 1 else None
+        if manifest["payload_bytes"] != wanted:
+            yield _differ(WORKLOAD, "payload_bytes", manifest["payload_bytes"], wanted)
+    named = {str(name) for name in manifest.get("without_fsync") or ()}
+    hosts = {str(about["host"]) for about in (manifest.get("roles") or {}).values()}
+    if named - hosts:
+        yield _differ("raw/", "without_fsync", sorted(named), sorted(hosts))
+
+
+def _about_events_schema(folder: RunFolder) -> Iterator[str]:
+    counted = {*folder.counted_files}
+    for process in folder.processes:
+        name = f"{process.place}/events.jsonl"
+        if (
+            process.name in {*folder.brokers}
+            and process.has("events.jsonl")
+            and name not in counted
+        ):
+            yield _differ(name, "schema", COUNTED_SCHEMA, "events of an older schema")
 
 
 def _about_topology(folder: RunFolder) -> Iterator[str]:
@@ -153,6 +201,32 @@ def _about_clock(folder: RunFolder) -> Iterator[str]:
         yield _differ("clock.jsonl", "clock.boot_id", boot, reference)
     if folder.is_witnessed and not folder.is_simulated and not lines:
         yield doubt("missing_file", file="clock.jsonl", other=MANIFEST)
+
+
+def _about_machines(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield clocks that the addresses of hosts or the length of the comparison contradict."""
+    ids = {str(line["host_id"]): str(line["clock_id"]) for line in lines}
+    by_ip: dict[str, str] = {}
+    for row in _placement(folder):
+        host, ip = str(row["host"]), str(row.get("ip"))
+        other = by_ip.setdefault(ip, host)
+        if host in ids and other in ids and ids[host] != ids[other]:
+            yield _differ(
+                "spec/placement.json", f"clock of {host}", ids[host], ids[other], one="clock.jsonl"
+            )
+    times = [line["t_ns"] for line in folder.journal if "t_ns" in line]
+    for line in lines:
+        where = f"{line['host_id']} {line['phase']} the load"
+        if line["err_ns"] > line["rtt_min_ns"] + _DRIFTED_NS:
+            yield _differ(
+                "clock.jsonl", f"err_ns of {where}", line["err_ns"], line["rtt_min_ns"],
+                one="clock.jsonl",
+            )  # fmt: skip
+        if times and line["n"] * line["rtt_min_ns"] > max(times) - min(times):
+            yield _differ(
+                JOURNAL, f"rtt_min_ns of {where}", line["rtt_min_ns"], max(times) - min(times),
+                one="clock.jsonl",
+            )  # fmt: skip
 
 
 def _about_roles(folder: RunFolder) -> Iterator[str]:

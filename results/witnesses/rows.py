@@ -95,6 +95,7 @@ class Rows:
         kept_back: by process folder, repeated deliveries that the client library kept to itself.
         whole: process folders whose record files were all closed.
         early_answers: by process folder, acknowledgements with a stamp before their publication's.
+        late_intents: by process folder, reservations of numbers of which the first was sent before.
         until: returns, for a process folder and a layout, how many rows have a stamp up to one;
             None where a row may stand for several.
         breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
@@ -116,5 +117,6 @@ class Rows:
     sent_ns: Callable[[str, int, int], int | None]
     until: Callable[[str, str, int], int | None]
     early_answers: Mapping[str, int] = field(default_factory=dict)
+    late_intents: Mapping[str, int] = field(default_factory=dict)
     ends_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     headline: Headline | None = None

@@ -3,6 +3,7 @@
 A broker logs starts, faults of its own links, and sessions of clients, and counts deliveries.
 Clients and the controller log the same events."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from brokerd.model.fault_verbs import (
@@ -18,6 +19,7 @@ from results.witnesses.brokers import apart_ns, replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULTS,
+    MANIFEST,
     WORKLOAD,
     Line,
     ProcessFolder,
@@ -46,6 +48,7 @@ def doubts_about_service(folder: RunFolder, rows: Rows) -> Iterator[str]:
     for row in folder.fault_rows:
         if row["verb"] in BROKER_VERBS and (row.get("params") or {}).get("backend") != "nft":
             yield from _about_own_fault(folder, row, brokers)
+            yield from _about_absorbed(folder, row, brokers)
         if row["verb"] in SESSION_ENDING_VERBS:
             yield from _about_client_fault(folder, row)
     yield from _about_received(folder, rows, brokers)
@@ -70,7 +73,7 @@ def _about_own_fault(
     """Yield faults of a broker's own links that are not in the broker's events."""
     fault = str(row["fault_id"])
     for stage, event in (("applied", "fault_applied"), ("healed", "fault_healed")):
-        if stage == "healed" and row.get("healed_by") != "schedule":
+        if stage == "healed" and (row.get("healed_by") != "schedule" or _died_with_it(folder, row)):
             continue
         first_ns, last_ns = stamp_of(folder, row, stage, last=False), stamp_of(folder, row, stage)
         if first_ns is None or last_ns is None:
@@ -98,6 +101,56 @@ def _about_own_fault(
                     "sessions_apart", one=f"{process.place}/events.jsonl", other=FAULTS,
                     who=fault, event=stage, s=off_ns / 1e9,
                 )  # fmt: skip
+
+
+def _died_with_it(folder: RunFolder, row: Line) -> bool:
+    """Return True if the broker of a fault was killed before the fault was healed."""
+    applied_ns = stamp_of(folder, row, "applied", last=False)
+    return any(
+        other["verb"] in KILLING_VERBS
+        and (killed_ns := stamp_of(folder, other, "applied")) is not None
+        and applied_ns is not None
+        and killed_ns >= applied_ns
+        for end in _ends_of(folder, str(row["target"]))
+        for other in faults_at(folder, end)
+    )
+
+
+def _about_absorbed(
+    folder: RunFolder, row: Line, brokers: Sequence[ProcessFolder]
+) -> Iterator[str]:
+    """Yield counts of the fault log that are higher than the counts of the brokers."""
+    fault, asked = str(row["fault_id"]), (folder.schedule.get("exercised") or {})
+    counts = {
+        process.name: [
+            line
+            for _, line in _events(folder, process, "fault_counted", "fault_healed")
+            if str(line.get("fault_id")).partition("@")[0] == fault
+        ]
+        for process in brokers
+    }
+    for column, key in (
+        ("absorbed_msgs", "absorbed_publications"), ("absorbed_bytes", "absorbed_bytes"),
+    ):  # fmt: skip
+        found = row.get(column)
+        if not found:
+            continue
+        if not any(counts.values()):
+            name = "raw/*/*/events.jsonl"
+            if folder.is_counted:
+                yield doubt("missing_line", file=name, what=f"{column} of {fault}", other=FAULTS)
+            elif asked.get("absorbed_msgs_min"):
+                yield doubt(
+                    "older_schema", file=MANIFEST, schema=folder.manifest.get("schema"),
+                    what=f"what {fault} absorbed", other=name,
+                )  # fmt: skip
+            return
+        wanted = sum(max((line.get(key, 0) for line in of), default=0) for of in counts.values())
+        if found > wanted:
+            yield doubt(
+                "disagree", one=FAULTS, other="raw/*/*/events.jsonl", what=f"{column} of {fault}",
+                found=found, wanted=wanted,
+            )  # fmt: skip
 
 
 def _ends_of(folder: RunFolder, target: str) -> set[str]:
@@ -214,6 +267,7 @@ def _about_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     suffix = "." + str(folder.manifest.get("run_id")).rpartition("-")[2]
     stops = faults_at(folder, process.name)
     limit_ns = apart_ns(folder, process)
+    is_renewed = bool(replacements(folder, process))
     opened: dict[tuple[str, object], int] = {}
     for at_ns, line in _events(folder, process, "session_established", "session_lost"):
         peer = str(line.get("peer"))
@@ -229,6 +283,12 @@ def _about_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             opened[client, line.get("session")] = at_ns
             continue
         began_ns = opened.pop((client, line.get("session")), None)
+        if began_ns is None and not stops and not is_renewed:
+            yield doubt(
+                "disagree", one=name, other=name, what=f"start of a session of {client}",
+                found=None, wanted=line.get("session"),
+            )  # fmt: skip
+            return
         if stops or began_ns is None or at_ns - began_ns < max(_LONG_SESSION_NS, limit_ns):
             continue
         for event, when_ns in (("up", began_ns), ("down", at_ns)):
@@ -247,24 +307,99 @@ def _about_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
 def _about_received(
     folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
 ) -> Iterator[str]:
-    """Yield acknowledged publications that no broker received."""
-    stopped = any(row["verb"] in ("restart", *KILLING_VERBS) for row in folder.fault_rows)
-    stopped |= any(replacements(folder, process) for process in brokers)
-    if stopped or folder.manifest.get("state") != "complete":
+    """Yield acknowledged publications that no broker received.
+
+    The counts of a killed process end with the last statistics. Publications from then to the kill
+    may have been received and not counted.
+    """
+    if folder.manifest.get("state") != "complete":
         return
-    last = [process.lines("stats.jsonl")[-1:] for process in brokers]
-    found = [line[0].get("publications_received") for line in last if line]
-    counted = sum(n for n in found if isinstance(n, int))
-    wanted = sum(rows.acknowledged.values())
-    if len(found) == len(brokers) and None not in found and counted < wanted:
+    lives = {process.name: [*_lives(folder, process)] for process in brokers}
+    if not all(lives.values()):
+        return
+    counted = {
+        name: sum(max(_received(line) for line in lines) for lines, _, _ in of)
+        for name, of in lives.items()
+    }
+    gone = {
+        name: sum(_published(rows, from_ns, to_ns) for _, from_ns, to_ns in of)
+        for name, of in lives.items()
+    }
+    wanted = sum(rows.acknowledged.values()) - sum(gone.values())
+    if sum(counted.values()) < wanted:
         yield doubt(
             "disagree", one="raw/*/*/stats.jsonl", other="acks.rec", what="publications received",
-            found=counted, wanted=wanted,
+            found=sum(counted.values()), wanted=wanted,
         )  # fmt: skip
+    homes = _highest_of_homes(folder, rows)
+    unanswered = sum(rows.published.values()) - sum(rows.acknowledged.values())
+    for process in brokers:
+        # In some protocols other brokers than the home count a publication.
+        found, least = counted[process.name], homes[process.name] - unanswered - gone[process.name]
+        if 0 < found < least:
+            yield doubt(
+                "disagree", one=f"{process.place}/stats.jsonl", other="acks.rec",
+                what=f"publications received by {process.name}", found=found, wanted=least,
+            )  # fmt: skip
+
+
+def _received(line: Line) -> int:
+    n = line.get("publications_received")
+    return n if isinstance(n, int) else 0
+
+
+def _published(rows: Rows, from_ns: int, to_ns: int) -> int:
+    """Return how many publications were sent in a time, by clocks of load generators."""
+    found = 0
+    for place in rows.published:
+        ends = [rows.until(place, "publications", ns) for ns in (from_ns, to_ns)]
+        found += max(0, (ends[1] or 0) - (ends[0] or 0))
+    return found
+
+
+def _highest_of_homes(folder: RunFolder, rows: Rows) -> Counter[str]:
+    """Return the numbers of sources whose clients had sessions with one broker, by broker."""
+    found: Counter[str] = Counter()
+    for (source, _), of in rows.sources.items():
+        lines = folder.session_lines.get(rows.client_of.get(source, ""), ())
+        brokers = {broker for _, _, broker in lines}
+        if len(brokers) == 1:
+            found[brokers.pop()] += of.highest
+    return found
+
+
+def _lives(folder: RunFolder, process: ProcessFolder) -> Iterator[tuple[Sequence[Line], int, int]]:
+    """Yield the statistics of the processes of a broker, with the times without statistics.
+
+    The time ends when the broker was killed, or else with the start of the next process. There is
+    none after the last process. Times are stamps of the reference clock.
+    """
+
+    def stamp(line: Line) -> int:
+        return folder.timeline.moved(line["t_ns"], process.host) + folder.origin_ns
+
+    lines = process.lines("stats.jsonl")
+    events = process.lines("events.jsonl")
+    begun = [stamp(line) for line in events if line.get("event") == "run_begun"]
+    killed = sorted(
+        at_ns + folder.origin_ns
+        for row in faults_at(folder, process.name)
+        if row["verb"] in KILLING_VERBS and (at_ns := stamp_of(folder, row, "observed")) is not None
+    )
+    from_ns = 0
+    for end_ns in [*begun[1:], NEVER_NS]:
+        own = [line for line in lines if from_ns <= stamp(line) < end_ns]
+        last_ns = stamp(own[-1]) if own else from_ns
+        if own or end_ns < NEVER_NS:
+            over = [last_ns if end_ns == NEVER_NS else end_ns]
+            over += [at_ns for at_ns in killed if last_ns - _SLACK_NS <= at_ns <= end_ns]
+            until_ns = min(over) + _SLACK_NS * (end_ns < NEVER_NS)
+            yield own or [{}], last_ns - _SLACK_NS, max(until_ns, last_ns - _SLACK_NS)
+        from_ns = end_ns
 
 
 def _about_deliveries(folder: RunFolder, rows: Rows, process: ProcessFolder) -> Iterator[str]:
-    """Yield brokers that delivered less than their clients logged."""
+    """Yield brokers that delivered less than their clients logged, or more without a reason."""
     is_complete = folder.manifest.get("state") == "complete"
     if not is_complete or any(
         row["verb"] not in STANDING_VERBS for row in faults_at(folder, process.name)
@@ -289,9 +424,46 @@ def _about_deliveries(folder: RunFolder, rows: Rows, process: ProcessFolder) -> 
         if brokers == {process.name}:
             most[client] = max(n, most.get(client, 0))
     wanted = sum(most.values())
+    exact = not faults_at(folder, process.name) and _is_exact(folder, rows, process, [*most])
     found = [line["publications_delivered"] for line in last if "publications_delivered" in line]
-    if found and found[0] < wanted:
+    if found and (found[0] < wanted or (exact and found[0] > wanted)):
         yield doubt(
             "disagree", one=f"{process.place}/stats.jsonl", other="deliveries.rec",
             what=f"publications delivered by {process.name}", found=found[0], wanted=wanted,
         )  # fmt: skip
+
+
+def _is_exact(
+    folder: RunFolder, rows: Rows, process: ProcessFolder, clients: Sequence[str]
+) -> bool:
+    """Return True if every delivery of a broker arrived once and was logged.
+
+    All clients of the broker have one session and one subscription.
+    """
+    if any(rows.kept_back.values()) or folder.rolling_ns is not None:
+        return False
+    subscriptions = Counter(
+        subscription.partition("/")[0]
+        for subscription in {subscription for subscription, _, _ in rows.lanes}
+    )
+    sessions = [
+        [event for _, event, broker in folder.session_lines.get(client, ())] for client in clients
+    ]
+    first = [line.get("publications_delivered") for line in process.lines("stats.jsonl")[:1]]
+    at_home = {name for name, (role, home) in folder.clients.items()
+               if role == "subscriber" and home == process.name}  # fmt: skip
+    return (
+        at_home == {*clients}
+        and all(subscriptions[client] == 1 for client in clients)
+        and all(events == ["up", "down"] for events in sessions)
+        and all(lane.again == 0 for lane in rows.lanes.values())
+        and bool(first)
+        and _is_from_zero(folder, rows, process, int(first[0] or 0))
+    )
+
+
+def _is_from_zero(folder: RunFolder, rows: Rows, process: ProcessFolder, delivered: int) -> bool:
+    """Return True if a broker's first count has no deliveries of an earlier run."""
+    at_ns = process.lines("stats.jsonl")[0]["t_ns"] + _LAST_NS
+    until = [rows.until(place, "deliveries", at_ns) for place in rows.delivered]
+    return None not in until and delivered <= sum(n for n in until if n is not None)

@@ -5,13 +5,20 @@ wrote the records, and the manifest's headline was counted from the records.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 from brokerd.model.fault_verbs import ROAM
 from results.rules.terms import doubt
-from results.witnesses.folder import MANIFEST, WORKLOAD, Line, ProcessFolder, RunFolder
+from results.witnesses.folder import (
+    MANIFEST,
+    TOPOLOGY,
+    WORKLOAD,
+    Line,
+    ProcessFolder,
+    RunFolder,
+)
 from results.witnesses.rows import LaneRows, Rows
 
 _SLACK_NS = 50_000_000
@@ -20,6 +27,8 @@ _BLOCK: Final = 16
 """So many publications in a row are written row by row, or none of them."""
 _COUNTED_NS = 2_000_000_000
 """Within that time a row that is stamped is counted."""
+_LONGEST_PAUSE_NS = 4_500_000_000
+"""A process that writes records writes statistics more often, once a second."""
 _RISING: Final = ("t_ns", "offered", "sent", "acknowledged", "rejected", "delivered", "withheld")
 _COLUMNS: Final = {
     "publications": ("sequence", "intended_ns", "sent_ns", "publisher", "incarnation",
@@ -44,6 +53,8 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
     for process in folder.processes:
         if process.is_load:
             yield from _about_sidecars(folder, process)
+        if process.has("positions.rec") and folder.is_of_processes and not folder.is_foreign:
+            yield from _about_streams(folder, process)
         if process.is_load and not folder.is_simulated:
             yield from _about_files(folder, process)
             yield from _about_totals(process, rows)
@@ -81,6 +92,23 @@ def _about_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             first = name, sidecar["tables"]
         elif sidecar["tables"] != first[1]:
             yield _differ(name, first[0], "tables", sorted(sidecar["tables"]), sorted(first[1]))
+
+
+def _about_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    """Yield names of streams that no broker of the topology has.
+
+    A stream has the number of a broker, a number of the broker, and 0.
+    """
+    name = f"{process.place}/positions.rec.json"
+    tables = process.document("positions.rec.json").get("tables") or {}
+    brokers = len(folder.brokers)
+    for stream in tables.get("streams") or ():
+        parts = str(stream).split("/")
+        is_number = len(parts) == 3 and all(part.isdecimal() for part in parts)
+        plain = "/".join(str(int(part)) for part in parts) if is_number else ""
+        if plain != stream or parts[2] != "0" or int(parts[0]) >= brokers:
+            yield _differ(name, TOPOLOGY, "streams", stream, f"streams of {brokers} brokers")
+            return
 
 
 def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -121,6 +149,12 @@ def _about_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
             yield _differ(name, name, back[0], after[back[0]], before[back[0]])
     if any(line["proc_id"] != process.name for line in lines):
         yield _differ(name, process.place, "proc_id", lines[-1]["proc_id"], process.name)
+    answered = rows.acknowledged.get(process.place, 0) + rows.rejected.get(process.place, 0)
+    if answered > rows.published.get(process.place, answered):
+        yield _differ(
+            f"{process.place}/acks.rec", f"{process.place}/publications.rec", "answers", answered,
+            rows.published[process.place],
+        )  # fmt: skip
     if process.place not in rows.whole:
         return
     for column, layout, counted in (
@@ -144,8 +178,15 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
             f"{process.place}/acks.rec", f"{process.place}/publications.rec",
             "answers before their publication", n, 0,
         )  # fmt: skip
+    if n := rows.late_intents.get(process.place):
+        yield _differ(
+            f"{process.place}/intents.rec", f"{process.place}/publications.rec",
+            "reservations behind their first publication", n, 0,
+        )  # fmt: skip
     if process.place not in rows.whole or not lines or "proc_id" not in lines[-1]:
         return
+    yield from _about_offers(process, name, lines, rows)
+    yield from _about_pauses(folder, process, name, lines, rows)
     sending = [line for before, line in pairwise(lines) if line["sent"] > before["sent"]]
     is_late = bool(sending) and all(line.get("saturated") for line in sending)
     if is_late and folder.manifest.get("loadgen_saturated") is False:
@@ -162,6 +203,51 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
                     line[column], (least, most),
                 )  # fmt: skip
                 break
+
+
+def _about_offers(
+    process: ProcessFolder, name: str, lines: Sequence[Line], rows: Rows
+) -> Iterator[str]:
+    """Yield lines with other due publications than were sent or wait.
+
+    A fence is sent and is not due.
+    """
+    sent = rows.published.get(process.place, 0)
+    if not process.is_publisher or sent != lines[-1].get("sent"):
+        return
+    others = sum(n for place, n in rows.published.items() if place != process.place)
+    fences = sum(len(of.fences) for of in rows.sources.values())
+    for line in lines:
+        if "offered" not in line or "backlog" not in line:
+            return
+        handed = line["offered"] - line["backlog"]
+        is_last = line is lines[-1] and not others
+        least = line["sent"] - fences
+        if not least <= handed <= (least if is_last else line["sent"]) or line.get("skipped"):
+            yield _differ(
+                name, f"{process.place}/publications.rec", f"offered up to {line['t_ns']}",
+                line["offered"], (least + line["backlog"], line["sent"] + line["backlog"]),
+            )  # fmt: skip
+            return
+
+
+def _about_pauses(
+    folder: RunFolder, process: ProcessFolder, name: str, lines: Sequence[Line], rows: Rows
+) -> Iterator[str]:
+    """Yield pauses of statistics within which the process wrote records."""
+    layout = "publications" if process.is_publisher else "deliveries"
+    for before, after in pairwise(lines):
+        if after["t_ns"] - before["t_ns"] <= _LONGEST_PAUSE_NS:
+            continue
+        from_ns, to_ns = before["t_ns"] + _COUNTED_NS, after["t_ns"] - _COUNTED_NS
+        counts = [rows.until(process.place, layout, ns) for ns in (from_ns, to_ns)]
+        if None not in counts and counts[0] != counts[1]:
+            yield doubt(
+                "stats_stop", file=name, s=(after["t_ns"] - before["t_ns"]) / 1e9,
+                at_s=folder.timeline.moved(before["t_ns"], process.host) / 1e9,
+                other=f"{process.place}/{layout}.rec",
+            )  # fmt: skip
+            return
 
 
 def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:

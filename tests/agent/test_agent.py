@@ -81,7 +81,7 @@ def test_starting_again_is_idempotent_and_another_configuration_is_refused(lab: 
     run(story)
 
 
-def test_many_starts_at_once_give_each_its_own_process(lab: Lab) -> None:
+def test_concurrent_starts_create_one_process_per_name(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
         started: list[ProcessIdentity] = []
@@ -128,7 +128,7 @@ def test_a_child_inherits_nothing_of_the_agent_but_its_memory(lab: Lab) -> None:
     run(story)
 
 
-def test_one_that_ignores_sigterm_is_killed_after_its_time(lab: Lab) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_after_the_timeout(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
         async with lab.client() as client:
@@ -148,7 +148,7 @@ def test_one_that_ignores_sigterm_is_killed_after_its_time(lab: Lab) -> None:
         ("return", 0, "planned", ""),
     ],
 )
-def test_how_a_process_ended_by_itself_is_recorded_with_what_it_said(
+def test_a_process_exit_is_recorded_with_its_cause_and_its_stderr(
     lab: Lab, how: str, exit_code: int, cause: str, said: str
 ) -> None:
     async def story() -> None:
@@ -182,7 +182,7 @@ def test_the_status_of_one_process_is_its_row_alone(lab: Lab) -> None:
     run(story)
 
 
-def test_a_process_gives_way_to_others_when_it_is_told_to(lab: Lab) -> None:
+def test_a_process_runs_at_its_configured_nice_level(lab: Lab) -> None:
     async def story() -> None:
         lab.prefix = ("nice", "-n", "3")
         base = min(os.getpriority(os.PRIO_PROCESS, 0) + 3, 19)
@@ -198,7 +198,7 @@ def test_a_process_gives_way_to_others_when_it_is_told_to(lab: Lab) -> None:
     run(story)
 
 
-def test_what_a_killed_process_left_running_is_ended_with_it(lab: Lab) -> None:
+def test_child_processes_end_with_a_killed_process(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
         async with lab.client() as client:
@@ -398,7 +398,7 @@ def test_an_agent_that_dies_between_asking_for_a_process_and_hearing_of_it_loses
     run(story)
 
 
-def test_a_pid_that_belongs_to_somebody_else_by_now_is_neither_adopted_nor_signalled(
+def test_an_agent_neither_adopts_nor_signals_a_reused_pid(
     lab: Lab,
 ) -> None:
     async def story() -> None:
@@ -432,7 +432,7 @@ def test_a_pid_that_belongs_to_somebody_else_by_now_is_neither_adopted_nor_signa
     run(story)
 
 
-def test_processes_of_another_deployment_must_be_gone_first(lab: Lab) -> None:
+def test_an_agent_refuses_to_start_beside_processes_of_another_deployment(lab: Lab) -> None:
     async def story() -> None:
         first = lab.start_agent("d1")
         async with lab.client() as client:
@@ -464,7 +464,7 @@ def test_a_journal_that_is_none_is_refused(lab: Lab) -> None:
 # ---------------------------------------------------------------- the deployment's lease
 
 
-def test_a_deployment_that_nobody_holds_any_more_is_stopped(lab: Lab) -> None:
+def test_an_agent_stops_a_deployment_after_its_hold_expired(lab: Lab) -> None:
     async def story() -> None:
         agent = lab.start_agent()
         async with lab.client() as client:
@@ -524,7 +524,7 @@ def test_a_new_agent_keeps_the_lease_of_the_old_one(lab: Lab) -> None:
     run(story)
 
 
-def test_facts_can_be_told(lab: Lab) -> None:
+def test_the_agent_reports_facts_of_its_host(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
         async with lab.client() as client:

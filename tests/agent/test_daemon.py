@@ -43,7 +43,7 @@ def read_line(started: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def test_a_daemon_outlives_whoever_started_it_and_says_where_it_is(lab: Lab) -> None:
+def test_a_daemon_outlives_its_starter_and_reports_its_pid(lab: Lab) -> None:
     line = read_line(start_daemon(lab))
     agent = ProcessIdentity.of(line["pid"])
     assert os.getsid(agent.pid) == agent.pid, "a session of its own"
@@ -62,7 +62,7 @@ def test_a_daemon_outlives_whoever_started_it_and_says_where_it_is(lab: Lab) -> 
     assert lab.descendants() == []
 
 
-def test_a_second_daemon_says_why_there_is_none(lab: Lab) -> None:
+def test_a_second_daemon_fails_with_the_reason(lab: Lab) -> None:
     line = read_line(start_daemon(lab))
     second = start_daemon(lab)
     assert second.returncode == 4
@@ -119,7 +119,7 @@ def test_a_relative_root_is_refused(lab: Lab) -> None:
     assert "must be an absolute path" in started.stderr
 
 
-def test_without_its_fork_server_an_agent_says_so_and_keeps_what_it_has(lab: Lab) -> None:
+def test_an_agent_keeps_its_processes_after_its_fork_server_died(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
         async with lab.client() as client:
@@ -136,7 +136,7 @@ def test_without_its_fork_server_an_agent_says_so_and_keeps_what_it_has(lab: Lab
     run(story)
 
 
-def test_what_is_done_was_written_down_before(lab: Lab) -> None:
+def test_the_journal_records_each_action_before_its_execution(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
         async with lab.client() as client:

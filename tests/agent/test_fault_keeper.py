@@ -90,7 +90,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     trio.run(bounded)
 
 
-def test_a_fault_is_on_the_disk_before_its_broker_is_told(
+def test_a_fault_is_durable_before_the_request_to_its_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     AgentPaths(tmp_path).make()
@@ -104,7 +104,7 @@ def test_a_fault_is_on_the_disk_before_its_broker_is_told(
     assert [entry["entry"] for entry in read_journal(world.path)] == ["fault"]
 
 
-def test_what_could_not_be_applied_is_undone_and_has_failed(tmp_path: Path) -> None:
+def test_a_fault_that_cannot_be_applied_is_healed_and_marked_failed(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.refusing.add("fault_apply at b1")
 
@@ -136,7 +136,7 @@ def test_a_fault_is_ended_once_a_descriptor_is_free(tmp_path: Path) -> None:
     assert world.keeper.faults["f1"].state == "healed"
 
 
-def test_a_fault_that_is_asked_for_again_is_not_done_again(tmp_path: Path) -> None:
+def test_a_repeated_fault_request_applies_the_fault_once(tmp_path: Path) -> None:
     world = World(tmp_path)
 
     async def story() -> None:
@@ -149,7 +149,7 @@ def test_a_fault_that_is_asked_for_again_is_not_done_again(tmp_path: Path) -> No
     assert world.told == [("b1", "fault_apply")]
 
 
-def test_a_fault_whose_end_is_heard_of_first_is_never_done(tmp_path: Path) -> None:
+def test_a_fault_healed_before_its_request_arrives_is_never_applied(tmp_path: Path) -> None:
     # Who gives up asking says so on another connection, while the request is on its way.
     world = World(tmp_path)
 
@@ -164,7 +164,7 @@ def test_a_fault_whose_end_is_heard_of_first_is_never_done(tmp_path: Path) -> No
     assert world.told == [("b1", "fault_apply")]
 
 
-def test_the_lease_that_is_over_first_is_healed_whoever_does_not_answer(tmp_path: Path) -> None:
+def test_an_expired_lease_heals_its_fault_despite_an_unresponsive_broker(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.refusing.add("fault_heal at b1")
 
@@ -184,7 +184,7 @@ def test_the_lease_that_is_over_first_is_healed_whoever_does_not_answer(tmp_path
     assert world.keeper.faults["short"].healed_by == "lease"
 
 
-def test_a_renewed_lease_is_told_to_who_keeps_it_and_written_down(tmp_path: Path) -> None:
+def test_a_renewed_lease_is_sent_to_its_broker_and_journalled(tmp_path: Path) -> None:
     world = World(tmp_path)
 
     async def story() -> None:
@@ -199,7 +199,7 @@ def test_a_renewed_lease_is_told_to_who_keeps_it_and_written_down(tmp_path: Path
     assert left["deadline_ns"] == world.keeper.faults["f1"].deadline_ns
 
 
-def test_a_process_that_ends_takes_its_own_faults_with_it_and_no_others(tmp_path: Path) -> None:
+def test_the_end_of_a_process_heals_its_own_faults_only(tmp_path: Path) -> None:
     world = World(tmp_path)
 
     async def story() -> None:
@@ -213,7 +213,9 @@ def test_a_process_that_ends_takes_its_own_faults_with_it_and_no_others(tmp_path
 
 
 @pytest.mark.parametrize("is_same_boot", [True, False])
-def test_the_next_agent_takes_over_what_this_boot_left(tmp_path: Path, is_same_boot: bool) -> None:
+def test_a_new_agent_adopts_faults_of_the_current_boot_only(
+    tmp_path: Path, is_same_boot: bool
+) -> None:
     first = World(tmp_path)
     run(lambda: first.apply("f1", "b1"))
     first.journal.close()
@@ -228,7 +230,7 @@ def test_the_next_agent_takes_over_what_this_boot_left(tmp_path: Path, is_same_b
     assert fault.deadline_ns == first.keeper.faults["f1"].deadline_ns
 
 
-def test_a_deployment_that_has_ended_leaves_nothing_to_take_over() -> None:
+def test_an_ended_deployment_leaves_nothing_to_adopt() -> None:
     entries = [
         {"entry": "agent", "deployment": "d", "boot_id": "x"},
         {"entry": "start", "process": "b1"},
@@ -248,7 +250,7 @@ def test_the_line_that_a_crash_cut_off_does_not_spoil_the_next(tmp_path: Path) -
     assert [entry["entry"] for entry in read_journal(path)] == ["one", "three"]
 
 
-def test_a_watchdog_thaws_whom_it_is_set_on_and_says_when(tmp_path: Path) -> None:
+def test_a_watchdog_thaws_its_target_only_and_records_the_time(tmp_path: Path) -> None:
     lease = tmp_path / "lease"
     write_lease(lease, time.monotonic_ns() - 10**9)
     term = signal.getsignal(signal.SIGTERM)
@@ -297,7 +299,7 @@ def test_a_watchdog_lets_a_process_run_for_its_share_once_that_has_begun(
     assert stopped == seen
 
 
-def test_a_process_of_an_earlier_boot_is_nobody(tmp_path: Path) -> None:
+def test_a_process_record_of_an_earlier_boot_identifies_no_process(tmp_path: Path) -> None:
     own = ProcessIdentity.of(os.getpid())
     path = tmp_path / "b1.json"
     for boot, found in ((boot_id(), own), ("another", None)):
@@ -306,7 +308,9 @@ def test_a_process_of_an_earlier_boot_is_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("direction, chains", [("in", {"incoming"}), ("out", {"outgoing"})])
-def test_one_way_is_one_way_in_the_rules(direction: str, chains: set[str]) -> None:
+def test_the_rules_drop_packets_in_the_requested_direction_only(
+    direction: str, chains: set[str]
+) -> None:
     parameters = {"own": "10.0.0.1:7000", "peers": ["10.0.0.2:7001"]}
     rules = list(nft.Separation.read("blackhole", direction, parameters).rules())
     assert {chain for chain, rule in rules if rule.endswith("drop")} == chains

@@ -82,7 +82,7 @@ def test_a_restarted_process_is_a_new_one_with_the_old_configuration(lab: Lab) -
     run(story)
 
 
-def test_a_fault_asked_for_twice_is_done_once(lab: Lab) -> None:
+def test_a_kill_requested_twice_is_applied_once(lab: Lab) -> None:
     """A controller that lost the answer asks again; the broker must not die twice."""
 
     async def story() -> None:
@@ -186,7 +186,7 @@ def test_a_frozen_process_is_stopped_until_it_is_healed(lab: Lab) -> None:
     run(story)
 
 
-def test_a_freeze_ends_with_its_lease_and_listeners_are_told(lab: Lab) -> None:
+def test_a_freeze_ends_with_its_lease_and_notifies_listeners(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
         async with lab.client() as client:
@@ -242,7 +242,7 @@ def test_a_freeze_is_healed_although_the_agent_was_killed(lab: Lab) -> None:
     run(story)
 
 
-def test_a_watchdog_that_is_told_to_end_heals_first(lab: Lab) -> None:
+def test_a_watchdog_heals_its_fault_on_sigterm(lab: Lab) -> None:
     """Whoever takes down a host without an agent ends what it finds, and knows no faults."""
 
     async def story() -> None:
@@ -260,7 +260,7 @@ def test_a_watchdog_that_is_told_to_end_heals_first(lab: Lab) -> None:
     run(story)
 
 
-def test_a_new_agent_takes_over_the_freeze_of_the_old_one(lab: Lab) -> None:
+def test_a_new_agent_adopts_the_freeze_of_its_predecessor(lab: Lab) -> None:
     async def story() -> None:
         first = lab.start_agent()
         async with lab.client() as client:
@@ -283,7 +283,7 @@ def test_a_new_agent_takes_over_the_freeze_of_the_old_one(lab: Lab) -> None:
     run(story)
 
 
-def test_a_frozen_process_that_is_killed_takes_its_freeze_with_it(lab: Lab) -> None:
+def test_the_kill_of_a_frozen_process_ends_its_freeze(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
         async with lab.client() as client:
@@ -403,7 +403,7 @@ def test_a_fault_that_cannot_be_is_refused_and_nothing_happens(
 # ---------------------------------------------------------------- machines
 
 
-def test_a_lost_process_is_dead_until_its_machine_comes_back(lab: Lab) -> None:
+def test_a_lost_process_stays_down_until_its_host_recovers(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
         async with lab.client() as client:
@@ -489,7 +489,7 @@ def test_healing_everything_finds_what_others_did_too(lab: Lab) -> None:
     run(story)
 
 
-def test_what_cannot_be_healed_is_said(lab: Lab) -> None:
+def test_heal_all_reports_an_unreachable_broker(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
         async with lab.client() as client:
@@ -507,7 +507,7 @@ def test_what_cannot_be_healed_is_said(lab: Lab) -> None:
 # ---------------------------------------------------------------- identities
 
 
-def test_an_identity_with_another_start_time_is_somebody_else() -> None:
+def test_an_identity_with_another_start_time_is_another_process() -> None:
     own = ProcessIdentity.of(os.getpid())
     stranger = ProcessIdentity(own.pid, own.start_time + 1)
     assert own.is_alive()

@@ -13,7 +13,7 @@ from brokerd.wire.control import PREFIX, Answer, encode_control, header_length
 from tests.helpers.patience import PATIENCE_S
 
 
-def test_a_child_that_ended_while_another_was_forked_is_told_of_again() -> None:
+def test_the_fork_server_repeats_a_sigchld_that_arrived_during_a_fork() -> None:
     """Nobody may be waited for then, for the new child is not known; one signal is not enough."""
     here, image = socket.socketpair()
 

@@ -63,7 +63,7 @@ def test_a_family_has_its_meaning_its_kind_and_its_samples() -> None:
     assert exposition([infinite]).splitlines()[2:] == ["x +Inf", "x NaN"]
 
 
-def test_what_is_no_number_and_who_did_not_answer_is_left_out() -> None:
+def test_the_exposition_omits_values_without_a_number_and_processes_without_a_reply() -> None:
     row = {"role": "broker", "state": "running", "frozen": False, "processor_s": 1.5}
     gone = {"role": "broker", "state": "exited", "frozen": False, "processor_s": None}
     told = {"c1": {"queue-bytes": 7, "name": "c1", "t_ns": 5, "is_idle": True}}
@@ -102,7 +102,7 @@ def test_a_histogram_has_all_that_is_within_each_bound() -> None:
     ]
 
 
-def test_the_dashboard_asks_for_nothing_that_is_not_told() -> None:
+def test_the_dashboard_queries_exported_metrics_only() -> None:
     """Its file is for Grafana; every metric in it is one of ours, by name."""
     document = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     asked_for = {
@@ -130,7 +130,7 @@ def test_the_dashboard_asks_for_nothing_that_is_not_told() -> None:
     assert asked_for <= there, asked_for - there
 
 
-def test_numbers_are_told_from_when_it_is_asked_for_until_it_is_not(lab: Lab) -> None:
+def test_the_metrics_port_stays_open_across_agents_until_disabled(lab: Lab) -> None:
     port = OWN_PORTS[1]
 
     async def story() -> None:
@@ -155,7 +155,7 @@ def test_numbers_are_told_from_when_it_is_asked_for_until_it_is_not(lab: Lab) ->
     run(story)
 
 
-def test_a_port_that_somebody_has_is_refused_and_the_one_before_goes_on(lab: Lab) -> None:
+def test_a_port_in_use_is_refused_and_the_previous_port_keeps_working(lab: Lab) -> None:
     port, taken = OWN_PORTS[2], OWN_PORTS[3]
 
     async def story() -> None:
@@ -175,7 +175,7 @@ def test_a_port_that_somebody_has_is_refused_and_the_one_before_goes_on(lab: Lab
     run(story)
 
 
-def test_whoever_asks_for_anything_else_is_told_so_and_nothing_waits_for_it(lab: Lab) -> None:
+def test_invalid_http_requests_are_refused_and_delay_no_collector(lab: Lab) -> None:
     port = OWN_PORTS[4]
 
     def raw(sent: bytes) -> bytes:
@@ -206,7 +206,7 @@ async def _nothing() -> list[Family]:
     return []
 
 
-def test_silent_connections_neither_starve_the_collector_nor_take_all_descriptors() -> None:
+def test_silent_connections_neither_starve_the_collector_nor_exhaust_descriptors() -> None:
     async def story() -> None:
         async with trio.open_nursery() as nursery:
             port = await nursery.start(MetricsServer(_nothing).serve, 0)

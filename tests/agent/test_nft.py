@@ -74,15 +74,13 @@ def test_ssh_is_let_through_before_anything_is_stopped(
         ({"protect": ["22"]}, "protect is a list of ports"),
     ],
 )
-def test_what_would_reach_further_than_brokers_is_refused(
-    changes: dict[str, Any], why: str
-) -> None:
+def test_a_separation_beyond_broker_ports_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ControlError, match=why) as caught:
         nft.Separation.read("cut", "both", {**NFT, **changes})
     assert caught.value.kind == "user"
 
 
-def test_the_port_that_the_operator_came_in_by_is_protected(
+def test_the_ssh_port_of_the_operator_is_protected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 40000 10.0.0.1 2222")
@@ -138,7 +136,7 @@ def test_a_link_is_broken_seen_to_be_healed_and_leaves_no_table(
 
 
 @pytest.mark.lab
-def test_ssh_goes_on_even_from_a_port_that_is_stopped(namespace: Namespace, lab: Lab) -> None:
+def test_ssh_keeps_working_through_a_blackholed_port(namespace: Namespace, lab: Lab) -> None:
     """Without the rules that let it through, this very connection would be lost."""
 
     async def story() -> None:
@@ -157,7 +155,9 @@ def test_ssh_goes_on_even_from_a_port_that_is_stopped(namespace: Namespace, lab:
 
 
 @pytest.mark.lab
-def test_one_way_is_one_way(namespace: Namespace, lab: Lab) -> None:
+def test_a_one_way_blackhole_drops_packets_in_its_direction_only(
+    namespace: Namespace, lab: Lab
+) -> None:
     async def story() -> None:
         lab.start_agent()
         async with lab.client() as client:
@@ -223,9 +223,7 @@ def test_a_table_is_deleted_although_the_agent_was_killed(namespace: Namespace, 
 
 
 @pytest.mark.lab
-def test_a_table_is_deleted_at_once_when_its_watchdog_is_told_to_end(
-    namespace: Namespace, lab: Lab
-) -> None:
+def test_a_watchdog_deletes_its_table_on_sigterm(namespace: Namespace, lab: Lab) -> None:
     async def story() -> None:
         agent = lab.start_agent()
         async with lab.client() as client:
@@ -241,7 +239,7 @@ def test_a_table_is_deleted_at_once_when_its_watchdog_is_told_to_end(
 
 
 @pytest.mark.lab
-def test_the_journal_says_how_to_undo_it_before_the_table_is_there(
+def test_the_journal_holds_the_undo_command_before_the_table_exists(
     namespace: Namespace, lab: Lab
 ) -> None:
     async def story() -> None:

@@ -50,7 +50,7 @@ def told(question, table, **changes):
     return rows
 
 
-def test_everybody_behind_a_silent_broker_is_reached_about_when_it_is_suspected():
+def test_brokers_behind_a_silent_broker_receive_at_its_suspicion():
     rows = told("bypass", "bypasses")
     assert rows
     for row in rows:
@@ -80,7 +80,7 @@ def test_only_beyond_a_barrier_anything_is_withheld_and_all_of_it_is_announced()
     assert all(row["open_us"] is not None for row in rows)
 
 
-def test_what_waits_before_a_barrier_grows_until_the_heal_and_then_leaves():
+def test_the_queue_before_a_barrier_grows_until_the_heal_and_then_drains():
     rows = told("queue", "queues")
     barrier = {row["t_ms"]: row for row in rows if row["length"] == 2}
     assert barrier[3500]["queue_publications"] > barrier[1500]["queue_publications"] > 5
@@ -89,7 +89,7 @@ def test_what_waits_before_a_barrier_grows_until_the_heal_and_then_leaves():
         assert last["published"] - last["deliveries"] <= 2, last
 
 
-def test_the_same_experiment_gives_the_same_rows(tmp_path):
+def test_the_same_behaviour_experiment_produces_the_same_rows(tmp_path):
     experiment = small("exclusions", lengths=[2])
     texts = []
     for processes in (1, 2):
@@ -110,7 +110,7 @@ def test_the_same_experiment_gives_the_same_rows(tmp_path):
         ("queue", {"lengths": [5]}, "two must be left at each end"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(question, changes, word, tmp_path):
+def test_an_invalid_behaviour_experiment_is_refused(question, changes, word, tmp_path):
     about = {**ABOUT, "figure": f"dft11.{question}", "question": question}
     path = tmp_path / "wrong.toml"
     path.write_text(toml_text({**about, **SMALL[question], **changes}))

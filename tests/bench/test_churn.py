@@ -117,7 +117,7 @@ def test_simultaneous_subscribers_are_away_at_the_same_time() -> None:
     }
 
 
-def test_nobody_is_away_when_the_measurement_ends() -> None:
+def test_no_client_is_disconnected_at_the_end_of_the_measurement() -> None:
     (cut,) = away("simultaneous", 0, duration_s=away("simultaneous", 0)[0][0] // SECOND_NS + 1)
     assert cut[1] - cut[0] < SECOND_NS
 

@@ -35,7 +35,7 @@ def test_a_change_goes_over_each_link_of_a_tree_and_a_start_is_confirmed_over_ea
     assert all(0 < started_s < 0.5 for started_s in found.started_s)
 
 
-def test_who_polls_says_much_when_nothing_changes() -> None:
+def test_a_polling_protocol_sends_many_messages_in_an_idle_overlay() -> None:
     side = Side(protocol="multi_proxy", title="proxies")
     found = count(asked(), side, 5)
     assert found.idle_messages > 0
@@ -72,7 +72,7 @@ def test_a_file_that_cannot_be_is_refused(tmp_path: Path, old: str, new: str, wo
         load_figure_experiment(path)
 
 
-def test_what_is_said_anyway_is_taken_off() -> None:
+def test_the_drawing_subtracts_idle_messages() -> None:
     run = ExperimentRun(
         Path(), Path(), {"run_id": "r", "scale": {"brokers": 20}},
         {"side": [{"title": "a"}, {"title": "b"}], "changes": 2, "pause_s": 0.5},

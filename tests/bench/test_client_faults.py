@@ -108,7 +108,9 @@ def test_a_publisher_that_was_away_sends_what_was_due_and_nothing_is_missing(
     assert finished["acknowledged"] == finished["sent"] == finished["offered"] + 4
 
 
-def test_what_a_broker_does_not_keep_for_who_is_away_is_missing(folder: Path) -> None:
+def test_publications_for_a_disconnected_client_are_missing_at_a_broker_without_storage(
+    folder: Path,
+) -> None:
     """This broker keeps nothing, so that the check of the others can be seen to fail."""
     broker = FakeBroker()
 
@@ -155,7 +157,7 @@ def test_a_subscriber_with_a_process_is_killed_and_is_back_with_what_it_has(fold
     assert killed[:2] == ["taken", "writing"]
 
 
-def test_a_slow_subscriber_takes_nothing_while_the_other_goes_on(folder: Path) -> None:
+def test_a_slow_subscriber_stalls_while_the_other_subscriber_proceeds(folder: Path) -> None:
     broker = FakeBroker()
 
     async def play() -> dict[str, Any]:
@@ -183,7 +185,7 @@ def test_a_slow_subscriber_takes_nothing_while_the_other_goes_on(folder: Path) -
     assert finished["online"]["missing"] == finished["online"]["duplicate"] == 0
 
 
-def test_a_subscriber_roams_to_another_broker_and_its_log_says_so(folder: Path) -> None:
+def test_a_subscriber_roams_to_another_broker_and_its_log_records_the_broker(folder: Path) -> None:
     broker, other = FakeBroker(), FakeBroker()
 
     async def play() -> dict[str, Any]:
@@ -235,7 +237,7 @@ def test_faults_of_clients_end_with_their_lease(folder: Path) -> None:
         ("client-disconect", "p1-sub-1", "did you mean 'client-disconnect'"),
     ],
 )
-def test_what_cannot_be_done_to_a_client_is_refused(
+def test_an_impossible_client_fault_is_refused(
     folder: Path, verb: str, client: str, said: str
 ) -> None:
     broker = FakeBroker()

@@ -56,7 +56,7 @@ def test_the_true_offset_is_within_the_error_that_is_claimed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_over_a_minute_the_drift_is_told_and_before_that_it_is_not(seed: int) -> None:
+def test_the_drift_is_estimated_after_a_minute_only(seed: int) -> None:
     chance = random.Random(seed)
     short = estimate(trips(chance, offset_ns=7, drift_ppb=40_000, count=50, every_ns=MS))
     assert short.drift_ppb == 0
@@ -64,12 +64,12 @@ def test_over_a_minute_the_drift_is_told_and_before_that_it_is_not(seed: int) ->
     assert long.drift_ppb == pytest.approx(40_000, abs=12_000), (seed, long)
 
 
-def test_one_round_trip_is_known_to_half_of_it() -> None:
+def test_one_round_trip_bounds_the_error_by_half_its_duration() -> None:
     found = estimate([Exchange(1_000, 9_000, 3_000)])
     assert (found.offset_ns, found.err_ns, found.n) == (7_000, 1_000, 1)
 
 
-def test_a_slow_trip_says_nothing_against_a_quick_one() -> None:
+def test_a_slow_round_trip_does_not_change_the_estimate() -> None:
     quick = Exchange(0, 500_100, 200)
     slow = Exchange(1_000, 9 * MS, 10 * MS)  # held up on the way back, or there: who knows
     assert estimate([quick, slow]).offset_ns == pytest.approx(500_000, abs=1_000)
@@ -115,7 +115,7 @@ class FarClock:
         }
 
 
-def test_every_host_is_asked_in_turn_as_often_as_wanted() -> None:
+def test_each_host_is_sampled_in_turn_for_every_round() -> None:
     now = [SECOND]
 
     async def sleep(seconds: float) -> None:

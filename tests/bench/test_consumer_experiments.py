@@ -15,7 +15,7 @@ SMALL = ConsumerExperiment(
 
 
 @pytest.mark.end_to_end
-def test_every_event_is_committed_by_everybody(tmp_path) -> None:
+def test_every_subscriber_commits_every_event(tmp_path) -> None:
     folder = run_figure_experiment(SMALL, tmp_path)
     (table,) = folder.glob("raw/*/*/consumed.jsonl")
     (row,) = [json.loads(line) for line in table.read_text().splitlines()]

@@ -20,7 +20,7 @@ from bench.load.splitmix import choices, splitmix64, splitmix64_series
 WORDS = st.integers(0, 2**64 - 1)
 
 
-def test_splitmix64_gives_the_published_numbers() -> None:
+def test_splitmix64_produces_the_published_numbers() -> None:
     """The first three outputs of the generator seeded with 0, as in its author's C code."""
     state, outputs = 0, []
     for _ in range(3):

@@ -156,7 +156,7 @@ def test_clients_in_several_load_generators_have_one_history(folder: Path) -> No
 
 
 @pytest.mark.parametrize("protocol, verdict", [("delta_tree", "VALID"), ("best_effort", "INVALID")])
-def test_who_comes_and_goes_gets_what_the_brokers_kept(
+def test_a_reconnecting_subscriber_receives_the_stored_publications(
     folder: Path, protocol: str, verdict: str
 ) -> None:
     """Where the broker keeps nothing for who is away, the run is INVALID."""
@@ -187,7 +187,7 @@ def test_a_load_generator_that_is_the_limit_answers_and_is_named(folder: Path) -
     assert headline["is_load_generator_limit"] == outcome.is_load_generator_limit
 
 
-def test_a_calm_run_comes_home_whole(folder: Path) -> None:
+def test_a_run_without_faults_completes_without_loss(folder: Path) -> None:
     outcome, progress = carry_out(folder, experiment(folder))
     assert (outcome.state, outcome.reasons) == ("complete", ())
     assert outcome.published == 400
@@ -323,7 +323,7 @@ def test_a_run_that_is_interrupted_before_it_measures_is_aborted(folder: Path) -
     assert manifest_of(run)["state"] == "aborted"
 
 
-def test_what_cannot_come_about_is_said_in_one_sentence(
+def test_an_unreachable_drain_is_reported_in_one_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A load generator that ends after the measure phase: the drain cannot ask it any more."""

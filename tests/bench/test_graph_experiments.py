@@ -39,7 +39,7 @@ def rows_of(run, table):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_run_says_what_was_asked_and_which_brokers_had_failed(tmp_path):
+def test_a_graph_run_records_its_experiment_and_its_failed_brokers(tmp_path):
     run = run_figure_experiment(
         load_figure_experiment(experiment_file(tmp_path)), tmp_path / "runs"
     )
@@ -73,7 +73,7 @@ def test_a_run_says_what_was_asked_and_which_brokers_had_failed(tmp_path):
         )
 
 
-def test_the_same_experiment_gives_the_same_rows(tmp_path):
+def test_the_same_graph_experiment_produces_the_same_rows(tmp_path):
     experiment = load_figure_experiment(experiment_file(tmp_path))
     runs = [run_figure_experiment(experiment, tmp_path / "runs") for _ in range(2)]
     first, second = ([*map(digest, sorted(run.glob("raw/*/*/*")))] for run in runs)
@@ -95,7 +95,7 @@ def test_neighbourhoods_and_sessions_have_rows_of_their_own(tmp_path):
     assert sizes[0] == {"fanout": 3, "delta": 0, "broker": 0, "neighbours": 3}
 
 
-def test_simulated_brokers_are_asked_in_some_draws_and_say_the_same(tmp_path):
+def test_simulated_brokers_confirm_the_formula_in_some_draws(tmp_path):
     path = experiment_file(tmp_path, question="active-sessions", protocol_runs=2)
     run = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs")
     answers = {}

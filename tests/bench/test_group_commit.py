@@ -26,7 +26,7 @@ def row(publishers: int, wait_ms: float, syncs: float, acknowledged: float, p50_
     return group_commit.Measured(publishers, 0.0, wait_ms, syncs, acknowledged, p50_ms, p50_ms)
 
 
-def test_what_is_claimed_of_waiting_is_looked_at() -> None:
+def test_the_claims_about_commit_waits_are_checked() -> None:
     none, lone = row(20, 0.0, 100, 2_000, 10.0), row(1, 0.0, 100, 100, 10.0)
     waits = [row(20, 10.0, 50, 2_050, 20.0), row(1, 10.0, 50, 50, 20.0)]
     assert [holds for _, holds in group_commit.claims([none, lone, *waits])] == [True] * 3

@@ -56,7 +56,7 @@ def test_a_fence_is_believed_by_what_is_promised(
     assert _order(plain, OurBrokers()) == {"order": "publisher", "may_overtake": False}
 
 
-def test_topics_are_asked_for_where_there_are_any() -> None:
+def test_topic_order_requires_a_topic() -> None:
     keys = {"guarantee.order": "topic"}
     with pytest.raises(SpecError, match=r"guarantee\.order = 'topic': delta_tree has no topics"):
         load_experiment("demo", Overrides(keys=keys))
@@ -71,7 +71,7 @@ def test_topics_are_asked_for_where_there_are_any() -> None:
         (7, "order = 7"),
     ],
 )
-def test_an_order_that_nobody_knows_is_refused(value: Any, says: str) -> None:
+def test_an_unsupported_order_is_refused(value: Any, says: str) -> None:
     with pytest.raises(SpecError, match=says) as refusal:
         load_experiment("demo", Overrides(keys={"guarantee.order": value}))
     assert refusal.value.exit_status == 2

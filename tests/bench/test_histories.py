@@ -28,7 +28,7 @@ def test_each_mistake_is_found_and_nothing_else(tmp_path: Path, kind: str) -> No
     assert dict(found.counts.violations) == {kind: 3} == dict(made.mistakes)
 
 
-def test_what_cannot_be_made_is_named() -> None:
+def test_an_invalid_mutation_is_named() -> None:
     with pytest.raises(ConfigError, match="no mutation 'mising'; did you mean 'missing'"):
         Asked(1_000, mutations={"mising": 1})
     with pytest.raises(ConfigError, match="missing = 0: at least one"):

@@ -14,14 +14,14 @@ def test_at_a_low_rate_every_publication_is_noted_with_its_own_stamp() -> None:
     }
 
 
-def test_what_was_told_once_is_not_told_again() -> None:
+def test_a_reported_sample_is_not_reported_again() -> None:
     samples = LatencySamples()
     samples.note("a", range(1, 2), 5, 100)
     samples.note("a", range(2, 3), 6, 200)
     assert samples.since(100)["rows"] == [[0, 2, 6]]
 
 
-def test_of_a_run_with_holes_only_what_is_in_it_is_noted() -> None:
+def test_a_run_with_gaps_samples_its_own_publications_only() -> None:
     samples = LatencySamples()
     samples.note("a", (3, 5, 9), 1, 100)
     assert [row[1] for row in samples.since(0)["rows"]] == [3, 5, 9]
@@ -45,7 +45,7 @@ def test_at_any_rate_about_as_much_is_noted_and_both_samples_meet() -> None:
     assert len({*came} & due) >= 16
 
 
-def test_when_the_rate_falls_more_of_it_is_noted_again() -> None:
+def test_the_stride_shrinks_again_after_the_rate_falls() -> None:
     samples = LatencySamples()
     samples.note("a", range(1, 100_000), 1, SECOND_NS)
     assert samples.stride > 64

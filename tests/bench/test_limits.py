@@ -39,7 +39,7 @@ def limit(found: UseProbe, *, is_rate_met: bool = False) -> Limit:
     return limit_of(found.uses(), found.machines(), is_rate_met=is_rate_met)
 
 
-def test_who_used_a_whole_core_is_the_limit() -> None:
+def test_a_process_at_a_full_core_is_the_limit() -> None:
     found = limit(
         probe(12.0, c1=(2.0, 0.0), c2=(1.0, 0.1), load_pub=(1.0, 0.0), load_sub=(9.8, 0.1))
     )
@@ -54,7 +54,7 @@ def test_who_used_a_whole_core_is_the_limit() -> None:
     assert (found.text, found.is_of_load_generator) == ("broker c2: 99% of a core", False)
 
 
-def test_who_had_to_wait_for_a_core_is_the_limit_by_what_it_could_have() -> None:
+def test_a_process_waiting_for_a_core_is_the_limit_by_its_share() -> None:
     """The machine has other work: nobody gets a core, but one wants all that it gets."""
     found = limit(
         probe(20.0, c1=(2.5, 4.0), c2=(2.0, 3.0), load_pub=(1.0, 1.0), load_sub=(3.0, 6.9))
@@ -62,14 +62,14 @@ def test_who_had_to_wait_for_a_core_is_the_limit_by_what_it_could_have() -> None
     assert found.text == "load generator load-sub: 30% of a core, 97% of what it could have"
 
 
-def test_of_two_that_are_as_busy_the_load_generator_is_the_limit() -> None:
+def test_a_load_generator_is_the_limit_before_an_equally_busy_broker() -> None:
     found = limit(
         probe(20.0, c1=(9.9, 0.0), c2=(1.0, 0.0), load_pub=(9.9, 0.0), load_sub=(1.0, 0.0))
     )
     assert found.text == "load generator load-pub: 99% of a core"
 
 
-def test_a_machine_may_be_full_while_nobody_is() -> None:
+def test_a_full_machine_is_the_limit_without_a_busy_process() -> None:
     found = limit(
         probe(19.8, c1=(4.0, 3.0), c2=(4.0, 3.0), load_pub=(5.0, 2.0), load_sub=(5.0, 2.0))
     )
@@ -79,7 +79,7 @@ def test_a_machine_may_be_full_while_nobody_is() -> None:
     )
 
 
-def test_where_nobody_is_busy_everybody_waits() -> None:
+def test_the_window_is_the_limit_if_no_process_is_busy() -> None:
     found = limit(
         probe(4.0, c1=(1.0, 0.0), c2=(1.0, 0.0), load_pub=(1.0, 0.0), load_sub=(1.1, 0.0))
     )
@@ -88,7 +88,7 @@ def test_where_nobody_is_busy_everybody_waits() -> None:
     )
 
 
-def test_a_rate_that_was_met_is_the_limit_whoever_was_busy() -> None:
+def test_a_rate_that_was_met_is_the_limit_despite_busy_processes() -> None:
     found = limit(probe(20.0, c1=(9.9, 0.0), load_sub=(9.9, 0.0)), is_rate_met=True)
     assert (found.kind, found.text) == ("rate", "rate")
 
@@ -97,7 +97,7 @@ def test_a_process_that_was_started_again_is_left_out() -> None:
     assert probe(20.0, pid_at_end=8, c1=(9.9, 0.0), load_sub=(9.9, 0.0)).uses() == []
 
 
-def test_of_a_process_that_was_started_again_counts_what_it_ran_since() -> None:
+def test_a_restarted_process_counts_its_time_since_the_restart() -> None:
     """It had run 3 s before, which the one that has its name now never did."""
     (machine,) = probe(19.0, pid_at_end=8, c1=(-2.0, 0.0), load_sub=(1.0, 0.0)).machines()
     assert (machine.brokers, machine.load_generators) == (0.05, 0.2)

@@ -60,7 +60,7 @@ def in_no_time(work: Callable[[], Any]) -> Any:
     return trio.run(work, clock=MockClock(autojump_threshold=0))
 
 
-def test_a_late_answer_is_waited_for_and_it_is_said_whose() -> None:
+def test_a_late_reply_is_awaited_and_its_sender_is_named() -> None:
     said = Said()
     load = control(SlowTestbed(35, lambda: {"now_ns": 7}), said)
     assert in_no_time(load.now_ns) == 7
@@ -70,7 +70,7 @@ def test_a_late_answer_is_waited_for_and_it_is_said_whose() -> None:
     ]
 
 
-def test_an_answer_that_does_not_come_for_minutes_is_an_error() -> None:
+def test_a_reply_that_is_late_by_minutes_is_an_error() -> None:
     load = control(SlowTestbed(10_000, dict), Said())
     with pytest.raises(ControlError, match="load-sub did not answer status within 300000 ms"):
         in_no_time(load.now_ns)
@@ -86,7 +86,7 @@ def test_a_process_that_has_ended_is_not_waited_for() -> None:
     assert said.lines == []
 
 
-def test_subscribing_tells_how_many_have_started() -> None:
+def test_subscribe_reports_the_number_of_started_subscriptions() -> None:
     left = [["s1", "s2", "s3"], ["s2"], []]
     said = Said()
     bed = SlowTestbed(12, lambda: {"not_started": left[max(0, bed.asked.count("status") - 1)]})
@@ -95,13 +95,13 @@ def test_subscribing_tells_how_many_have_started() -> None:
     assert bed.asked == ["subscribe", "status", "status", "status"]
 
 
-def test_many_brokers_and_clients_are_given_more_time() -> None:
+def test_the_start_timeout_grows_with_brokers_and_clients() -> None:
     load = control(SlowTestbed(1, lambda: {"not_started": ["s1"]}), Said())
     with pytest.raises(RunFailed, match=r"waited 61.15 s for s1 to start their subscriptions"):
         in_no_time(load.subscribe)
 
 
-def test_clients_that_nobody_lets_in_are_waited_for_with_the_reason() -> None:
+def test_the_wait_for_clients_that_cannot_attach_reports_the_reason() -> None:
     said = Said()
     status = {"not_attached": ["s1", "s2"], "attach_failure": "certificate has expired"}
     with pytest.raises(
@@ -111,7 +111,7 @@ def test_clients_that_nobody_lets_in_are_waited_for_with_the_reason() -> None:
     assert said.lines[0] == "waiting for s1, s2 to attach (certificate has expired)"
 
 
-def test_a_client_that_has_given_up_is_not_waited_for_while_there_is_no_load() -> None:
+def test_a_failed_client_ends_the_wait_before_the_load() -> None:
     said = Said()
     status = {"not_started": ["s1"], "problems": ["s1: ValueError: no such thing (1 times)"]}
     with pytest.raises(RunFailed, match=r"^s1: ValueError: no such thing$"):

@@ -131,7 +131,7 @@ async def running(
             nursery.cancel_scope.cancel()
 
 
-def test_a_load_generator_says_why_its_clients_cannot_attach(folder: Path) -> None:
+def test_a_load_generator_reports_why_its_clients_cannot_attach(folder: Path) -> None:
     async def play() -> str:
         broker = FakeBroker(address=f"127.0.0.1:{OWN_PORTS[0]}")  # where nobody listens
         told = setting(folder, broker, rate=(1, 1), window=1)
@@ -147,7 +147,7 @@ def test_a_load_generator_says_why_its_clients_cannot_attach(folder: Path) -> No
     assert f"connect to 127.0.0.1:{OWN_PORTS[0]}" in trio.run(play)
 
 
-def test_subscribers_go_on_at_the_next_broker_when_theirs_is_gone(folder: Path) -> None:
+def test_subscribers_fail_over_to_the_next_broker(folder: Path) -> None:
     first, second = FakeBroker(protocol="best_effort"), FakeBroker(protocol="best_effort")
     life = trio.CancelScope()
 
@@ -359,7 +359,7 @@ def repeat_every_run(run: PublicationRun) -> list[PublicationRun]:
     return [run, run]
 
 
-def test_what_the_broker_loses_is_counted_by_the_online_checker(folder: Path) -> None:
+def test_the_online_checker_counts_publications_that_the_broker_lost(folder: Path) -> None:
     broker = FakeBroker(spoil=lose_every_50th)
 
     async def play() -> dict[str, Any]:
@@ -373,7 +373,7 @@ def test_what_the_broker_loses_is_counted_by_the_online_checker(folder: Path) ->
     assert finished["online"]["missing"] == len(lost) + len(matching)
 
 
-def test_what_the_library_withholds_is_a_row_of_the_wire_layer(folder: Path) -> None:
+def test_a_withheld_duplicate_is_a_row_of_the_wire_layer(folder: Path) -> None:
     broker = FakeBroker(spoil=repeat_every_run)
 
     async def play() -> dict[str, Any]:
@@ -419,7 +419,7 @@ def test_a_lost_session_is_survived_and_what_was_due_keeps_its_time(folder: Path
     assert {b - a for a, b in pairwise(intended)} == {2_500_000}
 
 
-def test_at_rate_max_publishing_goes_on_until_the_end(folder: Path) -> None:
+def test_publishing_at_the_maximum_rate_lasts_until_the_end(folder: Path) -> None:
     broker = FakeBroker()
 
     async def play() -> dict[str, Any]:
@@ -433,7 +433,7 @@ def test_at_rate_max_publishing_goes_on_until_the_end(folder: Path) -> None:
     assert finished["online"]["owed"] == finished["online"]["deliveries"]
 
 
-def test_without_finish_the_logs_say_that_they_are_not_whole(folder: Path) -> None:
+def test_unfinished_logs_are_marked_as_not_closed(folder: Path) -> None:
     broker = FakeBroker()
 
     async def play() -> None:

@@ -14,7 +14,7 @@ TABLES = ContentTables.build(
 )
 
 
-def test_how_many_match_between_two_numbers_is_as_if_each_were_asked() -> None:
+def test_the_count_of_a_range_equals_the_sum_over_its_sequence_numbers() -> None:
     """Near and far, in any order, by two that watch one source."""
     for wanted in (0, 1, 3, 17, SETS - 1, SETS):
         _try_a_predicate(wanted)

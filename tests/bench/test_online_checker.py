@@ -139,7 +139,7 @@ VIOLATIONS = (
 )
 
 
-def test_before_the_closing_fence_is_known_the_parts_add_up_too() -> None:
+def test_owed_counts_are_consistent_before_the_closing_fence_arrives() -> None:
     world = World(EVERYTHING)
     lost = {20, 21, 30}
     world.deliver([n for n in world.owed if n not in lost and n <= 40], Random(1))
@@ -219,7 +219,7 @@ def test_a_number_far_beyond_what_can_have_been_sent_costs_no_time() -> None:
     "at, numbers, off",
     [(7, 1, 9_000), (60, 1, 2_000), (-1, 1, 99_000), (40, 5, 9_000), (9, 2, 2_000)],
 )
-def test_one_that_was_never_sent_is_one_phantom_and_nothing_else(
+def test_an_unpublished_delivery_is_a_phantom_and_nothing_else(
     predicate: str, at: int, numbers: int, off: int
 ) -> None:
     """However far off its number is, nothing that it seemed to skip is missing."""
@@ -259,7 +259,7 @@ def test_a_publisher_that_never_was_in_an_incarnation_sent_nothing_in_it(
     assert "missing" not in totals
 
 
-def test_what_is_reported_twice_is_counted_once() -> None:
+def test_a_repeated_report_counts_each_delivery_once() -> None:
     world = World(EVERYTHING)
     world.deliver([*world.owed[:9], 99_366, *world.owed[10:]], Random(1))
     assert world.totals() == world.totals()
@@ -279,7 +279,7 @@ def take(lane: StreamProgress, sequences: Sequence[int]) -> None:
         lane.take([sequence], RunContent(array("I", [0])))
 
 
-def test_more_holes_than_are_kept_stay_counted() -> None:
+def test_gaps_beyond_the_retained_number_remain_counted() -> None:
     """Every other publication is lost: each hole is given up in turn, none is forgotten."""
     lane = lane_of(holes_kept=64)
     take(lane, range(3, 5000, 2))
@@ -287,7 +287,7 @@ def test_more_holes_than_are_kept_stay_counted() -> None:
     assert not lane.exact
 
 
-def test_what_comes_behind_very_many_holes_is_neither_missing_nor_a_duplicate() -> None:
+def test_a_late_delivery_behind_many_gaps_is_neither_missing_nor_a_duplicate() -> None:
     """Ten topics of one publisher, of which nine have overtaken the tenth by 2,000 publications."""
     lane = lane_of(HOLES_KEPT)
     tenth = [n for n in range(2, 20_002) if n % 10 == 0]
@@ -299,7 +299,7 @@ def test_what_comes_behind_very_many_holes_is_neither_missing_nor_a_duplicate() 
     assert lane.exact
 
 
-def test_what_comes_behind_holes_that_were_given_up_is_not_said_to_have_come_twice() -> None:
+def test_a_late_delivery_behind_evicted_gaps_is_not_a_duplicate() -> None:
     lane = lane_of(holes_kept=64)
     take(lane, range(3, 1001, 2))
     late = range(2, 1000, 2)
@@ -311,7 +311,7 @@ def test_what_comes_behind_holes_that_were_given_up_is_not_said_to_have_come_twi
     assert lane.settled().duplicate == 2, "more have come than can have been owed"
 
 
-def test_a_fence_is_out_while_something_that_was_given_up_is() -> None:
+def test_a_fence_stays_open_while_an_evicted_gap_is_open() -> None:
     lane = lane_of(holes_kept=64)
     take(lane, range(3, 1001, 2))
     assert lane.has_hole_below(1001)
@@ -321,7 +321,7 @@ def test_a_fence_is_out_while_something_that_was_given_up_is() -> None:
     assert not lane.has_hole_below(1001)
 
 
-def test_a_hole_that_falls_apart_is_given_up_too() -> None:
+def test_a_gap_that_splits_is_evicted_as_well() -> None:
     lane = lane_of(holes_kept=64)
     take(lane, [1000, *range(3, 999, 2)])
     assert not lane.exact
@@ -362,7 +362,7 @@ def test_a_fence_of_another_run_is_a_corrupted_publication() -> None:
     assert world.check.examine(run, world.content).corrupted == (0,)
 
 
-def test_a_source_of_nobody_here_has_no_lane_and_its_content_cannot_be_wrong() -> None:
+def test_a_foreign_source_has_no_lane_and_its_content_is_never_corrupted() -> None:
     world = World(EVERYTHING)
     assert world.checker.progress_of("s", "p9/4", 1) is None
     run = world.run([2, 3])

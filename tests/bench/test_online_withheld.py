@@ -57,7 +57,7 @@ def test_a_stream_may_begin_late_at_a_gate(predicate: str) -> None:
 
 @pytest.mark.parametrize("predicate", PREDICATES)
 @pytest.mark.parametrize("name", SPOILED)
-def test_what_is_not_so_is_counted_as_the_reference_does(name: str, predicate: str) -> None:
+def test_withheld_violations_are_counted_as_by_the_reference(name: str, predicate: str) -> None:
     for seed in range(20):
         rng = Random(seed)
         history = barrier_history(rng, predicate=predicate)

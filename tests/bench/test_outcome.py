@@ -133,7 +133,9 @@ def test_nothing_was_measured_where_nothing_was_logged(tmp_path: Path) -> None:
     assert (found.published, found.delivered, found.response_us) == (0, 0, {})
 
 
-def test_a_run_with_faults_says_how_late_each_subscription_was_around_them(tmp_path: Path) -> None:
+def test_a_run_with_faults_reports_latencies_around_the_faults_per_subscription(
+    tmp_path: Path,
+) -> None:
     write_run(tmp_path)
     rows = [
         {"t_applied_ns": 300 * MS, "t_healed_ns": 400 * MS},
@@ -150,7 +152,7 @@ def test_a_run_with_faults_says_how_late_each_subscription_was_around_them(tmp_p
     assert in_words(around)[1].startswith("b/1: before 100/s, p50 2.00 ms, p99 2.00 ms · during")
 
 
-def test_where_no_fault_struck_or_none_ended_in_the_measure_phase(tmp_path: Path) -> None:
+def test_fault_edges_omit_phases_without_a_fault(tmp_path: Path) -> None:
     assert fault_edges([], (200, 700)) is None
     assert fault_edges([{"t_applied_ns": 900, "t_healed_ns": None}], (200, 700)) is None
     edges = fault_edges([{"t_applied_ns": 300, "t_healed_ns": None}], (200, 700))

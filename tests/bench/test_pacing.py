@@ -24,7 +24,7 @@ def test_an_alarm_never_rings_early() -> None:
     assert max(trio.run(ring)) <= 0
 
 
-def test_an_alarm_can_be_given_up_and_set_again() -> None:
+def test_an_alarm_can_be_cancelled_and_set_again() -> None:
     async def ring() -> bool:
         alarm = Alarm()
         with trio.move_on_after(0.001):
@@ -59,7 +59,7 @@ def test_quantiles_are_those_of_the_sorted_list_to_within_a_sixteenth() -> None:
     assert Histogram().quantile_ns(0.99) == 0
 
 
-def test_a_turn_that_is_over_is_so_for_all_until_the_first_is_back() -> None:
+def test_an_exhausted_turn_stays_exhausted_until_its_renewal() -> None:
     turn = Turn(100)
     assert [turn.is_over(40) for _ in range(4)] == [False, False, True, True]
     turn.renew()

@@ -16,7 +16,7 @@ def ended_s(patience: Patience, arrived: list[int]) -> float:
     raise AssertionError("it waits for ever")
 
 
-def test_a_wait_in_silence_is_over_soon_after_the_limit() -> None:
+def test_a_wait_without_progress_ends_soon_after_the_limit() -> None:
     assert ended_s(Patience(0, 30, 300), [7] * 400) == 30 + QUIET_S
 
 
@@ -31,7 +31,7 @@ def test_a_wait_ends_at_its_bound_whatever_arrives() -> None:
     assert patience.is_at_bound(300)
 
 
-def test_a_wait_without_a_bound_of_its_own_is_over_at_the_limit() -> None:
+def test_a_wait_without_an_extension_ends_at_the_limit_despite_progress() -> None:
     assert ended_s(Patience(0, 30, 30), [*range(400)]) == 30
 
 

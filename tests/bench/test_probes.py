@@ -21,7 +21,7 @@ def test_a_pid_that_is_used_again_is_another_process() -> None:
     assert ProcessIdentity(own.pid, own.start_time + 1).processor_s() is None
 
 
-def test_what_a_process_used_stays_counted_when_it_is_gone_and_started_again() -> None:
+def test_processor_time_of_a_process_stays_counted_after_its_restart() -> None:
     account = ProcessorTime()
     burn = "import sys\nfor n in range(2_000_000): pass\nprint(1, flush=True)\nsys.stdin.read()"
     for expected in (1, 2):

@@ -95,7 +95,7 @@ def times(*instants: int) -> "array[int]":
     return array("q", instants)
 
 
-def test_what_is_sent_is_what_the_seed_says_and_the_log_says_so() -> None:
+def test_published_content_and_its_log_follow_from_the_seed() -> None:
     world = World()
     world.attach()
     world.load.offer(array("q", range(1000, 3500)), 3500)
@@ -124,7 +124,7 @@ def test_a_batch_bounds_the_publications_that_a_client_receives_at_once() -> Non
     assert world.core.batches == [7, 7, 6]
 
 
-def test_of_a_large_table_only_what_a_run_uses_is_handed_over() -> None:
+def test_a_run_contains_only_the_used_part_of_a_large_table() -> None:
     world = World()
     sets = [{"n": number} for number in range(5000)]
     tables = ContentTables.build(SEED, sets, 30, encode_attributes)
@@ -140,7 +140,7 @@ def test_of_a_large_table_only_what_a_run_uses_is_handed_over() -> None:
     assert len(set(blobs)) > 700
 
 
-def test_where_an_attribute_counts_no_blob_is_handed_over_twice() -> None:
+def test_a_blob_with_a_counting_attribute_is_published_once() -> None:
     world = World()
     sets: list[dict[str, int | str]] = [{"n": 1, "side": side} for side in ("buy", "sell")]
     ways = {"n": {"sequence": 1}, "side": {"choose": ["buy", "sell"]}}
@@ -157,7 +157,7 @@ def test_where_an_attribute_counts_no_blob_is_handed_over_twice() -> None:
     ]
 
 
-def test_a_fence_comes_after_everything_that_was_due() -> None:
+def test_a_fence_follows_all_due_publications() -> None:
     world = World(window=10)
     world.attach()
     world.load.offer(array("q", range(15)), 20)
@@ -191,7 +191,7 @@ def test_nothing_is_handed_over_before_its_number_is_reserved_on_disk() -> None:
     assert world.load.backlog == 1
 
 
-def test_while_there_is_no_session_the_schedule_goes_on() -> None:
+def test_the_schedule_advances_without_a_session() -> None:
     world = World()
     world.load.offer(times(10, 20), 25)
     world.load.pump(25)
@@ -314,7 +314,7 @@ def test_lateness_is_of_the_measure_phase_by_when_it_was_due() -> None:
     assert world.load.take_lateness().total == 2
 
 
-def test_who_is_blocked_is_so_from_the_first_that_could_not_go() -> None:
+def test_blocked_time_starts_at_the_first_publication_that_had_to_wait() -> None:
     world = World()
     world.load.offer(times(10), 25)
     for now_ns in (25, 30):

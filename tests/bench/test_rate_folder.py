@@ -49,11 +49,13 @@ def go_on(folder: RateFolder, capacity: float, most: int) -> list[float]:
         (replace(PASSES, response_us={}), "nothing was delivered"),
     ],
 )
-def test_a_rate_passes_only_where_all_comes_in_time(outcome: RunOutcome, why: str) -> None:
+def test_a_rate_passes_only_with_complete_and_timely_delivery(
+    outcome: RunOutcome, why: str
+) -> None:
     assert why_not(outcome, 50_000) == why
 
 
-def test_whoever_goes_on_tries_no_rate_twice(tmp_path: Path) -> None:
+def test_a_resumed_search_tries_no_rate_twice(tmp_path: Path) -> None:
     whole = go_on(opened(tmp_path / "whole"), 500, 100)
     parts = []
     for _ in range(100):

@@ -81,7 +81,7 @@ def test_a_rate_that_passes_once_and_then_fails_has_failed() -> None:
     assert search.votes[search.highest].passed == 2
 
 
-def test_one_unlucky_probe_is_repeated() -> None:
+def test_a_failed_probe_is_repeated() -> None:
     search = RateSearch(BOUNDS)
     search.note(Probe(100, "bracket"), has_passed=False)
     assert search.next() == Probe(100, "repeat")
@@ -162,7 +162,7 @@ def test_four_hundred_searches_find_the_limit(
     assert bad <= brokers.bad, found
 
 
-def test_who_goes_on_asks_what_the_first_one_would_have() -> None:
+def test_a_resumed_search_continues_with_the_same_probes() -> None:
     _, tried = searched(777)
     for kept in range(len(tried)):
         search = RateSearch(BOUNDS)

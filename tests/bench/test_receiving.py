@@ -91,7 +91,7 @@ def test_a_gap_is_a_line_with_its_place_and_nothing_of_it_is_missing() -> None:
     assert (totals["missing"], totals["withheld"], totals["withheld_late"]) == (0, 3, 0)
 
 
-def test_a_commit_has_its_place_and_what_comes_again_is_marked_so() -> None:
+def test_a_commit_records_its_place_and_redeliveries_are_marked() -> None:
     load = Load()
     load.receiver.receive(0, load.run(2, 4), 10)
     load.receiver.note_commit(0, SOURCE, 1, 3, 11)
@@ -122,7 +122,7 @@ def test_places_that_are_not_origins_are_rows_of_their_own_beside_those_of_the_d
     assert load.receiver.rows == len(load.rows) // 32 == 8
 
 
-def test_what_the_library_keeps_back_is_a_row_of_another_layer() -> None:
+def test_a_withheld_run_is_recorded_in_the_wire_layer() -> None:
     load = Load()
     load.receiver.receive(0, load.run(2, 4), 10)
     load.receiver.note_withheld(0, load.run(3, 4), 11)
@@ -131,7 +131,7 @@ def test_what_the_library_keeps_back_is_a_row_of_another_layer() -> None:
     assert (load.receiver.delivered, load.receiver.withheld) == (3, 2)
 
 
-def test_a_commit_says_from_where_it_goes() -> None:
+def test_a_commit_records_its_first_and_last_publication() -> None:
     load = Load()
     load.receiver.receive(0, load.run(2, 9), 10)
     load.receiver.note_commit(0, SOURCE, 5, 8, 11)
@@ -139,7 +139,7 @@ def test_a_commit_says_from_where_it_goes() -> None:
     assert (line["first"], line["last"]) == (5, 8)
 
 
-def test_what_comes_of_a_source_of_nobody_here_is_counted() -> None:
+def test_a_delivery_of_a_foreign_source_counts_as_a_phantom() -> None:
     load = Load()
     run = load.run(2, 4)
     load.receiver.receive(0, replace(run, source=SourceId(0, 8, 1)), 10)
@@ -147,7 +147,7 @@ def test_what_comes_of_a_source_of_nobody_here_is_counted() -> None:
     assert load.receiver.delivered == 3
 
 
-def test_a_known_fence_that_is_passed_over_is_missed() -> None:
+def test_a_skipped_fence_counts_as_missing() -> None:
     """No publication around it is: only those that match are wanted, and a fence always is."""
     load = Load(predicate="n = 1")
     wanted = [n for n in range(2, 40) if load.content.choice(n)[0] == 1]
@@ -198,7 +198,7 @@ def test_two_subscribers_are_compared_where_all_must_have_one_order() -> None:
         assert totals.get("order_differs") == (1 if order else None)
 
 
-def test_what_comes_next_is_folded_and_everything_else_has_a_row() -> None:
+def test_consecutive_deliveries_share_a_row_and_exceptions_have_their_own() -> None:
     """A hole, a repetition and what is sampled are told one by one; places count deliveries."""
     load = Load(level="sampled")
     start_ns = 10 * RESOLUTION_NS

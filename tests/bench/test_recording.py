@@ -75,7 +75,7 @@ def test_position_rows(positions: list[int], received_ns: int, first: int, strea
 
 
 @pytest.mark.parametrize("sequences", [range(5, 25), list(range(5, 65, 3))])
-def test_sequences_may_be_a_range_or_have_holes(sequences: Sequence[int]) -> None:
+def test_sequence_numbers_may_be_a_range_or_have_gaps(sequences: Sequence[int]) -> None:
     digests = array("I", [7] * len(sequences))
     rows = bytes(delivery_rows(sequences, 1, digests, 0, 0, 1))
     assert [row[0] for row in struct.iter_unpack("<q24x", rows)] == list(sequences)

@@ -31,7 +31,7 @@ def test_a_new_run_is_where_latest_leads(tmp_path: Path) -> None:
     assert (tmp_path / "latest").resolve() == other.resolve()
 
 
-def test_a_file_called_latest_is_nobodys_to_replace(tmp_path: Path) -> None:
+def test_a_regular_file_named_latest_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "latest").write_text("mine")
     new_run_directory(tmp_path, "demo")
     assert (tmp_path / "latest").read_text() == "mine"

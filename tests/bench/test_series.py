@@ -41,7 +41,7 @@ def run_of(runs: Path, state: str = "complete") -> Path:
     return directory.path
 
 
-def test_points_take_turns_so_that_a_slow_hour_befalls_all_of_them(tmp_path: Path) -> None:
+def test_instances_of_all_points_alternate(tmp_path: Path) -> None:
     assert [str(each) for each in opened(tmp_path).remaining()] == [
         "few, instance 1",
         "many, instance 1",
@@ -50,7 +50,7 @@ def test_points_take_turns_so_that_a_slow_hour_befalls_all_of_them(tmp_path: Pat
     ]
 
 
-def test_whoever_goes_on_after_a_kill_runs_nothing_twice(tmp_path: Path) -> None:
+def test_a_series_resumed_after_a_kill_runs_no_instance_twice(tmp_path: Path) -> None:
     """Killed at each of the moments that differ: in a run, behind it, and while writing."""
     first = opened(tmp_path)
     done, in_it, behind_it = (run_of(tmp_path, s) for s in ("complete", "running", "complete"))
@@ -81,7 +81,7 @@ def test_whoever_goes_on_after_a_kill_runs_nothing_twice(tmp_path: Path) -> None
     assert opened(tmp_path).path != third.path, "a series that is finished stays as it is"
 
 
-def test_a_series_that_was_begun_is_not_gone_on_with_as_another_one(tmp_path: Path) -> None:
+def test_a_series_cannot_resume_with_other_settings(tmp_path: Path) -> None:
     first = opened(tmp_path)
     other = opened(tmp_path, seed=2)
     assert other.path != first.path
@@ -102,7 +102,7 @@ def test_a_series_that_was_begun_is_not_gone_on_with_as_another_one(tmp_path: Pa
         ),
     ],
 )
-def test_a_series_that_was_begun_is_not_gone_on_with_on_other_hosts(
+def test_a_series_cannot_resume_on_other_hosts(
     tmp_path: Path, hosts: Hosts, difference: str
 ) -> None:
     """Its runs could not be compared, which would be found out when all had been run."""
@@ -112,7 +112,7 @@ def test_a_series_that_was_begun_is_not_gone_on_with_on_other_hosts(
     assert opened(tmp_path).path == first.path, "nothing is lost"
 
 
-def test_a_series_that_was_begun_is_not_gone_on_with_on_another_machine(tmp_path: Path) -> None:
+def test_a_series_cannot_resume_on_another_machine(tmp_path: Path) -> None:
     first = opened(tmp_path)
     manifest = {**manifest_in(first.path), "cores": 4096}
     (first.path / "manifest.json").write_text(json.dumps(manifest))
@@ -128,7 +128,7 @@ def test_an_instance_that_was_run_cannot_be_run_again(tmp_path: Path) -> None:
         series.end(instance, run_of(tmp_path), "complete")
 
 
-def test_what_fails_holds_nobody_up_and_is_run_again_last(tmp_path: Path) -> None:
+def test_a_failed_instance_delays_no_other_and_is_repeated_last(tmp_path: Path) -> None:
     first = opened(tmp_path)
     few_1, many_1, few_2, many_2 = first.remaining()
     first.fail(few_1, "a broker did not start")
@@ -160,7 +160,7 @@ def test_a_drawn_order_holds_each_point_once_in_every_repetition(tmp_path: Path)
     assert drawn != order(12)
 
 
-def test_two_that_are_compared_take_turns_at_being_first(tmp_path: Path) -> None:
+def test_compared_points_alternate_in_the_first_place(tmp_path: Path) -> None:
     series = open_series(tmp_path, "story", PLAN, POINTS, 4, alternating, hosts=HOSTS)
     series.directory.leave()
     assert [each.point for each in series.remaining()] == [

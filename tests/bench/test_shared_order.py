@@ -60,7 +60,7 @@ def test_however_deliveries_are_interleaved_the_same_pairs_differ() -> None:
     assert found > 60
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_the_shared_order_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the last publications, and of the first subscriptions."""
     monkeypatch.setattr(shared_order, "_KEPT", 4)
     order = SharedOrder([f"s{number}" for number in range(COMPARED + 1)])

@@ -71,7 +71,7 @@ def rows_of(run, table):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_what_arrives_is_what_the_failed_brokers_let_through(tmp_path):
+def test_deliveries_match_the_connectivity_of_the_remaining_brokers(tmp_path):
     progress = Silent()
     experiment = load_figure_experiment(experiment_file(tmp_path))
     run = run_figure_experiment(experiment, tmp_path / "runs", progress, 2)
@@ -103,7 +103,7 @@ def test_what_arrives_is_what_the_failed_brokers_let_through(tmp_path):
         assert point["broker_events"] > point["deliveries"]
 
 
-def test_the_same_experiment_gives_the_same_rows_however_many_processes_there_are(tmp_path):
+def test_an_experiment_produces_the_same_rows_with_any_number_of_processes(tmp_path):
     experiment = load_figure_experiment(experiment_file(tmp_path, runs=2))
     runs = [run_figure_experiment(experiment, tmp_path / "r", Silent(), n) for n in (1, 3)]
 
@@ -174,7 +174,7 @@ def test_every_simulated_experiment_can_be_read_and_every_figure_names_its_own()
         assert load_figure_experiment(figure).figure == figure
 
 
-def test_only_what_has_a_larger_size_can_be_asked_for_in_full():
+def test_an_experiment_without_a_larger_size_cannot_run_in_full():
     assert in_full(load_figure_experiment("dft11.fig10")).runs == 5
     with pytest.raises(SpecError, match=r"dft11\.fig9 always makes all 100 draws"):
         in_full(load_figure_experiment("dft11.fig9"))
@@ -185,7 +185,7 @@ def test_an_experiment_that_does_not_exist_is_refused_with_the_nearest():
         load_figure_experiment("dft11.fig8")
 
 
-def test_an_interrupted_experiment_says_so_and_leaves_no_process(tmp_path):
+def test_an_interrupted_experiment_records_its_state_and_leaves_no_process(tmp_path):
     program = """
 import sys
 from pathlib import Path
@@ -222,7 +222,7 @@ if __name__ == "__main__":
         assert time.monotonic() < deadline, "a process of the experiment is left"
 
 
-def test_a_worker_that_is_told_to_end_just_before_it_waits_for_a_fork_ends():
+def test_a_worker_exits_on_a_sigterm_just_before_its_wait():
     signalled, wakeup = os.pipe()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -254,7 +254,7 @@ def group_lives(group):
     return True
 
 
-def test_speed_is_told_for_every_phase():
+def test_the_simulator_speed_is_reported_for_every_phase():
     rows = measure_speed(brokers=10, failed=2)
     assert [row.what for row in rows] == [
         "subscribing", "publishing", "publishing past 2 failures", "publishing, every step checked",

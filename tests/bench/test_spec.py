@@ -90,7 +90,7 @@ def test_plans_are_numbered_and_named_in_file_order(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_was_typed_wins_and_is_kept(tmp_path: Path) -> None:
+def test_command_line_values_override_the_file_and_are_recorded(tmp_path: Path) -> None:
     typed = Overrides(rate="1.5k/s", measure="90s", seed=9, publishers=5, protocol="best_effort")
     spec = load_experiment(written(tmp_path, GOOD), typed)
     assert spec.workload.phases.measure == 90 * 10**9
@@ -231,7 +231,7 @@ TABLES = st.recursive(
 
 
 @given(TABLES)
-def test_what_is_written_as_toml_reads_back(table: dict[str, Any]) -> None:
+def test_a_written_toml_table_reads_back_unchanged(table: dict[str, Any]) -> None:
     assert tomllib.loads(toml_text(table)) == table
 
 

@@ -46,7 +46,7 @@ def test_every_way_is_measured_at_the_same_work(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", [*WAYS])
-def test_what_is_not_given_back_is_no_result(name, tmp_path, monkeypatch) -> None:
+def test_an_incomplete_read_fails_the_storage_experiment(name, tmp_path, monkeypatch) -> None:
     way = WAYS[name]
     missed = way.missed
     monkeypatch.setattr(way, "missed", lambda *asked: missed(*asked)[1:])

@@ -94,7 +94,7 @@ def test_every_combination_is_a_point_and_so_is_each_that_is_named() -> None:
     assert second.spec.labels == {"experiment": "story", "point": "rate=25/s,delta=1"}
 
 
-def test_keys_that_end_alike_are_told_apart_in_names() -> None:
+def test_keys_with_the_same_last_part_keep_their_full_names() -> None:
     axes = {"publishers.count": [1, 2], "subscribers.count": [1, 2]}
     assert names(sweep(axes=axes))[0] == "publishers.count=1,subscribers.count=1"
 
@@ -141,7 +141,7 @@ def test_a_point_that_cannot_be_is_refused_by_name(axes: dict[str, Any], words: 
         names(sweep(axes=axes))
 
 
-def test_what_is_typed_twice_in_two_ways_is_refused() -> None:
+def test_a_key_set_by_two_options_is_refused() -> None:
     with pytest.raises(SpecError, match=r"'publishers\.rate' is given twice"):
         load_experiment("demo", Overrides(rate="1/s", keys={"publishers.rate": "2/s"}))
 

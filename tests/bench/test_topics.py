@@ -53,7 +53,7 @@ at = "c1"
 """
 
 
-def test_a_workload_says_again_which_attribute_is_its_topic(tmp_path: Path) -> None:
+def test_a_written_workload_keeps_its_topic_attribute(tmp_path: Path) -> None:
     path = tmp_path / "w.toml"
     path.write_text(WORKLOAD.format(symbol="{ choose = 3 }"))
     spec = load_experiment(path)
@@ -73,7 +73,9 @@ def test_a_workload_says_again_which_attribute_is_its_topic(tmp_path: Path) -> N
         ("{ choose = [1, 2] }", "symbol", "topic 1 is no text"),
     ],
 )
-def test_what_can_be_no_topic_is_named(symbol: str, typed: str, said: str, tmp_path: Path) -> None:
+def test_an_invalid_topic_attribute_is_named(
+    symbol: str, typed: str, said: str, tmp_path: Path
+) -> None:
     path = tmp_path / "w.toml"
     text = WORKLOAD.format(symbol=symbol)
     path.write_text(text.replace('topic = "symbol"', f'topic = "{typed}"'))
@@ -82,7 +84,7 @@ def test_what_can_be_no_topic_is_named(symbol: str, typed: str, said: str, tmp_p
     assert said in str(error.value)
 
 
-def test_the_topic_is_what_the_protocol_takes_for_one(tmp_path: Path) -> None:
+def test_the_topic_must_be_the_topic_attribute_of_the_protocol(tmp_path: Path) -> None:
     written = (WORKLOADS / "proxies.toml").read_text(encoding="utf-8")
     path = tmp_path / "w.toml"
     other = written.replace('topic = "symbol"', 'topic = "place"')

@@ -169,7 +169,7 @@ async def test_a_payload_that_changes_afterwards_is_as_it_was() -> None:
     ],
 )
 @in_virtual_time
-async def test_publications_whose_parts_do_not_fit_are_refused_at_the_call(
+async def test_publications_with_inconsistent_parts_are_refused_at_the_call(
     parts: tuple[Any, ...], why: str
 ) -> None:
     async with brokers() as (b0,), client_of(b0, "s", publishes=True) as client:
@@ -214,7 +214,7 @@ async def test_publications_whose_parts_do_not_fit_are_refused_at_the_call(
     ],
 )
 @in_virtual_time
-async def test_a_client_that_no_broker_would_take_is_not_made(
+async def test_a_client_with_invalid_settings_is_not_created(
     changes: dict[str, Any], why: str
 ) -> None:
     values = {"address": "127.0.0.1:1", "name": "s", **changes}
@@ -225,7 +225,7 @@ async def test_a_client_that_no_broker_would_take_is_not_made(
 
 
 @in_virtual_time
-async def test_what_encodes_is_taken_and_arrives_as_it_is() -> None:
+async def test_every_encodable_attribute_arrives_unchanged() -> None:
     """Numbers and texts of an application's own types, infinity, and what has no glyph."""
     attributes = {
         "a": Three.A,

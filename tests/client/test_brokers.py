@@ -23,7 +23,7 @@ def test_a_single_broker_is_tried_again_after_pauses_that_grow() -> None:
     assert attempts(Brokers(["a"]), 3) == [("a", 0.1), ("a", 0.2), ("a", 0.4)]
 
 
-def test_who_has_to_stay_is_not_led_away() -> None:
+def test_a_pinned_client_stays_at_its_broker() -> None:
     brokers = Brokers(["a", "b"])
     assert attempts(brokers, 2, may_leave=False) == [("a", 0.1), ("a", 0.2)]
     brokers.pinned = True
@@ -38,11 +38,11 @@ def test_the_broker_it_has_is_tried_once_more_before_another() -> None:
     assert attempts(brokers, 3) == [("c", 0), ("a", 0), ("b", 0.2)]
 
 
-def test_an_address_given_twice_counts_once() -> None:
+def test_a_repeated_address_counts_once() -> None:
     assert attempts(Brokers(["a", "b", "a"]), 2) == [("b", 0), ("a", 0.1)]
 
 
-def test_who_is_refused_by_all_gives_up_and_says_what_each_said() -> None:
+def test_a_client_refused_by_all_brokers_fails_with_each_reason() -> None:
     brokers = Brokers(["a", "b"])
     assert brokers.refused("full", may_leave=True) == Attempt("b", 0)
     assert brokers.failed(may_leave=True) == Attempt("a", 0.1)
@@ -55,7 +55,7 @@ def test_a_refusal_where_it_has_to_stay_is_the_end() -> None:
     assert brokers.refused("evicted", may_leave=False) == NobodyTakesUs("evicted")
 
 
-def test_who_is_told_to_go_elsewhere_goes_to_the_best_that_it_was_given() -> None:
+def test_a_redirected_client_moves_to_the_first_configured_address() -> None:
     brokers = Brokers(["a", "b"], ["c"])
     assert attempts(brokers, 2) == [("b", 0), ("a", 0.1)], "nobody comes to c by failures alone"
     brokers.attached()
@@ -65,7 +65,7 @@ def test_who_is_told_to_go_elsewhere_goes_to_the_best_that_it_was_given() -> Non
     assert attempts(brokers, 3) == [("a", 0), ("b", 0), ("c", 0.1)]
 
 
-def test_who_went_where_it_was_told_to_is_not_led_in_circles() -> None:
+def test_a_redirected_client_ignores_an_early_redirect_back() -> None:
     brokers = Brokers(["a", "b"])
     assert brokers.redirected(["b"], 5.0)
     brokers.lost()
@@ -77,7 +77,7 @@ def test_who_went_where_it_was_told_to_is_not_led_in_circles() -> None:
     assert brokers.lost() == Attempt("a", 0.0)
 
 
-def test_who_is_on_its_way_is_not_told_to_go_elsewhere() -> None:
+def test_a_pinned_client_ignores_redirects() -> None:
     brokers = Brokers(["a", "b"], ["c"])
     brokers.pinned = True
     assert not brokers.redirected(["b", "c"], 0.0)

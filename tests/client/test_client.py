@@ -62,7 +62,7 @@ async def take(client: Client, count: int) -> list[int]:
 
 
 @in_virtual_time
-async def test_what_is_published_arrives_as_it_was_and_the_publisher_learns_it() -> None:
+async def test_publications_arrive_unchanged_and_are_acknowledged() -> None:
     async with (
         brokers(3) as (b0, _, b2),
         client_of(b0, "publisher", publishes=True) as publisher,
@@ -135,7 +135,7 @@ async def test_a_publication_is_not_done_before_the_subscriber_has_it() -> None:
 
 
 @in_virtual_time
-async def test_publications_go_on_exactly_once_through_interruptions() -> None:
+async def test_delivery_stays_exactly_once_through_interruptions() -> None:
     async with (
         brokers(2) as (b0, b1),
         client_of(b0, "publisher", publishes=True) as publisher,
@@ -189,7 +189,7 @@ async def test_a_full_window_makes_the_publisher_wait() -> None:
 
 
 @in_virtual_time
-async def test_the_older_of_two_clients_of_one_name_fails_and_says_why() -> None:
+async def test_the_older_of_two_clients_with_one_name_is_superseded() -> None:
     async with brokers() as (b0,), client_of(b0, "c") as older:
         await older.wait_attached()
         async with client_of(b0, "c") as newer:
@@ -211,7 +211,7 @@ async def test_a_client_of_another_deployment_is_refused_for_good() -> None:
 
 
 @in_virtual_time
-async def test_a_client_waits_for_its_broker_to_come_up_and_to_come_back() -> None:
+async def test_a_client_awaits_the_start_and_the_restart_of_its_broker() -> None:
     net = MemoryNet()
     broker = MemoryBroker(net, chain(1), "b0")
     sessions: list[str] = []
@@ -231,7 +231,7 @@ async def test_a_client_waits_for_its_broker_to_come_up_and_to_come_back() -> No
 
 
 @in_virtual_time
-async def test_what_leaves_with_the_client_still_gets_out() -> None:
+async def test_pending_publications_are_sent_before_the_client_closes() -> None:
     async with brokers() as (b0,):
         async with client_of(b0, "publisher", publishes=True) as publisher:
             await publisher.wait_attached()
@@ -241,7 +241,7 @@ async def test_what_leaves_with_the_client_still_gets_out() -> None:
 
 
 @in_virtual_time
-async def test_an_error_inside_comes_out_as_it_is() -> None:
+async def test_an_exception_in_the_client_block_propagates_unchanged() -> None:
     async with brokers() as (b0,):
         with pytest.raises(ZeroDivisionError):
             async with client_of(b0, "c"):
@@ -342,7 +342,7 @@ SOURCE = SourceId(0, 0, 1)
 
 
 @in_virtual_time
-async def test_what_is_handed_over_while_a_write_is_in_flight_goes_out_as_one_run() -> None:
+async def test_publications_queued_during_a_write_are_sent_as_one_run() -> None:
     async with scripted(room_bytes=2_000, publishes=True) as (client, next_session):
         broker = await next_session()
         await broker.greet()
@@ -412,7 +412,7 @@ def rows(*running: MemoryBroker) -> list[int]:
 
 
 @in_virtual_time
-async def test_a_subscription_that_is_ended_gives_nothing_more() -> None:
+async def test_an_ended_subscription_delivers_nothing() -> None:
     async with (
         brokers(2) as running,
         client_of(running[0], "publisher", publishes=True) as publisher,
@@ -437,7 +437,7 @@ async def test_a_subscription_that_is_ended_gives_nothing_more() -> None:
 
 
 @in_virtual_time
-async def test_an_end_is_asked_for_again_when_the_broker_went_away_before_it_answered() -> None:
+async def test_an_unsubscription_is_requested_again_after_a_lost_session() -> None:
     async with brokers(2) as running, client_of(running[1], "subscriber") as subscriber:
         number = await subscriber.subscribe("true")
         running[1].fault("cut", "subscriber")
@@ -508,7 +508,7 @@ async def test_a_subscriber_that_moves_gets_everything_once_and_in_order() -> No
 
 
 @in_virtual_time
-async def test_a_publisher_that_moves_goes_on_as_another_source_when_all_is_done() -> None:
+async def test_a_moving_publisher_continues_as_another_source_after_its_confirmations() -> None:
     async with (
         brokers(3) as running,
         client_of(running[0], "publisher", publishes=True) as publisher,
@@ -537,7 +537,7 @@ async def test_a_publisher_that_moves_goes_on_as_another_source_when_all_is_done
 
 
 @in_virtual_time
-async def test_a_client_whose_broker_is_gone_moves_and_hears_what_is_published_then() -> None:
+async def test_a_client_of_a_lost_broker_moves_and_receives_later_publications() -> None:
     async with (
         brokers(3) as running,
         client_of(running[0], "publisher", publishes=True) as publisher,
@@ -554,7 +554,7 @@ async def test_a_client_whose_broker_is_gone_moves_and_hears_what_is_published_t
 
 
 @in_virtual_time
-async def test_a_move_that_is_given_up_leaves_the_client_where_it_was() -> None:
+async def test_a_cancelled_move_leaves_the_client_at_its_broker() -> None:
     async with (
         brokers(3) as running,
         client_of(running[0], "publisher", publishes=True) as publisher,
@@ -570,7 +570,7 @@ async def test_a_move_that_is_given_up_leaves_the_client_where_it_was() -> None:
 
 
 @in_virtual_time
-async def test_a_move_whose_last_subscription_is_refused_says_so(
+async def test_a_move_fails_if_the_old_broker_refuses_its_mark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The one that marks the moment at the old broker; without it nobody knows what is the rest."""
@@ -598,7 +598,7 @@ async def test_a_move_whose_last_subscription_is_refused_says_so(
 
 @pytest.mark.parametrize("leave", ["unsubscribe", "detach"])
 @in_virtual_time
-async def test_who_has_left_more_unread_than_is_read_ahead_can_still_leave(
+async def test_a_client_with_a_full_inbox_can_leave(
     leave: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker's answer comes behind what nobody is going to fetch any more."""

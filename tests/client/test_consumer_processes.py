@@ -60,7 +60,7 @@ def faults(noted: Noted, kills: int) -> list[str]:
         ([(1, False), (2, False), (1, True), (2, True)], 2),
     ],
 )
-def test_what_is_against_the_promise_is_seen(noted: Noted, kills: int) -> None:
+def test_a_violation_of_the_redelivery_guarantee_is_detected(noted: Noted, kills: int) -> None:
     assert faults(noted, kills)
     assert not faults([(1, False), (1, True), (2, True), (3, False)], 1)
 
@@ -100,7 +100,7 @@ def consuming(subscribers: Subscribers, tmp_path: Path) -> Iterator[Consuming]:
 
 
 @pytest.mark.end_to_end
-def test_each_kill_of_a_consumer_has_one_come_again_at_most_and_marked(
+def test_a_kill_of_a_consumer_causes_at_most_one_marked_redelivery(
     consuming: Consuming, subscribers: Subscribers
 ) -> None:
     random = Random(14)

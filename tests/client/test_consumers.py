@@ -34,7 +34,7 @@ async def take(consumer: Consumer, count: int) -> list[tuple[int, bool]]:
 
 
 @in_virtual_time
-async def test_what_is_asked_for_next_commits_what_was_before() -> None:
+async def test_the_next_receive_commits_the_previous_delivery() -> None:
     async with serving(ConsumingBroker()) as broker:
         async with consuming(broker) as client:
             consumer = await client.consume("true")
@@ -58,7 +58,7 @@ async def die_at(broker: ConsumingBroker, last: int, consumed: SqliteConsumed | 
 
 
 @in_virtual_time
-async def test_a_process_that_dies_before_its_commit_is_given_that_one_again_marked() -> None:
+async def test_an_uncommitted_delivery_is_redelivered_with_a_mark_after_a_crash() -> None:
     async with serving(ConsumingBroker()) as broker:
         await broker.publish(5)
         with pytest.raises(Killed):
@@ -69,7 +69,7 @@ async def test_a_process_that_dies_before_its_commit_is_given_that_one_again_mar
 
 
 @in_virtual_time
-async def test_what_an_application_knows_that_it_has_consumed_is_not_given_again(
+async def test_a_delivery_that_the_application_recorded_is_not_redelivered(
     tmp_path: Path,
 ) -> None:
     database = sqlite3.connect(tmp_path / "orders.db")
@@ -110,7 +110,7 @@ async def test_a_transaction_commits_its_batch_or_gets_it_again() -> None:
 
 
 @in_virtual_time
-async def test_a_commit_whose_answer_was_lost_is_asked_for_again_and_waits_for_it() -> None:
+async def test_a_commit_with_a_lost_reply_is_repeated_and_awaited() -> None:
     async with serving(ConsumingBroker(answers=False)) as broker, consuming(broker) as client:
         consumer = await client.consume("true")
         await broker.publish(2)
@@ -125,7 +125,7 @@ async def test_a_commit_whose_answer_was_lost_is_asked_for_again_and_waits_for_i
 
 
 @in_virtual_time
-async def test_silence_is_committed_and_nobody_waits_for_it() -> None:
+async def test_silence_is_committed_without_a_wait() -> None:
     async with serving(ConsumingBroker()) as broker, consuming(broker) as client:
         consumer = await client.consume("true")
         await broker.publish(1)
@@ -138,14 +138,14 @@ async def test_silence_is_committed_and_nobody_waits_for_it() -> None:
 
 
 @in_virtual_time
-async def test_a_broker_that_keeps_no_tokens_says_so() -> None:
+async def test_consume_is_refused_by_a_broker_without_tokens() -> None:
     async with serving(ConsumingBroker(refuses="not here")) as broker, consuming(broker) as client:
         with pytest.raises(ClientError, match="refused: not here"):
             await client.consume("true")
 
 
 @in_virtual_time
-async def test_who_keeps_its_token_does_not_consume_and_who_does_not_does_not_resume() -> None:
+async def test_consume_requires_broker_tokens_and_resume_requires_own_tokens() -> None:
     async def refused(client: Client) -> None:
         with pytest.raises(ClientError, match="with BrokerTokens"):
             await client.consume("true")

@@ -69,7 +69,7 @@ def published(messages: list[Any]) -> list[int]:
     return [s for m in messages if isinstance(m, Publish) for s in m.run.sequences]
 
 
-def test_what_is_published_before_the_first_attach_goes_out_with_it() -> None:
+def test_publications_before_the_first_attach_are_sent_at_the_attach() -> None:
     core = ClientCore("c", publishes=True, incarnation=7)
     assert core.publish(b"a", b"x") == 1
     assert core.publish_many([b"a", b"b"], b"\0\1", 1, b"yz") == range(2, 4)
@@ -118,7 +118,7 @@ def test_after_an_interruption_everything_unacknowledged_is_sent_again_in_order(
 
 
 @pytest.mark.parametrize("left, done", [(0, 7), (1, 6), (4, 3)])
-def test_who_detaches_says_how_far_what_it_published_is_done(left: int, done: int) -> None:
+def test_a_detach_reports_the_last_confirmed_publication(left: int, done: int) -> None:
     """Also on a later session, where the broker may have restarted and know nothing of it."""
     core = attached()
     core.publish_many([b"a"], bytes(7), 1, b"abcdefg")
@@ -150,14 +150,14 @@ def test_an_acknowledgement_of_what_was_never_sent_is_refused(first: int, last: 
         core.on_message(PublishAcknowledged(first, last))
 
 
-def test_a_broker_that_gives_out_another_source_is_refused() -> None:
+def test_a_broker_that_assigns_another_source_is_refused() -> None:
     core = attached()
     core.on_established()
     with pytest.raises(RemoteProtocolError, match="became"):
         core.on_message(Connected(SourceId(3, 1, 1), 2))
 
 
-def test_subscriptions_are_asked_for_at_each_attach_until_they_start() -> None:
+def test_each_attach_requests_subscriptions_that_have_not_started() -> None:
     core = ClientCore("c", publishes=False)
     assert (core.subscribe(EVERYTHING), core.subscribe(EVERYTHING)) == (1, 2)
     said = attach(core)
@@ -166,7 +166,7 @@ def test_subscriptions_are_asked_for_at_each_attach_until_they_start() -> None:
     assert attach(core)[1:] == [Subscribe(1, EVERYTHING), Subscribe(2, EVERYTHING)]
 
 
-def test_a_refusal_for_the_time_being_can_be_repeated_and_a_final_one_is_told() -> None:
+def test_a_temporary_refusal_can_be_retried_and_a_final_refusal_is_reported() -> None:
     core = attached(publishes=False)
     number = core.subscribe(EVERYTHING)
     core.messages_to_send()
@@ -193,7 +193,7 @@ def test_deliveries_are_acknowledged_when_the_application_has_them() -> None:
     assert one.deliveries[0].run == run(1, 5)
 
 
-def test_what_was_delivered_before_an_interruption_is_not_acknowledged_after_it() -> None:
+def test_deliveries_of_a_lost_session_are_not_acknowledged_on_the_next_session() -> None:
     """The broker confirms what this session delivered; the last one's it delivers again."""
     core = attached(publishes=False)
     core.subscribe(EVERYTHING)
@@ -207,7 +207,7 @@ def test_what_was_delivered_before_an_interruption_is_not_acknowledged_after_it(
     assert attach(core)[0].resume == ((1, ((THEIRS, 5),)),)
 
 
-def test_a_repetition_is_acknowledged_only_after_what_came_before_it() -> None:
+def test_a_duplicate_is_acknowledged_only_after_earlier_deliveries() -> None:
     core = attached(publishes=False)
     core.subscribe(EVERYTHING)
     core.messages_to_send()
@@ -242,7 +242,7 @@ def test_subscriptions_at_different_positions_each_get_what_they_miss() -> None:
         Connect(False, 1, 1, 0, ()),
     ],
 )
-def test_what_no_broker_may_say_is_refused(message: Any) -> None:
+def test_an_invalid_message_of_a_broker_is_refused(message: Any) -> None:
     core = attached(publishes=False)
     core.subscribe(EVERYTHING)
     with pytest.raises(RemoteProtocolError):
@@ -371,7 +371,7 @@ def test_the_duplicate_check_does_what_one_publication_at_a_time_would_do(
 PARTITION = PartitionId(0, 1, 2, (1,))
 
 
-def test_a_notice_is_told_once_and_acknowledged_in_its_turn() -> None:
+def test_a_notice_is_announced_once_and_acknowledged_in_order() -> None:
     core = attached(publishes=False)
     core.subscribe(EVERYTHING)
     core.messages_to_send()
@@ -387,7 +387,7 @@ def test_a_notice_is_told_once_and_acknowledged_in_its_turn() -> None:
     assert announced.notice.ranges == ((7, 8),)
 
 
-def test_a_notice_that_comes_again_is_only_acknowledged() -> None:
+def test_a_repeated_notice_is_only_acknowledged() -> None:
     core = attached(publishes=False)
     core.subscribe(EVERYTHING)
     notice = Notice(1, THEIRS, ((1, 3),), PARTITION)
@@ -398,7 +398,7 @@ def test_a_notice_that_comes_again_is_only_acknowledged() -> None:
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 3)]
 
 
-def test_what_a_partition_keeps_from_a_mark_is_acknowledged_and_not_told() -> None:
+def test_a_notice_for_a_mark_is_acknowledged_and_not_announced() -> None:
     core = attached()
     mark = core.mark()
     core.messages_to_send()
@@ -455,7 +455,7 @@ def restarted(core: ClientCore) -> ClientCore:
     return again
 
 
-def test_what_goes_out_waits_until_what_it_rests_on_is_saved() -> None:
+def test_a_message_waits_until_its_state_is_saved() -> None:
     core = ClientCore("c", publishes=True, keeps_state=True)
     core.publish(b"a", b"x")
     core.on_established()
@@ -472,7 +472,7 @@ def test_what_goes_out_waits_until_what_it_rests_on_is_saved() -> None:
     assert published(core.messages_to_send()) == [2]
 
 
-def test_what_was_to_go_out_on_a_session_that_is_over_does_not() -> None:
+def test_a_message_of_a_lost_session_is_not_sent() -> None:
     core = ClientCore("c", publishes=True, keeps_state=True)
     core.publish(b"a", b"x")
     core.on_established()
@@ -482,7 +482,7 @@ def test_what_was_to_go_out_on_a_session_that_is_over_does_not() -> None:
     assert core.messages_to_send() == []
 
 
-def test_what_was_given_and_not_committed_comes_again_marked_where_that_is_promised() -> None:
+def test_uncommitted_deliveries_are_redelivered_with_a_mark_if_guaranteed() -> None:
     core = keeping(REDELIVERS, commits_by_itself=False)
     given(core, run(1, 5))
     assert core.commit(1, THEIRS, 3)
@@ -490,7 +490,7 @@ def test_what_was_given_and_not_committed_comes_again_marked_where_that_is_promi
     assert marked(again, Deliveries(run(1, 7), (1,))) == [([4, 5], True), ([6, 7], False)]
 
 
-def test_what_comes_again_is_marked_after_each_restart() -> None:
+def test_redeliveries_are_marked_after_each_restart() -> None:
     core = keeping(REDELIVERS, commits_by_itself=False)
     given(core, run(1, 5))
     again = restarted(core)
@@ -499,7 +499,7 @@ def test_what_comes_again_is_marked_after_each_restart() -> None:
     assert marked(again, Deliveries(run(1, 6), (1,))) == [([1, 2, 3, 4, 5], True), ([6], False)]
 
 
-def test_what_was_given_does_not_come_again_where_nobody_promises_it() -> None:
+def test_uncommitted_deliveries_are_not_redelivered_without_the_guarantee() -> None:
     core = keeping(replace(REDELIVERS, redelivers=False), commits_by_itself=False)
     given(core, run(1, 5))
     assert core.commit(1, THEIRS, 3)
@@ -507,7 +507,7 @@ def test_what_was_given_does_not_come_again_where_nobody_promises_it() -> None:
     assert marked(again, Deliveries(run(1, 7), (1,))) == [([6, 7], False)]
 
 
-def test_what_was_not_given_comes_as_new_after_a_restart() -> None:
+def test_unprocessed_deliveries_are_new_after_a_restart() -> None:
     core = keeping(REDELIVERS, commits_by_itself=False)
     given(core, run(1, 2))
     core.on_message(Deliveries(run(3, 4), (1,)))
@@ -523,7 +523,7 @@ def committing() -> ClientCore:
     return core
 
 
-def test_what_two_subscriptions_were_given_is_acknowledged_when_both_have_committed() -> None:
+def test_a_shared_delivery_is_acknowledged_after_both_subscriptions_committed() -> None:
     core = committing()
     for message in (Deliveries(run(1, 2), (1, 2)), Deliveries(run(3, 4), (1,))):
         (received,) = core.on_message(message)
@@ -534,7 +534,7 @@ def test_what_two_subscriptions_were_given_is_acknowledged_when_both_have_commit
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 4)]
 
 
-def test_a_commit_covers_all_that_was_given_before_whatever_its_source() -> None:
+def test_a_commit_covers_earlier_deliveries_of_every_source() -> None:
     core = committing()
     given(core, run(1, 2), run(1, 3, OTHERS), run(3, 6))
     assert core.commit(1, THEIRS, 4)
@@ -544,7 +544,7 @@ def test_a_commit_covers_all_that_was_given_before_whatever_its_source() -> None
     assert core.messages_to_send() == [Acknowledge(THEIRS, 3, 6)]
 
 
-def test_what_has_not_been_given_cannot_be_committed() -> None:
+def test_an_unreceived_delivery_cannot_be_committed() -> None:
     core = committing()
     given(core, run(1, 2))
     core.on_message(Deliveries(run(3, 4), (1,)))
@@ -566,7 +566,7 @@ def test_a_notice_behind_all_that_is_committed_needs_no_commit_of_its_own() -> N
     assert core.messages_to_send() == [Acknowledge(OTHERS, 4, 5)]
 
 
-def test_what_an_interruption_brings_again_is_acknowledged_with_the_commit() -> None:
+def test_a_repeated_delivery_is_acknowledged_at_its_commit() -> None:
     core = committing()
     given(core, run(1, 4))
     attach(core)

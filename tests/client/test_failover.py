@@ -111,7 +111,7 @@ async def test_the_first_broker_of_a_list_that_answers_is_taken() -> None:
 
 
 @in_virtual_time
-async def test_a_publisher_whose_publications_are_done_goes_on_at_the_next_broker() -> None:
+async def test_a_publisher_without_pending_publications_fails_over_to_the_next_broker() -> None:
     told = Told()
     async with (
         cluster() as running,
@@ -178,7 +178,7 @@ async def test_a_subscriber_waits_for_its_broker_where_nothing_may_be_lost() -> 
 
 
 @in_virtual_time
-async def test_a_subscriber_goes_on_elsewhere_where_something_may_be_lost() -> None:
+async def test_a_subscriber_fails_over_if_the_protocol_may_lose_publications() -> None:
     told = Told()
     async with (
         cluster("best_effort") as running,
@@ -195,7 +195,7 @@ async def test_a_subscriber_goes_on_elsewhere_where_something_may_be_lost() -> N
 
 
 @in_virtual_time
-async def test_a_client_that_has_moved_by_itself_goes_on_along_its_list() -> None:
+async def test_a_moved_client_fails_over_along_its_broker_list() -> None:
     told = Told()
     async with (
         cluster() as running,
@@ -227,7 +227,7 @@ async def test_a_client_of_one_broker_that_has_moved_does_not_go_back() -> None:
 
 
 @in_virtual_time
-async def test_a_list_of_brokers_that_all_refuse_is_given_up_with_what_each_said() -> None:
+async def test_a_client_refused_by_all_brokers_reports_each_reason() -> None:
     async with (
         cluster() as running,
         connect(["b1", "b0"], "c", deployment_id="other", dial=running.net.dial) as client,
@@ -237,7 +237,7 @@ async def test_a_list_of_brokers_that_all_refuse_is_given_up_with_what_each_said
 
 
 @in_virtual_time
-async def test_a_broker_that_greets_and_does_not_let_in_is_passed_over() -> None:
+async def test_a_client_skips_a_broker_that_greets_without_an_attach() -> None:
     net = MemoryNet()
     deaf, kind = net.listen("deaf"), net.listen("kind")
     async with connect(
@@ -281,7 +281,7 @@ async def attach(client: Client, broker: ScriptedBroker) -> int:
 
 
 @in_virtual_time
-async def test_where_brokers_keep_nothing_who_moves_leaves_first_and_is_who_it_was() -> None:
+async def test_a_client_of_stateless_brokers_detaches_first_and_keeps_its_source() -> None:
     """No second session of it asks the old one's broker for anything more."""
     net, told = MemoryNet(), Told()
     x, y = net.listen("x"), net.listen("y")
@@ -304,7 +304,7 @@ async def test_where_brokers_keep_nothing_who_moves_leaves_first_and_is_who_it_w
 
 
 @in_virtual_time
-async def test_who_gives_up_a_move_to_where_nobody_is_comes_back() -> None:
+async def test_a_client_returns_after_a_cancelled_move_to_an_absent_broker() -> None:
     net = MemoryNet()
     x = net.listen("x")
     async with connect("x", "c", publishes=True, dial=net.dial) as client:
@@ -319,7 +319,7 @@ async def test_who_gives_up_a_move_to_where_nobody_is_comes_back() -> None:
 
 
 @in_virtual_time
-async def test_who_is_told_to_go_elsewhere_goes_as_who_it_was_and_stays_there() -> None:
+async def test_a_redirected_client_keeps_its_source_and_ignores_a_redirect_back() -> None:
     net, told = MemoryNet(), Told()
     x, y = net.listen("x"), net.listen("y")
     async with connect(
@@ -340,7 +340,7 @@ async def test_who_is_told_to_go_elsewhere_goes_as_who_it_was_and_stays_there() 
 
 
 @in_virtual_time
-async def test_nobody_goes_where_it_was_not_told_of_by_its_application() -> None:
+async def test_a_client_ignores_a_redirect_to_an_unlisted_broker() -> None:
     net = MemoryNet()
     x, y = net.listen("x"), net.listen("y")
     del y
@@ -380,14 +380,14 @@ def at_home(home: Home, publishes: bool = True) -> ClientCore:
     return core
 
 
-def test_who_is_attached_does_not_leave() -> None:
+def test_a_client_may_leave_its_broker_only_after_a_lost_session() -> None:
     core = at_home(HOME)
     assert not core.may_leave
     core.on_lost()
     assert core.may_leave
 
 
-def test_what_was_published_here_is_done_before_its_publisher_leaves() -> None:
+def test_a_publisher_leaves_its_broker_only_after_its_confirmations() -> None:
     core = at_home(LOSSY)
     core.publish(b"a", b"x")
     core.messages_to_send()
@@ -401,7 +401,7 @@ def test_what_was_published_here_is_done_before_its_publisher_leaves() -> None:
     assert (core.source, core.incarnation, core.publish(b"a", b"y")) == (None, 2, 1)
 
 
-def test_where_brokers_keep_nothing_a_publisher_goes_and_stays_who_it_is() -> None:
+def test_a_publisher_of_stateless_brokers_moves_with_its_source() -> None:
     """What was not done here is sent again there, under the same numbers."""
     core = at_home(FREE)
     core.publish(b"a", b"x")
@@ -421,7 +421,7 @@ def test_where_brokers_keep_nothing_a_publisher_goes_and_stays_who_it_is() -> No
     ]
 
 
-def test_where_brokers_keep_nothing_an_end_that_is_not_answered_is_asked_for_elsewhere() -> None:
+def test_an_unanswered_unsubscription_is_repeated_at_the_next_stateless_broker() -> None:
     core = at_home(FREE, publishes=False)
     number = core.subscribe(EVERYTHING)
     core.on_message(Subscribed(number, "started"))
@@ -435,7 +435,7 @@ def test_where_brokers_keep_nothing_an_end_that_is_not_answered_is_asked_for_els
 
 
 @pytest.mark.parametrize("home, may_leave", [(HOME, False), (LOSSY, True), (ANYWHERE, True)])
-def test_a_started_subscription_is_left_where_something_may_be_lost_or_it_goes_on_elsewhere(
+def test_a_started_subscription_moves_only_if_the_protocol_permits(
     home: Home, may_leave: bool
 ) -> None:
     core = at_home(home, publishes=False)
@@ -449,7 +449,7 @@ def test_a_started_subscription_is_left_where_something_may_be_lost_or_it_goes_o
     assert core.may_leave is may_leave
 
 
-def test_a_subscription_that_goes_on_elsewhere_says_there_how_far_it_has_come() -> None:
+def test_a_moved_subscription_reports_its_position_to_the_new_broker() -> None:
     core = at_home(ANYWHERE, publishes=False)
     number = core.subscribe(EVERYTHING)
     core.on_message(Subscribed(number, "started", ((SourceId(0, 0, 0), 7),)))
@@ -461,7 +461,7 @@ def test_a_subscription_that_goes_on_elsewhere_says_there_how_far_it_has_come() 
     assert connect.incarnation == 2, "a later stay"
 
 
-def test_the_end_of_a_subscription_is_heard_by_the_broker_that_has_it() -> None:
+def test_an_unsubscription_binds_the_client_to_the_broker_of_the_subscription() -> None:
     core = at_home(ANYWHERE, publishes=False)
     number = core.subscribe(EVERYTHING)
     core.on_message(Subscribed(number, "started"))
@@ -477,7 +477,7 @@ def test_the_end_of_a_subscription_is_heard_by_the_broker_that_has_it() -> None:
         (HOME, True, False), (LOSSY, True, False), (ANYWHERE, True, False), (FREE, True, True),
     ],
 )  # fmt: skip
-def test_who_is_told_to_go_goes_where_it_stays_who_it_is(
+def test_a_client_accepts_a_redirect_only_if_the_protocol_permits(
     home: Home, publishes: bool, goes: bool
 ) -> None:
     core = at_home(home, publishes)
@@ -487,7 +487,7 @@ def test_who_is_told_to_go_goes_where_it_stays_who_it_is(
     assert not core.may_go
 
 
-def test_who_is_leaving_for_good_waits_for_its_broker() -> None:
+def test_a_detaching_client_waits_for_its_broker() -> None:
     core = at_home(HOME)
     core.detach(drain=False)
     core.on_lost()

@@ -35,7 +35,7 @@ class World:
         self.seen += [item.run.first for item in self.inbox.take(limit)]
 
 
-def test_a_gap_is_told_between_what_came_before_it_and_after() -> None:
+def test_a_gap_is_announced_between_earlier_and_later_deliveries() -> None:
     world = World()
     world.receives(1, 1)
     gap = world.misses(2, 1, 3)
@@ -51,7 +51,7 @@ def test_a_gap_is_told_between_what_came_before_it_and_after() -> None:
     assert world.seen == [1, gap, 5]
 
 
-def test_nobody_is_told_of_a_gap_in_a_subscription_that_it_has_ended() -> None:
+def test_a_gap_of_an_ended_subscription_is_not_announced() -> None:
     world = World()
     world.misses(1, 1, 3)
     gap = world.misses(2, 2, 3)

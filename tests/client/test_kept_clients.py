@@ -54,7 +54,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_virtual_time
-async def test_a_subscriber_that_starts_again_goes_on_where_it_was() -> None:
+async def test_a_restarted_subscriber_resumes_at_its_position() -> None:
     async with (
         brokers(2) as (b0, b1),
         client_of(b0, "p", publishes=True) as publisher,
@@ -74,7 +74,7 @@ async def test_a_subscriber_that_starts_again_goes_on_where_it_was() -> None:
 
 
 @in_virtual_time
-async def test_a_subscriber_that_was_killed_is_given_nothing_twice_by_delta_tree() -> None:
+async def test_delta_tree_delivers_nothing_twice_to_a_killed_subscriber() -> None:
     """It had not committed 2 and 3: there they count as committed, for nothing comes again."""
     async with (
         brokers(2) as (b0, b1),
@@ -125,7 +125,7 @@ async def test_a_publisher_that_was_killed_sends_again_what_is_not_done() -> Non
 
 
 @in_virtual_time
-async def test_what_was_published_before_there_was_a_broker_outlives_a_restart() -> None:
+async def test_publications_without_a_broker_survive_a_restart_of_the_client() -> None:
     async with brokers(1) as (b0,), client_of(b0, "s") as subscriber:
         await subscriber.subscribe("topic = 'oil'")
         store = MemoryStore()
@@ -136,7 +136,7 @@ async def test_what_was_published_before_there_was_a_broker_outlives_a_restart()
 
 
 @in_virtual_time
-async def test_nothing_is_said_before_it_is_saved() -> None:
+async def test_a_publication_is_not_sent_before_its_save() -> None:
     async with brokers(1) as (b0,), client_of(b0, "s") as subscriber:
         await subscriber.subscribe("topic = 'oil'")
         store = MemoryStore()
@@ -157,7 +157,7 @@ async def test_nothing_is_said_before_it_is_saved() -> None:
 
 
 @in_virtual_time
-async def test_who_is_cancelled_still_saves_what_was_done_last() -> None:
+async def test_a_cancelled_client_saves_its_last_change() -> None:
     async with brokers(1) as (b0,):
         store = MemoryStore()
         with trio.move_on_after(1) as scope:
@@ -271,7 +271,7 @@ async def test_a_client_with_a_store_does_not_move() -> None:
 
 
 @in_virtual_time
-async def test_what_is_taken_and_not_committed_is_not_done() -> None:
+async def test_an_uncommitted_delivery_is_not_acknowledged() -> None:
     async with (
         brokers(2) as (b0, b1),
         client_of(b0, "p", publishes=True) as publisher,
@@ -297,7 +297,7 @@ async def test_what_is_taken_and_not_committed_is_not_done() -> None:
 
 
 @in_virtual_time
-async def test_what_was_not_given_cannot_be_committed() -> None:
+async def test_an_undelivered_publication_cannot_be_committed() -> None:
     async with (
         brokers(1) as (b0,),
         client_of(b0, "p", publishes=True) as publisher,

@@ -77,7 +77,7 @@ def said(events: list[Any]) -> list[tuple[SourceId, list[int]]]:
     ]
 
 
-def test_the_application_gets_origins_and_the_broker_is_told_places():
+def test_the_application_receives_origins_and_the_broker_receives_positions():
     core = client()
     events = core.on_message(Deliveries(ticks(0, 1, 2, 3), (1,)))
     assert said(events) == [(ANN, [1, 2]), (BOB, [1]), (ANN, [3])]
@@ -92,7 +92,7 @@ def test_the_application_gets_origins_and_the_broker_is_told_places():
     assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 21)]
 
 
-def test_after_a_break_it_goes_on_from_its_place_and_what_it_had_is_kept_from_the_application():
+def test_a_reconnected_client_resumes_at_its_position_and_withholds_duplicates():
     core = client()
     (received,) = core.on_message(Deliveries(ticks(0, 1, 2), (1,)))
     core.take(received.serial)
@@ -112,7 +112,7 @@ def test_a_number_that_goes_back_within_one_publisher_is_no_duplicate_where_its_
     assert said(core.on_message(Deliveries(again, (1,)))) == [(BOB, [2])]
 
 
-def test_silence_moves_the_place_and_the_application_does_not_hear_of_it():
+def test_silence_advances_the_position_without_an_event():
     core = client()
     assert core.on_message(Silence((1,), PUBEND, 1, 9)) == []
     assert core.messages_to_send() == [Acknowledge(PUBEND, 1, 9)]
@@ -124,7 +124,7 @@ def test_silence_moves_the_place_and_the_application_does_not_hear_of_it():
     assert connect(core).resume == ((1, ((PUBEND, 30),)),)
 
 
-def test_a_gap_is_told_by_origins_in_its_place_among_the_deliveries_and_once():
+def test_a_gap_is_announced_once_by_origin_and_in_order():
     core = client()
     (before,) = core.on_message(Deliveries(ticks(0), (1,)))
     lost = Gap((1,), PUBEND, 11, 34, "released", ((ANN, 2, 3), (BOB, 1, 5)))
@@ -142,7 +142,7 @@ def test_a_gap_is_told_by_origins_in_its_place_among_the_deliveries_and_once():
     assert core.on_message(lost) == []
 
 
-def test_a_gap_is_told_by_origins_from_what_had_not_come_before_it():
+def test_a_gap_by_origin_omits_delivered_publications():
     core = client()
     (before,) = core.on_message(Deliveries(ticks(0), (1,)))
     had = before.deliveries[0].run
@@ -156,7 +156,7 @@ def test_a_gap_is_told_by_origins_from_what_had_not_come_before_it():
     assert [(gap.first, gap.last) for gap in more.gaps] == [(6, 7)]
 
 
-def test_a_gap_in_a_source_is_told_from_what_was_not_had():
+def test_a_gap_in_a_source_omits_delivered_publications():
     core = client()
     run = PublicationRun(ANN, range(1, 4), (b"a",), bytes(3), 0, ())
     core.on_message(Deliveries(run, (1,)))
@@ -194,7 +194,7 @@ def test_a_publication_is_committed_where_it_stands_and_not_in_another_stream():
     assert core.committed(1) == ((PUBEND, 10), (other, 7))
 
 
-def test_what_is_committed_by_origin_is_acknowledged_by_place_with_all_before_it():
+def test_a_commit_by_origin_acknowledges_all_earlier_positions():
     core = client(commits_by_itself=False)
     (one,) = core.on_message(Deliveries(ticks(0, 1, 2), (1,)))
     core.on_message(Silence((1,), PUBEND, 21, 21))
@@ -212,7 +212,7 @@ def test_what_is_committed_by_origin_is_acknowledged_by_place_with_all_before_it
     assert not core.commit(1, ANN, 10)
 
 
-def test_a_restarted_client_resumes_by_place_and_knows_what_it_was_given_before():
+def test_a_restarted_client_resumes_at_its_position_and_marks_redeliveries():
     core = client(keeps_state=True, commits_by_itself=False)
     core.go_to(Home("b", "d1", "p", may_lose=False, redelivers=True))
     (one,) = core.on_message(Deliveries(ticks(0, 1, 2, 3), (1,)))
@@ -227,7 +227,7 @@ def test_a_restarted_client_resumes_by_place_and_knows_what_it_was_given_before(
     ]  # fmt: skip
 
 
-def test_a_new_subscription_begins_behind_the_positions_that_it_is_told():
+def test_a_new_subscription_starts_behind_the_reported_positions():
     core = client()
     core.on_message(Subscribed(1, "started", ((PUBEND, 12),)))
     assert connect(core).resume == ((1, ((PUBEND, 12),)),)
@@ -243,7 +243,7 @@ def successor(core: ClientCore, begins_after: int) -> ClientCore:
 
 
 @pytest.mark.parametrize("begins_after, goes_on_behind", [(12, 20), (34, 34)])
-def test_who_has_moved_goes_on_behind_what_it_had_and_what_its_broker_does_not_give(
+def test_a_moved_client_resumes_behind_its_progress_and_its_new_start(
     begins_after: int, goes_on_behind: int
 ) -> None:
     core = client()
@@ -254,7 +254,7 @@ def test_who_has_moved_goes_on_behind_what_it_had_and_what_its_broker_does_not_g
     assert connect(other).resume == ((1, ((PUBEND, goes_on_behind),)),)
 
 
-def test_who_has_moved_begins_its_next_subscription_without_the_places_of_its_mark() -> None:
+def test_a_new_subscription_after_a_move_ignores_the_positions_of_the_mark() -> None:
     core = client()
     other = successor(core, 12)
     mark = core.mark()
@@ -267,7 +267,7 @@ def test_who_has_moved_begins_its_next_subscription_without_the_places_of_its_ma
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_breaks_each_event_is_given_once_and_in_the_order_of_the_stream(seed):
+def test_each_event_is_delivered_once_and_in_stream_order_through_random_breaks(seed):
     """A broker that keeps the whole stream, and sends from where the client says it is."""
     random = Random(seed)
     core, given = client(), []

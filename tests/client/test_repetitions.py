@@ -33,7 +33,7 @@ def given(
     ]
 
 
-def test_where_one_subscription_is_further_than_another_each_gets_what_it_lacks() -> None:
+def test_a_delivered_run_is_split_by_the_progress_of_each_subscription() -> None:
     core = subscriber(2)
     assert given(core, 1, 4, 1) == [([1, 2, 3, 4], (1,))]
     assert given(core, 1, 2, 2) == [([1, 2], (2,))]
@@ -47,7 +47,7 @@ def test_a_repetition_of_the_beginning_brings_nothing_again_that_follows_it() ->
     assert given(core, 3, 5, 1) == [([5], (1,))]
 
 
-def test_an_ended_subscription_is_given_nothing_that_still_comes() -> None:
+def test_an_ended_subscription_receives_no_late_deliveries() -> None:
     core = subscriber(2)
     core.unsubscribe(1)
     assert given(core, 1, 2, 1, 2) == [([1, 2], (2,))]

@@ -64,7 +64,7 @@ def test_a_resume_token_is_read_where_it_is_of_use() -> None:
         ("delta_tree", "d2", "deployment 'd1', not 'd2'"),
     ],
 )
-def test_a_resume_token_of_somebody_else_is_refused(
+def test_a_resume_token_with_another_owner_is_refused(
     protocol: str, deployment: str, said: str
 ) -> None:
     data = ResumeToken("delta_tree", "d1", b"content").to_bytes()
@@ -83,7 +83,7 @@ def test_a_damaged_resume_token_is_refused_wherever_it_is_damaged() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_positions_come_back_in_order_whatever_order_they_had(seed: int) -> None:
+def test_positions_are_unpacked_in_order(seed: int) -> None:
     random = Random(seed)
     sources = [SourceId(random.randrange(3), n, random.randrange(3)) for n in range(seed)]
     positions = [(source, random.randrange(1 << 40)) for source in sources]
@@ -99,7 +99,7 @@ def test_positions_come_back_in_order_whatever_order_they_had(seed: int) -> None
         pack_positions([(THEIRS, 1)]) + pack_positions([(OURS, 1)]),
     ],
 )
-def test_what_cannot_be_positions_is_refused(content: bytes) -> None:
+def test_invalid_positions_are_refused(content: bytes) -> None:
     with pytest.raises(ResumeTokenRefused):
         unpack_positions(content)
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_positions_is_refused(content: bytes) -> None:
 # ---------------------------------------------------------------- what is kept
 
 
-def test_what_a_client_keeps_is_read_as_it_was() -> None:
+def test_saved_client_state_reads_back_unchanged() -> None:
     kept = read(KEPT, deployment="d1")
     assert replace(kept, runs=()) == replace(STATE, runs=())
     told = [(run.source, list(run.publications())) for run in kept.runs]
@@ -124,7 +124,7 @@ def test_a_client_that_has_been_nowhere_keeps_its_publications_and_subscriptions
     assert (again.outstanding, again.subscriptions, again.may_leave) == (1, (1,), True)
 
 
-def test_what_is_kept_and_damaged_or_cut_off_is_refused_wherever_that_is() -> None:
+def test_damaged_or_truncated_client_state_is_refused_at_every_byte() -> None:
     for place in range(len(KEPT)):
         damaged = bytearray(KEPT)
         damaged[place] ^= 1
@@ -141,7 +141,7 @@ def test_what_is_kept_and_damaged_or_cut_off_is_refused_wherever_that_is() -> No
         ({"publishes": False}, "publishes = False, and was True"),
     ],
 )
-def test_what_somebody_else_keeps_is_refused(options: Any, said: str) -> None:
+def test_client_state_of_another_owner_is_refused(options: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=f"kept: {said}"):
         read(KEPT, **options)
 

@@ -93,7 +93,7 @@ async def test_each_event_is_in_the_database_once_across_restarts(tmp_path: Path
 
 
 @in_virtual_time
-async def test_what_a_block_took_that_failed_is_taken_again_and_was_not_acknowledged(
+async def test_deliveries_of_a_failed_transaction_are_repeated_and_not_acknowledged(
     tmp_path: Path,
 ) -> None:
     path, database = application(tmp_path)
@@ -186,7 +186,7 @@ async def test_a_session_that_breaks_inside_a_block_costs_nothing_and_brings_not
 
 
 @in_virtual_time
-async def test_of_two_processes_the_one_that_took_over_last_commits(tmp_path: Path) -> None:
+async def test_a_process_that_lost_the_token_cannot_commit(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (
         serving(KeepingBroker()) as broker,
@@ -213,7 +213,7 @@ async def test_of_two_processes_the_one_that_took_over_last_commits(tmp_path: Pa
 
 
 @in_virtual_time
-async def test_an_application_that_commits_inside_is_told_that_this_cannot_be_undone(
+async def test_an_early_commit_by_the_application_is_reported(
     tmp_path: Path,
 ) -> None:
     path, database = application(tmp_path)
@@ -271,7 +271,7 @@ async def test_silence_ends_a_wait_so_that_the_token_moves_on(tmp_path: Path) ->
 
 
 @in_virtual_time
-async def test_a_gap_is_a_part_of_the_transaction_that_it_came_in(tmp_path: Path) -> None:
+async def test_a_gap_belongs_to_the_transaction_of_its_receipt(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (
         serving(KeepingBroker()) as broker,
@@ -356,7 +356,7 @@ async def test_an_older_token_than_the_last_is_allowed() -> None:
 
 
 @in_virtual_time
-async def test_who_detaches_has_no_token_any_more(tmp_path: Path) -> None:
+async def test_a_detached_client_has_no_token(tmp_path: Path) -> None:
     _, database = application(tmp_path)
     async with serving(KeepingBroker()) as broker:
         async with client_of(broker, tokens=SqliteTokens(database)) as client:
@@ -367,7 +367,7 @@ async def test_who_detaches_has_no_token_any_more(tmp_path: Path) -> None:
 
 
 @in_virtual_time
-async def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+async def test_conflicting_token_uses_are_refused(tmp_path: Path) -> None:
     _, database = application(tmp_path)
     async with serving(KeepingBroker()) as broker:
         async with client_of(broker, tokens=SqliteTokens(database)) as client:
@@ -469,7 +469,7 @@ async def draw(subscription: DurableSubscription, database: sqlite3.Connection) 
 
 
 @in_virtual_time
-async def test_a_block_that_takes_a_part_commits_that_part(tmp_path: Path) -> None:
+async def test_a_transaction_commits_only_its_own_deliveries(tmp_path: Path) -> None:
     path, database = application(tmp_path)
     async with (
         serving(KeepingBroker()) as broker,

@@ -25,7 +25,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 @in_virtual_time
-async def test_a_call_that_needs_a_broker_says_which_one_cannot_be_reached(call: str) -> None:
+async def test_a_call_fails_with_the_name_of_the_unreachable_broker(call: str) -> None:
     net = MemoryNet()
     async with connect("nowhere", "c", publishes=True, dial=net.dial, window=1) as client:
         await client.publish(OIL, b"1")
@@ -80,7 +80,7 @@ async def test_a_client_that_is_to_wait_for_ever_does() -> None:
 
 
 @in_virtual_time
-async def test_a_move_to_a_broker_that_is_gone_fails_and_the_client_stays() -> None:
+async def test_a_failed_move_to_an_absent_broker_leaves_the_client_attached() -> None:
     async with brokers() as (b0,), client_of(b0, "c") as client:
         number = await client.subscribe("true")
         with pytest.raises(BrokerUnreachable, match="nowhere"):
@@ -102,7 +102,7 @@ async def test_a_client_that_only_receives_writes_one_line_per_outage(
 
 
 @in_virtual_time
-async def test_a_client_that_was_not_opened_to_publish_says_how_to_open_one() -> None:
+async def test_a_publish_on_a_subscriber_names_the_missing_option() -> None:
     async with brokers() as (b0,), client_of(b0, "c") as client:
 
         async def publish_many(client: Client) -> None:
@@ -145,7 +145,7 @@ async def test_a_subscription_that_stays_pending_is_reported_once(
 
 
 @in_virtual_time
-async def test_a_broker_that_lets_nobody_in_for_now_is_named_with_its_reason() -> None:
+async def test_a_broker_that_refuses_all_clients_is_reported_with_its_reason() -> None:
     async with scripted() as (client, next_session), trio.open_nursery() as nursery:
 
         async def refuse() -> None:

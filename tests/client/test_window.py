@@ -29,7 +29,7 @@ def run(first: int, count: int = 1, size: int = 3) -> PublicationRun:
     counts=st.lists(st.integers(1, 9), min_size=4, max_size=40),
     done=st.lists(st.tuples(st.integers(1, 90), st.integers(0, 30)), max_size=8),
 )
-def test_what_is_kept_is_what_was_added_and_is_not_done(
+def test_the_window_retains_exactly_the_unconfirmed_publications(
     counts: list[int], done: list[tuple[int, int]]
 ) -> None:
     twin: dict[int, tuple[int, bytes, bytes]] = {}
@@ -55,7 +55,7 @@ def test_what_is_kept_is_what_was_added_and_is_not_done(
         window_module.JOINED_RUNS = with_small
 
 
-def test_what_is_published_one_by_one_and_not_done_is_kept_in_half_as_much_again() -> None:
+def test_the_window_uses_at_most_half_again_the_size_of_its_payloads() -> None:
     window = Window()
     tracemalloc.start()
     try:

@@ -100,7 +100,7 @@ def test_the_run_folder_is_the_last_line(lab: Lab) -> None:
     assert lab.left_behind() == []
 
 
-def test_a_deployment_that_runs_is_used_and_goes_on_running(lab: Lab) -> None:
+def test_bench_uses_a_running_deployment_and_leaves_the_brokers_running(lab: Lab) -> None:
     assert lab.call("deploy", "chain3").status == 0
     before = {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
     other = lab.call("bench", "smoke", "--no-check", "--protocol", "best_effort")
@@ -116,7 +116,7 @@ def test_a_deployment_that_runs_is_used_and_goes_on_running(lab: Lab) -> None:
     assert lab.left_behind() == []
 
 
-def test_ctrl_c_heals_collects_and_takes_down(broken: Lab) -> None:
+def test_ctrl_c_heals_faults_collects_records_and_stops_the_deployment(broken: Lab) -> None:
     process = broken.start(
         "bench", "broken.toml", "--faults", "crash.toml", "--no-check", "-d", "60s"
     )
@@ -133,7 +133,7 @@ def test_ctrl_c_heals_collects_and_takes_down(broken: Lab) -> None:
     assert out == ""
 
 
-def test_what_a_killed_bench_deployed_ends_by_its_lease(broken: Lab) -> None:
+def test_the_deployment_of_a_killed_bench_ends_with_its_lease(broken: Lab) -> None:
     process = broken.start("bench", "broken.toml", "--no-check", "-d", "60s")
     wait_until("brokers and load generators run", lambda: len(broken.processes()) >= 9)
     os.kill(process.pid, signal.SIGKILL)
@@ -145,7 +145,7 @@ def test_what_a_killed_bench_deployed_ends_by_its_lease(broken: Lab) -> None:
     assert not psutil.pid_exists(process.pid)
 
 
-def test_a_series_goes_on_where_it_was_killed_without_a_hand_in_between(lab: Lab) -> None:
+def test_a_killed_series_resumes_without_manual_steps(lab: Lab) -> None:
     again = ("bench", lab.workload("smoke"), "--instances", "1", "-d", "1s", "--no-check")
     process = lab.start(*again)
     ledger = "smoke/2*/instances.jsonl"

@@ -145,7 +145,7 @@ def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> No
     assert lab.left_behind() == []
 
 
-def test_one_address_is_not_given_to_two_newcomers_by_two_files(lab: Lab) -> None:
+def test_one_address_is_not_assigned_to_two_brokers_by_two_topology_files(lab: Lab) -> None:
     """The second file knows nothing of the first newcomer; nobody is told of the second one."""
     ring, copy = (lab.folder / "project" / name for name in ("ring.toml", "copy.toml"))
     ring.write_text(RING)
@@ -165,7 +165,7 @@ def test_one_address_is_not_given_to_two_newcomers_by_two_files(lab: Lab) -> Non
     assert (third.status, third.err) == (2, "error: ring.toml: n3 = '1.2': n1 has it\n")
 
 
-def test_a_protocol_without_joining_and_leaving_says_so_before_anything_is_changed(
+def test_an_unsupported_topology_change_is_refused_before_any_effect(
     lab: Lab,
 ) -> None:
     tree = lab.folder / "project" / "tree.toml"

@@ -48,7 +48,7 @@ async def publish(publisher: Client, first: int, last: int) -> None:
     await publisher.flush()
 
 
-def test_nothing_is_lost_on_the_way_to_another_broker_alive_dead_or_given_up(lab: Lab) -> None:
+def test_a_subscriber_loses_nothing_in_moves_from_live_dead_and_cancelled_brokers(lab: Lab) -> None:
     assert lab.call("deploy", "durable", "--protocol", "durable").status == 0
     brokers = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
     c1, c2, c3 = (f"127.0.0.1:{brokers[name]['port']}" for name in ("c1", "c2", "c3"))

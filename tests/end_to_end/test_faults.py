@@ -276,7 +276,7 @@ def test_each_newer_fault_lands_is_healed_and_loses_nothing(host: Host) -> None:
         assert (row["state"], row["healed_by"]) == ("recovered", "schedule"), row
 
 
-def test_a_machine_that_is_lost_comes_back_with_all_its_brokers(host: Host) -> None:
+def test_a_lost_host_recovers_with_all_its_brokers(host: Host) -> None:
     """Nothing is published meanwhile: with every broker gone, clients are on their own."""
     waiting = {"all": {"cold_start_after_ns": SECOND_NS}}  # nobody is left to recover from
     text = toml_text({**TOPOLOGY.to_mapping(), "parameters": waiting})
@@ -309,7 +309,7 @@ def test_a_machine_that_is_lost_comes_back_with_all_its_brokers(host: Host) -> N
     trio.run(story)
 
 
-def test_a_controller_that_is_gone_leaves_brokers_that_heal_themselves(host: Host) -> None:
+def test_faults_heal_by_their_leases_without_a_controller(host: Host) -> None:
     """No heal, no renewal: the lease alone, for the agent's fault and the broker's own."""
 
     async def story() -> None:

@@ -83,7 +83,7 @@ def test_a_foreign_protocol_is_loaded_broken_and_judged_and_a_bug_in_it_is_seen(
 def test_a_foreign_protocol_is_deployed_and_broken_by_hand(ring: Lab) -> None:
     assert ring.call("deploy", "ring.toml", "--protocol", "ring_flood").status == 0
     preview = ring.call("inject", "kill", "r2", "--preview")
-    assert "nobody is cut off" in preview.out, preview.err
+    assert "no pair is cut off" in preview.out, preview.err
     refused = ring.call("inject", "cut", "r1-r3", "--for", "1s", "--lint")
     assert refused.status == 2
     assert "no link of ring" in refused.err

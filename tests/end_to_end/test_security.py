@@ -130,7 +130,7 @@ async def publish_to_oneself(address: str, files: TlsFiles) -> None:
             assert (await anext(client.publications())).payload == b"mine"
 
 
-def test_a_secured_deployment_shows_its_secrets_to_nobody(secured: Lab) -> None:
+def test_a_secured_deployment_reveals_no_secrets(secured: Lab) -> None:
     state = secured.folder / "state"
     printed: list[str] = []
 
@@ -201,7 +201,7 @@ def test_a_secured_deployment_shows_its_secrets_to_nobody(secured: Lab) -> None:
     assert not list(state.rglob("tls/*"))
 
 
-def test_another_operators_home_has_no_say_over_a_deployment_that_runs(secured: Lab) -> None:
+def test_a_foreign_operator_home_cannot_change_a_running_deployment(secured: Lab) -> None:
     deployed = secured.call("deploy", "chain3")
     assert deployed.status == 0, deployed.err
     record = json.loads(next(secured.state.glob("*/deployment.json")).read_text())

@@ -148,7 +148,7 @@ def test_ctrl_c_ends_what_is_done_to_clients() -> None:
     assert healed == {"user"}
 
 
-def test_what_is_not_seen_at_the_client_does_not_count() -> None:
+def test_a_client_fault_without_a_visible_effect_does_not_count() -> None:
     def stays(row: dict[str, Any]) -> None:
         row["attached"] = True
         row["waiting_bytes"] = 0
@@ -160,7 +160,7 @@ def test_what_is_not_seen_at_the_client_does_not_count() -> None:
     ]
 
 
-def test_a_client_that_does_not_come_back_is_said() -> None:
+def test_a_client_that_does_not_recover_is_reported() -> None:
     def away_for_good(row: dict[str, Any]) -> None:
         if row["t_lost_ns"]:
             row["attached"] = False

@@ -44,7 +44,7 @@ def crash(**keys: str) -> str:
     return away(**{"id": '"c"', "do": '"client-crash"', "on": '"s3-sub-7"', **keys})
 
 
-def test_a_publisher_roams_where_it_stays_who_it_is() -> None:
+def test_a_publisher_roams_only_with_a_constant_source() -> None:
     """Where it would be another source, what it publishes could not be told apart."""
     text = roam(on='"p1-pub-1"')
     (problem,) = check_clients(read(text), TOPOLOGY, CLIENTS, None)
@@ -52,7 +52,7 @@ def test_a_publisher_roams_where_it_stays_who_it_is() -> None:
     assert not [*check_clients(read(text), TOPOLOGY, CLIENTS, None, publishers_roam=True)]
 
 
-def test_what_can_be_done_to_clients_passes() -> None:
+def test_valid_client_faults_pass_the_check() -> None:
     assert found(crash() + crash(id='"d"', at='"30s"', down='"1s"')) == []
     assert found(away() + slow(on='"s2-sub-1"') + roam()) == []
     assert found(away(on='"p1-pub-1"')) == []
@@ -80,7 +80,7 @@ def test_what_can_be_done_to_clients_passes() -> None:
         (step(at='"1s"', do='"client-slow"', pick="2", for_='"1s"'), "name them"),
     ],
 )
-def test_what_cannot_be_done_to_a_client_is_an_error_that_says_why(text: str, said: str) -> None:
+def test_an_impossible_client_fault_is_an_error_with_its_reason(text: str, said: str) -> None:
     (problem,) = found(text)
     assert "warning" not in problem
     assert said in problem
@@ -146,13 +146,13 @@ def test_a_roam_while_something_fails_is_warned_about() -> None:
     assert found(kill + start + settled + 'to = "s3"') == []
 
 
-def test_who_is_down_for_longer_than_its_broker_waits_is_warned_of() -> None:
+def test_a_downtime_longer_than_the_client_linger_is_a_warning() -> None:
     (problem,) = found(crash(down='"2min"'))
     assert "warning" in problem
     assert "a broker keeps what it has for a client for 1min (client_linger_ns)" in problem
 
 
-def test_a_process_that_is_killed_may_take_a_while_to_be_back() -> None:
+def test_the_check_allows_time_for_the_recovery_of_a_killed_process() -> None:
     (problem,) = found(crash() + crash(id='"d"', at='"7s"'))
     assert "may still be under c" in problem
 
@@ -162,7 +162,7 @@ def test_clients_count_as_no_failure_of_a_broker() -> None:
     assert found(cut + away() + slow(on='"s2-sub-1"')) == []
 
 
-def test_without_a_workload_clients_are_believed_and_that_is_said() -> None:
+def test_an_unchecked_client_name_is_a_warning_without_a_workload() -> None:
     (problem,) = problems(away(on='"whoever"'))
     assert "warning" in problem
     assert "seen only with a workload" in problem
@@ -176,7 +176,7 @@ def test_clients_may_be_drawn_from_names() -> None:
     assert drawn == draw_targets(read(text), TOPOLOGY, 3)
 
 
-def test_what_is_planned_says_where_a_client_moves_to() -> None:
+def test_a_planned_client_fault_names_its_downtime_or_its_target_broker() -> None:
     (planned,) = expand(read(crash(down='"1500ms"')))
     assert planned.parameters == {"down_ms": 1500}
     (planned,) = expand(read(roam()))

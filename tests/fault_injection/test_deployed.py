@@ -139,7 +139,7 @@ def test_absorb_then_kill_then_restart_on_real_processes(lab: Lab) -> None:
     run(story)
 
 
-def test_a_cut_link_is_down_at_both_ends_and_comes_back(lab: Lab) -> None:
+def test_a_cut_link_is_down_at_both_ends_and_recovers(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab) as backend:
             injection, _ = await inject(
@@ -178,7 +178,7 @@ def test_an_absorb_that_lets_something_out_is_not_believed(lab: Lab) -> None:
     run(story)
 
 
-def test_a_broker_that_was_killed_by_somebody_else_is_not_this_faults_doing(lab: Lab) -> None:
+def test_a_broker_killed_by_another_cause_is_not_attributed_to_the_fault(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab) as backend:
             identity = await identity_of(backend, "c2")
@@ -192,7 +192,7 @@ def test_a_broker_that_was_killed_by_somebody_else_is_not_this_faults_doing(lab:
     run(story)
 
 
-def test_ctrl_c_in_the_middle_of_a_freeze_leaves_nobody_frozen(lab: Lab) -> None:
+def test_ctrl_c_during_a_freeze_leaves_no_process_frozen(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab) as backend:
             identity = await identity_of(backend, "c2")
@@ -247,7 +247,7 @@ def test_a_controller_that_dies_leaves_the_freeze_to_its_lease(lab: Lab) -> None
         ("host-loss", "here", {}),
     ],
 )
-def test_each_lasting_fault_is_seen_while_it_lasts_and_seen_to_be_gone(
+def test_each_lasting_fault_is_verified_as_active_and_as_healed(
     lab: Lab, verb: str, target: str, parameters: dict[str, int | str]
 ) -> None:
     async def story() -> None:
@@ -293,7 +293,7 @@ def test_a_link_is_broken_at_both_ends_and_one_way_at_the_sending_one(lab: Lab) 
     run(story)
 
 
-def test_a_partition_is_told_to_each_broker_of_its_sets_and_to_nobody_else(lab: Lab) -> None:
+def test_a_partition_is_applied_at_the_brokers_of_its_sets_only(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab) as backend:
             agent = backend._deployment.agents["here"]
@@ -312,7 +312,7 @@ def test_a_partition_is_told_to_each_broker_of_its_sets_and_to_nobody_else(lab: 
     run(story)
 
 
-def test_a_lost_machine_comes_back_with_its_lease_although_nobody_asks(lab: Lab) -> None:
+def test_a_lost_host_recovers_with_its_lease_without_a_request(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab) as backend:
             before = [await identity_of(backend, name) for name in TOPOLOGY.brokers]
@@ -336,7 +336,7 @@ def test_a_lost_machine_comes_back_with_its_lease_although_nobody_asks(lab: Lab)
     run(story)
 
 
-def test_what_nft_cannot_tell_apart_is_refused_before_anything_is_done(lab: Lab) -> None:
+def test_a_link_that_nft_cannot_isolate_is_refused_before_any_effect(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab) as backend:
             wanted = fault("blackhole", "c1-c2", parameters={"backend": "nft"})

@@ -127,7 +127,7 @@ def test_the_schedules_of_the_project_draw_nothing_and_stay_as_they_are() -> Non
         (one("host-loss", "1", 'for = "1s"'), "host-loss is for machines; name them"),
     ],
 )
-def test_what_cannot_be_drawn_is_said(steps: str, said: str) -> None:
+def test_an_impossible_draw_is_reported(steps: str, said: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         draw_targets(read(steps), TOPOLOGY)
     assert said in str(caught.value)

@@ -146,7 +146,7 @@ def test_absorb_kill_restart_happen_in_order_and_nothing_is_released() -> None:
     assert injection.down == ()
 
 
-def test_what_was_absorbed_is_counted_up_to_the_end() -> None:
+def test_absorbed_publications_are_counted_until_the_end_of_the_fault() -> None:
     injection, _ = play(ABSORB + KILL, MadeUpBackend())
     absorbed = row(injection, "a")["absorbed_msgs"]
     assert absorbed == pytest.approx(200, abs=5), "100 a second for 2 s, not what was first seen"
@@ -164,7 +164,7 @@ def test_a_fault_that_lasts_is_healed_at_the_end_of_its_time_and_seen_to_recover
     assert row(injection, "c")["state"] == "recovered"
 
 
-def test_a_link_absorb_that_is_cut_is_taken_off_only_after_the_cut() -> None:
+def test_an_absorb_followed_by_a_cut_is_healed_after_the_cut() -> None:
     backend = MadeUpBackend()
     absorb = step(id='"a"', at='"1s"', do='"absorb"', on='"b1-s1"', for_='"2s"')
     cut = step(id='"c"', after='"a"', do='"cut"', on='"b1-s1"', for_='"2s"')
@@ -205,7 +205,7 @@ def test_the_whole_demo_runs() -> None:
     assert [row["state"] for row in injection.rows] == ["healed", *["recovered"] * 3]
 
 
-def test_what_is_on_disk_says_the_same_as_what_is_in_memory(tmp_path: Path) -> None:
+def test_the_records_on_disk_equal_the_records_in_memory(tmp_path: Path) -> None:
     injection, lines = play(ABSORB + KILL + RESTART, MadeUpBackend(), folder=tmp_path)
 
     def read_lines(name: str) -> list[dict[str, Any]]:
@@ -239,7 +239,7 @@ def test_a_fault_without_visible_effect_is_unknown_and_still_healed() -> None:
     assert problem.startswith("a: no effect seen while absorb lasted; only messages show it")
 
 
-def test_a_fault_that_its_host_says_it_undid_is_not_believed_until_it_is_seen_to_be_gone() -> None:
+def test_a_fault_counts_as_healed_only_after_its_end_was_verified() -> None:
     class Slow(MadeUpBackend):
         """Says at once that a fault is undone, and takes as long over it as a story wants."""
 
@@ -296,7 +296,7 @@ def test_a_refused_fault_has_failed_and_what_waits_for_it_never_begins() -> None
     assert "apply r" not in backend.calls
 
 
-def test_a_lasting_fault_whose_answer_got_lost_is_undone_at_once() -> None:
+def test_a_lasting_fault_with_a_lost_reply_is_healed_at_once() -> None:
     """It may have been applied."""
     backend = MadeUpBackend()
     backend.refuses["apply c"] = ControlError("closed", "connection lost")
@@ -326,7 +326,7 @@ def test_no_more_elements_fail_at_once_than_the_guard_allows() -> None:
     assert "apply f" not in backend.calls
 
 
-def test_a_lease_that_ran_out_early_is_told() -> None:
+def test_a_lease_that_expires_early_is_reported() -> None:
     backend = MadeUpBackend()
     backend.refuses["renew f"] = ControlError("user", "fault f is healed")
     freeze = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"30s"')
@@ -343,7 +343,7 @@ def test_a_renewal_without_answer_is_tried_again_before_the_lease_ends() -> None
     assert backend.calls.count("renew f") >= 8
 
 
-def test_what_cannot_be_healed_is_named() -> None:
+def test_a_fault_that_cannot_be_healed_is_named() -> None:
     backend = MadeUpBackend()
     backend.refuses["undo c"] = ControlError("closed", "nobody answers")
     cut = step(id='"c"', at='"1s"', do='"cut"', on='"b3-s3"', for_='"2s"')
@@ -385,7 +385,7 @@ def test_an_interruption_while_a_fault_is_being_applied_undoes_it() -> None:
     assert "applied" not in stages(lines, "c"), "nobody has said that it was"
 
 
-def test_a_bug_in_the_backend_comes_out_and_leaves_no_fault_behind() -> None:
+def test_a_bug_in_the_backend_propagates_and_leaves_no_fault() -> None:
     backend = MadeUpBackend()
 
     async def fail(fault: Fault) -> Evidence | None:

@@ -58,7 +58,7 @@ def test_a_lane_is_another_way_to_write_steps(target: str, marks: str, steps: li
     assert planned(lane(target, marks)) == steps
 
 
-def test_ticks_are_as_long_as_they_are_said_to_be_and_steps_may_stand_beside() -> None:
+def test_ticks_have_their_configured_length_and_steps_may_accompany_lanes() -> None:
     text = lane("b1", "..zz", "250ms")
     text += '[[step]]\nat = "9s"\ndo = "cut"\non = "b1-s1"\nfor = "1s"\n'
     assert planned(text) == [
@@ -67,7 +67,7 @@ def test_ticks_are_as_long_as_they_are_said_to_be_and_steps_may_stand_beside() -
     ]
 
 
-def test_the_papers_crash_in_lanes_is_the_schedule_that_comes_along() -> None:
+def test_the_crash_of_the_paper_in_lanes_equals_the_shipped_schedule() -> None:
     marks = "." * 20 + "sssk" + "." * 29 + "r"
     drawn = read_schedule(tomllib.loads(HEAD + lane("b1", marks)), "story.toml")
     written = load_schedule("gd02-b1-crash")
@@ -90,7 +90,7 @@ def test_the_papers_crash_in_lanes_is_the_schedule_that_comes_along() -> None:
         (lane("b1", "....."), "step"),
     ],
 )
-def test_what_no_lane_can_say_is_refused_with_its_place(lanes: str, said: str) -> None:
+def test_an_invalid_lane_is_refused_with_its_place(lanes: str, said: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         planned(lanes)
     problems: list[Any] = [str(problem) for problem in caught.value.problems]

@@ -122,7 +122,7 @@ def test_every_schedule_of_the_project_is_clean_on_its_brokers(path: Path) -> No
     assert own or found == []
 
 
-def test_what_a_schedule_is_done_to_may_be_said_by_what_it_is_in_the_load() -> None:
+def test_a_target_may_be_named_by_its_role_in_the_load() -> None:
     steps = (
         step(id='"a"', at='"1s"', do='"kill"', on='"publishers"'),
         step(id='"b"', at='"2s"', do='"kill"', on='"subscribers"'),
@@ -149,7 +149,7 @@ def test_the_demo_fits_in_a_minute_and_never_breaks_two_things_at_once() -> None
     assert planned["cut-b3-s3"].after == ("restart-b1", "recovered")
 
 
-def test_what_is_written_out_reads_as_the_same_schedule() -> None:
+def test_a_written_schedule_reads_back_unchanged() -> None:
     for path in FOLDER.glob("*.toml"):
         schedule = load_schedule(path)
         assert read_schedule(schedule.to_mapping(), schedule.source) == schedule
@@ -417,7 +417,7 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_file_step_key_and_value(text: str, complaint: str) -> None:
+def test_a_mistake_in_a_step_is_named_with_its_key_and_value(text: str, complaint: str) -> None:
     found = problems(text)
     assert any(complaint in line for line in found), found
     assert all(line.startswith("story.toml:") for line in found)
@@ -436,7 +436,7 @@ def test_what_is_wrong_is_named_with_file_step_key_and_value(text: str, complain
         (HEAD + "[guard]\nmax_faulty_brokers = 2\n", "more than the 1 that demo tolerates"),
     ],
 )
-def test_what_is_wrong_outside_of_steps_is_named_too(head: str, complaint: str) -> None:
+def test_a_mistake_outside_of_steps_is_named(head: str, complaint: str) -> None:
     found = problems(ABSORB, head)
     assert any(complaint in line for line in found), found
 
@@ -479,7 +479,7 @@ def test_the_newer_verbs_are_checked_as_the_others_are(
     assert any(complaint in line for line in found), found
 
 
-def test_what_only_slows_things_down_is_no_failure() -> None:
+def test_delays_and_full_disks_do_not_count_as_failures() -> None:
     both = step(id='"d"', at='"1s"', do='"delay"', on='"b1"', latency='"1s"', for_='"9s"') + step(
         id='"f"', at='"2s"', do='"disk-full"', on='"b3"', for_='"9s"'
     )
@@ -560,7 +560,7 @@ def test_a_bounded_recovery_settles_what_an_unbounded_one_leaves_open() -> None:
     assert severities(ABSORB + KILL + bounded + other) == []
 
 
-def test_one_draw_that_two_steps_share_is_not_taken_for_two() -> None:
+def test_a_draw_shared_by_two_steps_counts_once() -> None:
     """c begins 1 s after a's end, however long a lasts: they never meet."""
     first = step(id='"a"', at='"8s"', do='"absorb"', on='"b1"', for_='"1s..60s"')
     then = step(id='"c"', after='"a"', delay='"1s"', do='"cut"', on='"b3-s3"', for_='"1s"')
@@ -587,7 +587,7 @@ def test_a_broker_that_is_never_started_again_stays_failed() -> None:
     assert severities(step(at='"1s"', do='"kill"', on='"b1"') + other) == ["error"]
 
 
-def test_what_does_not_fit_into_the_measure_phase_is_said() -> None:
+def test_a_step_beyond_the_measure_phase_is_reported() -> None:
     late = step(id='"l"', at='"70s"', do='"kill"', on='"b1"')
     (found,) = problems(late, measure_ns=60 * SECOND_NS)
     assert "begins 70s after the origin at the earliest; measure is 1min" in found
@@ -596,7 +596,7 @@ def test_what_does_not_fit_into_the_measure_phase_is_said() -> None:
     assert "warning: step l: at = '50s': may last until 65s" in found
 
 
-def test_an_absorb_whose_kill_comes_late_is_warned_about() -> None:
+def test_an_absorb_that_ends_before_its_kill_is_a_warning() -> None:
     late = step(id='"k"', after='"a"', delay='"1s"', do='"kill"', on='"b1"')
     (found,) = problems(ABSORB + late)
     assert "warning: step a: for = '2s': is released before k" in found
@@ -614,7 +614,7 @@ def test_durations_have_units(text: str, duration_ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["5", "", "s", "-1s", "1e3s", "5sec", "0.1ms", "5m", None, 5])
-def test_what_is_no_duration_is_refused(text: object) -> None:
+def test_an_invalid_duration_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"unit|whole number of milliseconds"):
         parse_duration_ns(text, MILLISECOND_NS)
 
@@ -635,7 +635,7 @@ def test_targets_are_brokers_links_and_directions() -> None:
     assert not is_same_target("b1->s1", "s1->b1")
 
 
-def test_names_that_hold_a_dash_are_told_apart_by_the_topology() -> None:
+def test_the_topology_resolves_names_that_contain_a_dash() -> None:
     values = {
         "schema": "pubsubctl/topology/1",
         "name": "dashes",
@@ -659,7 +659,7 @@ def many_cuts(count: int) -> str:
     )
 
 
-def test_how_many_steps_there_may_be_is_said() -> None:
+def test_a_schedule_with_too_many_steps_is_refused() -> None:
     with pytest.raises(ScheduleError, match="20,000 steps; at most 2,000"):
         read(many_cuts(20_000))
     assert len(read(many_cuts(2_000)).steps) == 2_000

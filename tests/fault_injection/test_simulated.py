@@ -104,7 +104,7 @@ def test_each_fault_is_seen_and_over_afterwards(verb: str, target: str) -> None:
     assert len(subscription.received) == 100
 
 
-def test_a_link_that_stalls_and_is_cut_takes_what_it_held_with_it() -> None:
+def test_a_stalled_link_loses_its_held_messages_at_a_cut() -> None:
     """Best effort shows it: what was absorbed is gone, and nothing of it is released."""
     cluster = cluster_of(TOPOLOGY, "best_effort", 3)
     behind, beside = cluster.subscribe("s1"), cluster.subscribe("s2")
@@ -120,7 +120,7 @@ def test_a_link_that_stalls_and_is_cut_takes_what_it_held_with_it() -> None:
     assert len(behind.received) < 300
 
 
-def test_a_source_that_sends_nothing_and_crashes_has_logged_what_came_meanwhile() -> None:
+def test_a_crashed_source_delivers_publications_logged_during_a_send_omission() -> None:
     """Its log says so: after its restart everything comes, which no absorb would leave it."""
     cluster = cluster_of(cells("p1-b1", "b1-s1"), "gryphon", 1)
     subscription = cluster.subscribe("s1")
@@ -135,7 +135,7 @@ def test_a_source_that_sends_nothing_and_crashes_has_logged_what_came_meanwhile(
     assert len(subscription.received) == 600
 
 
-def test_the_same_seed_gives_the_same_log() -> None:
+def test_the_same_seed_produces_the_same_log() -> None:
     """Up to the order of lines that nothing in the story puts before each other."""
 
     def lines(seed: int) -> list[tuple[int, str, str]]:
@@ -151,7 +151,7 @@ def test_the_same_seed_gives_the_same_log() -> None:
     assert lines(4) != lines(5)
 
 
-def test_what_cannot_be_simulated_is_refused_by_name() -> None:
+def test_a_fault_that_cannot_be_simulated_is_refused_by_name() -> None:
     cluster = cluster_of(TOPOLOGY, "delta_tree", 0)
     text = step(id='"t"', at='"1s"', do='"term"', on='"b1"')
     schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
@@ -180,7 +180,7 @@ def test_verbs_of_real_processes_are_refused_by_both_simulations(keys: dict[str,
         simulate_experiment(spec, schedule)
 
 
-def test_workloads_whose_clients_go_on_elsewhere_are_refused() -> None:
+def test_a_workload_with_client_failover_cannot_be_simulated() -> None:
     spec = load_experiment(Path(FOLDER).parent / "bench" / "workloads" / "t22-anywhere.toml")
     with pytest.raises(SpecError, match="failover: simulated clients stay at their brokers"):
         simulate_experiment(spec, None)

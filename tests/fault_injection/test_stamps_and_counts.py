@@ -32,7 +32,7 @@ def test_a_fault_holds_from_when_it_was_applied_though_the_answer_is_late() -> N
     assert stages(lines, "c")["applied"] == pytest.approx(3, abs=0.01)
 
 
-def test_what_is_seen_again_is_not_added_to_what_was_seen() -> None:
+def test_repeated_observations_are_not_summed() -> None:
     log = planned()
     log.note("a", "observed", 5, {"absorbed_publications": 7, "absorbed_bytes": 70})
     log.learn("a", {"absorbed_publications": 9, "absorbed_bytes": 90})

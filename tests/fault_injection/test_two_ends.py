@@ -196,7 +196,7 @@ def test_all_ends_have_a_fault_when_it_is_seen_and_none_when_it_is_healed(
 @pytest.mark.parametrize("host", ["near", "far"])
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("after", [False, True])
-def test_an_end_that_does_not_answer_is_asked_to_heal_again(
+def test_an_unresponsive_end_receives_the_heal_request_again(
     verb: str, host: str, after: bool
 ) -> None:
     """Its request is lost, or only its answer."""
@@ -221,7 +221,7 @@ def whose_lease_ends_at_one_end(verb: str, host: str) -> Ends:
 
 @pytest.mark.parametrize("host", ["near", "far"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_lease_that_is_over_at_one_end_ends_the_fault_at_all(verb: str, host: str) -> None:
+def test_an_expired_lease_at_one_end_heals_the_fault_at_all_ends(verb: str, host: str) -> None:
     assert not whose_lease_ends_at_one_end(verb, host).broken_when_healed
 
 

@@ -5,13 +5,17 @@ The run has two publishers at c1 and two subscribers at c3; c3-sub-2 is disconne
 is frozen, c2 absorbs, is killed and restarted.
 """
 
+import hashlib
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from bench.load.subscriber_process import TABLE
 from bench.run.run_directory import specification_digest
 from tests.helpers.forged_runs import RunFolder
 
@@ -247,7 +251,7 @@ def a_broker_leaves_no_events(run: RunFolder) -> None:
     run.path("raw/local3/c3/events.jsonl").unlink()
 
 
-@_lie("sessions lost")
+@_lie("sessions_lost up to")
 def a_broker_lost_no_session(run: RunFolder) -> None:
     with run.lines("raw/local1/c1/events.jsonl") as rows:
         rows[:] = [row for row in rows if row["event"] != "session_lost" or "-" in row["peer"]]
@@ -534,7 +538,7 @@ def a_clock_was_not_compared_afterwards(run: RunFolder) -> None:
 # --- Kinds of runs --------------------------------------------------------------------------
 
 
-def _journaled(change: Callable[[dict[str, Any]], None]) -> Change:
+def journaled(change: Callable[[dict[str, Any]], None]) -> Change:
     """A change of the manifest that the journal repeats."""
 
     def both(run: RunFolder) -> None:
@@ -552,7 +556,7 @@ def _digested(change: Change) -> Change:
     def both(run: RunFolder) -> None:
         change(run)
         digest = specification_digest(run.path("spec"))
-        _journaled(lambda manifest: manifest.update(specification_digest=digest))(run)
+        journaled(lambda manifest: manifest.update(specification_digest=digest))(run)
         with run.lines("log.jsonl") as rows:
             next(row for row in rows if row["what"] == "specification")["digest"] = digest
 
@@ -560,11 +564,11 @@ def _digested(change: Change) -> Change:
 
 
 def _of_manifest(**values: Any) -> Change:
-    return _journaled(lambda manifest: manifest.update(values))
+    return journaled(lambda manifest: manifest.update(values))
 
 
 def _without(name: str) -> Change:
-    return _journaled(lambda manifest: manifest.pop(name))
+    return journaled(lambda manifest: manifest.pop(name))
 
 
 for _name, _change, _says in (
@@ -572,7 +576,7 @@ for _name, _change, _says in (
     ("system_is_another", _of_manifest(system={"name": "mosquitto"}), "system"),
     ("run_is_a_history", _of_manifest(labels={"history": "history"}), "labels.history"),
     ("broker_joined", _of_manifest(joined=["c3"]), "disagree on joined"),
-    ("boot_is_another", _journaled(lambda m: m["clock"].update(boot_id="x")), "clock.boot_id"),
+    ("boot_is_another", journaled(lambda m: m["clock"].update(boot_id="x")), "clock.boot_id"),
     ("parameters_are_missing", _without("parameters"), "disagree on parameters"),
 ):
     _add(f"the_{_name}_in_manifest_and_journal", _change, _says)
@@ -580,7 +584,7 @@ for _name, _change, _says in (
 
 @_lie("phase deploy")
 def a_phase_is_missing_in_manifest_and_journal(run: RunFolder) -> None:
-    _journaled(lambda manifest: manifest["phases"].pop(0))(run)
+    journaled(lambda manifest: manifest["phases"].pop(0))(run)
     with run.lines("log.jsonl") as rows:
         rows[:] = [row for row in rows if row.get("phase") != "deploy"]
 
@@ -590,7 +594,7 @@ def the_drain_ended_after_the_journal(run: RunFolder) -> None:
     def change(manifest: dict[str, Any]) -> None:
         manifest["phases"][-1]["t1_ns"] += 20 * SECOND
 
-    _journaled(change)(run)
+    journaled(change)(run)
 
 
 @_lie("no line about promises")
@@ -671,7 +675,7 @@ def _found_online(kind: str) -> Change:
                 online["totals"]["owed"] += 1
                 online["lanes"][0]["owed"] += 1
             totals = dict(online["totals"])
-        _journaled(lambda manifest: manifest["headline"].update(online=totals))(run)
+        journaled(lambda manifest: manifest["headline"].update(online=totals))(run)
 
     return change
 
@@ -719,3 +723,361 @@ def somebody_was_away_without_churn(run: RunFolder) -> None:
 def a_repeated_delivery_was_kept_back(run: RunFolder) -> None:
     with run.lines(f"raw/{SUBSCRIBERS}/stats.jsonl") as rows:
         rows[-1]["withheld"] = 1
+
+
+# --- Two files that tell the same lie -------------------------------------------------------
+
+
+def _journal(change: Callable[[dict[str, Any]], None]) -> Change:
+    """A change of each line of both fault journals."""
+
+    def both(run: RunFolder) -> None:
+        for name in ("faults/log.jsonl", "log.jsonl"):
+            with run.lines(name) as rows:
+                for row in rows:
+                    change(row)
+
+    return both
+
+
+@_lie("absorbed_msgs of")
+def more_was_absorbed_in_all_fault_logs(run: RunFolder) -> None:
+    def more(row: dict[str, Any]) -> None:
+        if (row.get("evidence") or {}).get("absorbed_publications") is not None:
+            row["evidence"]["absorbed_publications"] += 500
+
+    _journal(more)(run)
+    with run.fault(ABSORB) as row:
+        row["absorbed_msgs"] += 500
+        evidence = json.loads(row["evidence"])
+        evidence["absorbed_publications"] += 500
+        row["evidence"] = json.dumps(evidence)
+
+
+@_lie("no line about absorbed_msgs of")
+def no_broker_has_what_was_absorbed(run: RunFolder) -> None:
+    with run.lines(_events_of(run, "c2")) as rows:
+        rows[:] = [row for row in rows if row["event"] != "fault_counted"]
+
+
+@_lie("end of a session of c3-sub-2")
+def a_disconnect_is_nowhere_but_at_its_client(run: RunFolder) -> None:
+    for name in ("faults/faults.jsonl", "faults/plan.jsonl", "faults/log.jsonl", "log.jsonl"):
+        with run.lines(name) as rows:
+            rows[:] = [row for row in rows if row.get("step") != "away"]
+
+    def without(run: RunFolder) -> None:
+        text = run.path("spec/faults.toml").read_text()
+        parts = [part for part in text.split("[[step]]") if 'id = "away"' not in part]
+        run.path("spec/faults.toml").write_text("[[step]]".join(parts))
+
+    _digested(without)(run)
+
+
+# --- Sessions at brokers --------------------------------------------------------------------
+
+
+@_lie("sessions_established up to")
+def a_session_was_lost_at_its_broker_alone(run: RunFolder) -> None:
+    with run.lines(_events_of(run, "c3")) as rows:
+        place = next(n for n, row in enumerate(rows) if "c3-sub-1" in str(row.get("peer")))
+        up = rows[place]
+        at_ns = up["t_ns"] + 4 * SECOND
+        lost = {**up, "t_ns": at_ns, "event": "session_lost", "reason": "closed_by_peer"}
+        rows += [lost, {**up, "t_ns": at_ns + SECOND // 2, "session": up["session"] + 50}]
+        rows.sort(key=lambda row: row["t_ns"])
+
+
+@_lie("sessions_established up to")
+def a_session_at_a_broker_is_not_logged(run: RunFolder) -> None:
+    with run.lines(_events_of(run, "c3")) as rows:
+        last = max(
+            n
+            for n, row in enumerate(rows)
+            if row["event"] == "session_established" and "c3-sub-2" in row["peer"]
+        )
+        del rows[last]
+
+
+@_lie("start of a session of c3-sub-1")
+def a_session_ended_without_a_start(run: RunFolder) -> None:
+    run.replace("spec/faults.toml", 'on = "c3"', 'on = "c1"')
+    for name in ("faults/faults.jsonl", "faults/plan.jsonl", "faults/log.jsonl", "log.jsonl"):
+        with run.lines(name) as rows:
+            for row in rows:
+                row |= {"target": "c1"} if row.get("target") == "c3" else {}
+    with run.lines(_events_of(run, "c3")) as rows:
+        for row in rows:
+            if "c3-sub-1" in str(row.get("peer")) and row["event"] == "session_lost":
+                row["session"] += 1
+
+
+@_lie("start of the run of c1")
+def the_events_of_a_broker_are_from_earlier(run: RunFolder) -> None:
+    with run.lines(_events_of(run, "c1")) as rows:
+        for row in rows:
+            row["t_ns"] -= 12 * SECOND
+
+
+for _event, _details in (
+    ("state_lost", {"cause": "the log ends early"}),
+    ("protocol_error", {"peer": "c2", "reason": "a number went back"}),
+):
+
+    def _logs(run: RunFolder, line: dict[str, Any] = {"event": _event, **_details}) -> None:  # noqa: B006
+        with run.lines(_events_of(run, "c1")) as rows:
+            rows.insert(2, {"t_ns": rows[1]["t_ns"] + 1_000, **line})
+
+    _add(f"a_broker_logged_{_event}", _logs, f"logged {_event}")
+
+
+@_lie("no line about a replacement")
+def brokers_were_replaced_and_none_began_again(run: RunFolder) -> None:
+    journaled(lambda manifest: manifest.update(rolling=1))(run)
+    with run.lines("log.jsonl") as rows:
+        place = next(n for n, row in enumerate(rows) if row.get("phase") == "drain")
+        at_ns = rows[place]["at_ns"]
+        for stage, before_ns in (("ended", SECOND), ("begun", 3 * SECOND)):
+            line = {"utc": rows[place]["utc"], "t_ns": at_ns, "what": "rolling", "stage": stage}
+            rows.insert(place, {**line, "at_ns": at_ns - before_ns})
+
+
+# --- Counters -------------------------------------------------------------------------------
+
+
+@_lie("publications received: ")
+def brokers_received_nothing(run: RunFolder) -> None:
+    for path in sorted(run.folder.glob("raw/*/c?/stats.jsonl")):
+        with run.lines(path.relative_to(run.folder).as_posix()) as rows:
+            for row in rows:
+                row["publications_received"] = 0
+
+
+@_lie("publications received by c1")
+def the_home_of_all_publishers_received_less(run: RunFolder) -> None:
+    with run.lines("raw/local1/c1/stats.jsonl") as rows:
+        for row in rows:
+            row["publications_received"] //= 2
+
+
+@_lie("stats.jsonl and raw/local1/load-pub/publications.rec disagree: nothing was written")
+def statistics_of_a_load_generator_are_cut_in_the_middle(run: RunFolder) -> None:
+    with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as rows:
+        rows[:] = [*rows[:2], *rows[-2:]]
+
+
+@_lie("offered up to")
+def more_was_offered(run: RunFolder) -> None:
+    with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as rows:
+        for row in rows:
+            row["offered"] *= 3
+
+
+@_lie("offered up to")
+def the_last_offers_are_fewer(run: RunFolder) -> None:
+    with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as rows:
+        for row in rows[-2:]:
+            row["offered"] -= 1
+
+
+@_lie("reservations behind their first publication")
+def numbers_were_reserved_afterwards(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "publications") as publications:
+        last_ns = publications.all["sent_ns"].max()
+    with run.records(PUBLISHERS, "intents") as rows:
+        rows.all["at_ns"] = last_ns
+
+
+@_lie("disagree on answers")
+def acknowledgements_came_twice(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "acks") as rows:
+        rows.insert(5, rows.all[4])
+    with run.lines(f"raw/{PUBLISHERS}/stats.jsonl") as lines:
+        lines[-1]["acknowledged"] += 1
+
+
+# --- Figures --------------------------------------------------------------------------------
+
+
+def _headline(**values: Any) -> Change:
+    return journaled(lambda manifest: manifest["headline"].update(values))
+
+
+for _name, _change, _says in (
+    ("were_on_time", _headline(lateness_p99_us=1.0), "headline.lateness_p99_us"),
+    ("were_late", _headline(lateness_p99_us=9e8), "headline.lateness_p99_us"),
+    ("left_a_broker_down", _headline(down=["c1"]), "headline.down"),
+    ("left_a_fault", _headline(not_healed=["away"]), "headline.not_healed"),
+    ("needed_less_memory", _headline(broker_private_bytes_max=1), "broker_private_bytes_max"),
+    ("sent_larger_payloads", _of_manifest(payload_bytes=9_999), "payload_bytes"),
+    ("did_not_wait_for_a_disk", _of_manifest(without_fsync=["local9"]), "without_fsync"),
+):
+    _add(f"the_processes_{_name}", _change, _says)
+
+
+@_lie("headline.broker_cpu_us_per_message_mean")
+def brokers_needed_less_time(run: RunFolder) -> None:
+    """In a run whose brokers lived until its end, by all files about faults."""
+    for name in ("faults/faults.jsonl", "faults/plan.jsonl", "faults/log.jsonl", "log.jsonl"):
+        with run.lines(name) as rows:
+            rows[:] = [row for row in rows if row.get("step") not in ("kill-c2", "restart-c2")]
+    for path in sorted(run.folder.glob("raw/*/c?/stats.jsonl")):
+        with run.lines(path.relative_to(run.folder).as_posix()) as rows:
+            for number, row in enumerate(rows):
+                row["cpu_s"] = 0.5 * number
+    _headline(broker_cpu_us_per_message_mean=0.1, broker_core_share_mean=0.5)(run)
+
+
+@_lie("drain.took_s")
+def the_drain_was_shorter_than_it_took(run: RunFolder) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["phases"][-1]["t1_ns"] = manifest["phases"][-1]["t0_ns"] + 1_000
+
+    journaled(change)(run)
+
+
+# --- Clocks and schemas ---------------------------------------------------------------------
+
+
+def _clocks(**values: Any) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.document("manifest.json") as manifest:
+            reference = manifest["clock"]["host_id"]
+        with run.lines("clock.jsonl") as rows:
+            for row in rows:
+                if row["host_id"] != reference:
+                    row |= {name: value for name, value in values.items() if name != "clock_id"}
+                    row["same_clock"], row["clock_id"] = False, f"other/{row['host_id']}"
+
+        def named(manifest: dict[str, Any]) -> None:
+            ids = manifest["clock"]["clock_ids"]
+            ids |= {host: f"other/{host}" for host in ids if host != reference}
+
+        journaled(named)(run)
+
+    return change
+
+
+_add("hosts_of_one_address_have_two_clocks", _clocks(err_ns=500_000), "spec/placement.json")
+_add("a_clock_is_less_certain_than_its_trips", _clocks(err_ns=10**12), "err_ns of")
+_add(
+    "a_trip_took_longer_than_the_run",
+    _clocks(err_ns=10**12, rtt_min_ns=2 * 10**12),
+    "rtt_min_ns of",
+)
+
+
+@_lie("older schema")
+def the_brokers_are_of_an_older_schema(run: RunFolder) -> None:
+    with run.lines(_events_of(run, "c1")) as rows:
+        for row in rows:
+            row.pop("schema", None)
+
+
+def _stripped(run: RunFolder) -> None:
+    """As a folder of version 1: without the journal's copy and any newer schema."""
+
+    def older(manifest: dict[str, Any]) -> None:
+        manifest["schema"] = "pubsubctl/manifest/1"
+        for name in ("specification_digest", "promises"):
+            manifest.pop(name)
+
+    journaled(older)(run)
+    with run.lines("log.jsonl") as rows:
+        del rows[-1]["manifest"]
+        rows[:] = [row for row in rows if row["what"] != "specification"]
+    with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+        online["schema"] = "pubsubctl/online/1"
+
+
+_add("the_folder_is_stripped_to_an_older_schema", _stripped, "disagree on schema")
+
+
+@_lie("lack a second witness of the manifest")
+def the_folder_and_its_brokers_are_of_an_older_schema(run: RunFolder) -> None:
+    _stripped(run)
+    for path in sorted(run.folder.glob("raw/*/c?/events.jsonl")):
+        with run.lines(path.relative_to(run.folder).as_posix()) as rows:
+            rows[:] = [row for row in rows if row["event"] != "fault_counted"]
+            for row in rows:
+                row.pop("schema", None)
+
+
+# --- Applications ---------------------------------------------------------------------------
+
+
+@_lie("kill of c3-sub-1")
+def a_process_was_killed_by_no_fault(run: RunFolder) -> None:
+    with run.document("manifest.json") as manifest:
+        at_ns = manifest["origin_ns"] + SECOND
+    line = {"t_ns": at_ns, "client": "c3-sub-1", "moment": "any"}
+    run.path(f"raw/{SUBSCRIBERS}/crashes.jsonl").write_text(json.dumps(line) + "\n")
+
+
+@_lie("disagree on streams")
+def a_stream_is_of_no_broker(run: RunFolder) -> None:
+    with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
+        tables = {**sidecar["tables"], "streams": ["0/0/0", "7/0/0"]}
+        positions = {**sidecar, "layout": "positions", "rows": 0, "tables": tables}
+    positions["blake2b"] = hashlib.blake2b(b"").hexdigest()
+    run.path(f"raw/{SUBSCRIBERS}/positions.rec").write_bytes(b"")
+    run.path(f"raw/{SUBSCRIBERS}/positions.rec.json").write_text(json.dumps(positions))
+
+
+def write_databases(run: RunFolder) -> None:
+    """Give each subscriber a process of its own, with the database of what it received."""
+    _digested(
+        lambda run: run.replace(
+            "spec/workload.toml", 'at = ["c3"]', 'own_process = true\nat = ["c3"]'
+        )
+    )(run)
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        tables = rows.sidecar["tables"]
+        for number, subscription in enumerate(tables["subscriptions"]):
+            client = subscription.partition("/")[0]
+            path = run.path(f"raw/{SUBSCRIBERS}/{client}.sqlite")
+            with closing(sqlite3.connect(path)) as database, database:
+                database.execute(TABLE)
+                for row in rows.all[rows.all["subscription"] == number]:
+                    source = tables["publishers"][int(row["publisher"])]
+                    values = (
+                        0, 0, int(source.rpartition("/")[2]), int(row["incarnation"]),
+                        int(row["sequence"]), b"", b"", None, None, None, None,
+                    )  # fmt: skip
+                    database.execute(f"INSERT INTO received VALUES (NULL{', ?' * 11})", values)
+
+
+def _database(statement: str) -> Change:
+    def change(run: RunFolder) -> None:
+        write_databases(run)
+        path = run.path(f"raw/{SUBSCRIBERS}/c3-sub-1.sqlite")
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute(statement)
+
+    return change
+
+
+for _name, _statement, _says in (
+    ("did_not_commit", "DELETE FROM received WHERE place = 30", "disagree on deliveries of c1/"),
+    ("committed_twice", "INSERT INTO received SELECT NULL, received_ns, broker, publisher, "
+     "incarnation, sequence, attributes, payload, stream, position, gap_last, gap_reason "
+     "FROM received WHERE place = 30", "disagree on deliveries of c1/"),
+    ("committed_another_number", "UPDATE received SET sequence = 900 WHERE place = 30",
+     "disagree on deliveries of c1/"),
+    ("committed_a_gap", "INSERT INTO received VALUES (NULL, 0, 0, 0, 1, 5, NULL, NULL, NULL, NULL, "
+     "6, 'expired')", "disagree on gaps of c3-sub-1/1"),
+    ("has_no_table", "DROP TABLE received", "disagree on deliveries of c1/"),
+):  # fmt: skip
+    _add(f"an_application_{_name}", _database(_statement), _says)
+
+
+@_lie("c3-sub-1.sqlite is missing")
+def an_application_left_nothing(run: RunFolder) -> None:
+    write_databases(run)
+    run.path(f"raw/{SUBSCRIBERS}/c3-sub-1.sqlite").unlink()
+
+
+@_lie("c3-sub-1.sqlite does not hold what was written")
+def the_database_of_an_application_is_none(run: RunFolder) -> None:
+    write_databases(run)
+    run.path(f"raw/{SUBSCRIBERS}/c3-sub-1.sqlite").write_bytes(b"SQLite format 3\0" * 100)

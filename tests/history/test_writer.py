@@ -30,7 +30,7 @@ def test_a_closed_file_is_counted_and_hashed(tmp_path: Path) -> None:
     assert facts["remark"] == "x"
 
 
-def test_until_then_the_sidecar_says_that_it_is_not(tmp_path: Path) -> None:
+def test_an_unfinished_recording_is_marked_as_not_closed(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path, ACKS, "run-1")
     writer.append(ACKS.row.pack(1, 1, 5, 0, 1, 1))
     assert sidecar(writer.path)["closed"] is False

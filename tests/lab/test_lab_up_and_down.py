@@ -123,7 +123,7 @@ MOMENTS: dict[str, Callable[[Controller], bool]] = {
 }
 
 
-def test_what_a_killed_up_left_is_removed_whatever_the_moment(
+def test_lab_down_removes_the_remains_of_a_killed_lab_up(
     controller: Controller, chosen: Chosen
 ) -> None:
     for what in chosen(list(MOMENTS)):
@@ -137,7 +137,7 @@ def test_what_a_killed_up_left_is_removed_whatever_the_moment(
         assert controller.traces() == [], f"killed when {what}"
 
 
-def test_after_a_killed_up_the_next_one_begins_anew(controller: Controller) -> None:
+def test_lab_up_starts_anew_after_a_killed_lab_up(controller: Controller) -> None:
     process = controller.start("lab", "up", "--name", controller.name, "--hosts", "2")
     while "started" not in _journal(controller) and process.poll() is None:
         time.sleep(NEXT_LOOK_S)
@@ -152,7 +152,7 @@ def test_after_a_killed_up_the_next_one_begins_anew(controller: Controller) -> N
     assert controller.traces() == []
 
 
-def test_ctrl_c_takes_back_what_was_made(controller: Controller) -> None:
+def test_ctrl_c_removes_the_partial_lab(controller: Controller) -> None:
     process = controller.start("lab", "up", "--name", controller.name, "--hosts", "3")
     while not list(controller.lab_folder.glob("log/*")) and process.poll() is None:
         time.sleep(NEXT_LOOK_S)
@@ -162,7 +162,7 @@ def test_ctrl_c_takes_back_what_was_made(controller: Controller) -> None:
     assert controller.traces() == []
 
 
-def test_what_is_called_like_ours_and_is_not_stays(controller: Controller) -> None:
+def test_lab_commands_leave_foreign_objects_with_the_same_name(controller: Controller) -> None:
     space, link = f"psl-{controller.name}-02", f"psl-{controller.name}"
     try:
         subprocess.run(["ip", "netns", "add", space], check=True)

@@ -26,7 +26,7 @@ def test_doctor_and_facts_look_at_hosts_that_have_nothing_of_ours(lab: Controlle
     assert lab.left_behind() == []
 
 
-def test_an_unknown_key_is_a_finding_with_its_fingerprint_and_nobody_logs_in(
+def test_doctor_reports_the_fingerprint_of_an_unknown_host_key_without_a_login(
     lab: Controller,
 ) -> None:
     (known,) = lab.lab_folder.glob("known_hosts*")

@@ -26,7 +26,7 @@ def logins(lab: Controller, machine: str) -> int:
     return sum(said.count(word) for word in ("Accepted", "Failed", "Postponed"))
 
 
-def test_a_deployment_is_made_once_broken_healed_and_gone(lab: Controller) -> None:
+def test_a_deployment_over_ssh_is_created_once_faulted_healed_and_removed(lab: Controller) -> None:
     first = lab.call("deploy", "chain3", "-j")
     assert first.status == 0, first.err
     assert first.document["changed"] is True
@@ -62,7 +62,7 @@ def test_a_crash_under_load_over_ssh_loses_nothing_and_leaves_nothing(lab: Contr
 
 
 @pytest.mark.parametrize("how", ["unknown", "changed"])
-def test_whoever_shows_another_key_is_not_logged_in_to(lab: Controller, how: str) -> None:
+def test_no_login_happens_at_a_host_with_another_key(lab: Controller, how: str) -> None:
     copy = lab.folder / how
     copy.mkdir()
     shutil.copy(lab.lab_folder / "inventory.toml", copy)
@@ -128,7 +128,7 @@ def test_a_lost_host_is_named_and_cleaned_when_it_is_back(lab: Controller) -> No
     assert lab.left_behind() == []
 
 
-def test_the_second_operator_is_told_who_since_when_and_for_what(lab: Controller) -> None:
+def test_a_second_operator_receives_the_owner_time_and_purpose_of_the_lock(lab: Controller) -> None:
     assert lab.call("deploy", "chain3").status == 0
     process = lab.start("inject", "freeze", "c2", "--for", "300s")
     try:

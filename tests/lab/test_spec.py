@@ -45,7 +45,7 @@ def test_the_inventory_of_a_lab_is_one_that_can_be_read(tmp_path: Path) -> None:
     assert not inventory.loopback_only
 
 
-def test_what_is_missing_is_said_with_the_names_of_packages(
+def test_lab_up_names_the_packages_of_missing_programs(
     call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)

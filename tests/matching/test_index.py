@@ -33,7 +33,7 @@ def test_the_index_finds_what_trying_every_predicate_finds(filed, removed, event
     prices=st.lists(st.integers(-1, 16), min_size=1, max_size=3),
     by_symbol=st.booleans(),
 )
-def test_intervals_come_and_go_between_matches(steps, prices, by_symbol):
+def test_intervals_can_be_added_and_removed_between_matches(steps, prices, by_symbol):
     index, filed = MatchingIndex[int](), dict[int, Predicate]()
     for key, (comes, low, width) in enumerate(steps):
         if comes or not filed:
@@ -94,7 +94,7 @@ def test_a_bool_and_the_number_one_are_filed_apart():
     assert index.match({"flag": 1.0}) == ("number",)
 
 
-def test_keys_come_back_in_the_order_they_were_added():
+def test_matching_keys_are_returned_in_the_order_of_their_addition():
     index = MatchingIndex[str]()
     for key in ("zebra", "ant", "moth"):
         index.add(key, EVERYTHING)
@@ -135,7 +135,7 @@ def held(index):
         "kind = 'a' and price < {n} + 1 and price >= {n}",
     ],
 )
-def test_of_ten_thousand_alike_only_what_may_hold_is_tried(predicate):
+def test_a_match_among_ten_thousand_similar_predicates_tests_only_candidates(predicate):
     index = MatchingIndex[int]()
     for key in range(10_000):
         text = predicate.replace("{n} + 1", str(key + 1)).replace("{n}", str(key))
@@ -176,7 +176,7 @@ def test_the_memo_decodes_each_blob_once_and_forgets_on_change():
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=6))
-def test_the_memo_gives_for_many_what_it_gives_for_each(asked):
+def test_the_memo_matches_many_blobs_as_single_blobs(asked):
     """One that holds little, so that it starts anew in between."""
 
     def decode(blobs):

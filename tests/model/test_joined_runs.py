@@ -32,7 +32,7 @@ def test_joined_runs_are_what_they_were_in_one_piece(run: PublicationRun, data: 
 
 
 @given(run=runs(), data=st.data())
-def test_what_is_taken_out_of_joined_runs_is_what_a_search_finds(
+def test_an_extract_of_joined_runs_equals_the_result_of_a_search(
     run: PublicationRun, data: Any
 ) -> None:
     joined = [RunJoiner().joined([part]) for part in dealt(run, data)]
@@ -44,7 +44,7 @@ def test_what_is_taken_out_of_joined_runs_is_what_a_search_finds(
         assert tuple(part.sequences) == tuple(run.sequences)
 
 
-def test_what_is_taken_is_a_slice_and_all_of_a_run_is_that_run() -> None:
+def test_an_extract_is_a_slice_and_a_whole_run_is_itself() -> None:
     index, payload = bytes(100), bytes(25_000)
     run = PublicationRun(SourceId(0, 0, 1), range(1, 101), (b"a",), index, 250, (payload,))
     assert taken([run], range(1, 101)) is run

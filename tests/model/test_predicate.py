@@ -39,7 +39,7 @@ IBM = {"symbol": "IBM", "price": 120, "volume": 3}
         ("NOT symbol = 'X' AND TRUE", True),
     ],
 )
-def test_what_a_predicate_says_of_a_publication(text, holds):
+def test_a_predicate_matches_a_publication_as_specified(text, holds):
     assert parse_predicate(text).matches(IBM) is holds
 
 

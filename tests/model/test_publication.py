@@ -17,7 +17,7 @@ def contents(run):
 
 
 @given(run=runs(), data=st.data())
-def test_selecting_gives_exactly_the_chosen_publications(run, data):
+def test_a_selection_contains_exactly_the_chosen_publications(run, data):
     chosen = data.draw(st.lists(st.integers(0, len(run) - 1), min_size=1, unique=True).map(sorted))
     selected = run.select(chosen)
     assert contents(selected) == [contents(run)[position] for position in chosen]
@@ -90,7 +90,7 @@ def origins(run):
 
 
 @given(run=placed_runs(), data=st.data())
-def test_what_is_selected_keeps_its_origin(run, data):
+def test_a_selection_retains_the_origins(run, data):
     chosen = data.draw(st.lists(st.integers(0, len(run) - 1), min_size=1, unique=True).map(sorted))
     assert origins(run.select(chosen)) == [origins(run)[position] for position in chosen]
 
@@ -109,7 +109,7 @@ def test_parts_merge_back_with_their_origins(run, data):
 
 
 @given(run=placed_runs())
-def test_by_origin_gives_each_publication_as_its_publisher_numbered_it_with_its_place(run):
+def test_by_origin_pairs_each_publication_with_its_origin_and_its_position(run):
     found = []
     for part in run.by_origin():
         assert part.place.stream == run.source
@@ -123,12 +123,12 @@ def test_by_origin_gives_each_publication_as_its_publisher_numbered_it_with_its_
 
 
 @given(run=runs())
-def test_where_places_are_origins_a_run_is_by_origin_as_it_is(run):
+def test_by_origin_returns_a_run_without_origins_unchanged(run):
     assert list(run.by_origin()) == [run]
 
 
 @given(run=st.one_of(runs(), placed_runs()), data=st.data())
-def test_many_parts_of_a_run_are_what_it_gives_one_by_one(run, data):
+def test_run_parts_select_the_same_publications_as_the_run(run, data):
     parts = RunParts(run)
     some = st.lists(st.integers(0, len(run) - 1), min_size=1, unique=True).map(sorted)
     for chosen in data.draw(st.lists(some, min_size=1, max_size=4)):

@@ -83,6 +83,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "content-not-compared": {"mutation": MUTATIONS["payload_corrupted"]},
     "reuse-not-looked-for": {"mutation": MUTATIONS["sequence_number_used_again"]},
     "doubt-before-proof": {"decide": reference_verdict.decide},
+    "late-though-all-had-come": {"decide": reference_verdict.decide},
     "nothing-at-risk-is-fine": {"decide": reference_verdict.decide},
     "risk-ignores-clock-errors": {"is_in": reference_risk.was_surely_sent_in},
     "kill-restarts-the-window": {"windows_of": reference_risk.times_of_risk},
@@ -100,6 +101,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "unobserved-fault-is-believed": {"doubts": verdicts.doubts_about_faults},
     "busy-excuses-everything": {"decide": verdicts.decide},
     "busy-excuses-holes": {"decide": verdicts.decide},
+    "withheld-on-a-busy-machine-is-proof": {"decide": verdicts.decide},
     "schedule-without-a-phase": {"worked_out": by_spark},
     # sessions
     "header-into-the-next-frame": {"prefix": bytes((0, 0, 0, 8, 0, 0, 0, 5))},

@@ -178,11 +178,11 @@ ROOTS = {"p1": 1, "s1": 1}
         ([["b1", 0], ["b1", "retired"], ["b1", "retired"]], "changes[2]: b1 is no storage"),
     ],
 )
-def test_a_storage_that_cannot_have_come_or_retired_is_refused(changes, message):
+def test_an_impossible_storage_change_is_refused(changes, message):
     assert message in refusal(mapping("hierarchy", storages=ROOTS, changes=changes))
 
 
-def test_storages_come_and_retire_while_brokers_run():
+def test_added_and_retired_storages_preserve_the_identity_of_the_deployment():
     """The topology stays the same deployment, and goes through its file."""
     before = read_topology(mapping("hierarchy", storages=ROOTS), FILE)
     after = before.with_role("b1", "0", FILE).with_role("b1", "retired", FILE)
@@ -361,7 +361,7 @@ def test_several_kinds_without_a_tree_have_the_links_of_the_first():
 
 
 @given(st.one_of(trees(), cell_topologies(), hierarchies(), bipartites()))
-def test_what_is_written_is_read_back(topology):
+def test_a_topology_of_each_kind_survives_its_mapping(topology):
     assert Topology.from_mapping(topology.to_mapping(), FILE) == topology
 
 
@@ -377,7 +377,7 @@ def _drawn(brokers, levels, seed):
         st.builds(lambda *how: (_drawn, how), st.integers(1, 60), st.integers(1, 4), st.integers()),
     )
 )
-def test_what_is_made_to_measure_is_valid_and_the_same_each_time(case):
+def test_a_generated_topology_is_valid_and_deterministic(case):
     maker, (brokers, *shape) = case
     made = maker(brokers, *shape)
     assert made == maker(brokers, *shape)
@@ -402,7 +402,7 @@ def test_made_cells_grow_in_depth():
     assert max(near) == 5
 
 
-def test_servers_know_each_other_though_no_link_of_a_stream_joins_them():
+def test_servers_surround_each_other_without_a_link():
     """They hand over topics."""
     topology = bipartite(4, 1)
     assert topology.overlay().surroundings(2) == (0, 1, 3)
@@ -429,7 +429,7 @@ def test_a_topology_as_it_is_reads_as_the_same(topology):
         (lambda: bipartite(1, 1), "brokers = 1; proxies and servers are two at least"),
     ],
 )
-def test_what_cannot_be_made_is_refused(make, message):
+def test_an_impossible_generated_topology_is_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
 

@@ -32,7 +32,7 @@ def test_a_range_keeps_its_leading_zeros(text: str, names: list[str]) -> None:
         ("b[1:9999]", "9,999 names; a range has at most 4,096"),
     ],
 )
-def test_what_is_no_range_is_refused_with_the_reason(text: str, why: str) -> None:
+def test_an_invalid_range_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         expanded(text)
 

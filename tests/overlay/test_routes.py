@@ -177,7 +177,7 @@ def test_single_brokers_as_cells_are_a_tree(topology):
 
 
 @given(ALL_KINDS)
-def test_a_broker_may_know_whom_it_is_linked_to_and_they_it(topology):
+def test_surroundings_are_symmetric_and_contain_all_neighbours(topology):
     overlay = topology.overlay()
     around = [overlay.surroundings(broker) for broker in range(len(topology.brokers))]
     for broker, near in enumerate(topology.neighbours()):
@@ -239,7 +239,7 @@ def test_a_divided_unit_is_not_passed_but_reached_from_both_sides():
     assert reaches("b", "d")
 
 
-def test_a_route_does_not_come_back_into_where_it_began():
+def test_a_route_does_not_reenter_its_first_cluster():
     """Clusters {a, b}, {c}, {d}: from a over c to b and on to d, with a-b lost."""
     reaches = three_levels("0.0 0.1 1.0 2.0", "ac cb bd", "ab")
     assert reaches("c", "b")
@@ -265,7 +265,7 @@ def test_a_unit_is_not_passed_while_one_in_it_is_divided():
     assert not reaches("a", "e")
 
 
-def test_a_topic_whose_owner_is_known_needs_that_one():
+def test_a_route_by_owner_requires_the_owner():
     """b0 and b1 are proxies, b2 and b3 servers."""
     section = {"proxies": ["b0", "b1"], "servers": ["b2", "b3"], "edges": ["b4", "b5"]}
     values = {"schema": "pubsubctl/topology/2", "name": "t", "kind": "bipartite"}
@@ -278,7 +278,7 @@ def test_a_topic_whose_owner_is_known_needs_that_one():
     assert is_open(by_owner, lost_brokers=[3, 0])
 
 
-def test_a_route_goes_on_only_from_where_it_ends():
+def test_a_route_is_extended_only_from_its_end():
     overlay = chain(4, 1).overlay()
     whole = overlay.route(0, 2).then(overlay.route(2, 3))
     assert whole == overlay.route(0, 3)
@@ -425,7 +425,7 @@ def links_in(step: Step) -> list[Link]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_a_route_passes_is_what_lies_on_any_way_there_is(seed: int) -> None:
+def test_a_route_passes_the_elements_of_all_possible_paths(seed: int) -> None:
     chance = Random(f"passed {seed}")
     count = chance.randint(2, 7)
     links = [(a, b) for a in range(count) for b in range(a + 1, count) if chance.random() < 0.45]
@@ -446,7 +446,7 @@ def test_what_a_route_passes_is_what_lies_on_any_way_there_is(seed: int) -> None
     assert passed_by(Route((origin,))) == ((origin,), ())
 
 
-def test_of_a_path_all_is_passed_in_its_direction() -> None:
+def test_a_path_passes_all_its_elements_in_its_direction() -> None:
     route = Route((2, (0, 2), 0, (0, 1), 1))
     assert passed_by(route)[0] == (0, 1, 2)
     assert {(2, 0), (0, 1)} <= {*passed_by(route)[1]}

@@ -28,7 +28,7 @@ def mapping(**changes):
     return {**values, **changes}
 
 
-def test_the_order_of_brokers_gives_their_numbers():
+def test_the_order_of_brokers_determines_their_numbers():
     topology = Topology.from_mapping(mapping(), FILE)
     assert [topology.number_of(name) for name in ("p1", "b1", "s1")] == [0, 1, 2]
     assert topology.links == ((0, 1), (1, 2))
@@ -120,11 +120,11 @@ def test_more_failures_than_any_path_has_room_for_are_refused():
 
 
 @given(topology=trees())
-def test_what_is_written_is_read_back(topology):
+def test_a_topology_survives_its_mapping(topology):
     assert Topology.from_mapping(topology.to_mapping(), FILE) == topology
 
 
-def test_what_the_file_sets_of_the_protocol_is_kept_and_agreed_on():
+def test_protocol_parameters_of_the_file_are_written_and_part_of_the_digest():
     plain = Topology.from_mapping(mapping(), FILE)
     own = {"delta_tree": {"client_window": 9}}
     set_up = Topology.from_mapping(mapping(parameters=own), FILE)
@@ -147,7 +147,7 @@ def test_a_file_before_parameters_were_by_protocol_means_the_same():
         read_topology({**flat, "parameters": {"dleta": 1}}, FILE)
 
 
-def test_what_the_file_sets_of_sessions_is_kept_and_agreed_on():
+def test_session_parameters_of_the_file_are_written_and_part_of_the_digest():
     plain = Topology.from_mapping(mapping(), FILE)
     slow = Topology.from_mapping(mapping(session={"heartbeat": "2s", "suspicion": "8s"}), FILE)
     written = Topology.from_mapping(

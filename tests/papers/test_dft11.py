@@ -61,7 +61,7 @@ def test_delta_links_may_fail_at_once_and_nothing_is_lost(delta: int) -> None:
     assert subscriber.received == sent
 
 
-def test_one_failure_more_than_delta_may_stall_but_not_break_anything() -> None:
+def test_more_than_delta_failures_stall_delivery_without_a_violation() -> None:
     """Beyond δ the paper studies how much arrives (lines 12-17); never is anything wrong."""
     cluster = start(chain("b0", "b1", "b2", "b3", "b4"))
     subscriber = cluster.subscribe("b4")
@@ -125,7 +125,7 @@ def test_the_gap_of_figure_1_is_there_without_tags() -> None:
         _figure_1()
 
 
-def test_a_newcomer_knows_its_neighbourhood_and_its_neighbourhood_knows_it() -> None:
+def test_a_new_broker_and_its_neighbourhood_discover_each_other() -> None:
     """Joining, a broker learns who is within Δ = δ + 1 and is made known to them (201-207)."""
     cluster = start(chain("b0", "b1", "b2", "b3"))
     cluster.join("n", "b3").start()
@@ -201,7 +201,7 @@ def test_the_safety_condition_needs_a_start_cut() -> None:
 
 
 @pytest.mark.parametrize("how", ["crash", "freeze", "blackhole"])
-def test_whatever_makes_a_neighbour_unreachable_it_is_gone_around(how: str) -> None:
+def test_an_unreachable_neighbour_is_bypassed_for_every_kind_of_failure(how: str) -> None:
     """A crash and a dead link look the same, so one notion covers both (lines 258-268)."""
     cluster = start(chain("b0", "b1", "b2", "b3"))
     subscriber = cluster.subscribe("b3")

@@ -38,7 +38,7 @@ def test_the_partitions_of_figure_4_have_the_ids_of_the_paper() -> None:
     assert made == [(1, ["b3"]), (2, ["b3", "b4"]), (3, ["b3", "b4", "c1"])]
 
 
-def test_one_partition_is_a_barrier_for_some_and_an_island_for_others() -> None:
+def test_a_partition_is_a_barrier_or_an_island_depending_on_the_path() -> None:
     """B3 alone: a barrier on the way to itself, an island on the way to D3 (lines 332-336)."""
     number = {name: place for place, name in enumerate(FIGURE_4.brokers)}
     path = PrimaryTree(FIGURE_4).path
@@ -62,7 +62,7 @@ def partitions_at(cluster: SimulatedCluster, name: str) -> int:
     return known
 
 
-def test_partition_information_spreads_and_is_taken_back() -> None:
+def test_partition_information_spreads_and_is_withdrawn() -> None:
     """Those within D_PT of a detector have its id (lines 362-370), and then not (891-900)."""
     cluster = start(chain(*(f"b{place}" for place in range(7))))
     cluster.broker("b5").kill()
@@ -119,12 +119,12 @@ def _publish_into_an_island() -> None:
     assert subscriber.received == sent[-len(subscriber.received) :]
 
 
-def test_an_island_is_given_the_subscription_before_a_publication_that_matches_it() -> None:
+def test_an_island_receives_a_subscription_before_a_matching_publication() -> None:
     """The copy upstream, tagged, is accepted at once (lines 445-465)."""
     _publish_into_an_island()
 
 
-def test_what_lies_behind_a_barrier_is_not_delivered_before_it_is_aware() -> None:
+def test_deliveries_from_behind_a_barrier_form_a_suffix_of_the_publications() -> None:
     """Tags in confirmations reach the source, which keeps them in its table (lines 466-613)."""
     cluster = start(chain("s", "b1", "b2", "far"))
     for name in ("b1", "b2"):
@@ -150,7 +150,7 @@ def test_what_lies_behind_a_barrier_is_not_delivered_before_it_is_aware() -> Non
 # ---------------------------------------------------------------- §VI
 
 
-def test_a_copy_is_kept_until_everybody_behind_has_it() -> None:
+def test_a_copy_is_retained_until_all_brokers_downstream_confirm() -> None:
     """Until a confirmation says so, for each subscriber accepted by then (lines 627-630)."""
     cluster = start(chain("p", "b", "s"))
     cluster.subscribe("s")
@@ -182,7 +182,7 @@ def test_a_broker_with_subscribers_is_waited_for() -> None:
     _subscribers_broker_dies()
 
 
-def test_what_is_for_its_subscribers_is_lost_if_it_is_not_waited_for() -> None:
+def test_the_invariants_detect_dropped_publications_for_unreachable_brokers() -> None:
     with (
         pytest.raises(InvariantViolated, match="too early"),
         mutated([Mutant.DROP_UNREACHABLE_DESTINATIONS]),
@@ -191,7 +191,7 @@ def test_what_is_for_its_subscribers_is_lost_if_it_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("profile", ["robust", "paper"])
-def test_what_is_excluded_is_excluded_at_the_last_broker_and_told(profile: str) -> None:
+def test_publications_are_excluded_at_the_last_broker_and_announced(profile: str) -> None:
     """Not at interim brokers (lines 645-652); the subscriber is told, which is ours."""
     parameters = DeltaTreeParameters(delta=1, profile=profile)
     cluster = start(chain("s", "b1", "b2", "far"), parameters=parameters)

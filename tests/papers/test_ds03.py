@@ -19,26 +19,26 @@ from tests.helpers.told import is_told
 STORIES = Path(__file__).parents[1] / "protocols/durable"
 ELSEWHERE = {
     "§1 each event is logged once": "test_stories.py::"
-    "test_who_was_away_gets_what_was_missed_from_the_pubend_and_nobody_else_keeps_it",
+    "test_a_returning_subscriber_fetches_missed_events_that_only_the_pubend_keeps",
     "§1 misbehaving subscribers hold nobody up": "test_stories.py::"
-    "test_a_client_that_takes_nothing_holds_nobody_up_and_misses_nothing",
+    "test_a_slow_client_delays_no_other_client_and_misses_nothing",
     "§1, footnote 2 a record is 8 + 16 n bytes": "test_filter_log.py::"
     "test_a_record_has_the_size_that_the_paper_says",
     "§2 an older token may get gaps": "test_stories.py::"
-    "test_who_comes_back_with_an_old_token_gets_it_again_or_is_told_what_is_lost",
+    "test_an_old_token_yields_redelivery_or_a_gap",
     "§3 nacks are consolidated": "test_stories.py::test_two_who_come_back_together_ask_once",
     "§3 brokers on the way answer": "test_wrong_input.py::"
     "test_a_broker_on_the_way_answers_with_events_and_asks_for_the_rest",
     "§3 early release gives who is away a gap": "test_early_release.py::"
-    "test_a_loss_is_told_in_one_gap_however_small_batches_are",
+    "test_a_loss_is_announced_in_one_gap_for_any_batch_size",
     "§3 nothing is lost that the one stream was not told of": "test_early_release.py::"
     "told_of_nothing",
     "§4.1 a subscription survives a crash once it has begun": "test_stories.py::"
     "STORIES[accepted-before-written]",
     "§4.1 switch-over": "test_returns.py::"
-    "test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double",
+    "test_a_catch_up_under_load_ends_live_without_loss_or_duplicate",
     "§4.1 resources are left for catching up": "test_returns.py::"
-    "test_all_who_catch_up_come_to_their_turn_however_little_may_be_asked_for",
+    "test_every_catching_up_subscriber_gets_a_turn_in_any_window",
     "§4.2 only what matched is retrieved": "test_stories.py::"
     "test_only_what_is_for_a_subscription_is_fetched",
     "§4.2 the example of three subscribers": "test_filter_log.py::test_the_papers_example",
@@ -47,12 +47,12 @@ ELSEWHERE = {
     "§5.1.2 25 times less data": "test_filter_log.py::"
     "test_25_subscribers_cost_a_25th_of_logging_events_for_each",
     "§5.3 forty reconnect at once": "test_returns.py::"
-    "test_forty_who_come_back_together_have_each_event_fetched_once",
+    "test_forty_returning_subscribers_fetch_each_event_once",
 }
 
 
 @pytest.mark.parametrize("promise", ELSEWHERE)
-def test_what_shows_it_is_there(promise: str) -> None:
+def test_the_test_of_each_promise_exists(promise: str) -> None:
     assert is_told(ELSEWHERE[promise], STORIES)
 
 
@@ -80,9 +80,7 @@ def positions(story: DurableStory, broker: str = "s1") -> dict[StreamId, int]:
 # ---------------------------------------------------------------- abstract and §1
 
 
-def test_what_is_published_while_a_subscriber_is_away_comes_and_nothing_is_lost_by_failures() -> (
-    None
-):
+def test_publications_during_a_disconnection_arrive_despite_broker_failures() -> None:
     """It is away while each broker fails in turn (§1)."""
     story = DurableStory()
     subscription = story.subscriber()
@@ -101,7 +99,7 @@ def test_what_is_published_while_a_subscriber_is_away_comes_and_nothing_is_lost_
 # ---------------------------------------------------------------- §2
 
 
-def test_a_new_subscriber_is_told_where_it_begins_in_each_stream() -> None:
+def test_a_new_subscriber_receives_its_start_in_each_stream() -> None:
     story = DurableStory(pubends=2)
     story.publish(4)
     subscription = story.subscriber()
@@ -110,7 +108,7 @@ def test_a_new_subscriber_is_told_where_it_begins_in_each_stream() -> None:
     assert any(began.values())
 
 
-def test_what_a_subscriber_is_told_of_a_stream_goes_up() -> None:
+def test_positions_delivered_to_a_subscriber_increase_in_each_stream() -> None:
     """Events and silence, through its own absences and a crash of its broker."""
     story = DurableStory(silence_interval_ns=20_000_000)
     subscription = story.subscriber("s1", "kind = 'b'")
@@ -132,7 +130,7 @@ def test_what_a_subscriber_is_told_of_a_stream_goes_up() -> None:
     assert len(subscription.received) == 6
 
 
-def test_silence_says_that_nothing_was_for_a_subscriber() -> None:
+def test_silence_covers_ticks_without_an_event_for_the_subscriber() -> None:
     story = DurableStory(silence_interval_ns=20_000_000)
     subscription = story.subscriber("s1", "kind = 'b'")
     story.cluster.publish("p1", kind="b")
@@ -164,7 +162,7 @@ def test_a_tick_is_released_once_all_here_and_away_have_acknowledged_it() -> Non
     assert story.kept("p1") == 0
 
 
-def test_who_is_live_gets_no_gap_whoever_is_away() -> None:
+def test_a_live_subscriber_receives_no_gap_while_another_is_disconnected() -> None:
     story = DurableStory()
     live, away = story.subscriber(), story.subscriber()
     story.away(away)
@@ -179,7 +177,7 @@ def test_who_is_live_gets_no_gap_whoever_is_away() -> None:
 # ---------------------------------------------------------------- §4.1
 
 
-def test_all_who_are_not_catching_up_share_one_stream() -> None:
+def test_all_live_subscribers_share_the_consolidated_stream() -> None:
     """A hundred subscribers cost the brokers upstream what one does."""
     messages = []
     for count in (1, 100):
@@ -193,9 +191,7 @@ def test_all_who_are_not_catching_up_share_one_stream() -> None:
     assert messages[0] == messages[1]
 
 
-def test_who_is_created_is_live_and_who_has_left_catches_up_until_it_is_as_far_as_the_others() -> (
-    None
-):
+def test_a_new_subscription_is_live_and_a_reconnected_subscription_catches_up() -> None:
     story = DurableStory()
     story.publish(3)
     subscription = story.subscriber()
@@ -212,7 +208,7 @@ def test_who_is_created_is_live_and_who_has_left_catches_up_until_it_is_as_far_a
     story.settle()
 
 
-def test_after_a_crash_the_one_stream_goes_on_from_what_was_delivered_without_any_client() -> None:
+def test_the_consolidated_stream_resumes_after_a_crash_without_a_client() -> None:
     story = DurableStory()
     subscription = story.subscriber()
     link = story.away(subscription)
@@ -232,7 +228,7 @@ def test_after_a_crash_the_one_stream_goes_on_from_what_was_delivered_without_an
 # ---------------------------------------------------------------- §4.2
 
 
-def test_nothing_is_written_of_events_that_match_nobody() -> None:
+def test_an_event_without_a_match_is_not_logged() -> None:
     story = DurableStory()
     away = story.subscriber("s1", "kind = 'b'")
     link = story.away(away)
@@ -261,7 +257,7 @@ def test_all_streams_of_matches_are_in_one_volume_and_each_is_chopped_alone() ->
 # ---------------------------------------------------------------- §5.3
 
 
-def test_while_its_broker_is_down_and_comes_back_the_pubend_is_asked_for_each_event_once() -> None:
+def test_the_pubend_receives_one_request_per_event_after_a_broker_restart() -> None:
     """All are away at once; the broker first gets what it missed, then they come back (§5.3)."""
     story = DurableStory()
     subscribers = [story.cluster.subscribe("s1") for _ in range(10)]

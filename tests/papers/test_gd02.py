@@ -16,40 +16,40 @@ from tests.helpers.told import is_told
 STORIES = Path(__file__).parents[1] / "protocols/gryphon"
 ELSEWHERE = {
     "§2.1 no tick is an event here and silent there": "test_knowledge.py::"
-    "test_what_contradicts_is_refused_and_what_does_not_is_not",
+    "test_contradicting_knowledge_is_refused_and_consistent_knowledge_is_accepted",
     "§2.1.1 without failures nobody is curious": "test_stories.py::"
-    "test_nobody_asks_while_nothing_is_lost",
+    "test_no_requests_are_sent_while_nothing_is_lost",
     "§2.1.1 gaps of reordering are transient": "test_losses.py::"
-    "test_what_is_overtaken_on_another_path_for_less_than_gct_is_not_asked_for",
+    "test_an_event_overtaken_for_less_than_gct_is_not_requested",
     "§2.2 ticks are unique and go up": "test_restarts.py::"
-    "test_ticks_go_on_behind_the_last_one_although_the_clock_is_put_back",
+    "test_ticks_increase_although_the_clock_is_set_back",
     "§2.2 a pubend pre-assigns silence": "test_total_order.py::"
-    "test_nobody_waits_long_for_pubends_that_are_idle",
+    "test_idle_pubends_delay_an_event_only_briefly",
     "§3.1 events in answers only where they were asked for": "test_questions.py::"
-    "test_an_answer_goes_to_who_has_asked_and_an_event_only_where_it_was_asked_for",
+    "test_silence_and_events_are_sent_only_to_brokers_that_requested_them",
     "§3.1 a nack goes on only as far as it is news": "test_questions.py::"
-    "test_of_overlapping_questions_only_the_new_part_is_passed_on",
+    "test_only_new_ranges_of_overlapping_requests_are_forwarded",
     "§3.1 curiosity is forgotten so that repetitions pass": "test_losses.py::"
     "test_a_repetition_that_is_faster_than_the_first_is_passed_on",
     "§3.1 sideways until the news of the link has spread": "test_cells.py::"
-    "test_what_comes_before_the_news_of_a_lost_link_goes_sideways_and_then_the_other_way",
+    "test_events_sent_before_a_link_loss_is_reported_travel_sideways",
     "§3.1 nacks go to all above where nobody has told anything": "test_losses.py::"
-    "test_a_subscribers_broker_that_knows_of_no_way_asks_all_above_once_each",
+    "test_a_subscribers_broker_without_a_route_asks_each_upstream_broker_once",
     "§3.2 nacks are repeated until they are satisfied": "test_losses.py::"
-    "test_a_lost_question_is_asked_again_within_two_repetitions",
+    "test_a_lost_request_is_repeated_within_two_repetition_times",
     "§3.2 the repetition time is estimated as TCP's is": "test_gaps.py::"
     "test_a_slow_answer_makes_the_next_one_be_waited_for_longer",
     "§3.2 the latest message is guarded by DCT": "test_losses.py::"
-    "test_with_a_finite_dct_the_last_event_of_a_stream_comes_soon",
+    "test_the_last_event_of_a_stream_arrives_early_with_a_finite_dct",
     "§3.2 and by AET": "test_losses.py::"
-    "test_the_last_event_of_a_stream_comes_within_aet_and_a_check",
+    "test_the_last_event_of_a_stream_arrives_within_aet_and_one_check",
     "§4.2 nacks of long ranges are cut": "test_gaps.py::"
-    "test_a_gap_is_asked_for_in_pieces_of_which_only_so_many_are_out",
+    "test_a_gap_is_requested_in_pieces_within_the_nack_window",
 }
 
 
 @pytest.mark.parametrize("promise", ELSEWHERE)
-def test_what_shows_it_is_there(promise: str) -> None:
+def test_the_test_of_each_promise_exists(promise: str) -> None:
     assert is_told(ELSEWHERE[promise], STORIES)
 
 
@@ -130,7 +130,7 @@ def test_a_filtered_subsequence_has_no_gap() -> None:
     assert some.received == sent
 
 
-def test_a_loss_stalls_nobody_but_those_who_wait_for_it() -> None:
+def test_a_lost_message_stalls_only_its_own_receivers() -> None:
     """What follows a gap is passed on at once; only its delivery waits (§1, §6)."""
     story = Story("p1-b1", "b1-b2", "b2-s1", "b2-s2")
     first, second = story.cluster.subscribe("s1"), story.cluster.subscribe("s2")
@@ -178,7 +178,7 @@ def test_only_the_publishers_broker_logs_and_nothing_is_seen_before() -> None:
     assert story.loggers == ["p1"]
 
 
-def test_what_is_behind_an_unknown_tick_waits_and_then_comes_in_order() -> None:
+def test_events_behind_an_unknown_tick_wait_and_arrive_in_order() -> None:
     """The doubt horizon; other publishers' events do not wait for it (§2.3)."""
     story = PaperStory()
     story.lose("b1", "s1", Events)
@@ -189,7 +189,7 @@ def test_what_is_behind_an_unknown_tick_waits_and_then_comes_in_order() -> None:
     story.check()
 
 
-def test_a_tick_is_acked_when_all_below_are_done_with_it() -> None:
+def test_a_tick_is_acknowledged_after_all_brokers_downstream_acknowledged() -> None:
     """What is told upstream is the lowest of what was told from below (§2.1.1, §2.4)."""
     story = Story()
     subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2")]
@@ -231,7 +231,7 @@ def test_nacks_of_many_subscribers_are_one_towards_the_publisher(subscribers: in
 # ---------------------------------------------------------------- §3.1
 
 
-def test_messages_of_one_pubend_take_one_path_and_half_of_all_pubends_each_link() -> None:
+def test_each_pubend_uses_one_path_and_each_link_carries_half_the_pubends() -> None:
     """As long as nothing fails or recovers."""
     story = PaperStory()
     story.rounds(30)
@@ -239,7 +239,7 @@ def test_messages_of_one_pubend_take_one_path_and_half_of_all_pubends_each_link(
     assert ways == [{0, 2}, {1, 3}, {0, 2}, {1, 3}]
 
 
-def test_acks_go_to_who_has_told_of_their_pubend_last() -> None:
+def test_acknowledgements_are_sent_to_the_latest_sender_of_their_pubend() -> None:
     """To one broker of a cell of two."""
     story = PaperStory()
     story.rounds(10)
@@ -263,7 +263,7 @@ def test_a_nack_is_satisfied_on_the_way_where_that_can_be() -> None:
     assert not story.from_to("b1", "p1", Nack)
 
 
-def test_silence_is_sent_to_those_who_are_curious_of_it_only() -> None:
+def test_silence_is_sent_only_to_brokers_that_requested_the_stream() -> None:
     """Where an event was lost that nobody has, the rest of what is asked for is silence."""
     story = Story(order="total", pubends=1)
     subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2")]
@@ -317,7 +317,7 @@ def test_an_ack_is_expected_on_the_paths_that_have_not_acked_only() -> None:
     assert story.times_ms("s1", Nack)[0] - story.times_ms("b1", AckExpected)[0] <= 2
 
 
-def test_a_gap_is_asked_for_when_it_has_lasted_for_gct() -> None:
+def test_a_gap_is_requested_after_the_gap_curiosity_threshold() -> None:
     """Not at once: what is late may still come (§3.2, GCT = 200 ms)."""
     story = Story()
     story.cluster.subscribe("s1")
@@ -332,7 +332,7 @@ def test_a_gap_is_asked_for_when_it_has_lasted_for_gct() -> None:
     assert 200 <= asked_ms - before_ms <= 210
 
 
-def test_nobody_asks_while_a_pubend_is_down_and_it_asks_when_it_is_back() -> None:
+def test_nacks_stop_while_a_pubend_is_down_and_resume_after_its_restart() -> None:
     """No gap, no nack; AckExpected makes subscribers ask for what was logged and not sent
     (§3.2, §4.2 Fig. 8)."""
     story = Story()

@@ -130,7 +130,7 @@ def test_all_routing_switches_to_the_other_path_while_the_link_is_down_and_back(
 # ---------------------------------------------------------------- the broker b1, Fig. 7
 
 
-def test_before_a_crash_two_brokers_split_the_load_and_behind_it_one_takes_all() -> None:
+def test_a_crash_moves_the_load_of_two_brokers_to_the_remaining_broker() -> None:
     """Two of four pubends each; all by b2 as soon as b1 is dead (Fig. 7)."""
     story = PaperStory()
     story.rounds(5)
@@ -153,7 +153,7 @@ def test_both_subscribers_ask_for_the_same_and_their_broker_asks_once() -> None:
     story.check()
 
 
-def test_a_broker_that_comes_back_gets_its_share_and_nobody_asks() -> None:
+def test_a_restarted_broker_regains_its_share_without_nacks() -> None:
     """Two of four pubends go by b1 again; no message is lost by that (Fig. 7)."""
     story = broker_fails()
     story.rounds(50)
@@ -184,13 +184,13 @@ def publishers_broker_fails() -> tuple[PaperStory, int]:
     return story, story.now_ms
 
 
-def test_nobody_asks_while_the_publishers_broker_is_down() -> None:
+def test_no_nacks_are_sent_while_the_broker_of_the_publishers_is_down() -> None:
     """No message comes, and no gap either; DCT is infinite (Fig. 8)."""
     story, _ = publishers_broker_fails()
     assert not [m for *_, m in story.said if type(m) is Nack]
 
 
-def test_back_again_it_expects_acks_and_what_was_logged_comes_at_once() -> None:
+def test_a_restarted_pubend_expects_acknowledgements_and_delivers_logged_events() -> None:
     """Of each pubend up to the last event that it logged; s1 to s5 all ask, and soon all is as
     before (Fig. 8)."""
     story, back_ms = publishers_broker_fails()
@@ -212,7 +212,7 @@ def test_back_again_it_expects_acks_and_what_was_logged_comes_at_once() -> None:
         assert max(story.latencies_ms(subscriber, story.sent[-100:])) <= CALM_MS
 
 
-def test_what_is_expected_is_the_last_event_that_each_pubend_has_logged() -> None:
+def test_an_ack_expected_message_names_the_last_logged_tick_of_each_pubend() -> None:
     """The message says up to which tick (Fig. 8)."""
     story, _ = publishers_broker_fails()
     last = {

@@ -45,7 +45,7 @@ def rows_of(run):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_publication_goes_only_where_somebody_wants_it(run):
+def test_a_publication_uses_only_links_towards_matching_subscriptions(run):
     """§3, event routing; nothing is missing or twice, and as many links are used as computed."""
     rows = {(row["interest"], row["match_percent"]): row for row in rows_of(run)}
     assert all(row["owed"] == row["delivered"] for row in rows.values())
@@ -139,7 +139,7 @@ def named_rows(run, table):
     return [SimpleNamespace(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
-def test_a_broker_knows_as_many_as_simulated_ones_and_a_change_goes_over_each_link(scale_run):
+def test_computed_views_match_simulated_brokers_and_a_change_crosses_each_link(scale_run):
     """§3, abbreviated system views; §2, at most 64 units in a unit."""
     cluster = SimulatedCluster(hierarchy(22, 8), "ges", trace=False).start()
     cluster.run_until_quiet()

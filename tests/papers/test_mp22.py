@@ -20,7 +20,7 @@ from tests.protocols.multi_proxy.test_causal import Twins
 STORIES = Path(__file__).parents[1] / "protocols/multi_proxy"
 ELSEWHERE = {
     "§2.1 only what is put after the subscription is received": "test_stories.py::"
-    "test_who_subscribes_again_gets_nothing_from_before",
+    "test_a_new_subscription_after_an_unsubscribe_receives_no_earlier_publications",
     "§2.1 on return it is subscribed": "test_stories.py::"
     "a_subscription_starts_when_its_server_knows_of_it",
     "§2.3 no message is received again": "test_homes.py::test_what_has_come_is_not_taken_again",
@@ -39,7 +39,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("promise", ELSEWHERE)
-def test_what_shows_it_is_there(promise: str) -> None:
+def test_the_test_of_each_promise_exists(promise: str) -> None:
     assert is_told(ELSEWHERE[promise], STORIES)
 
 
@@ -56,7 +56,7 @@ def owners_that_stored(story: Story) -> dict[int, set[str]]:
 # ---------------------------------------------------------------- §2 operations
 
 
-def test_unsubscribed_nothing_comes_although_it_was_put_before() -> None:
+def test_an_unsubscribed_client_receives_no_earlier_publications() -> None:
     """§2.2: it waits at the client's broker when the client unsubscribes, and goes nowhere."""
     story = Story(client_window=1)
     subscription = story.cluster.subscribe("e1", "kind = 'a'", client="s")
@@ -70,7 +70,7 @@ def test_unsubscribed_nothing_comes_although_it_was_put_before() -> None:
     assert 0 < had == len(subscription.received) < 5
 
 
-def test_contents_come_as_they_were_put() -> None:
+def test_every_payload_arrives_unchanged() -> None:
     """What frames the paper's text messages, nothing, and more than a read: §3.1."""
     story = Story()
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
@@ -95,7 +95,7 @@ def test_contents_come_as_they_were_put() -> None:
 
 
 @pytest.mark.parametrize("ownership", [ARBITER, RENDEZVOUS])
-def test_two_who_make_a_topic_at_once_over_two_proxies_make_one(ownership: str) -> None:
+def test_concurrent_creations_of_a_topic_over_two_proxies_create_one_topic(ownership: str) -> None:
     """§4: the paper's proxies may assign it to two servers, whose merging then loses messages."""
     story = Story(ownership=ownership)
     subscription = story.cluster.subscribe("v1", "kind = 'a'")

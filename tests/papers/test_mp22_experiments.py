@@ -90,7 +90,7 @@ def test_the_experiment_of_a_figure_can_be_loaded(figure: str) -> None:
     assert experiment.points()
 
 
-def test_each_crash_point_is_come_to_and_a_bug_there_is_seen(tmp_path: Any) -> None:
+def test_each_crash_point_is_reached_and_reveals_a_planted_bug(tmp_path: Any) -> None:
     """A server that says stored before it is written, killed before it is (C7)."""
     assert CRASHES.keys() == CRASH_POINTS.keys()
     asked = small("crashes", crash_points=["C7"], runs=4, publications=12)
@@ -101,7 +101,7 @@ def test_each_crash_point_is_come_to_and_a_bug_there_is_seen(tmp_path: Any) -> N
     assert any(row.violations for row in rows)
 
 
-def test_what_stalls_is_waited_for_by_its_own_topics_only(tmp_path: Any) -> None:
+def test_a_stalled_server_delays_only_its_own_topics(tmp_path: Any) -> None:
     rows = rows_of(run_figure_experiment(small("stall"), tmp_path), "stalled_seconds")
     slowest = {
         stalled: max(row.slowest_ms for row in rows if row.stalled_server == stalled)

@@ -49,12 +49,12 @@ MESSAGES = st.one_of(
 
 
 @given(MESSAGES)
-def test_what_is_sent_is_read_again(message: Message) -> None:
+def test_an_encoded_wire_message_decodes_to_itself(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
 @given(st.binary(max_size=60) | MESSAGES.map(encode).flatmap(lambda data: cut_and_changed(data)))
-def test_whatever_comes_is_refused_or_read_as_what_it_is(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused_or_decode_consistently(data: bytes) -> None:
     try:
         message = decode(data)
     except WrongMessage:
@@ -90,7 +90,7 @@ def cut_and_changed(data: bytes) -> st.SearchStrategy[bytes]:
         (b"TRANSFER s1 news\r\n\r\n*c1-1\r\n/x", "b'/x' stands for nothing"),
     ],
 )
-def test_what_is_no_message_is_refused(data: bytes, said: str) -> None:
+def test_an_invalid_wire_message_is_refused(data: bytes, said: str) -> None:
     with pytest.raises(WrongMessage, match=said):
         decode(data)
 

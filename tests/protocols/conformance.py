@@ -56,7 +56,7 @@ def test_a_subscriber_gets_what_matches_in_order(protocol):
     assert publisher.done[-1][1] == 5
 
 
-def test_a_failure_leaves_nothing_behind_once_it_is_over(protocol):
+def test_a_healed_failure_leaves_no_aftermath(protocol):
     """Nor does what is under way count as left behind by one."""
     exchange = Exchange(TREE, protocol=protocol)
     publisher = exchange.client("p", 0, publishes=True)
@@ -78,7 +78,7 @@ def test_a_failure_leaves_nothing_behind_once_it_is_over(protocol):
         assert core.status().queued == 0
 
 
-def test_a_subscription_is_pending_until_every_broker_knows_it(protocol):
+def test_a_subscription_is_pending_until_every_broker_received_it(protocol):
     exchange = Exchange(TREE, protocol=protocol)
     exchange.hold(1, 3)
     subscriber = exchange.client("s", 0)
@@ -106,7 +106,7 @@ def test_a_client_has_so_many_subscriptions_and_no_more(protocol):
     assert refused[0].retry is False
 
 
-def test_a_publisher_is_told_its_number_only_when_that_is_on_disk(protocol):
+def test_a_publisher_receives_its_number_only_after_the_commit(protocol):
     exchange = Exchange(TREE, protocol=protocol)
     exchange.client("p", 0, publishes=True)
     effects = [
@@ -144,7 +144,7 @@ def test_a_broker_that_restarts_delivers_and_forwards_again(protocol):
     assert subscriber.got() == [1, 2]
 
 
-def test_messages_of_a_session_that_is_over_are_ignored(protocol):
+def test_messages_of_a_closed_session_are_ignored(protocol):
     exchange = Exchange(TREE, protocol=protocol)
     client = exchange.client("s", 0)
     old = client.session
@@ -155,7 +155,7 @@ def test_messages_of_a_session_that_is_over_are_ignored(protocol):
     assert exchange.cores[0].statistics()["messages_ignored"] == 1
 
 
-def test_a_message_that_no_broker_takes_is_refused(protocol):
+def test_a_message_for_clients_is_refused_by_a_broker(protocol):
     exchange = Exchange(TREE, protocol=protocol)
     client = exchange.client("s", 0)
     for peer, session in ((1, exchange.sessions[0, 1]), ("s", client.session)):
@@ -174,7 +174,7 @@ def test_statistics_and_status_have_what_the_toolkit_reads(protocol):
     assert status.missing == ()
 
 
-def test_a_status_comes_back_from_json_with_the_names_of_brokers(protocol):
+def test_a_status_survives_json_with_the_names_of_brokers(protocol):
     exchange = Exchange(TREE, protocol=protocol)
     exchange.subscribe(exchange.client("s", 1), "true")
     status = exchange.cores[1].status()
@@ -249,7 +249,7 @@ def test_an_end_waits_for_no_other_broker(protocol):
     assert rows(exchange) == [0, 0, 0, 0]
 
 
-def test_an_end_tells_brokers_that_were_away(protocol):
+def test_an_unsubscription_reaches_brokers_that_were_disconnected(protocol):
     exchange = Exchange(TREE, protocol=protocol)
     subscriber = exchange.client("s", 2)
     exchange.subscribe(subscriber, "true")
@@ -282,7 +282,7 @@ def test_a_client_that_detaches_leaves_nothing_behind(protocol):
     assert subscriber.got(1) == [1, 1]
 
 
-def test_a_client_that_stays_away_is_given_up_everywhere(protocol):
+def test_a_disconnected_client_is_evicted_at_all_brokers_after_its_linger(protocol):
     exchange = Exchange(TREE, protocol=protocol)
     subscriber = exchange.client("s", 2)
     exchange.subscribe(subscriber, "true")
@@ -329,7 +329,7 @@ def _without_addresses(text: str) -> str:
     return re.sub(r"<memory at 0x[0-9a-f]+>", "<memory>", text)
 
 
-def test_the_same_events_give_the_same_effects_in_every_interpreter(protocol):
+def test_the_same_events_produce_the_same_effects_in_every_interpreter(protocol):
     program = f"from tests.protocols.conformance import *; print(history_digest({protocol!r}))"
     digests = [
         subprocess.run(

@@ -168,7 +168,7 @@ def test_a_client_leaves_without_asking_for_what_it_had_not_acknowledged(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_client_leaves_while_half_of_its_subscriptions_are_asked_for(protocol: str) -> None:
+def test_a_detach_drains_only_the_claimed_subscriptions(protocol: str) -> None:
     """Deliveries of a claimed subscription are drained; the others are released."""
     world = FuzzedCluster(protocol, Random(1))
     client = StoryClient(world)
@@ -190,7 +190,7 @@ def test_a_client_leaves_while_half_of_its_subscriptions_are_asked_for(protocol:
 
 
 @pytest.mark.parametrize("protocol", ["gryphon", "delta_tree"])
-def test_a_client_leaves_only_when_it_has_what_it_asked_for(protocol: str) -> None:
+def test_a_detach_completes_only_after_all_deliveries_are_acknowledged(protocol: str) -> None:
     """Its Detach is answered behind its last acknowledgement; its window is one publication."""
     world = FuzzedCluster(protocol, Random(1), client_window=1)
     client = StoryClient(world)

@@ -89,7 +89,7 @@ def test_a_folder_and_two_lines_in_the_registry_are_all_of_it(tree: Path) -> Non
     assert len(lines) == 2, lines
 
 
-def test_it_keeps_to_the_layers_of_a_protocol(tree: Path) -> None:
+def test_a_foreign_protocol_keeps_to_the_layers(tree: Path) -> None:
     modules = read_modules(tree, PACKAGES)
     assert f"brokerd.protocols.{PROTOCOL}.core" in modules
     assert not [*map(str, find_forbidden_imports(modules, LAYERS, PACKAGES))]
@@ -104,7 +104,7 @@ def test_simulated_it_keeps_what_it_promises(tree: Path) -> None:
     assert found["total"]["seeds_with_links_broken_for_ever"] > 0
 
 
-def test_one_simulated_experiment_says_what_was_at_risk(tree: Path, tmp_path: Path) -> None:
+def test_a_simulated_experiment_reports_at_risk_publications(tree: Path, tmp_path: Path) -> None:
     for name in FILES:
         shutil.copy(FOLDER.parent / name, tmp_path / name)
     (tmp_path / "crash.toml").write_text(CRASH)

@@ -33,7 +33,7 @@ def wanted_at_one_broker(cluster: SimulatedCluster, at: str, publisher: str) -> 
 
 @pytest.mark.parametrize("at", ["c1", "c3"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_two_subscribers_at_one_broker_ask_for_values_that_python_takes_for_equal(
+def test_subscribers_at_one_broker_distinguish_values_that_python_equates(
     protocol: str, at: str
 ) -> None:
     cluster = SimulatedCluster(three_brokers(protocol), protocol, network=STEADY).start()
@@ -48,7 +48,7 @@ def test_a_storage_asks_its_parent_for_each_of_them() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_one_that_ends_takes_the_other_with_it_in_no_protocol(protocol: str) -> None:
+def test_an_unsubscribe_ends_no_subscription_of_an_equal_value(protocol: str) -> None:
     """`x = 1` ends; `x = true` at the same broker goes on, over a restart too."""
     cluster = SimulatedCluster(three_brokers(protocol), protocol, network=STEADY).start()
     cluster.run_for(2)

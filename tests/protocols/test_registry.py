@@ -24,7 +24,7 @@ def test_each_is_found_by_its_name() -> None:
         definition_of("delta_tre")
 
 
-def test_a_taken_name_is_refused_and_both_are_named() -> None:
+def test_a_duplicate_name_is_refused_and_both_protocols_are_named() -> None:
     second = replace(DELTA_TREE, name="best_effort", messages=())
     with pytest.raises(ImportError, match=r"best_effort\.core and .*delta_tree\."):
         registered([BEST_EFFORT, second])

@@ -10,7 +10,7 @@ from tests.helpers.strategies import runs
 
 
 @given(runs())
-def test_a_run_comes_back_from_its_record(run: PublicationRun) -> None:
+def test_a_run_is_restored_from_its_record(run: PublicationRun) -> None:
     record = b"head" + b"".join(pack_run(run))
     found = unpack_run(record, 4)
     assert found.source == run.source
@@ -25,7 +25,7 @@ def test_payloads_are_passed_on_as_they_are() -> None:
 
 
 @given(st.integers(2, 400))
-def test_a_run_of_many_different_attributes_comes_back(count: int) -> None:
+def test_a_run_of_many_different_attributes_is_restored(count: int) -> None:
     source = SourceId(0, 0, 0)
     singles = [
         PublicationRun(source, (n,), (str(n // 2).encode(),), bytes(1), n % 3, (bytes(n % 3),))

@@ -55,7 +55,7 @@ def test_connections_are_counted_where_there_are_most(spec: ExperimentSpec) -> N
     assert (severity, remedy) == ("fail", "ulimit -Hn 76, or fewer clients")
 
 
-def test_doctor_says_it_of_a_workload(call: Call, project: Path) -> None:
+def test_doctor_reports_the_budget_of_a_workload(call: Call, project: Path) -> None:
     (project / "w.toml").write_text(WORKLOAD)
     answer = call("doctor", "--for", "w.toml", "--only", "budget,connections", "-j")
     assert answer.status == 0

@@ -80,7 +80,7 @@ def document_of(path: Path) -> dict[str, Any]:
         return json.loads(archive.extractfile(DOCUMENT).read())  # type: ignore[union-attr,no-any-return]
 
 
-def test_nobody_is_named(capsule: Path, tmp_path: Path) -> None:
+def test_a_capsule_contains_no_user_name(capsule: Path, tmp_path: Path) -> None:
     held = unpacked(capsule, tmp_path / "held")
     everything = b"".join(path.read_bytes() for path in held.folder.rglob("*") if path.is_file())
     assert b"/home/user" in everything
@@ -108,7 +108,7 @@ def test_the_same_runs_are_the_same_bytes(
         ("UNKNOWN", "unknown", "same", "UNKNOWN"),
     ],
 )
-def test_a_new_run_is_the_same_another_or_says_nothing(
+def test_a_repeated_run_is_reported_as_same_different_or_inconclusive(
     tmp_path: Path, recorded: str, now: str, so: str, words: str
 ) -> None:
     run = tmp_path / "runs" / "demo" / "1"
@@ -118,7 +118,7 @@ def test_a_new_run_is_the_same_another_or_says_nothing(
     assert (row.level, row.run, row.so, row.now) == ("local", "demo/1", so, words)
 
 
-def test_archives_are_told_what_is_in_it(capsule: Path, tmp_path: Path) -> None:
+def test_archive_metadata_lists_the_contents_of_a_capsule(capsule: Path, tmp_path: Path) -> None:
     held = unpacked(capsule, tmp_path / "held")
     crate = json.loads((held.folder / "ro-crate-metadata.json").read_text())
     by_id = {each["@id"]: each for each in crate["@graph"]}
@@ -131,7 +131,7 @@ def test_archives_are_told_what_is_in_it(capsule: Path, tmp_path: Path) -> None:
     assert "| UNKNOWN | timeline |" in (held.folder / "README.md").read_text()
 
 
-def test_what_comes_out_again_is_told_from_what_does_not(
+def test_reproduced_and_differing_results_are_distinguished(
     spark: "SparkSession", capsule: Path, tmp_path: Path
 ) -> None:
     """Somebody claims more than the logs and figures bear out, and has sealed that."""
@@ -341,7 +341,7 @@ def test_a_series_names_runs_beside_itself_only(tmp_path: Path, name: object) ->
         run_beside(tmp_path / "series", name)
 
 
-def test_what_is_no_capsule_is_refused(call: Call, tmp_path: Path) -> None:
+def test_a_file_that_is_no_capsule_is_refused(call: Call, tmp_path: Path) -> None:
     other = tmp_path / "other.tar.gz"
     with tarfile.open(other, "w:gz"):
         pass

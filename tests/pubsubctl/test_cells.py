@@ -53,7 +53,7 @@ def test_a_topology_of_cells_is_checked_shown_and_placed(call: Call, ring: Path)
     assert packed.status == 0, packed.err
 
 
-def test_a_machine_may_take_one_broker_of_a_cell_and_not_the_cell(call: Call, ring: Path) -> None:
+def test_a_safe_placement_separates_the_brokers_of_a_cell(call: Call, ring: Path) -> None:
     dealt = call("-l", "t1,t2", "topology", "place", str(ring))
     assert "the loss of machine t2 takes b1-b2: nothing gets from p1 to s1" in dealt.out, dealt.err
     apart = call("-l", "t1,t2", "topology", "place", str(ring), "--safe", "-j")
@@ -66,7 +66,7 @@ def test_a_machine_may_take_one_broker_of_a_cell_and_not_the_cell(call: Call, ri
     "verb, on, status",
     [("freeze", "s1", 0), ("freeze", "b2", 2), ("cut", "p1-b2", 2), ("cut", "p1-b1", 0)],
 )
-def test_what_may_fail_together_follows_from_the_routes(
+def test_the_routes_determine_which_brokers_may_fail_together(
     call: Call, ring: Path, project: Path, verb: str, on: str, status: int
 ) -> None:
     schedule = project / "both.toml"
@@ -78,7 +78,7 @@ def test_what_may_fail_together_follows_from_the_routes(
         assert "nothing gets from p1 to" in answer.err
 
 
-def test_a_preview_says_whom_the_routes_do_not_reach(call: Call, ring: Path) -> None:
+def test_a_preview_names_brokers_that_the_routes_do_not_reach(call: Call, ring: Path) -> None:
     both = ("inject", "--preview", "partition", "p1|b1,b2", "--for", "5s", "--topology", str(ring))
     answer = call(*both)
     assert answer.status == 0, answer.err

@@ -82,7 +82,7 @@ def test_a_number_that_is_none_bears_nothing_out():
     assert the_outcome(claim(tolerance={"at_most": 3}), drawn(math.nan)).state == "fails"
 
 
-def test_where_nothing_was_compared_nothing_holds():
+def test_a_claim_without_comparisons_does_not_hold():
     figure = drawn(99.0)
     counted = [replace(figure, metrics={**figure.metrics, "points": (n, None)}) for n in (0, 2)]
     needy = claim(needs="points")
@@ -92,7 +92,7 @@ def test_where_nothing_was_compared_nothing_holds():
     assert not any(ours[f"fig12.grows-{fanout}"].tolerance.allows(0.0) for fanout in (3, 7))
 
 
-def test_a_figure_nobody_drew_is_no_verdict():
+def test_a_claim_on_a_missing_figure_is_not_run():
     outcome = the_outcome(claim(), drawn(99.0, figure="dft11.fig9"))
     assert (outcome.state, outcome.ours) == ("not run", None)
     assert outcome.because == "dft11.fig10 was not drawn"
@@ -115,12 +115,12 @@ def test_the_latest_run_at_the_right_scale_counts():
     )
 
 
-def test_a_number_the_figure_does_not_give_is_an_error():
+def test_an_unknown_metric_of_a_figure_is_an_error():
     with pytest.raises(UserError, match="no number called 'delivered_per_cent'; did you mean"):
         the_outcome(claim(metric="delivered_per_cent"), drawn(99.0))
 
 
-def test_tolerances_say_what_they_allow():
+def test_a_tolerance_prints_and_applies_its_bounds():
     assert str(Tolerance(at_least=2, at_most=6.5)) == "≥ 2, ≤ 6.5"
     assert [Tolerance(at_most=3).allows(value) for value in (-1, 3, 3.1)] == [True, True, False]
 
@@ -158,7 +158,7 @@ def test_two_claims_of_one_name_are_refused(tmp_path):
     "document",
     [{}, {"schema": "pubsubctl/figure/1", "figure": "dft11.fig9", "scale": {}, "metrics": []}],
 )
-def test_what_is_not_a_figures_file_is_refused(document):
+def test_an_invalid_figure_file_is_refused(document):
     with pytest.raises(IntegrityError, match=r"there\.json"):
         measurement(document, "there.json")
 
@@ -183,12 +183,12 @@ def test_a_claim_that_a_wrong_system_passes_cannot_be_made():
         claim(wrong={"value": 98.0, "system": "loses 2 %"})
 
 
-def test_the_paper_says_97_percent_and_100_is_no_such_number():
+def test_the_claim_of_97_percent_excludes_100_percent():
     (ours,) = (each for each in OUR_CLAIMS if each.name == "fig10.delta3")
     assert [ours.tolerance.allows(value) for value in (94.0, 97.0, 100.0)] == [False, True, False]
 
 
-def test_what_is_held_against_our_own_model_says_so():
+def test_claims_against_our_own_model_are_marked_as_ours():
     of_model = {each.name for each in OUR_CLAIMS if each.tests == "ours"}
     by_model = {each.name for each in OUR_CLAIMS if "computed" in each.paper_value}
     assert len(by_model) == 16
@@ -210,7 +210,7 @@ def test_our_claims_can_all_be_read_and_none_runs_by_itself():
         assert {outcome.state for outcome in outcomes} == {"not run"}
 
 
-def test_what_we_counted_otherwise_or_set_afterwards_stands_with_the_claim():
+def test_claims_are_marked_if_counted_differently_or_set_after_results():
     ours = {claim.name: claim for claim in load_claims(OURS / "dft11.toml")}
     beyond_the_paper = ("bypass.", "starts.", "overhead.", "exclusions.", "queue.")
     afterwards = {name for name, claim in ours.items() if claim.set_after_results}
@@ -224,7 +224,7 @@ def test_what_we_counted_otherwise_or_set_afterwards_stands_with_the_claim():
     assert all("pairs" in said and "chains" in said for said in differs.values())
 
 
-def test_what_holds_of_short_partitions_is_no_evidence_for_long_ones():
+def test_results_for_short_partitions_do_not_support_claims_on_long_ones():
     ours = [claim for claim in load_claims(OURS / "dft11.toml") if claim.name == "queue.empties"]
     scale = load_figure_experiment("dft11.queue").scale()
     for broken_s, state in ((20, "holds"), (2, "not run")):
@@ -242,7 +242,7 @@ def test_every_claim_can_be_held_against_the_experiment_of_its_figure():
         assert {name: scale[name] for name in claim.scale} == claim.scale, claim.name
 
 
-def test_in_a_clone_archived_runs_bear_claims_out_and_small_ones_say_so():
+def test_archived_runs_support_claims_and_small_ones_are_marked():
     samples = OURS.parents[1] / "results" / "samples" / "experiments"
     ours = load_claims(OURS / "dft11.toml")
     archived = measurements(samples, [claim.figure for claim in ours], archived=True)

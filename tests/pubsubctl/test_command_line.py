@@ -48,14 +48,14 @@ RUNS_NOT = (
         (["-f", "4", "logs", "b1"], ["-f", "4", "logs", "b1"]),
     ],
 )
-def test_global_options_are_taken_before_and_after_the_verb(
+def test_global_options_are_accepted_before_and_after_the_verb(
     given: list[str], sorted_: list[str]
 ) -> None:
     assert global_options_first(given) == sorted_
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_json_is_one_document_that_says_what_it_is(call: Call, place: str) -> None:
+def test_json_output_is_one_document_with_its_schema(call: Call, place: str) -> None:
     verb = ["inventory", "list"]
     answer = call(*(["--json", *verb] if place == "before" else [*verb, "--json"]))
     assert answer.status == 0
@@ -96,7 +96,7 @@ def test_json_is_one_document_when_something_is_wrong_too(call: Call) -> None:
         (["doctor", "--only", "jawa"], "did you mean 'java'?"),
     ],
 )
-def test_a_wrong_word_exits_2_and_says_the_nearest_right_one(
+def test_an_invalid_command_line_exits_2_with_a_specific_message(
     call: Call, arguments: list[str], said: str
 ) -> None:
     answer = call(*arguments)
@@ -144,7 +144,7 @@ def test_switches_that_lose_publications_are_found_before_anything_is_deployed(
         assert "it needs cut = 'full'" in answer.err
 
 
-def test_what_is_generated_can_be_read_back(call: Call, project: Path) -> None:
+def test_generated_topologies_can_be_read_back(call: Call, project: Path) -> None:
     arguments = ("topology", "gen", "random", "--brokers", "20", "--seed", "4", "--delta", "2")
     assert call(*arguments, "-o", "r.toml").status == 0
     assert call("topology", "lint", "r.toml").out == "r.toml: ok, 20 brokers, delta 2\n"
@@ -215,7 +215,7 @@ def test_every_kind_that_a_file_carries_is_shown(call: Call, project: Path) -> N
         ),
     ],
 )
-def test_what_needs_a_tree_is_refused_on_another_kind(
+def test_commands_for_trees_refuse_other_topologies(
     call: Call, project: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     made = call("topology", "gen", "cells", "--brokers", "8", "-o", "t.toml")
@@ -230,7 +230,7 @@ def test_what_needs_a_tree_is_refused_on_another_kind(
     assert (answer.status, said in answer.err) == (2, True), answer.err
 
 
-def test_a_storage_retires_behind_those_that_take_from_it(call: Call, project: Path) -> None:
+def test_a_storage_retires_only_after_its_dependent_storages(call: Call, project: Path) -> None:
     shutil.copy(ROOT / "bench" / "topologies" / "t22-stored.toml", project / "t.toml")
     assert call("topology", "store", "t.toml", "n10", "--level", "3").status == 0
     assert call("topology", "store", "t.toml", "n11", "--level", "1").status == 0
@@ -276,7 +276,7 @@ def test_init_writes_a_project_and_never_over_anything(
     assert not (project / "new" / "inventories" / "local.toml").exists()
 
 
-def test_what_init_writes_is_accepted_by_everything_that_reads_it(
+def test_files_written_by_init_are_accepted_by_every_reader(
     call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bench.spec.spec import load_experiment
@@ -298,7 +298,7 @@ def test_a_dry_run_of_init_writes_nothing(call: Call, project: Path) -> None:
     assert not (project / "new").exists()
 
 
-def test_what_a_script_must_not_miss_decides_the_exit_status() -> None:
+def test_the_most_severe_error_decides_the_exit_status() -> None:
     order = [70, 7, 8, 143, 130, 1, 3, 5, 6, 4, 2, 0]
     for place, status in enumerate(order):
         assert combined_status(reversed(order[place:])) == status
@@ -336,7 +336,7 @@ def test_a_bug_of_ours_is_saved_to_a_file_and_exits_70(
     assert "ZeroDivisionError: what nobody thought of" in saved
 
 
-def test_several_errors_at_once_are_all_said_and_the_worst_decides(
+def test_several_errors_are_all_reported_and_the_worst_decides_the_status(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: object, selectors: object) -> None:
@@ -401,7 +401,7 @@ def test_a_signal_counts_whatever_libraries_make_of_it(
     assert call("inventory", "list").status == status
 
 
-def test_what_fails_because_of_a_signal_is_no_bug(
+def test_a_failure_caused_by_a_signal_is_no_bug(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: object, selectors: object) -> None:
@@ -438,7 +438,7 @@ def test_colour_is_there_when_it_is_wanted(
     assert ("\x1b[" in capsys.readouterr().err) is colored
 
 
-def test_progress_is_plain_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console()
     with console.progress() as progress:
         progress.phase("measure", 10.0)
@@ -487,7 +487,7 @@ def test_the_version_and_help_need_no_project(call: Call) -> None:
         assert call(verb).status == 2
 
 
-def test_settings_come_from_flag_environment_project_user_default_in_that_order(
+def test_settings_prefer_flag_over_environment_project_user_and_default(
     call: Call, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (project / "inventories" / "local.toml").read_text()
@@ -534,7 +534,7 @@ def test_a_project_file_with_an_unknown_key_is_refused(call: Call, project: Path
     assert "pubsubctl.toml:2: result: unknown key; did you mean 'results'?" in answer.err
 
 
-def test_what_a_result_says_is_written_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_of_a_result_is_printed_verbatim(capsys: pytest.CaptureFixture[str]) -> None:
     from pubsubctl.console.console import Result
 
     table = Console().table(("A", "B"), [("[bold]x[/]", "[red]"), ("long " * 60, 1)])
@@ -626,7 +626,7 @@ def test_the_shell_is_offered_what_there_is(
     assert completions(capsys, monkeypatch, line) == offered
 
 
-def test_completion_loads_nothing_that_takes_its_time() -> None:
+def test_completion_loads_no_slow_modules() -> None:
     """Spark, matplotlib, SSH and the event loop are for those who run something."""
     heavy = ("pyspark", "matplotlib", "paramiko", "fabric", "numpy", "pandas", "rich.live")
     code = (

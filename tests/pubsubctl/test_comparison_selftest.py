@@ -28,17 +28,17 @@ def test_on_a_quiet_machine_all_are_right() -> None:
     assert can_be_believed(trials)
 
 
-def test_a_slowdown_that_noise_hides_is_told() -> None:
+def test_a_slowdown_hidden_by_noise_is_reported() -> None:
     assert not can_be_believed(trials_with(noise=0.3, slowdown=0.10))
 
 
-def test_a_slowdown_taken_for_a_gain_is_wrong() -> None:
+def test_a_slowdown_reported_as_a_gain_is_wrong() -> None:
     random = Random(1)
     trial = trial_of(1, True, 10, lambda slowed: random.uniform(0.99, 1.01) * (1 - 0.2 * slowed))
     assert (trial.said, trial.is_right) == ("faster", False)
 
 
-def test_one_of_20_may_be_wrong_and_no_two() -> None:
+def test_one_wrong_trial_of_twenty_is_tolerated_but_not_two() -> None:
     right = trials_with(noise=0.02, slowdown=0.10)
     wrong = trial_of(1, True, 10, lambda slowed: 1.0)
     assert not wrong.is_right
@@ -75,7 +75,7 @@ def test_the_table_has_every_trial(call: Call, monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_a_simulated_run_takes_processor_time() -> None:
+def test_a_simulated_run_uses_processor_time() -> None:
     assert differences.processor_us_per_message(slowed=True) > 0
 
 
@@ -87,7 +87,7 @@ def test_a_simulated_run_takes_processor_time() -> None:
         (["--selftest", "latest"], "makes the runs that it compares"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_incompatible_options_are_refused(
     call: Call,
     arguments: list[str],
     said: str,

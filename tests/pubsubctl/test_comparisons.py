@@ -72,20 +72,20 @@ def test_each_protocol_is_run_or_has_a_reason(name: str, call: Call) -> None:
     assert all(why and ".toml" not in why for why in plan["not_promised"].values())
 
 
-def test_who_waits_for_what_never_comes_back_says_so(call: Call) -> None:
+def test_a_protocol_waiting_for_a_lost_broker_is_excluded_with_a_reason(call: Call) -> None:
     result = call("--dry-run", "compare", "--comparison", "s5")
     assert "run delta_tree: x10, faults x10-core-gone" in result.out
     assert "durable does not promise that: b1 never comes back; nothing gets from p1" in result.out
 
 
-def test_what_is_started_again_is_not_gone() -> None:
+def test_a_restarted_broker_is_not_counted_as_lost() -> None:
     topology = load_topology("x10-paths")
     durable, crash = protocol_on(topology), ROOT / "fault_injection" / "x10-core-crash.toml"
     assert ended_for_good(load_schedule(crash)) == ()
     assert waits_for_ever(load_schedule(crash), durable) == ""
 
 
-def test_who_promises_nothing_is_run_all_the_same() -> None:
+def test_a_protocol_without_guarantees_is_run_despite_lost_brokers() -> None:
     gone = load_schedule(ROOT / "fault_injection" / "x10-cores-gone.toml")
     assert ended_for_good(gone) == ("b1", "b3")
     assert waits_for_ever(gone, protocol_on(load_topology("x10"), "best_effort")) == ""
@@ -152,7 +152,7 @@ class _Lab:
             yield
 
 
-def test_why_a_run_failed_is_told_without_the_groups_around_it(
+def test_the_cause_of_a_failed_run_is_reported_without_exception_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def failing(*arguments: object) -> None:

@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_what_could_steer_a_terminal_is_written_out_in_letters() -> None:
+def test_control_characters_are_escaped_on_a_terminal() -> None:
     out, err = io.StringIO(), io.StringIO()
     console = Console(stdout=out, stderr=err, verbose=1, environment={})
     for say in (console.say, console.detail, console.warn, console.error):
@@ -47,7 +47,9 @@ def test_a_message_is_not_endless() -> None:
 @pytest.mark.parametrize(
     "environment, moves", [({}, True), ({"NO_COLOR": "1"}, False), ({"CI": "1"}, False)]
 )
-def test_who_wants_no_colour_gets_no_animation(environment: dict[str, str], moves: bool) -> None:
+def test_a_terminal_without_colour_shows_no_animation(
+    environment: dict[str, str], moves: bool
+) -> None:
     err = Terminal()
     with Console(stderr=err, environment=environment).progress() as progress:
         progress.phase("measure", 10.0)
@@ -57,7 +59,7 @@ def test_who_wants_no_colour_gets_no_animation(environment: dict[str, str], move
         assert err.getvalue() == "measure (about 10 s)\n  measure: sent 1\n"
 
 
-def test_nobody_guesses_how_long_something_takes() -> None:
+def test_no_phase_has_a_guessed_duration() -> None:
     """An estimate is of what was asked for, such as a phase's length; a number is a guess."""
     guesses = []
     for package in ("bench", "pubsubctl", "results"):

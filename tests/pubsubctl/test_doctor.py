@@ -105,13 +105,13 @@ def test_a_process_of_an_earlier_deployment_is_found_and_down_ends_it(
 
 
 @pytest.mark.parametrize("verb", ["status", "down"])
-def test_where_nothing_is_deployed_there_is_nothing_to_do(call: Call, verb: str) -> None:
+def test_commands_without_a_deployment_have_nothing_to_do(call: Call, verb: str) -> None:
     answer = call(verb)
     assert answer.status == 0
     assert "nothing" in answer.out
 
 
-def test_where_state_cannot_be_written_everything_is_examined_all_the_same(
+def test_doctor_examines_everything_although_state_cannot_be_written(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

@@ -16,7 +16,7 @@ def test_words_reach_the_host_as_they_are(call: Call) -> None:
     assert answer.out == "t1 | " + "".join(f"<{word}>" for word in words) + "\n"
 
 
-def test_where_it_fails_is_said_and_the_others_are_done_all_the_same(call: Call) -> None:
+def test_each_failing_host_is_reported_without_stopping_the_others(call: Call) -> None:
     answer = call("exec", "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
     assert answer.status == 5
     assert [row["status"] for row in answer.document["hosts"]] == [3, 3]
@@ -33,7 +33,9 @@ def test_where_it_fails_is_said_and_the_others_are_done_all_the_same(call: Call)
         (["--timeout", "100ms", "--", "sleep", "60"], "not done after 0.1 s"),
     ],
 )
-def test_what_cannot_be_done_is_status_5(call: Call, command: list[str], said: str) -> None:
+def test_an_unsuccessful_command_exits_with_status_5(
+    call: Call, command: list[str], said: str
+) -> None:
     arguments = command if "--" in command else ["--", *command]
     answer = call("exec", "-l", "t1", *arguments)
     assert answer.status == 5
@@ -49,6 +51,6 @@ def test_a_limit_that_matches_nothing_runs_nothing(call: Call) -> None:
     assert call("exec", "-l", "nobody", "--", "true").status == 2
 
 
-def test_a_dry_run_only_says_what_would_run(call: Call) -> None:
+def test_a_dry_run_only_prints_the_commands(call: Call) -> None:
     answer = call("exec", "-n", "--", "touch", "a file")
     assert (answer.status, answer.out) == (0, "would run touch 'a file' on t1, t2\n")

@@ -22,7 +22,7 @@ app.main()
 """
 
 
-def test_an_interrupt_within_an_exec_gives_the_usual_status(tmp_path: Path) -> None:
+def test_an_interrupt_during_an_exec_exits_with_status_130(tmp_path: Path) -> None:
     """Imports run such code, for named tuples and data classes."""
     (tmp_path / "interrupted.py").write_text(INTERRUPTED_IN_EXEC)
     path = os.pathsep.join((str(tmp_path), str(ROOT)))

@@ -141,7 +141,7 @@ def test_an_experiment_that_cannot_be_is_refused(
         assert answer.out == ""
 
 
-def test_a_dry_run_of_bench_says_what_would_be_deployed_loaded_and_broken(call: Call) -> None:
+def test_a_dry_run_of_bench_lists_deployment_load_and_faults(call: Call) -> None:
     answer = call("bench", "demo", "--faults", "demo", "-n")
     assert answer.status == 0, answer.err
     lines = answer.out.splitlines()
@@ -150,7 +150,7 @@ def test_a_dry_run_of_bench_says_what_would_be_deployed_loaded_and_broken(call: 
     assert any(line.startswith("fault kill-b1: after absorb-b1") for line in lines)
 
 
-def test_a_selftest_needs_something_deployed_and_takes_no_verb(call: Call) -> None:
+def test_a_selftest_needs_a_deployment_and_accepts_no_verb(call: Call) -> None:
     assert "it takes no other" in call("inject", "--selftest", "kill", "c2").err
     answer = call("inject", "--selftest")
     assert answer.status == 4
@@ -191,7 +191,7 @@ def test_the_large_trees_are_what_their_files_say(brokers: int, killed: int) -> 
     assert (len(lost), lost & subscribed) == (killed, set())
 
 
-def test_nft_is_tried_where_it_can_tell_who_is_who() -> None:
+def test_nft_is_tried_where_it_can_distinguish_brokers() -> None:
     topology = load_topology(Path(__file__).parents[2] / "bench" / "topologies" / "demo.toml")
 
     def tried(machines: int) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def test_the_loss_of_a_machine_is_judged_by_what_would_be_on_it(call: Call, proj
     assert "no machine called 't9'; did you mean 't" in answer.err
 
 
-def test_what_nft_cannot_tell_apart_is_refused_before_anything_runs(
+def test_a_fault_that_nft_cannot_separate_is_refused_before_the_run(
     call: Call, project: Path
 ) -> None:
     text = SCHEDULE.replace('"kill"', '"cut"').replace('"c2"', '"b1-s1"')
@@ -260,7 +260,7 @@ def test_a_filter_of_very_many_values_is_not_echoed_whole(call: Call, project: P
     assert len(answer.err) < 1_000
 
 
-def test_the_numbers_of_a_run_that_is_not_complete_say_so(tmp_path: Path) -> None:
+def test_the_numbers_of_a_partial_run_are_marked_as_partial(tmp_path: Path) -> None:
     assert numbers_text(RunOutcome(run_directory=tmp_path, state="complete")).startswith(
         "in measure: "
     )
@@ -269,7 +269,7 @@ def test_the_numbers_of_a_run_that_is_not_complete_say_so(tmp_path: Path) -> Non
     )
 
 
-def test_a_run_says_what_limited_it_and_whether_it_is_a_result(tmp_path: Path) -> None:
+def test_a_run_reports_its_limit_and_its_validity_as_a_result(tmp_path: Path) -> None:
     met = RunOutcome(run_directory=tmp_path, state="complete", limited_by="rate")
     assert numbers_text(met).endswith(" · limited by rate")
     slow = RunOutcome(
@@ -283,7 +283,7 @@ def test_a_run_says_what_limited_it_and_whether_it_is_a_result(tmp_path: Path) -
     )
 
 
-def test_a_sweep_says_its_points_and_how_long_they_take(call: Call) -> None:
+def test_a_sweep_lists_its_points_and_its_duration(call: Call) -> None:
     result = call(
         "--dry-run", "sweep", "demo", "--faults", "demo", "--instances", "3",
         *("--over", "publishers.rate=25/s,50/s", "--over", "faults.absorb-b1.for=1s,2s"),
@@ -293,7 +293,7 @@ def test_a_sweep_says_its_points_and_how_long_they_take(call: Call) -> None:
     assert "12 runs, about 16 min" in result.out
 
 
-def test_what_is_compared_says_its_two_sides(call: Call) -> None:
+def test_a_comparison_lists_its_two_sides(call: Call) -> None:
     result = call(
         "--dry-run", "compare", "demo", "--faults", "demo", "--against", "protocol=best_effort",
         *("--against", "topology.tree.delta=2"),

@@ -207,7 +207,7 @@ def test_in_full_a_figure_has_all_its_draws(call: Call, claimed: Path) -> None:
         (["claims", "lst"], "id you mean 'list'?"),
     ],
 )
-def test_what_there_is_not_is_refused_with_the_nearest(
+def test_unsuitable_arguments_are_refused_with_a_suggestion(
     call: Call, claimed: Path, arguments: list[str], said: str
 ) -> None:
     answer = call(*arguments)
@@ -228,7 +228,7 @@ def test_the_speed_of_the_simulator_is_a_table(call: Call, monkeypatch: pytest.M
     assert row["broker_events_per_second"] == 60_000
 
 
-def test_what_waits_for_links_that_stay_down_is_a_table_without_and_with_assist(call: Call) -> None:
+def test_stalls_on_failed_links_are_tabulated_with_and_without_assist(call: Call) -> None:
     rows = call("experiment", "dft11.stalls", "--seeds", "0..1", "-j").document["rows"]
     assert [(row["delta"], row["assist"]) for row in rows] == [
         (delta, assist) for delta in (1, 2, 3) for assist in ("off", "on")

@@ -58,7 +58,7 @@ def test_a_fault_at_the_second_look_leaves_the_lab_dirty(
     answer = heal(monkeypatch, call, *hosts_of_lab)
     assert answer.status == 7
     assert "h1" in answer.err
-    assert ("f1 came back" if again == ONE else "f2") in answer.err
+    assert ("f1 returned" if again == ONE else "f2") in answer.err
     assert [each.looks for each in hosts_of_lab] == [2, 2]
     assert "verified: no fault is left on h2\n" in answer.out
 

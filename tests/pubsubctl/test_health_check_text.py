@@ -24,7 +24,7 @@ def test_hosts_that_are_well_in_ways_of_their_own_share_one_with_an_example() ->
     assert texts(EACH_ITS_OWN) == ["n[01:08]: well, such as n01: answers at 10.0.0.01"]
 
 
-def test_what_is_wrong_is_told_of_each_host_that_differs() -> None:
+def test_a_problem_is_reported_for_each_differing_host() -> None:
     down = Finding("reach", "fail", "n03: connection refused", "help", "n03")
     hung = [Finding("reach", "fail", f"{host}: no answer", "help", host) for host in ("n05", "n06")]
     rows = [row for row in EACH_ITS_OWN if row.host not in ("n03", "n05", "n06")]
@@ -42,7 +42,7 @@ def test_a_remedy_that_differs_keeps_findings_apart() -> None:
     assert texts(rows) == ["n01: unknown", "n02: unknown", "n03: unknown"]
 
 
-def test_one_may_have_all_of_it_or_only_what_is_wrong() -> None:
+def test_doctor_prints_all_findings_or_only_problems() -> None:
     slow = Finding("fsync", "warn", "n02: fsync takes 40 ms", "another disk", "n02")
     rows = [*ALIKE, slow]
     assert texts(rows, verbose=True) == [row.text for row in rows]

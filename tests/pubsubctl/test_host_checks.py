@@ -162,7 +162,7 @@ def test_a_host_that_is_well_is_well_in_every_check(hosts: dict[str, Host]) -> N
         ("ports", {"ephemeral_ports": [21500, 60999]}, "warn", "(21500-60999)"),
     ],
 )
-def test_what_is_wrong_with_a_machine_is_said_with_a_remedy(
+def test_problems_of_a_machine_are_reported_with_a_remedy(
     hosts: dict[str, Host], check: str, changed: dict[str, Any], severity: str, said: str
 ) -> None:
     rows = list(check_host(looked(hosts["n1"], changed), check))
@@ -203,7 +203,7 @@ def test_what_is_wrong_with_a_machine_is_said_with_a_remedy(
         ),
     ],
 )
-def test_what_is_wrong_with_what_is_there_is_said_with_a_remedy(
+def test_problems_of_a_deployment_or_connection_are_reported_with_a_remedy(
     hosts: dict[str, Host], check: str, seen: dict[str, Any], severity: str, said: str
 ) -> None:
     ((found, text, remedy),) = check_host(looked(hosts["n1"], **seen), check)
@@ -212,7 +212,7 @@ def test_what_is_wrong_with_what_is_there_is_said_with_a_remedy(
     assert remedy
 
 
-def test_what_is_expected_stands_in_the_inventory(tmp_path: Path) -> None:
+def test_expectations_are_read_from_the_inventory(tmp_path: Path) -> None:
     (tmp_path / "lab.toml").write_text(INVENTORY)
     assert load_inventory(tmp_path / "lab.toml").expect == EXPECT
 
@@ -243,7 +243,7 @@ def test_kernels_are_compared_by_number(release: str, wanted: str, fits: bool) -
         ("allow", "pin:9", []),
     ],
 )
-def test_cores_are_given_out_as_the_inventory_says(
+def test_cores_are_assigned_by_the_settings_of_the_inventory(
     hosts: dict[str, Host], smt: Any, numa: str, cores: list[int]
 ) -> None:
     machine = {
@@ -257,7 +257,7 @@ def test_cores_are_given_out_as_the_inventory_says(
         assert cores_of(replace(hosts["n1"], smt=smt, numa=numa), unknown) == [*range(8)]
 
 
-def test_what_is_deployed_may_have_its_ports(hosts: dict[str, Host]) -> None:
+def test_a_deployment_may_use_its_own_ports(hosts: dict[str, Host]) -> None:
     ours = Observed("n1", agent="d1", processes={"b1": "running"}, deployment=RUNNING, files=True)
     look = looked(hosts["n1"], observed=ours, ports=[PortInUse(21000, 5, "b1")])
     assert [row[0] for row in check_host(look, "ports")] == ["ok"]
@@ -266,19 +266,19 @@ def test_what_is_deployed_may_have_its_ports(hosts: dict[str, Host]) -> None:
     ]
 
 
-def test_of_a_host_that_cannot_be_reached_only_that_is_said(hosts: dict[str, Host]) -> None:
+def test_an_unreachable_host_is_reported_by_one_finding(hosts: dict[str, Host]) -> None:
     look = HostFacts(hosts["n2"], problem=LoginRefused("n2", "no key is taken"))
     rows = [row for name in HOST_CHECKS for row in check_host(look, name)]
     assert [row[1] for row in rows] == ["n2: no key is taken"]
 
 
-def test_a_host_known_by_name_only_has_to_say_where_brokers_listen(hosts: dict[str, Host]) -> None:
+def test_a_host_with_only_a_name_needs_a_bench_address(hosts: dict[str, Host]) -> None:
     ((severity, text, remedy),) = check_host(looked(hosts["n3"]), "address")
     assert (severity, remedy) == ("fail", "give it a bench_address, an IP")
     assert "n3.lab.example is a name" in text
 
 
-def test_of_hosts_of_this_machine_only_what_is_theirs_alone_is_said(hosts: dict[str, Host]) -> None:
+def test_a_local_host_is_examined_only_by_the_checks_for_all_hosts(hosts: dict[str, Host]) -> None:
     said = {name for name in HOST_CHECKS if list(check_host(looked(hosts["here"]), name))}
     assert said == set(FOR_ALL)
 
@@ -320,7 +320,7 @@ def test_the_probe_runs_on_any_python_without_us_and_leaves_nothing(tmp_path: Pa
     assert elsewhere["address_problem"] == "Cannot assign requested address"
 
 
-def test_facts_are_asked_for_once_and_again_with_refresh(
+def test_facts_are_collected_once_and_again_with_refresh(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -342,9 +342,7 @@ def test_facts_are_asked_for_once_and_again_with_refresh(
     assert asked[2:] == ["t2"]
 
 
-def test_doctor_says_that_an_inventory_is_wrong_whatever_was_asked(
-    call: Call, project: Path
-) -> None:
+def test_doctor_reports_an_invalid_inventory_for_any_selection(call: Call, project: Path) -> None:
     (project / "inventories" / "local.toml").write_text("nonsense")
     answer = call("doctor", "--only", "ports,lock")
     assert answer.status == 4

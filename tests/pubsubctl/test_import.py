@@ -158,7 +158,7 @@ def test_host_blocks_of_ssh_become_hosts_and_gateways(
     ]
 
 
-def test_what_real_ansible_inventories_say_becomes_what_it_means(tmp_path: Path) -> None:
+def test_ansible_inventories_are_imported_with_their_meaning(tmp_path: Path) -> None:
     text = """\
 [brokers]
 n[1:2]:2200
@@ -228,7 +228,7 @@ Host n2
     ]
 
 
-def test_what_is_refused_is_told_of_their_file_and_not_of_one_that_nobody_has() -> None:
+def test_errors_name_the_imported_file_and_no_other_file() -> None:
     found = read_ansible("all: {hosts: {'bad host': }}", Path("hosts.yml"))
     with pytest.raises(UserError) as caught:
         inventory_text(found, "lab", Path("hosts.yml"))
@@ -343,7 +343,7 @@ HOSTILE_SSH = [
     ],
     ids=lambda value: repr(value[:30]),
 )
-def test_what_no_inventory_needs_is_refused(
+def test_hostile_inventories_are_refused_without_side_effects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -363,7 +363,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         read_source(path)
 
 
-def test_a_password_is_not_taken_over_and_not_repeated(call: Call, project: Path) -> None:
+def test_a_password_is_neither_imported_nor_repeated(call: Call, project: Path) -> None:
     (project / "hosts").write_text("n1 ansible_host=10.0.0.1 ansible_ssh_pass=CANARY-7f3a\n")
     answer = call("inventory", "import", "ansible", "hosts", "-o", "lab.toml")
     assert answer.status == 0

@@ -51,7 +51,7 @@ def test_idle_brokers_are_named_as_the_reason_before_nothing_is_seen(
         assert f"{named} can only be seen by the messages that pass" in warning
 
 
-def test_a_fault_that_nobody_saw_is_not_called_unknown() -> None:
+def test_an_unobserved_fault_is_reported_as_not_seen() -> None:
     row = {"state": "unknown", "verb": "absorb", "target": "b1"}
     result = _result(Injection((row,), ("absorb-b1: no effect seen",), (), ()))
     assert result.text == "not seen   absorb b1"

@@ -65,7 +65,7 @@ def test_a_range_becomes_single_hosts_that_share_its_ports(tmp_path: Path) -> No
         (["n1", "n02", "n3"], "n1, n02, n3"),
     ],
 )
-def test_names_in_a_row_are_told_as_the_range_that_means_them(names: list[str], text: str) -> None:
+def test_consecutive_names_are_printed_as_an_equivalent_range(names: list[str], text: str) -> None:
     assert in_ranges(names) == text
     assert [name for part in text.split(", ") if part for name in expanded(part)] == names
 
@@ -186,7 +186,7 @@ def test_ssh_hosts_have_addresses_in_pairs_and_the_whole_way_through_gateways(
     assert str(n03.origins["identity"]) == f"{tmp_path}/lab.toml:6 (defaults)"
 
 
-def test_known_hosts_stand_beside_the_inventory_and_are_not_asked_of_local_hosts(
+def test_host_keys_are_read_beside_the_inventory_except_for_local_hosts(
     tmp_path: Path,
 ) -> None:
     local = load(tmp_path, '[[hosts]]\nname = "a"\nconnector = "local"\n')
@@ -510,7 +510,7 @@ def test_metrics_have_the_last_port_of_a_host_and_brokers_the_others(tmp_path: P
     assert (on.metrics_port, on.broker_ports) == (30_009, range(30_000, 30_009))
 
 
-def test_brokers_with_cores_of_their_own_give_way_to_nobody(tmp_path: Path) -> None:
+def test_brokers_with_their_own_cores_have_no_nice_value(tmp_path: Path) -> None:
     host = '[[hosts]]\nname = "h"\nconnector = "local"\n[hosts.vars]\n'
     (found,) = problems(tmp_path, f'{host}cores = "own"\nbroker_nice = 5\n')
     assert "broker_nice = 5: brokers of h have cores of their own" in found

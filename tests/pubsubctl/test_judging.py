@@ -14,8 +14,8 @@ from pubsubctl.errors import combined_status
 from pubsubctl.running.demo import (
     PROTOCOLS,
     because_not_as_expected,
+    demonstrable_protocols,
     experiment_of,
-    that_can_be_shown,
 )
 from pubsubctl.running.judging import CASES_SHOWN, Judged, expectations_of
 from results.checker.checks import Verdict
@@ -131,7 +131,7 @@ def test_a_demo_succeeds_when_one_protocol_keeps_its_promise_and_the_other_canno
 def test_a_protocol_that_runs_on_other_brokers_is_shown_on_those(project: Path) -> None:
     """With a load and faults made for them; `--all` has it beside those of the demo's brokers."""
     call = Invocation()
-    shown = {name: experiment_of(call, name, None) for name in that_can_be_shown(call)}
+    shown = {name: experiment_of(call, name, None) for name in demonstrable_protocols(call)}
     assert {*PROTOCOLS, "multi_proxy"} <= shown.keys()
     by_workload = {name: experiment.spec.workload.name for name, experiment in shown.items()}
     others = {name: on for name, on in by_workload.items() if on != "demo"}
@@ -167,7 +167,7 @@ HEADLINE = {
         ),
     ],
 )
-def test_what_a_workload_expects_holds_or_fails_with_the_number(
+def test_an_expectation_of_a_workload_holds_or_fails_with_its_number(
     tmp_path: Path, expected: dict[str, str], status: int, said: list[str]
 ) -> None:
     (tmp_path / "spec").mkdir()
@@ -190,7 +190,7 @@ def test_what_a_workload_expects_holds_or_fails_with_the_number(
     "wanted, holds",
     [(">= 50/s", True), (">= 100/s", None), ("< 200/s", None)],
 )
-def test_a_rate_that_a_load_generator_limited_is_known_to_be_reached_and_no_more(
+def test_a_rate_limited_by_the_load_generator_is_a_lower_bound(
     wanted: str, holds: bool | None
 ) -> None:
     limit = {"limited_by": "load generator load-sub: 98%", "is_load_generator_limit": True}

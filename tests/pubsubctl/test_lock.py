@@ -11,7 +11,7 @@ from brokerd.agent.host.operator_lock import lock_holder, lock_path, operator_lo
 from brokerd.errors import ControlError
 
 
-def test_the_second_operator_is_told_who_since_when_and_for_what(tmp_path: Path) -> None:
+def test_the_second_operator_receives_the_holder_time_and_purpose_of_a_lock(tmp_path: Path) -> None:
     root = tmp_path / "inventory" / "host"
     with operator_lock(root, "bench demo"):
         holder = lock_holder(root)
@@ -25,7 +25,7 @@ def test_the_second_operator_is_told_who_since_when_and_for_what(tmp_path: Path)
     assert "T" in holder["since"]
 
 
-def test_a_lock_leaves_nothing_behind_and_can_be_taken_again(tmp_path: Path) -> None:
+def test_a_released_lock_leaves_no_files_and_can_be_acquired_again(tmp_path: Path) -> None:
     root = tmp_path / "inventory" / "host"
     for _ in range(2):
         with operator_lock(root, "deploy"):

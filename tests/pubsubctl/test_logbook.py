@@ -50,7 +50,7 @@ def read(tail: Tail, agent: Any) -> list[LogLine]:
     return trio.run(tail.read, agent)
 
 
-def test_what_was_read_once_is_not_read_again_and_torn_lines_wait(tmp_path: Any) -> None:
+def test_lines_are_read_once_and_partial_lines_wait(tmp_path: Any) -> None:
     log = tmp_path / "events.jsonl"
     log.write_bytes(event(5, "a") + b'{"t_ns": 6, "ev')
     tail, agent = Tail("h1", "b1"), AgentOfFolder(tmp_path, 10)
@@ -61,7 +61,7 @@ def test_what_was_read_once_is_not_read_again_and_torn_lines_wait(tmp_path: Any)
     assert [json.loads(line.text)["event"] for line in read(tail, agent)] == ["b", "c"]
 
 
-def test_of_a_long_file_only_the_end_is_fetched_and_its_first_line_is_whole(tmp_path: Any) -> None:
+def test_the_tail_of_a_long_file_starts_with_a_whole_line(tmp_path: Any) -> None:
     (tmp_path / "stderr.log").write_bytes(b"".join(b"line %d\n" % n for n in range(1000)))
     lines = read(Tail("h1", "b1", last_bytes=100), AgentOfFolder(tmp_path, 10))
     assert [line.text for line in lines][-2:] == ["line 998", "line 999"]
@@ -77,7 +77,7 @@ def test_a_file_that_began_again_is_read_from_its_start(tmp_path: Any) -> None:
     assert [line.text for line in read(tail, agent)] == ["new"]
 
 
-def test_a_file_larger_than_an_answer_comes_in_several(tmp_path: Any) -> None:
+def test_a_large_file_is_fetched_in_several_answers(tmp_path: Any) -> None:
     content = b"".join(b"%07d\n" % n for n in range(150_000))  # 1.2 MB
     (tmp_path / "stdout.log").write_bytes(content)
     lines = read(Tail("h1", "b1", last_bytes=1 << 30), AgentOfFolder(tmp_path, 10))
@@ -131,7 +131,7 @@ def test_lines_are_merged_by_time_and_those_of_one_file_stay_in_order() -> None:
     assert [each.text for each in merged([*one, *two])] == ["a", "x", "b", "c", "y", "z"]
 
 
-def test_young_and_matching_lines_are_kept_and_those_of_no_known_time() -> None:
+def test_matching_lines_are_kept_if_recent_or_undated() -> None:
     lines = [line(10, "old lost"), line(30, "new lost"), line(30, "new found"), line(0, "lost?")]
     kept = selected(lines, re.compile("lost"), 20)
     assert [each.text for each in kept] == ["new lost", "lost?"]

@@ -82,7 +82,7 @@ def random_lab(chance: random.Random, most_brokers: int) -> tuple[Topology, list
     return topology, hosts
 
 
-def test_the_proof_says_what_brute_force_says() -> None:
+def test_the_safety_proof_agrees_with_brute_force() -> None:
     chance = random.Random(SEED)
     verdicts = {True: 0, False: 0}
     for _ in range(300):
@@ -212,7 +212,7 @@ def test_no_placement_on_one_machine_is_safe(file: str, protocol: str) -> None:
     assert safe_assignment(tolerance, hosts, {"n1": len(topology.brokers)}) is None
 
 
-def test_a_placement_whose_homes_are_all_on_one_machine_is_not_safe() -> None:
+def test_a_placement_with_all_access_brokers_on_one_machine_is_not_safe() -> None:
     path = Path(bench.__file__).parent / "topologies" / "x10.toml"
     topology = read_topology(tomllib.loads(path.read_text(encoding="utf-8")), "x10")
     tolerance = protocol_on(topology, "gryphon")

@@ -113,7 +113,7 @@ class Running:
         return [self.hosts[name].record for name in ("h1", "h2")]
 
 
-def test_where_the_first_broker_refuses_the_records_are_as_they_were() -> None:
+def test_a_refusal_of_the_first_broker_restores_the_records() -> None:
     running = Running(JOINING, refuses="a")
     with pytest.raises(ControlError, match="a refuses"):
         running.change()
@@ -122,7 +122,7 @@ def test_where_the_first_broker_refuses_the_records_are_as_they_were() -> None:
     assert '"d"' not in running.hosts["h1"].topology_file
 
 
-def test_where_a_later_broker_refuses_the_records_say_what_there_was_before() -> None:
+def test_a_refusal_of_a_later_broker_leaves_the_earlier_topology_on_record() -> None:
     running = Running(JOINING, refuses="b")
     with pytest.raises(ControlError, match="b refuses"):
         running.change()
@@ -132,7 +132,7 @@ def test_where_a_later_broker_refuses_the_records_say_what_there_was_before() ->
         assert record["before"] == BEFORE.to_mapping()
 
 
-def test_a_change_that_is_gone_on_with_keeps_the_topology_it_began_with() -> None:
+def test_a_resumed_change_keeps_the_original_topology_on_record() -> None:
     running = Running(JOINING)
     for host in running.hosts.values():
         host.record |= {"topology": AFTER.to_mapping(), "before": BEFORE.to_mapping()}
@@ -141,7 +141,7 @@ def test_a_change_that_is_gone_on_with_keeps_the_topology_it_began_with() -> Non
     assert [record["before"] for record in running.records] == [BEFORE.to_mapping()] * 2
 
 
-def test_a_newcomer_that_does_not_come_up_takes_nobody_down_with_it() -> None:
+def test_a_failed_newcomer_is_rolled_back_without_stopping_other_brokers() -> None:
     plan = Plan((Step("record", "h3"), *JOINING.steps, Step("start-broker", "h3", "e")))
     running = Running(plan)
     trio.run(_roll_back, running, SimpleNamespace(say=print))

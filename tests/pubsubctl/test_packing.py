@@ -129,7 +129,7 @@ def test_no_word_of_any_string_of_an_inventory_is_left(tmp_path: Path) -> None:
     assert read_logs(read_run(packed)).doubts == read_logs(read_run(run)).doubts
 
 
-def test_a_run_whose_clock_is_its_own_stays_the_same_run(tmp_path: Path) -> None:
+def test_a_packed_run_with_its_own_clock_keeps_its_identity(tmp_path: Path) -> None:
     """As that of simulated brokers is: its id stands in the fences that it published."""
     run = write_demo_run(tmp_path / "runs", Scenario(measure_s=1.0, rate=5))
     manifest = json.loads((run / "manifest.json").read_text())
@@ -143,7 +143,7 @@ def test_a_run_whose_clock_is_its_own_stays_the_same_run(tmp_path: Path) -> None
     assert after.rows == before.rows > 0
 
 
-def test_names_stay_where_that_is_asked_for(written: Path, tmp_path: Path) -> None:
+def test_host_names_are_kept_on_request(written: Path, tmp_path: Path) -> None:
     packed = pack_run(written, tmp_path / "packed", keep_hosts=True)
     assert (packed.folder / "raw" / "babbage2").is_dir()
     assert (packed.folder / "spec" / "inventory.toml").read_text() == INVENTORY
@@ -167,7 +167,7 @@ def test_the_command_packs_once(call: Call, written: Path, tmp_path: Path) -> No
     assert "is there already" in again.err
 
 
-def test_what_a_series_was_run_on_is_not_in_its_copy(tmp_path: Path) -> None:
+def test_a_copied_series_contains_no_host_names(tmp_path: Path) -> None:
     series = open_series(
         tmp_path, "story", {"seed": 1}, ["calm"], 1, hosts={"n1.lab.example": {"cores": "own"}}
     )

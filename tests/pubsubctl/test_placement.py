@@ -79,7 +79,7 @@ def test_pack_uses_as_few_hosts_as_have_cores_and_keeps_neighbours_together(
     }
 
 
-def test_pin_gives_each_broker_a_core_that_nobody_else_has_and_none_that_is_reserved(
+def test_pin_assigns_each_broker_an_unreserved_core_of_its_own(
     lab: Inventory,
 ) -> None:
     placement = place(chain(8, 1), lab.hosts, CORES, "pin")
@@ -103,7 +103,7 @@ def test_hosts_behind_one_address_share_their_cores(tmp_path: Path) -> None:
         place(chain(3, 1), hosts, cores, "pin")
 
 
-def test_a_host_of_which_only_a_name_is_known_has_to_say_where_brokers_listen(
+def test_a_host_with_only_a_name_needs_a_bench_address(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "named.toml"
@@ -148,7 +148,7 @@ def test_place_prints_a_placement_and_whether_a_lost_machine_breaks_the_promise(
     assert call("-i", "lab", "topology", "place", "demo", "-o", "p.json").status == 2
 
 
-def test_where_no_placement_is_safe_the_smallest_counter_example_is_named(call: Call) -> None:
+def test_the_smallest_counter_example_is_named_if_no_placement_is_safe(call: Call) -> None:
     answer = call("-l", "t1", "topology", "place", "chain3", "--delta-safe")
     assert answer.status == 4
     assert "the loss of machine t1 takes c1-c2: 2 consecutive brokers" in answer.err

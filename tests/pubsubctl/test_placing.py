@@ -52,7 +52,7 @@ def test_a_placement_is_read_back_as_it_was_written(
         (0, "command", "reboot", "brokers.0.command"),
     ],
 )
-def test_a_placement_that_somebody_broke_is_refused(
+def test_a_corrupted_placement_is_refused(
     hosts: tuple[Host, ...], tmp_path: Path, place_: int, key: str, value: Any, said: str
 ) -> None:
     topology = chain(3, 1)
@@ -79,7 +79,7 @@ def test_cores_that_a_machine_does_not_have_are_refused_before_anything_is_start
     assert caught.value.problems == ("p.json: broker b2: n2 has no core 5 for us, but 0, 1",)
 
 
-def test_who_joins_gets_a_port_that_nobody_has_and_moves_nobody(hosts: tuple[Host, ...]) -> None:
+def test_a_newcomer_receives_a_free_port_and_moves_no_other_broker(hosts: tuple[Host, ...]) -> None:
     packed = place(chain(3, 1), hosts, {"n1": [1, 2, 3], "n2": []}, "pack")
     assert {row.host for row in packed.brokers} == {"n1"}
     found = extended(packed, place(chain(4, 1), hosts[:1], {}), hosts)
@@ -101,7 +101,7 @@ class Told:
         return {"processes": {name: {"cores": cores} for name, cores in self.cores.items()}}
 
 
-def test_a_broker_that_runs_on_other_cores_than_it_was_given_is_an_error() -> None:
+def test_a_broker_on_unassigned_cores_is_an_error() -> None:
     placement = Placement(
         (
             PlacedBroker("b1", "n1", 22000, 1),

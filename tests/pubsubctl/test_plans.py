@@ -72,7 +72,7 @@ def test_there_are_cases() -> None:
     assert len(CASES) >= 8
 
 
-def test_the_same_question_gives_the_same_bytes() -> None:
+def test_identical_inputs_produce_byte_identical_plans() -> None:
     case = Path(__file__).parent / "plans" / "first"
     wanted = wanted_in(case, "delta_tree")
     plans = [deploy_plan(wanted, found_in(case, wanted)).to_mapping() for _ in range(2)]
@@ -81,7 +81,7 @@ def test_the_same_question_gives_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("name, who", [("joining", "d would join"), ("leaving", "d would leave")])
-def test_what_a_protocol_does_not_know_is_refused_before_there_is_a_plan(
+def test_joins_and_leaves_that_a_protocol_lacks_are_refused_before_planning(
     name: str, who: str
 ) -> None:
     case = Path(__file__).parent / "plans" / name
@@ -137,7 +137,7 @@ def test_brokers_of_a_hierarchy_join_and_leave_while_the_others_run() -> None:
         ]
 
 
-def test_brokers_of_a_hierarchy_come_to_be_storages_while_they_run() -> None:
+def test_running_brokers_of_a_hierarchy_become_storages() -> None:
     wanted, found = running_hierarchy(hierarchy(4, 2).with_role("b2", "0", "four.toml"))
     verbs = [step.verb for step in deploy_plan(wanted, found).steps]
     changes = ["change-record"] * len(found) + ["change-topology"] * 4

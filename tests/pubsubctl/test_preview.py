@@ -86,7 +86,7 @@ def drawn(chance: Random) -> tuple[Topology, Outage]:
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 16))
-def test_what_a_preview_says_is_what_the_simulator_delivers(seed: int) -> None:
+def test_a_preview_predicts_the_deliveries_of_the_simulator(seed: int) -> None:
     topology, outage = drawn(Random(seed))
     effect = effect_of(with_assist(topology, "off"), outage)
     got = delivered_in_the_simulator(topology, outage, "off")
@@ -95,7 +95,9 @@ def test_what_a_preview_says_is_what_the_simulator_delivers(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 4))
-def test_with_relayed_sessions_cut_links_cut_off_whom_nobody_can_help(seed: int) -> None:
+def test_a_preview_with_relayed_sessions_predicts_the_deliveries_of_the_simulator(
+    seed: int,
+) -> None:
     chance = Random(seed)
     topology = random_tree(6, 2, chance.randrange)
     outage = Outage(cut=frozenset(chance.sample(topology.links, 2)))
@@ -142,7 +144,7 @@ def test_a_star_falls_into_single_islands_without_bypasses_and_holds_with_them()
     assert len(alone.cut_off) == 12
 
 
-def test_a_schedule_is_told_as_stretches_of_time() -> None:
+def test_a_schedule_is_described_as_time_windows() -> None:
     document = {
         "schema": "pubsubctl/faults/1",
         "name": "two",
@@ -179,7 +181,7 @@ def test_a_schedule_is_told_as_stretches_of_time() -> None:
     ]
 
 
-def test_preview_says_who_would_be_cut_off_and_touches_nothing(call: Call) -> None:
+def test_a_preview_names_cut_off_brokers_and_changes_nothing(call: Call) -> None:
     answer = call("inject", "--preview", "kill", "b1", "--topology", "demo")
     assert answer.status == 0
     assert "0s to the end: kill b1" in answer.out

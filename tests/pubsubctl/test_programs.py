@@ -75,7 +75,7 @@ def test_each_agent_that_cannot_be_operated_is_named_with_what_helps() -> None:
     assert "runs 0.0.9 " in earlier
 
 
-def test_an_upgrade_takes_earlier_agents_and_no_later_ones() -> None:
+def test_an_upgrade_accepts_earlier_agents_and_refuses_later_ones() -> None:
     check_agents({"h1": None, "h2": EARLIER}, is_upgrade=True)
     with pytest.raises(PreflightFailed, match=r"use pubsubctl 9\.0\.0 there"):
         check_agents({"h1": None, "h2": LATER}, is_upgrade=True)
@@ -98,7 +98,7 @@ def test_a_release_without_versions_speaks_the_last_wire_version_without_them() 
             check_wire_versions({"b1": None}, at_once=False)
 
 
-def test_what_runs_this_program_needs_no_note_and_the_rest_says_what_replaces_it() -> None:
+def test_only_differing_programs_receive_a_note_with_a_remedy() -> None:
     assert agent_note("h1", OWN) == broker_note("b1", "h1", OWN) == ""
     assert "`pubsubctl deploy TOPOLOGY --rolling` replaces" in agent_note("h1", OTHER)
     assert "`pubsubctl deploy TOPOLOGY --rolling` replaces" in broker_note("b1", "h1", OTHER)
@@ -125,7 +125,7 @@ def _greeting(answer: dict[str, object] | ControlError) -> Program | None:
     return found[0]
 
 
-def test_an_agent_that_takes_no_greeting_is_of_a_release_without_versions() -> None:
+def test_an_agent_that_rejects_the_greeting_has_no_version() -> None:
     assert _greeting({"program": OTHER.to_mapping()}) == OTHER
     assert _greeting({}) is None
     assert _greeting(ControlError("user", "no command 'hello'")) is None

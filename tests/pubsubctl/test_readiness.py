@@ -16,7 +16,7 @@ def test_brokers_that_have_all_their_sessions_are_ready() -> None:
     assert not_ready({"c1": answered("c2"), "c2": answered("c1")}) == {}
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_readiness_is_reported_per_broker() -> None:
     statuses: dict[str, Answered | str] = {
         "c1": answered("c2", "c3", ready=("c2",)),
         "c2": answered("c1", state="recovering"),

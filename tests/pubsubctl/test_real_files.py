@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import random
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from pubsubctl.errors import UserError
+from pubsubctl.hosts.ssh.client_config import ClientConfig
 from pubsubctl.hosts.ssh.line import Hop
 from pubsubctl.hosts.ssh.user_config import UserConfig
 from pubsubctl.inventory.importers.ansible import read_ansible
@@ -17,7 +19,8 @@ from pubsubctl.inventory.importers.found import Found, inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 from pubsubctl.inventory.inventory import Inventory, load_inventory
 from tests.pubsubctl.conftest import Call
-from tests.pubsubctl.test_ssh_config_against_ssh import by_ssh, real_ssh
+from tests.pubsubctl.test_ansible_against_ansible import INVENTORIES
+from tests.pubsubctl.test_ssh_config_against_ssh import CONFIGURATIONS, by_ssh, real_ssh
 
 
 def imported(folder: Path, found: Found, *, skip_unusable: bool = False) -> Inventory:
@@ -268,7 +271,7 @@ def test_all_keys_are_kept_with_their_tokens_filled_in(
     text = "Host n1\n  IdentityFile ${NO_SUCH_VARIABLE}/a\n"
     (problem,) = refusal(read_ssh_config(text, Path("config")))
     assert problem.startswith("config:2: host 'n1': ")
-    assert "${NO_SUCH_VARIABLE} is not set" in problem
+    assert "'${NO_SUCH_VARIABLE}' is not set" in problem
 
 
 def test_a_command_of_match_decides_and_is_not_run(tmp_path: Path) -> None:
@@ -293,7 +296,8 @@ def test_files_of_the_same_folder_are_included(tmp_path: Path) -> None:
     (home / "conf.d" / "b").write_text("Host n2 n3\n  User b\n")
     (home / "conf.d" / "link").symlink_to(tmp_path / "outside")
     text = (
-        "Include conf.d/[ab]\nInclude ../outside\nInclude conf.d/link\nInclude none/*\n"
+        "Include conf.d/[ab]\nInclude /*/*/*/*/*/*\nInclude ../outside\n"
+        "Include conf.d/link\nInclude none/*\nInclude ~no-such-user/*\nInclude conf.d/l*\n"
         "Host n3\n  Include conf.d/c\nHost *\n  User last\n"
     )
     (home / "conf.d" / "c").write_text("Port 7\nHost n1\n  Port 9\n")
@@ -310,7 +314,7 @@ def test_files_of_the_same_folder_are_included(tmp_path: Path) -> None:
         "Include is followed: 'conf.d/[ab]'",
         "Include is followed: 'conf.d/c'",
     ]
-    assert len(left) == 4
+    assert len(left) == 7
     (home / "loop").write_text("Include loop\n")
     with pytest.raises(UserError, match="Include: more than 16 deep"):
         read_ssh_config("Include loop\nHost n1\n", home / "config")
@@ -322,6 +326,24 @@ def test_a_loop_of_jumps_is_refused_for_its_hosts(tmp_path: Path) -> None:
     (problem,) = refusal(found)
     assert problem.startswith("config: host 'n1': the route is a loop")
     assert [host.name for host in imported(tmp_path, found, skip_unusable=True).hosts] == ["m1"]
+
+
+@pytest.mark.parametrize(
+    "jump", ["a,a", "a,b,c,d,e,f,g,h,i", "b,deep"], ids=["twice", "nine", "twice-below"]
+)
+def test_a_route_that_no_inventory_may_have_is_refused_for_its_host(
+    tmp_path: Path, jump: str
+) -> None:
+    text = (
+        f"Host n1\n ProxyJump {jump}\nHost b\n ProxyJump deep\nHost deep\n User x\n"
+        "Host m1\n User x\n"
+    )
+    found = read_ssh_config(text, Path("config"))
+    (problem,) = refusal(found)
+    assert problem.startswith("config: host 'n1': jump = ")
+    names = [host.name for host in imported(tmp_path, found, skip_unusable=True).hosts]
+    assert "m1" in names
+    assert "n1" not in names
 
 
 def test_a_gateway_without_a_user_does_not_get_that_of_the_hosts(tmp_path: Path) -> None:
@@ -417,6 +439,43 @@ def test_small_files_that_grow_are_bounded(tmp_path: Path) -> None:
         read_ansible(f"n1\n[all:vars]\nx={text}\n", tmp_path / "h")
 
 
+MUTATIONS = 400
+SEED = 20_261_128
+PIECES = ["%", "${", '"', "'", "#", "[", "]", ":", "=", "*", "!", "<<: *a", "&a ", "*a", "\n", " "]
+PIECES += ["{", "}", "%h", "-W", "-o", "`", "$(", "\x00", "\u202e", "0x", "~", "@", ",", "|"]
+
+
+@pytest.mark.parametrize("kind", ["ssh", "ansible"])
+def test_a_file_with_random_mistakes_is_read_or_refused(kind: str) -> None:
+    draw = random.Random(SEED)
+    commands = [f"Host n1\nProxyCommand ssh {arguments}\n" for arguments in GATEWAY_ARGUMENTS]
+    files = {
+        "ssh": [("config", text) for text in (*CONFIGURATIONS, *commands, BAD, ROWS)],
+        "ansible": [*INVENTORIES.items()],
+    }[kind]
+    for _ in range(MUTATIONS):
+        name, text = draw.choice(files)
+        for _ in range(draw.randint(1, 5)):
+            at = draw.randrange(len(text) + 1)
+            piece, cut = draw.choice(PIECES), draw.randint(1, 4)
+            text = (
+                text[:at] + piece + text[at:]
+                if draw.random() < 0.6
+                else text[:at] + text[at + cut :]
+            )
+        assert all(line.isprintable() for line in messages(kind, name, text)), (SEED, text)
+
+
+def messages(kind: str, name: str, text: str) -> list[str]:
+    reader = read_ssh_config if kind == "ssh" else read_ansible
+    try:
+        found = reader(text, Path(name))
+        inventory_text(found, "lab", Path(name), skip_unusable=True)
+    except UserError as error:
+        return list(error.problems)
+    return found.notes
+
+
 ROWS = """\
 Host n1
     Port 2222 # moved
@@ -447,6 +506,32 @@ def test_the_users_own_configuration_is_resolved_alike(tmp_path: Path) -> None:
     n2 = config.settled(inventory.host("n2"))
     (name,) = n2.jump
     assert (config.gateways[name].address, config.gateways[name].user) == ("outer", "them")
+
+
+@real_ssh
+def test_included_files_are_evaluated_as_by_ssh(tmp_path: Path) -> None:
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    (folder / "a.conf").write_text("User a\nHost n2\n  Port 5\nMatch host n*\n  IdentityFile ~/a\n")
+    (folder / "b.conf").write_text(f"Host n*\n  Port 6\n  Include {folder}/c\nHost m1\n  User b\n")
+    (folder / "c").write_text("HostName c.%h\nMatch originalhost n3\n  HostName d\n")
+    text = (
+        f"Host n1 n2\n  Include {folder}/*.conf\n  ProxyJump gw\nInclude {folder}/b.conf\n"
+        f"Host n3 m1\n  User late\nMatch host c.n3\n  Include {folder}/a.conf\n"
+    )
+    path = tmp_path / "config"
+    path.write_text(text)
+    config = ClientConfig(text, path)
+    assert config.names() == ["n1", "n2", "n3", "m1"]
+    for name in config.names():
+        wanted, settings = by_ssh(path, name), config.settings(name)
+        assert settings.hostname == wanted["hostname"][0]
+        assert (settings.port or 22) == int(wanted["port"][0])
+        assert (settings.user or getpass.getuser()) == wanted["user"][0]
+        keys = wanted["identityfile"] if settings.identities else []
+        assert list(settings.identities) == keys
+        jump = settings.proxy.text if settings.proxy else None
+        assert jump == wanted.get("proxyjump", [None])[0]
 
 
 @real_ssh

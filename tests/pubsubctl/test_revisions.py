@@ -66,14 +66,14 @@ def test_each_revision_makes_its_own_runs_and_leaves_nothing(source: Path, tmp_p
     assert len(git(source, "worktree", "list").splitlines()) == 1
 
 
-def test_what_is_checked_out_is_removed_when_somebody_interrupts(source: Path) -> None:
+def test_a_checkout_is_removed_after_an_interrupt(source: Path) -> None:
     with pytest.raises(KeyboardInterrupt), checked_out("old", source) as folder:
         raise KeyboardInterrupt
     assert not folder.parent.exists()
     assert len(git(source, "worktree", "list").splitlines()) == 1
 
 
-def test_what_a_killed_process_had_checked_out_is_removed_by_the_next(
+def test_a_checkout_of_a_killed_process_is_removed_by_the_next(
     source: Path, tmp_path: Path
 ) -> None:
     ended = subprocess.Popen(["true"])
@@ -90,7 +90,7 @@ def test_a_word_that_is_no_commit_is_none(source: Path) -> None:
     assert names_of_revisions(source) == ["main", "old"]
 
 
-def test_a_program_that_makes_no_run_says_why(tmp_path: Path) -> None:
+def test_a_program_that_produces_no_run_reports_the_reason(tmp_path: Path) -> None:
     (tmp_path / "pubsubctl").mkdir()
     (tmp_path / "pubsubctl" / "__main__.py").write_text("raise SystemExit('no such option')")
     with pytest.raises(RunFailed, match="no such option"):

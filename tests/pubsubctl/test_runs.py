@@ -59,7 +59,7 @@ def test_a_figure_is_of_the_latest_run_of_its_own_experiment(home: Project, proj
     assert latest_of_figure(home, "timeline").name == SECOND
 
 
-def test_where_nothing_was_run_yet_that_is_said(project: Path) -> None:
+def test_the_lack_of_any_run_is_reported(project: Path) -> None:
     with pytest.raises(UserError, match=r"there are no runs in .*results/runs yet"):
         find_run(Project(project), "latest")
 

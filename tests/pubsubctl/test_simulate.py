@@ -35,7 +35,7 @@ quietly subscribe b2 true
 """
 
 
-def test_a_swarm_says_one_digest_per_seed_and_the_same_again(call: Call) -> None:
+def test_a_swarm_reports_one_reproducible_digest_per_seed(call: Call) -> None:
     arguments = ("simulate", "swarm", "--protocol", "delta_tree", "--seeds", "7..10", "-j")
     first = call(*arguments, "--processes", "1").document
     assert [row["seed"] for row in first["seeds"]] == [7, 8, 9, 10]
@@ -46,7 +46,7 @@ def test_a_swarm_says_one_digest_per_seed_and_the_same_again(call: Call) -> None
 
 
 @pytest.mark.parametrize("what", [("swarm", "--seeds", "1..4"), ("campaign", "--runs", "1")])
-def test_what_came_to_too_little_is_unknown(
+def test_simulations_that_miss_required_marks_are_unknown(
     what: tuple[str, ...], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four seeds, or a seed of each row, in which nobody is asked to come and nobody to leave."""
@@ -63,9 +63,7 @@ def test_what_came_to_too_little_is_unknown(
     assert [row["mark"] for row in answer.document["marks"]] == ["sent-again", "left"]
 
 
-def test_a_short_swarm_need_not_come_to_every_mark(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_swarm_may_miss_marks(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ended with `error: mark left`, which read like a violation."""
     marks = (Mark("left", "a leaf left", seeds=1),)
     monkeypatch.setattr(swarms, "marks_of", lambda protocol: marks)
@@ -74,7 +72,7 @@ def test_a_short_swarm_need_not_come_to_every_mark(
     assert "0 of 1 marks reached; 100 seeds or more are judged by that" in answer.out
 
 
-def test_a_mutant_is_caught_exits_1_and_says_how_to_repeat_it(call: Call) -> None:
+def test_a_caught_mutant_exits_1_and_prints_the_command_to_repeat_it(call: Call) -> None:
     arguments = ("simulate", "swarm", "--seeds", "1..6", "--mutant", "M21", "-j")
     answer = call(*arguments, "--processes", "1")
     assert answer.status == 1
@@ -83,7 +81,7 @@ def test_a_mutant_is_caught_exits_1_and_says_how_to_repeat_it(call: Call) -> Non
     assert f"--seeds {wrong[0]['seed']}..{wrong[0]['seed']} --mutant M21" in answer.err
 
 
-def test_an_adversary_says_one_digest_per_seed_and_the_same_again(call: Call) -> None:
+def test_an_adversary_reports_one_reproducible_digest_per_seed(call: Call) -> None:
     arguments = ("simulate", "adversary", "--setting", "crashes-delta2", "--seeds", "7..10", "-j")
     first = call(*arguments, "--processes", "1").document
     assert [row["seed"] for row in first["seeds"]] == [7, 8, 9, 10]
@@ -154,7 +152,9 @@ def test_an_adversary_cuts_a_mutant_down_to_a_few_actions(call: Call) -> None:
         (["swarm", "--seeds", "1..1", "--ledger", "no/such/ledger.json"], "no such file"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(call: Call, arguments: list[str], said: str) -> None:
+def test_unsuitable_simulation_arguments_are_refused(
+    call: Call, arguments: list[str], said: str
+) -> None:
     answer = call("simulate", *arguments)
     assert answer.status == 2
     assert said in answer.err
@@ -236,7 +236,7 @@ def test_a_failing_seed_is_cut_down_to_a_file_that_fails_in_the_same_way(
 
 
 @pytest.mark.parametrize("name", ["small.toml", "ges.fig7", "swarm", "two words.plan"])
-def test_what_a_shrunk_seed_is_repeated_with_can_be_typed(
+def test_the_command_that_repeats_a_shrunk_seed_works_for_any_file_name(
     name: str, call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file in TOML was taken for a workload, one called as a figure for that."""
@@ -259,7 +259,7 @@ def test_what_a_shrunk_seed_is_repeated_with_can_be_typed(
     ],
     ids=lambda chosen: chosen[0],
 )
-def test_a_swarm_says_how_to_cut_its_first_violation_down(
+def test_a_swarm_prints_the_command_that_shrinks_its_first_violation(
     chosen: tuple[str, ...], call: Call, project: Path
 ) -> None:
     swarm = call("simulate", "swarm", "--seeds", "1..4", *chosen, "--processes", "1", "-j")
@@ -327,7 +327,7 @@ def test_a_swarm_without_mutants_reads_no_named_bugs(
     assert answer.status == 0, answer.err
 
 
-def test_an_adversary_takes_parameters(call: Call) -> None:
+def test_an_adversary_accepts_parameters(call: Call) -> None:
     arguments = ("simulate", "adversary", "--protocol", "gryphon", "--processes", "1", "-j")
     assert call(*arguments, "--seeds", "3", "--set", "events_per_message=1").status == 0
     refused = call(*arguments, "--seeds", "3", "--set", "events_per_mesage=1")
@@ -353,7 +353,7 @@ def test_a_parameter_set_by_hand_is_part_of_what_repeats_a_seed(call: Call) -> N
     assert "--set publication_log=True" in with_log["seeds"][0]["command"]
 
 
-def test_what_was_run_stands_in_the_ledger_once(call: Call, tmp_path: Path) -> None:
+def test_each_run_appears_in_the_ledger_once(call: Call, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.json"
     arguments = ("--processes", "1", "--ledger", str(ledger), "-j")
     assert call("simulate", "campaign", "links", "--runs", "2", *arguments).status == 0
@@ -373,7 +373,7 @@ def test_what_was_run_stands_in_the_ledger_once(call: Call, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "meanwhile", [("swarm", "--seeds", "5..6"), ("campaign", "links", "--runs", "2")]
 )
-def test_what_another_command_counts_meanwhile_stays_in_the_ledger(
+def test_the_ledger_keeps_counts_of_concurrent_commands(
     meanwhile: tuple[str, ...], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = tmp_path / "ledger.json"
@@ -447,7 +447,7 @@ def test_ways_of_telling_duplicates_are_compared(call: Call) -> None:
     assert {cost["dedupe"] for cost in answer.document["costs"]} == {"source", "vector"}
 
 
-def test_a_swarm_in_profile_paper_says_what_that_does_not_promise(call: Call) -> None:
+def test_a_swarm_with_profile_paper_warns_about_weaker_guarantees(call: Call) -> None:
     arguments = ("simulate", "swarm", "--campaign", "links", "--processes", "1", "--seeds", "2")
     answer = call(*arguments, "--profile", "paper", "-j")
     assert answer.status == 0, answer.err

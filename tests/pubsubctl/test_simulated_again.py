@@ -52,7 +52,7 @@ def capsule(tmp_path: Path) -> Capsule:
     return Capsule(tmp_path, {"runs": said})
 
 
-def test_what_was_simulated_is_the_same_to_the_byte_and_brokers_are_simulated(
+def test_simulated_runs_are_reproduced_byte_for_byte_and_broker_runs_are_simulated(
     capsule: Capsule,
 ) -> None:
     rows = {row.what: row for row in simulated_again(Invocation(), capsule, Quiet())}
@@ -68,7 +68,7 @@ def test_what_was_simulated_is_the_same_to_the_byte_and_brokers_are_simulated(
     assert changed["rows"].recorded != changed["rows"].now
 
 
-def test_a_run_that_cannot_be_simulated_says_why_and_nothing_about_the_old_one(
+def test_a_run_that_cannot_be_simulated_states_the_reason_and_no_verdict(
     capsule: Capsule,
 ) -> None:
     (path,) = capsule.folder.glob("runs/demo/*/spec/workload.toml")

@@ -61,7 +61,7 @@ def tell(tmp_path: Path, server: Sshd, user_key: KeyPair) -> Callable[..., None]
 Tell = Callable[..., None]
 
 
-def test_a_command_gets_its_words_input_and_status_and_gives_both_outputs(tell: Tell) -> None:
+def test_a_command_receives_arguments_and_input_and_returns_status_and_outputs(tell: Tell) -> None:
     words = ["it's", "$(touch PWNED)", "", "a b", "--", "-n", "ü\n"]
 
     async def story(connections: SshConnections, host: Host) -> None:
@@ -72,7 +72,7 @@ def test_a_command_gets_its_words_input_and_status_and_gives_both_outputs(tell: 
     tell(story)
 
 
-def test_one_connection_serves_everything(tell: Tell, server: Sshd) -> None:
+def test_one_connection_serves_all_commands(tell: Tell, server: Sshd) -> None:
     before = server.log.count("Accepted publickey")
 
     async def story(connections: SshConnections, host: Host) -> None:
@@ -127,7 +127,7 @@ def test_nothing_is_lost_when_a_receive_is_cancelled(tell: Tell) -> None:
     tell(story)
 
 
-def test_a_command_that_ends_badly_breaks_its_stream_and_says_its_last_words(tell: Tell) -> None:
+def test_a_failed_command_breaks_its_stream_and_reports_its_last_output(tell: Tell) -> None:
     async def story(connections: SshConnections, host: Host) -> None:
         with pytest.raises(HostError, match="n01: `sh` ended with status 4: no such root"):
             async with connections.open(
@@ -151,7 +151,7 @@ def test_leaving_the_block_ends_the_command(tell: Tell, tmp_path: Path) -> None:
     tell(story)
 
 
-def test_a_connection_that_is_cut_is_told_to_those_who_wait(tell: Tell, server: Sshd) -> None:
+def test_a_cut_connection_raises_an_error_in_waiting_tasks(tell: Tell, server: Sshd) -> None:
     async def cut(connections: SshConnections, host: Host) -> None:
         async with connections.open(host, ["cat"]) as stream:
             await stream.send_all(b"x")
@@ -176,7 +176,7 @@ def test_a_command_that_a_signal_ended_is_not_a_lost_connection(tell: Tell) -> N
     tell(story)
 
 
-def test_a_command_whose_connection_is_cut_has_no_status(tell: Tell, server: Sshd) -> None:
+def test_a_command_with_a_cut_connection_has_no_status(tell: Tell, server: Sshd) -> None:
     async def story(connections: SshConnections, host: Host) -> None:
         for _ in range(5):
             with pytest.raises(ConnectionLost):
@@ -235,7 +235,7 @@ def test_files_go_there_and_back(tell: Tell, tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
 
 
-def test_a_partial_copy_is_taken_up_again(tell: Tell, tmp_path: Path) -> None:
+def test_a_partial_copy_is_resumed(tell: Tell, tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     there.write_bytes(b"new" * 1000)
     found = there.stat()
@@ -344,7 +344,7 @@ def test_ipv6_is_spoken(tmp_path: Path, user_key: KeyPair) -> None:
         trio.run(main)
 
 
-def test_nobody_listening_is_unreachable_with_the_place(
+def test_a_refused_connection_is_reported_with_its_address(
     tmp_path: Path, server: Sshd, user_key: KeyPair
 ) -> None:
     gone = Sshd(1, server.host_key, server.folder, server.process)
@@ -384,7 +384,7 @@ def test_a_locked_key_is_left_to_the_agent(tmp_path: Path, server: Sshd) -> None
     trio.run(main)
 
 
-def test_a_key_file_that_is_not_there_is_told_with_the_line_that_names_it(
+def test_a_missing_key_file_is_reported_with_its_inventory_line(
     tmp_path: Path, server: Sshd
 ) -> None:
     gone = make_key(tmp_path / "id_gone")

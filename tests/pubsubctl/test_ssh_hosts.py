@@ -225,7 +225,7 @@ def test_a_byte_flipped_on_one_host_keeps_the_bundle_from_all(far: FarLab) -> No
         assert not far.root(number).exists()
 
 
-def test_the_second_operator_is_told_who_and_gets_the_lock_when_the_first_is_gone(
+def test_the_second_operator_sees_the_lock_holder_and_acquires_the_released_lock(
     far: FarLab,
 ) -> None:
     async def story() -> None:
@@ -288,7 +288,7 @@ def test_hosts_that_cannot_be_reached_are_named_and_the_others_had_their_turn(
     run(story)
 
 
-def test_what_went_wrong_is_told_in_the_order_of_the_hosts(far: FarLab) -> None:
+def test_errors_are_reported_in_the_order_of_the_hosts(far: FarLab) -> None:
     async def story() -> None:
         lab = far.lab()
         last_is_done = trio.Event()

@@ -134,7 +134,7 @@ def test_a_lost_answer_is_looked_up_and_not_guessed(
     assert disk.requests.count("rename") == 1 + (request_ == "rename" and not is_carried_out)
 
 
-def test_what_arrives_short_replaces_nothing(tmp_path: Path) -> None:
+def test_an_incomplete_upload_replaces_nothing(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"new content")
 

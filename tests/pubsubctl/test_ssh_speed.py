@@ -22,7 +22,7 @@ ROUND_TRIPS = 300
 
 @pytest.mark.slow
 @pytest.mark.skipif(SSHD is None, reason=NO_SSHD)
-def test_what_ssh_costs_on_loopback(
+def test_ssh_costs_on_loopback_are_measured(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     user_key = make_key(tmp_path / "id_test")

@@ -21,7 +21,7 @@ PLACED = {"broker": "b1", "host": "h1", "port": 1, "core": -1}
         (None, None, "unknown", "unknown"),
     ],
 )
-def test_how_a_broker_ended_is_told_in_words(
+def test_the_exit_of_a_broker_is_described_in_words(
     number: int | None, code: int | None, cause: str, told: str
 ) -> None:
     row: dict[str, Any] = {"state": "exited", "pid": 7}

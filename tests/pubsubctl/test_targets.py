@@ -47,7 +47,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pubsubctl.running.targets.carry_out", carried_out)
 
 
-def test_each_target_is_reached_missed_or_cannot_be_told(call: Call) -> None:
+def test_each_target_is_reached_missed_or_undecided(call: Call) -> None:
     answer = call("targets", "P1", "P4", "-j")
     assert answer.status == 1
     found = {
@@ -68,7 +68,7 @@ def test_each_target_is_reached_missed_or_cannot_be_told(call: Call) -> None:
     assert "latency.p99 <= 1ms: fails with 2.5 ms" in answer.err
 
 
-def test_the_table_says_what_kept_them_from_more(call: Call) -> None:
+def test_the_table_shows_missed_targets_and_measured_values(call: Call) -> None:
     answer = call("targets", "P4")
     assert "P4 three brokers in a chain, 1,000/s" in " ".join(answer.out.split())
     assert "missed" in answer.out
@@ -118,7 +118,7 @@ def test_a_part_of_ours_is_measured_without_brokers(
     assert answer.status == 1
 
 
-def test_a_part_that_cannot_be_measured_says_why(
+def test_an_unmeasurable_part_reports_the_reason(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run_process(command: list[str], **_: object) -> SimpleNamespace:
@@ -130,7 +130,7 @@ def test_a_part_that_cannot_be_measured_says_why(
     assert "target P8: verdict: status 1: MemoryError" in answer.err
 
 
-def test_what_would_be_run_is_said_before(call: Call) -> None:
+def test_a_dry_run_prints_targets_and_planned_runs(call: Call) -> None:
     answer = call("--dry-run", "targets", "P4")
     assert answer.status == 0
     assert "target P4: latency.p50 <= 500us" in answer.out
@@ -144,7 +144,9 @@ def test_what_would_be_run_is_said_before(call: Call) -> None:
         (["--file", "performnce"], "did you mean 'performance'"),
     ],
 )
-def test_what_there_is_not_is_refused(call: Call, words: list[str], said: str) -> None:
+def test_unknown_names_are_refused_with_a_suggestion(
+    call: Call, words: list[str], said: str
+) -> None:
     answer = call("targets", *words)
     assert answer.status == 2
     assert said in answer.err

@@ -134,7 +134,7 @@ q ends this view; brokers keep running
 """
 
 
-def test_the_screen_says_how_fast_how_late_how_busy_and_what_is_wrong() -> None:
+def test_the_screen_shows_throughput_latency_load_and_problems() -> None:
     _, view = two_seconds_of_two_brokers()
     lines = [line_text(line) for line in screen_lines(view, 80, 24)]
     assert "\n".join(lines) + "\n" == GOLDEN
@@ -168,7 +168,7 @@ def test_a_restarted_broker_has_no_rates_until_it_was_seen_twice() -> None:
     assert (row.received, row.cpu) == (None, None)
 
 
-def test_a_broker_that_does_not_answer_is_said_to_be_silent() -> None:
+def test_an_unresponsive_broker_is_shown_as_unhealthy() -> None:
     about = deployment({"b1": "h1"})
     silent = BrokerState("b1", "h1", 1, 7, "silent", exit="b1 did not answer status within 900 ms")
     look = HostSample(host="h1", deployment=about, brokers=(BrokerSample(state=silent),))
@@ -202,7 +202,7 @@ def a_hundred_brokers(sick: str) -> View:
     return view
 
 
-def test_of_many_brokers_the_sick_and_the_busy_are_shown_and_the_rest_summed_up() -> None:
+def test_a_long_list_shows_unhealthy_and_busy_brokers_and_a_summary() -> None:
     lines = [line_text(line) for line in screen_lines(a_hundred_brokers("b017"), 80, 24)]
     assert len(lines) == 24
     shown = [line.split()[:2] for line in lines if " h1 " in line]
@@ -228,7 +228,7 @@ def test_plain_screens_are_ascii() -> None:
     assert text.isascii(), text
 
 
-def test_a_host_that_does_not_answer_is_said_and_does_not_hide_the_others() -> None:
+def test_an_unresponsive_host_is_shown_without_hiding_other_hosts() -> None:
     watch, _ = two_seconds_of_two_brokers()
     about = deployment({"b1": "h1", "b2": "h2"})
     view = watch.take(
@@ -269,7 +269,7 @@ def test_before_anything_is_deployed_the_view_waits() -> None:
     assert one_line(view) == "10:00:00  nothing is deployed; waiting"
 
 
-def test_hosts_of_which_nothing_was_heard_yet_are_not_said_to_be_empty() -> None:
+def test_hosts_without_an_answer_yet_are_not_shown_as_empty() -> None:
     hosts = [HostSample(host="h1", is_awaited=True), HostSample(host="h2", is_awaited=True)]
     assert one_line(Watch().take(hosts, "10:00:00")) == "10:00:00  reaching h1, h2"
     about = deployment({"b1": "h1"})

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.record import NoProgress
 from bench.spec.toml_text import toml_text
 from brokerd.simulator.search.ledger import Campaign, empty_ledger, with_runs
 from pubsubctl.commands.app import run
@@ -20,7 +21,7 @@ from results.papers.dft11.simulated_deliveries import check_simulated_run
 from results.report import write_experiment_report
 from results.tables.json_files import ResultsError
 from results.tables.schema import TABLES
-from tests.bench.test_behaviour_experiments import ABOUT, SMALL, Silent
+from tests.bench.test_behaviour_experiments import ABOUT, SMALL
 
 
 @pytest.mark.parametrize("question", SMALL)
@@ -28,7 +29,7 @@ def test_each_figure_is_drawn_with_words_and_numbers(spark, question, tmp_path):
     about = {**ABOUT, "figure": f"dft11.{question}", "question": question}
     path = tmp_path / "small.toml"
     path.write_text(toml_text({**about, **SMALL[question]}))
-    folder = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs", Silent(), 1)
+    folder = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs", NoProgress(), 1)
     written = draw(f"dft11.{question}", spark, folder)
     assert {file.suffix for file in written} == {".svg", ".png", ".csv", ".json"}
     words = json.loads((folder / "figures" / f"dft11.{question}.json").read_text())
@@ -53,7 +54,7 @@ def test_the_page_on_an_experiment_holds_all_it_shows(spark, tmp_path):
     about = {**ABOUT, "figure": "dft11.queue", "question": "queue"}
     path = tmp_path / "small.toml"
     path.write_text(toml_text({**about, **SMALL["queue"]}))
-    folder = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs", Silent(), 1)
+    folder = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs", NoProgress(), 1)
     draw("dft11.queue", spark, folder)
     claim = {
         "claim": "queue.empties", "tests": "paper", "verdict": "fails", "ours": "12", "ci": "",
@@ -99,7 +100,7 @@ def test_a_run_without_a_drawn_figure_is_refused(tmp_path):
         )
 
 
-def test_who_is_never_reached_keeps_the_curve_from_its_top(spark):
+def test_cut_off_pairs_keep_the_bypass_curve_below_one(spark):
     rows = [(1, 750, 0, n, latency) for n, latency in enumerate((600_000, 600_040, 900_000, None))]
     found = bypass_distribution(_table(spark, "bypasses", rows)).collect()
     assert [(row.latency_ms, row.share, row.cut_off) for row in found] == [

@@ -38,7 +38,7 @@ def test_a_doubt_leaves_open_what_is_not_proven(decide: Decide) -> None:
 
 
 @pytest.mark.parametrize("decide", [verdicts.decide, reference.decide])
-def test_order_counts_where_any_is_asked_for(decide: Decide) -> None:
+def test_order_violations_count_only_if_order_is_guaranteed(decide: Decide) -> None:
     for order, kind, name in (
         ("publisher", "reordered", "INVALID"),
         ("total", "reordered", "INVALID"),
@@ -67,7 +67,7 @@ def test_a_fault_is_believed_when_it_was_applied_and_then_seen(doubts: Doubts) -
 
 
 @pytest.mark.parametrize("windows_of", [risk_windows, times_of_risk])
-def test_what_ends_a_fault_has_a_time_of_its_own_where_it_strikes_more(
+def test_an_ending_fault_has_its_own_window_if_it_affects_more(
     windows_of: Callable[[list[Fault]], list[Any]],
 ) -> None:
     link = fault("1", "absorb", 2, target="b-1-s1", parts=("b-1-s1",))
@@ -96,7 +96,7 @@ def test_a_fault_is_ended_by_what_strikes_all_of_it_and_not_after_it_is_healed(
     ]
 
 
-def test_who_roams_is_at_risk_where_both_of_its_ways_lead_through() -> None:
+def test_a_moving_client_is_at_risk_only_on_links_of_both_routes() -> None:
     roam = fault("r", "client-roam", 8, target="c", to="s2", parts=("client:c",))
     roam = replace(roam, observed_ns=10 * MILLISECOND)
     for target, at_ms, is_at_risk in (
@@ -118,7 +118,7 @@ def test_who_roams_is_at_risk_where_both_of_its_ways_lead_through() -> None:
 
 
 @pytest.mark.parametrize("is_in", [surely_holds, was_surely_sent_in])
-def test_what_clocks_leave_open_is_not_surely_at_risk(
+def test_a_publication_within_the_clock_error_is_not_surely_at_risk(
     is_in: Callable[[RiskWindow, int], bool],
 ) -> None:
     (window,) = risk_windows([fault("1", "cut", 2, 6, err_ns=MILLISECOND)])
@@ -130,7 +130,7 @@ def test_what_clocks_leave_open_is_not_surely_at_risk(
 # --- What is owed ---------------------------------------------------------------------------
 
 
-def test_what_was_acknowledged_and_refused_as_well_is_owed() -> None:
+def test_an_acknowledged_publication_is_owed_despite_a_rejection() -> None:
     history = story(calm=True, lost=(5,))
     (log,) = history.publishers
     answers = [(0, 1, 12, ACKNOWLEDGED), (0, 5, 5, REJECTED)]
@@ -138,7 +138,7 @@ def test_what_was_acknowledged_and_refused_as_well_is_owed() -> None:
     assert judgement.counts.violations == {"missing": 1}
 
 
-def test_a_log_that_says_other_content_hides_no_loss() -> None:
+def test_a_log_with_changed_content_hides_no_loss() -> None:
     history = story(calm=True, lost=(5,))
     (log,) = history.publishers
     (subscription,) = history.subscriptions
@@ -168,7 +168,7 @@ def test_a_log_that_says_other_content_hides_no_loss() -> None:
     assert judgement.counts.violations == {"missing": 1}
 
 
-def test_what_was_published_long_after_a_fault_is_not_withheld_for_it() -> None:
+def test_a_past_fault_does_not_justify_withholding_later_publications() -> None:
     history = barrier_history(Random(3), withheld=20)
     (log,) = history.publishers
     (subscription,) = history.subscriptions

@@ -29,6 +29,7 @@ class Case:
     changes: tuple[Change, ...]
     outcome: str
     says: str
+    gated: bool = False
 
 
 def drained(ended_by: str) -> Change:
@@ -115,7 +116,15 @@ def waited(who: str, share: float) -> Change:
     return change
 
 
+def gate_without_fault(run: RunFolder) -> None:
+    """s1 was told of publications that it does not get, and no fault was there before."""
+    for name in ("faults", "plan"):
+        with run.lines(f"faults/{name}.jsonl") as rows:
+            del rows[3:]
+
+
 SILENCE = drained("silence")
+EVIDENCE = drained("evidence")
 CASES = {
     "nothing missing on a busy machine": Case((SILENCE, silent_client()), "VALID", ""),
     "late, and a client heard nothing": Case(
@@ -167,6 +176,30 @@ CASES = {
         (SILENCE, lost_before_the_fence, silent_client()), "violation", "missing"
     ),
     "late and twice": Case((SILENCE, late, twice, silent_client()), "violation", "duplicate"),
+    "withheld, and a broker heard nothing": Case(
+        (EVIDENCE, gate_without_fault, session_lost("s3", "b3", 1.0)),
+        "doubt",
+        "60 publications were announced as withheld",
+        gated=True,
+    ),
+    "withheld, and the sign is named": Case(
+        (EVIDENCE, gate_without_fault, waited("s3", 0.7)),
+        "doubt",
+        "s3 waited for a processor in 70%",
+        gated=True,
+    ),
+    "withheld, and nothing was busy": Case(
+        (EVIDENCE, gate_without_fault), "violation", "withheld_unjustified", gated=True
+    ),
+    "withheld and twice": Case(
+        (EVIDENCE, gate_without_fault, waited("s3", 0.7), twice),
+        "violation",
+        "duplicate",
+        gated=True,
+    ),
+    "withheld and late": Case(
+        (SILENCE, gate_without_fault, waited("s3", 0.7), late), "doubt", "outstanding", gated=True
+    ),
     "late and swapped": Case((SILENCE, late, swapped, silent_client()), "violation", "reordered"),
 }
 
@@ -176,7 +209,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("busy")
     found = {}
     for number, (name, case) in enumerate(CASES.items()):
-        found[name] = write_honest_run(folder, f"busy-{number}")
+        found[name] = write_honest_run(folder, f"busy-{number}", gated=case.gated)
         for change in case.changes:
             change(RunFolder(found[name]))
         seal(found[name])
@@ -192,12 +225,16 @@ def wrong(judged: dict[str, Judged]) -> dict[str, Judged]:
     }
 
 
-def test_what_is_late_on_a_busy_machine_is_not_known_to_be_lost(folders: dict[str, Path]) -> None:
+def test_late_deliveries_on_a_busy_machine_are_not_judged_as_losses(
+    folders: dict[str, Path],
+) -> None:
     assert wrong({name: by_reference(h) for name, h in histories_of(folders).items()}) == {}
 
 
 @pytest.mark.spark
-def test_spark_says_the_same(spark: "SparkSession", folders: dict[str, Path]) -> None:
+def test_spark_agrees_about_late_deliveries_on_a_busy_machine(
+    spark: "SparkSession", folders: dict[str, Path]
+) -> None:
     assert wrong(on_spark(spark, folders, histories_of(folders))) == {}
 
 
@@ -214,14 +251,16 @@ def test_signs_excuse_what_was_outstanding_and_nothing_else(
         ({"outstanding": 2}, "INVALID"),
         ({"violations": {"missing": 2, "fence_missing": 1, "duplicate": 1}}, "INVALID"),
         ({"violations": {"missing": 2, "left_out": 1}}, "INVALID"),
+        ({"violations": {"missing": 2, "fence_missing": 1, "withheld_unjustified": 4}}, "UNKNOWN"),
     ):
         changed = replace(counts, **changes)  # type: ignore[arg-type]
-        assert decide(changed, (), Guarantee(), False, 1, ("busy",))[0] == verdict, changes
+        assert decide(changed, (), Guarantee(), False, 1, ("busy",), True)[0] == verdict, changes
+        assert decide(changed, (), Guarantee(), False, 1, ("busy",))[0] == "INVALID", changes
         assert decide(changed, (), Guarantee(), False, 1)[0] == "INVALID", changes
     unasked = replace(counts, violations={**counts.violations, "reordered": 4})
     asked = Guarantee(order="none")
-    assert decide(unasked, (), asked, False, 1, ("busy",))[0] == "UNKNOWN"
-    assert decide(unasked, (), Guarantee(), False, 1, ("busy",))[0] == "INVALID"
+    assert decide(unasked, (), asked, False, 1, ("busy",), True)[0] == "UNKNOWN"
+    assert decide(unasked, (), Guarantee(), False, 1, ("busy",), True)[0] == "INVALID"
 
 
 def test_no_sign_is_named_more_than_a_few_times(tmp_path: Path) -> None:
@@ -236,7 +275,7 @@ def test_no_sign_is_named_more_than_a_few_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lost before the fence", "late, and a client heard nothing"])
-def test_a_hole_is_a_loss_and_an_end_is_none(tmp_path: Path, name: str) -> None:
+def test_a_gap_is_a_loss_but_a_truncated_end_is_not(tmp_path: Path, name: str) -> None:
     run = write_honest_run(tmp_path, "one")
     for change in CASES[name].changes:
         change(RunFolder(run))
@@ -245,5 +284,5 @@ def test_a_hole_is_a_loss_and_an_end_is_none(tmp_path: Path, name: str) -> None:
     assert wrong({name: by_reference(history)}) == {}
 
 
-def test_whom_the_names_here_mean() -> None:
+def test_the_constants_name_the_expected_generators_and_subscriptions() -> None:
     assert (NEAR, FAR, S1, S2) == ("local2/load-local2", "local3/load-local3", 0, 1)

@@ -17,13 +17,13 @@ def rising(sequences: list[int]) -> list[int]:
     return [row["seq"] for row in longest_rising(rows(sequences))]
 
 
-def test_what_is_in_order_is_kept_whole() -> None:
+def test_a_rising_sequence_is_kept_whole() -> None:
     assert rising([1, 2, 5, 9]) == [1, 2, 5, 9]
     assert rising([]) == []
     assert rising([3, 3, 3]) == [3]
 
 
-def test_what_has_overtaken_all_others_does_not_hide_them() -> None:
+def test_an_overtaking_publication_does_not_hide_the_others() -> None:
     """The last of a stretch comes first, as with topics of which one is quick."""
     assert rising([40, *range(1, 40)]) == [*range(1, 40)]
     topics = [n for topic in range(8, 0, -1) for n in range(topic, 100, 8)]
@@ -31,7 +31,7 @@ def test_what_has_overtaken_all_others_does_not_hide_them() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_is_as_long_as_any_that_goes_up(seed: int) -> None:
+def test_the_rising_piece_is_as_long_as_any_rising_subsequence(seed: int) -> None:
     sequences = [Random(seed).randrange(12) for _ in range(10)]
     found = rising(sequences)
     longest = max(

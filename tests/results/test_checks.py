@@ -196,7 +196,7 @@ def test_a_run_that_lost_something_is_invalid(
 
 
 @pytest.mark.parametrize("name", ["delta_tree", "best_effort"])
-def test_a_plain_reading_of_the_same_files_comes_to_the_same(
+def test_the_plain_checker_agrees_with_spark_on_the_same_files(
     verdicts: dict[str, Verdict], name: str
 ) -> None:
     document = verdicts[name].document
@@ -221,7 +221,7 @@ def test_a_plain_reading_of_the_same_files_comes_to_the_same(
                        "nothing was at risk for the subscribers at s4"]),
     ("torn", ["local3/load-local3/deliveries.rec was not closed"]),
 ])  # fmt: skip
-def test_what_cannot_be_known_is_unknown(
+def test_an_undecidable_run_is_unknown_with_its_reasons(
     verdicts: dict[str, Verdict], name: str, reasons: list[str]
 ) -> None:
     verdict = verdicts[name]
@@ -233,7 +233,7 @@ def test_a_calm_run_needs_nothing_at_risk(verdicts: dict[str, Verdict]) -> None:
     assert verdicts["calm"].lines()[0].startswith("VALID (calm)  exactly-once")
 
 
-def test_judging_again_comes_to_the_same_bytes(
+def test_a_second_check_writes_the_same_bytes(
     spark: "SparkSession", verdicts: dict[str, Verdict]
 ) -> None:
     folder = verdicts["best_effort"].folder
@@ -267,7 +267,7 @@ def remove_a_part(tables: Path) -> None:
     shutil.rmtree(tables / "deliveries" / "broker=s3")
 
 
-def test_damaged_tables_are_made_anew(spark: "SparkSession", verdicts: dict[str, Verdict]) -> None:
+def test_damaged_tables_are_rebuilt(spark: "SparkSession", verdicts: dict[str, Verdict]) -> None:
     folder = verdicts["delta_tree"].folder
     names = ("publications", "deliveries")
 
@@ -281,7 +281,7 @@ def test_damaged_tables_are_made_anew(spark: "SparkSession", verdicts: dict[str,
         assert counted() == before, damage.__name__
 
 
-def test_a_run_in_a_folder_where_nobody_may_write_is_judged(
+def test_a_run_in_a_read_only_folder_is_judged(
     spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -301,7 +301,7 @@ def test_a_run_in_a_folder_where_nobody_may_write_is_judged(
 # --- Who checks the checker -------------------------------------------------------------------
 
 
-def test_a_checker_that_has_gone_blind_is_found_out(
+def test_the_check_detects_a_blinded_comparison(
     spark: "SparkSession", verdicts: dict[str, Verdict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Blind(DeliveryCheck):
@@ -325,7 +325,7 @@ def test_a_checker_that_has_gone_blind_is_found_out(
     assert caught.value.exit_status == 70
 
 
-def test_what_nobody_acknowledged_is_no_piece_to_try_the_check_on(
+def test_unacknowledged_publications_are_no_canary_for_the_check(
     spark: "SparkSession", verdicts: dict[str, Verdict]
 ) -> None:
     """A run that ended before its publishers were answered: a dropped delivery proves nothing."""

@@ -105,7 +105,7 @@ def judged(spark: "SparkSession", runs: dict[str, Path]) -> dict[str, Verdict]:
 
 
 @pytest.mark.spark
-def test_who_was_away_gets_what_was_at_risk_for_it(judged: dict[str, Verdict]) -> None:
+def test_a_returning_subscriber_recovers_its_deliveries_at_risk(judged: dict[str, Verdict]) -> None:
     verdict = judged["honest"]
     assert verdict.verdict == "VALID", verdict.document["doubts"]
     assert verdict.document["second_opinion"]["verdict"] == "valid"
@@ -120,7 +120,7 @@ def test_who_was_away_gets_what_was_at_risk_for_it(judged: dict[str, Verdict]) -
 
 
 @pytest.mark.spark
-def test_a_return_is_over_when_all_that_was_missed_has_come(
+def test_a_return_ends_when_all_missed_deliveries_have_arrived(
     spark: "SparkSession", judged: dict[str, Verdict]
 ) -> None:
     (found,) = returns_of(spark, load_run(spark, judged["honest"].folder))
@@ -130,7 +130,7 @@ def test_a_return_is_over_when_all_that_was_missed_has_come(
 
 
 @pytest.mark.spark
-def test_what_is_withheld_from_who_was_away_makes_the_run_invalid(
+def test_deliveries_missing_after_an_absence_make_a_run_invalid(
     judged: dict[str, Verdict],
 ) -> None:
     verdict = judged["missed"]
@@ -144,13 +144,13 @@ def test_what_is_withheld_from_who_was_away_makes_the_run_invalid(
 
 
 @pytest.mark.spark
-def test_churn_that_nobody_had_shows_nothing(judged: dict[str, Verdict]) -> None:
+def test_churn_without_any_absence_leaves_the_verdict_unknown(judged: dict[str, Verdict]) -> None:
     verdict = judged["nobody_was_away"]
     assert verdict.verdict == "UNKNOWN"
     assert [text for text in verdict.document["doubts"] if "disconnects subscribers" in text]
 
 
-def test_the_reference_and_the_online_checker_say_the_same(runs: dict[str, Path]) -> None:
+def test_the_reference_and_the_online_checker_agree_about_churn(runs: dict[str, Path]) -> None:
     for name, verdict in (("honest", "VALID"), ("missed", "INVALID")):
         found = judge_folder(runs[name])
         assert (found.verdict, found.counts.at_risk) == (verdict, 20), found.doubts

@@ -53,7 +53,7 @@ CLOCKS = Clocks.of_rows(
         (1_000.0, None, False),
     ],
 )
-def test_a_latency_between_clocks_is_told_where_its_error_is_a_tenth_of_it_at_most(
+def test_a_latency_between_clocks_is_reported_up_to_a_tenth_of_error(
     median_us: float, error_us: float | None, is_told: bool
 ) -> None:
     judged = judge_one_way(median_us, error_us)
@@ -82,7 +82,7 @@ def test_the_error_is_the_worst_of_both_looks_and_more_where_there_was_one_only(
     assert CLOCKS.error_between_ns("b", "d", 160 * SECOND) == 2 * MS + 50_000 + 7 * MS
 
 
-def test_of_a_host_nobody_looked_at_nothing_is_claimed() -> None:
+def test_a_host_without_clock_comparisons_has_no_error_bound() -> None:
     assert CLOCKS.error_ns("x", 0) is None
     assert CLOCKS.error_between_ns("a", "x", 0) is None
     assert not CLOCKS.share("x", "y")

@@ -25,14 +25,14 @@ GOOD = {"python": "3.11.7", "pyspark": "4.3.0", "java": 17, "settings": True, "w
 
 
 @pytest.mark.parametrize("master", ["yarn", "local[0]", "spark://n01", "spark://a:1,b:2", ""])
-def test_what_is_no_master_is_named_with_what_is(master: str) -> None:
+def test_an_invalid_master_is_refused_with_the_valid_forms(master: str) -> None:
     with pytest.raises(NoMaster, match=r"local\[N\], local\[\*\], or the spark://HOST:PORT"):
         check_master(master)
     for good in ("local", "local[2]", "local[*]"):
         check_master(good)
 
 
-def test_a_master_that_is_not_there_is_told_before_java_is_started() -> None:
+def test_an_unreachable_master_is_reported_before_java_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         check_master(f"spark://127.0.0.1:{port}")
@@ -59,9 +59,7 @@ def test_a_master_that_is_not_there_is_told_before_java_is_started() -> None:
         ({"nothing": "env: python: not found"}, "it cannot run this program (env: python: not"),
     ],
 )
-def test_hosts_that_cannot_take_part_are_named_with_the_reason(
-    facts: dict[str, Any], why: str
-) -> None:
+def test_an_unsuitable_host_is_reported_with_the_reason(facts: dict[str, Any], why: str) -> None:
     assert problems_of({"n1": GOOD}, GOOD, Path("/runs")) == []
     (problem,) = problems_of({"n1": GOOD, "n2": facts}, GOOD, Path("/runs"))
     assert why in problem
@@ -77,11 +75,11 @@ def test_hosts_that_cannot_take_part_are_named_with_the_reason(
         ("a\nSomething else", False, "its workers cannot do our work: Something else"),
     ],
 )  # fmt: skip
-def test_what_workers_cannot_do_is_one_sentence(said: str, over: bool, why: str) -> None:
+def test_a_failure_of_workers_is_explained_in_one_sentence(said: str, over: bool, why: str) -> None:
     assert why in _why(said, over=over)
 
 
-def test_a_session_has_the_secret_of_a_cluster_that_we_started_and_nobody_elses(
+def test_a_session_uses_the_secret_of_its_own_cluster_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -100,7 +98,7 @@ def test_a_session_has_the_secret_of_a_cluster_that_we_started_and_nobody_elses(
     assert cluster_settings("local[2]") == {}
 
 
-def test_a_host_says_what_it_has_and_does_not_end_what_it_did_not_start(tmp_path: Path) -> None:
+def test_a_host_reports_its_facts_and_ends_no_foreign_process(tmp_path: Path) -> None:
     found = cluster_host.facts(tmp_path)
     assert (found["settings"], found["writable"]) == (False, True)
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))

@@ -129,7 +129,7 @@ def test_trees_are_compared_beyond_chance_and_only_where_enough_was_lost():
     assert numbers["mean_loss_narrow_to_wide_ratio"] == pytest.approx(17 / 19.51)
 
 
-def test_sessions_come_to_means_quantiles_and_growth():
+def test_session_counts_are_reduced_to_means_quantiles_and_growth():
     def counted(failed, *counts):
         total, share, rows = sum(brokers for _, brokers in counts), 0, []
         for sessions, brokers in counts:

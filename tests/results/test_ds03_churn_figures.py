@@ -49,7 +49,7 @@ def is_judged_by_claims(figure, drawing):
         assert claim.scale.items() <= drawing.scale.items()
 
 
-def test_how_long_returns_take_is_drawn_and_judged() -> None:
+def test_durations_of_returns_are_drawn_and_judged() -> None:
     drawing = draw_fig5(series(), {"durable": RETURNS})
     is_judged_by_claims("ds03.fig5", drawing)
     assert drawing.metrics["catchup_s.median.durable"].value == 0.2
@@ -58,14 +58,14 @@ def test_how_long_returns_take_is_drawn_and_judged() -> None:
     assert "do not promise the same" not in drawing.caption
 
 
-def test_two_protocols_beside_each_other_are_said_to_promise_different_things() -> None:
+def test_the_caption_notes_that_two_protocols_promise_different_things() -> None:
     found = {"durable": RETURNS, "delta_tree": [replace(each, took_s=1.0) for each in RETURNS]}
     drawing = draw_fig5(series(("durable", "delta_tree")), found)
     assert "do not promise the same" in drawing.caption
     assert drawing.metrics["catchup_s.median.delta_tree"].value == 1
 
 
-def test_how_fast_streams_go_on_is_drawn_and_judged() -> None:
+def test_the_advance_rates_of_streams_are_drawn_and_judged() -> None:
     """Delivered is steady but for one second; released stands still and then jumps."""
     delivered = [(float(at), float(at)) for at in range(30)]
     delivered[15] = (15.0, 14.8)
@@ -110,7 +110,7 @@ def test_the_share_of_logging_is_drawn_and_judged() -> None:
     assert all(claim.scale.items() <= drawing.scale.items() for claim in claims)
 
 
-def test_a_load_that_nobody_bore_is_no_peak() -> None:
+def test_a_load_that_no_run_sustained_is_no_peak() -> None:
     lost = replace(QUIET, brokers=4, subscribers=160, wanted_per_s=16000, delivered_per_s=5000)
     churning = replace(QUIET, churn=True)
     four = replace(lost, churn=True, delivered_per_s=16000)

@@ -67,7 +67,7 @@ def test_a_stream_that_stays_behind_has_not_caught_up() -> None:
     assert late.lag_s(late.delivered) == pytest.approx(23, abs=1)
 
 
-def test_what_a_failure_of_the_subscribers_broker_comes_to_is_drawn_and_judged() -> None:
+def test_a_failure_of_a_subscriber_hosting_broker_is_drawn_and_judged() -> None:
     run = SimpleNamespace(
         run_id="r",
         manifest={"cpu": "x", "cores": 2},

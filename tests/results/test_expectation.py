@@ -45,7 +45,7 @@ WORKLOAD = {
 }
 
 
-def test_splitmix64_gives_the_published_series() -> None:
+def test_splitmix64_yields_the_published_series() -> None:
     state, found = 1234567, []
     for _ in range(3):
         found.append(splitmix64(state))
@@ -118,7 +118,7 @@ def test_no_two_publications_have_the_same_attributes_where_one_counts(
     assert expected_columns(expected, "p1-pub-1", rows)[1].tolist() == judged_digests
 
 
-def test_a_definition_nobody_knows_is_refused() -> None:
+def test_an_unsupported_attribute_definition_is_refused() -> None:
     with pytest.raises(ExpectationError, match="zipf"):
         attribute_table(1, {"x": {"zipf": 1.1}}, 1)
 
@@ -194,7 +194,7 @@ def test_both_readings_of_the_predicate_rules_agree() -> None:
     ("symbol < 'b'", {"symbol": "B"}, True),
     ("price > 1 or fence = 'r'", {"fence": "r"}, True),
 ])  # fmt: skip
-def test_what_the_rules_say(text: str, attributes: dict, holds: bool) -> None:
+def test_predicates_hold_as_the_rules_specify(text: str, attributes: dict, holds: bool) -> None:
     assert parse_predicate(text).holds(attributes) is holds
 
 
@@ -202,7 +202,7 @@ def test_what_the_rules_say(text: str, attributes: dict, holds: bool) -> None:
     "", "price", "price >", "price > 1 and", "price in ()", "price in (1", "(price > 1",
     "price > 1)", "price ~ 1", "'a' = price", "price > 1 price < 2", "price = 'a",
 ])  # fmt: skip
-def test_what_cannot_be_read_is_an_error(text: str) -> None:
+def test_an_unparsable_predicate_raises_an_error(text: str) -> None:
     with pytest.raises(ExpectationError):
         parse_predicate(text)
 

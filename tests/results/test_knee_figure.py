@@ -26,7 +26,7 @@ FOUND = {
 }  # fmt: skip
 
 
-def test_what_passed_and_what_failed_stand_apart() -> None:
+def test_passed_and_failed_rates_have_separate_marks() -> None:
     drawing = draw(MANIFEST, FOUND)
     (axes,) = drawing.figure.axes
     marks = {
@@ -42,7 +42,7 @@ def test_what_passed_and_what_failed_stand_apart() -> None:
     assert "limited by broker b1" in drawing.caption
 
 
-def test_a_search_in_which_none_failed_says_so() -> None:
+def test_the_caption_states_that_no_rate_failed() -> None:
     found = {**FOUND, "lowest_failed": None, "first_limit": "", "tried": [tried(200, 3, 9)]}
     drawing = draw(MANIFEST, found)
     assert "none failed" in drawing.caption
@@ -61,7 +61,7 @@ def test_a_search_in_which_none_failed_says_so() -> None:
         ),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(
+def test_an_unusable_search_is_refused(
     tmp_path: Path, manifest: dict[str, Any], found: dict[str, Any], words: str
 ) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))

@@ -129,7 +129,7 @@ def test_a_response_is_counted_from_when_it_was_to_be_sent_and_service_from_when
     assert max(waited) > 20, "else nothing could be confused here"
 
 
-def test_what_looks_like_a_command_is_a_name_like_any_other(
+def test_a_name_that_resembles_a_command_is_loaded_as_text(
     spark: "SparkSession", loaded: LoadedRun, tmp_path: Path
 ) -> None:
     """S-SPARK-2: names of clients and attributes are whatever somebody typed."""
@@ -199,7 +199,7 @@ def test_publications_have_outcome_phase_and_expected_content(
     assert {row["publisher"] for row in rows} == {f"p1-pub-{n}" for n in range(1, 5)}
 
 
-def test_small_tables_say_what_their_files_say(spark: "SparkSession", loaded: LoadedRun) -> None:
+def test_small_tables_match_their_files(spark: "SparkSession", loaded: LoadedRun) -> None:
     def rows(name: str) -> list[dict]:
         return loaded.table(spark, name).toArrow().to_pylist()
 

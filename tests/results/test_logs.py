@@ -144,7 +144,7 @@ def test_a_changed_log_is_refused(run: Path, change: Callable[[Path], None]) -> 
     assert caught.value.exit_status == 8
 
 
-def test_a_seal_tells_what_changed_and_lets_derived_files_be(run: Path) -> None:
+def test_a_seal_reports_changed_files_and_allows_derived_files(run: Path) -> None:
     (run / "verdict.json").write_text("{}")
     verify_seal(run)
     (run / "spec" / "workload.toml").write_text("seed = 1\n")
@@ -222,7 +222,7 @@ def test_other_attribute_sets_than_the_seeds_are_doubted(run: Path) -> None:
     ]
 
 
-def test_sets_that_python_takes_for_equal_are_others(run: Path) -> None:
+def test_attribute_sets_that_python_considers_equal_differ_by_type(run: Path) -> None:
     path = run / PUBLICATIONS
     tables = json.loads(path.with_name(path.name + ".json").read_text())["tables"]
     price = tables["attribute_sets"][3]["price"]
@@ -241,7 +241,7 @@ def change_manifest(run: Path, **changes: object) -> None:
     seal(run)
 
 
-def test_an_incomplete_run_says_why(run: Path) -> None:
+def test_an_incomplete_run_reports_its_reasons(run: Path) -> None:
     change_manifest(run, state="aborted", reasons=["interrupted"], origin_ns=None)
     assert read_run(run).doubts == (
         "the run is aborted: interrupted", "the run never came to its measure phase",

@@ -13,7 +13,7 @@ from tests.helpers.runs import Scenario, write_demo_run
 SCENARIO = Scenario(measure_s=5.0, stall_s=1.0, kill_s=1.8, restart_s=3.0)
 
 
-def test_a_process_that_grows_is_told_from_one_that_only_fills_up_at_first() -> None:
+def test_steady_growth_is_distinguished_from_initial_growth() -> None:
     at_s = [float(second) for second in range(100)]
     filled = ProcessMemory("filled", at_s, [min(50.0, 10.0 + second) for second in at_s])
     leaking = ProcessMemory("leaking", at_s, [30.0 + second / 60 for second in at_s])
@@ -35,7 +35,9 @@ def test_the_figure_has_each_process_of_a_run(tmp_path: Path) -> None:
     assert drawing.metrics["last_mib.p1"].value == pytest.approx(31_000_000 / 2**20)
 
 
-def test_a_torn_line_takes_nothing_away_and_who_says_no_size_is_left_out(tmp_path: Path) -> None:
+def test_a_torn_line_costs_no_samples_and_a_process_without_sizes_is_omitted(
+    tmp_path: Path,
+) -> None:
     for name, content in (
         ("b1", '{"t_ns": 5000000000, "rss_bytes": 1048576}\n{"t_ns": 60'),
         ("b2", '{"t_ns": 5000000000}\n'),

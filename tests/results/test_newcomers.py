@@ -88,7 +88,9 @@ def as_if_nobody_had_joined(run: Path) -> Path:
     return run
 
 
-def test_what_a_broker_withholds_of_one_that_joined_behind_it_is_excused(tmp_path: Path) -> None:
+def test_a_broker_may_withhold_publications_of_a_broker_that_joined_behind_it(
+    tmp_path: Path,
+) -> None:
     run = simulated(tmp_path)
     history = read_history(run)
     judgement = check(history)
@@ -101,7 +103,9 @@ def test_what_a_broker_withholds_of_one_that_joined_behind_it_is_excused(tmp_pat
 
 
 @pytest.mark.spark
-def test_spark_knows_who_joined_too(spark: "SparkSession", tmp_path: Path) -> None:
+def test_spark_accounts_for_joined_brokers_in_withheld_deliveries(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     runs = [simulated(tmp_path), as_if_nobody_had_joined(simulated(tmp_path / "other"))]
     grown, whole = check_runs(spark, runs)

@@ -32,7 +32,7 @@ def positions_of(folder: Path, first_row: int) -> RecordFile:
     return read_record_file(folder / "positions.rec", "run")
 
 
-def test_a_position_is_of_the_subscription_whose_delivery_it_stands_beside(tmp_path: Path) -> None:
+def test_a_position_belongs_to_the_subscription_of_its_delivery(tmp_path: Path) -> None:
     file = positions_of(tmp_path, first_row=2)
     check_positions([file])
     names: Any = SimpleNamespace(

@@ -53,7 +53,7 @@ def histories(name: str) -> list[History]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_not_promised_is_named_and_what_is_promised_is_not(name: str) -> None:
+def test_only_broken_promises_are_reported_as_violations(name: str) -> None:
     seen: set[str] = set()
     for seed, history in enumerate(histories(name)):
         judgement = check(history)
@@ -64,7 +64,7 @@ def test_what_is_not_promised_is_named_and_what_is_promised_is_not(name: str) ->
     assert seen == CASES[name].kinds
 
 
-def test_what_is_in_a_promised_gap_is_announced_and_not_owed() -> None:
+def test_publications_in_a_promised_gap_are_announced_and_not_owed() -> None:
     for history in histories("a_gap_is_announced_for_a_promised_reason"):
         counts = check(history).counts
         assert counts.announced == {RELEASED: 3}
@@ -72,7 +72,7 @@ def test_what_is_in_a_promised_gap_is_announced_and_not_owed() -> None:
         assert counts.missing == 0
 
 
-def test_what_is_given_again_is_counted() -> None:
+def test_redelivered_publications_are_counted() -> None:
     for history in histories("what_was_not_committed_comes_again"):
         counts = check(history).counts
         assert counts.redelivered == 3
@@ -189,7 +189,7 @@ def test_both_readers_find_promises_gaps_and_commits(tmp_path: Path) -> None:
     assert of_source[-1] == gap.first - 1
 
 
-def test_a_run_that_says_nothing_promises_publisher_order(tmp_path: Path) -> None:
+def test_a_run_without_promises_defaults_to_publisher_order(tmp_path: Path) -> None:
     folder = write_honest_run(tmp_path, "old", gated=False)
     assert "promises" not in json.loads((folder / "manifest.json").read_text())
     assert read_run(folder).promises == read_history(folder).promises == Promises()

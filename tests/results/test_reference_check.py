@@ -106,7 +106,7 @@ STALL = Fault("stall", "absorb", "b", ms(3.5), ms(3.6))
 KILL = Fault("kill", "kill", "b", ms(6.5), ms(6.6))
 
 
-def test_what_was_sent_between_stall_and_kill_was_at_risk_and_recovered() -> None:
+def test_publications_sent_between_stall_and_kill_were_at_risk_and_recovered() -> None:
     judgement = check(story(faults=(STALL, KILL)))
     assert judgement.verdict == "VALID"
     assert (judgement.counts.owed, judgement.counts.delivered) == (10, 10)
@@ -140,7 +140,7 @@ def test_a_fault_elsewhere_puts_nothing_at_risk() -> None:
     assert check(history).counts.at_risk == 0
 
 
-def test_a_fault_that_nobody_observed_leaves_the_verdict_open() -> None:
+def test_an_unobserved_fault_leaves_the_verdict_open() -> None:
     judgement = check(story(faults=(replace(STALL, observed_ns=None), KILL)))
     assert judgement.verdict == "UNKNOWN"
     assert judgement.because == ("fault stall (absorb b) was not observed",)
@@ -211,7 +211,7 @@ def test_only_the_last_of_an_incarnation_may_be_left_undone() -> None:
     )
 
 
-def test_what_nobody_wants_may_be_left_undone() -> None:
+def test_an_unwanted_publication_may_lack_an_acknowledgement() -> None:
     history = story(calm=True, lost=(5,))
     (log,) = history.publishers
     (subscription,) = history.subscriptions
@@ -225,7 +225,7 @@ def test_what_nobody_wants_may_be_left_undone() -> None:
     )
 
 
-def test_content_that_the_seed_does_not_say_is_not_trusted() -> None:
+def test_content_that_differs_from_the_seed_is_a_doubt() -> None:
     history = story(faults=(STALL, KILL))
     (log,) = history.publishers
     other = replace(log.published[5], attribute_set=(log.published[5].attribute_set + 1) % 12)

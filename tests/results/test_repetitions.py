@@ -163,7 +163,7 @@ def written(
         ("SHA256SUMS", None, "no SHA256SUMS"),
     ],
 )
-def test_a_run_whose_files_have_changed_is_not_compared(
+def test_a_run_with_changed_files_is_not_compared(
     tmp_path: Path, file: str, change: tuple[str, str] | None, words: str
 ) -> None:
     runs = [written(tmp_path / name) for name in ("a", "b")]
@@ -179,7 +179,7 @@ def test_a_run_whose_files_have_changed_is_not_compared(
         compare(groups)
 
 
-def test_protocols_may_differ_and_what_differs_is_told(tmp_path: Path) -> None:
+def test_runs_of_different_protocols_are_compared_with_their_differences(tmp_path: Path) -> None:
     other = {"protocol": "delta_tree"}
     slow = [written(tmp_path / f"slow{n}", p99_ms=20 + n / 10) for n in range(3)]
     fast = [
@@ -261,7 +261,7 @@ def test_a_broker_of_others_is_compared_by_what_its_servers_are_in_the_load(tmp_
         ({"manifest": {"loadgen_saturated": True}}, "its load generators were the limit"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_with_the_reason(
+def test_incomparable_runs_are_refused_with_the_reason(
     tmp_path: Path, change: Mapping[str, Any], reason: str
 ) -> None:
     runs = [written(tmp_path / "one"), written(tmp_path / "other", **change)]
@@ -287,7 +287,7 @@ def test_corrected_p_values_are_those_of_holms_definition() -> None:
             assert corrected == pytest.approx(max(steps))
 
 
-def test_a_table_in_which_nothing_differs_says_so_nearly_always(tmp_path: Path) -> None:
+def test_a_table_without_differences_rarely_reports_one(tmp_path: Path) -> None:
     """Nine independent numbers: without the correction, a third of all tables name one."""
     random = Random(7)
     false_tables = {"plain": 0, "corrected": 0}
@@ -303,7 +303,7 @@ def test_a_table_in_which_nothing_differs_says_so_nearly_always(tmp_path: Path) 
     assert false_tables["corrected"] <= 30
 
 
-def test_one_large_difference_among_many_numbers_is_still_named() -> None:
+def test_one_large_difference_among_many_numbers_is_still_reported() -> None:
     random = Random(8)
     seen = 0
     for _ in range(100):

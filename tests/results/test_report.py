@@ -30,7 +30,7 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_verdict_comes_first_and_both_runs_stand_side_by_side(tmp_path: Path) -> None:
+def test_the_verdict_is_first_and_both_runs_are_side_by_side(tmp_path: Path) -> None:
     stories = [
         story_of(tmp_path),
         story_of(tmp_path, INVALID, BEST_EFFORT, evidence=(LOST,)),
@@ -65,7 +65,7 @@ def test_the_verdict_comes_first_and_both_runs_stand_side_by_side(tmp_path: Path
     assert "And 2,198 more" in text
 
 
-def test_what_was_at_risk_is_told_in_words(tmp_path: Path) -> None:
+def test_deliveries_at_risk_are_described_in_words(tmp_path: Path) -> None:
     text = flat(Page.of(render([story_of(tmp_path)])).text)
     assert (
         "At 4.00 s b1 took everything in and passed nothing on for 1.10 s, then was killed with "
@@ -78,7 +78,7 @@ def test_what_was_at_risk_is_told_in_words(tmp_path: Path) -> None:
     ) in text
 
 
-def test_losses_outside_the_times_of_risk_are_told_too(tmp_path: Path) -> None:
+def test_losses_outside_the_times_of_risk_are_also_reported(tmp_path: Path) -> None:
     text = flat(Page.of(render([story_of(tmp_path, INVALID, BEST_EFFORT)])).text)
     assert "had to pass there meanwhile; none arrived." in text
     assert "Another 1,791 deliveries, of publications sent outside these times" in text
@@ -122,9 +122,7 @@ def test_every_course_of_a_fault_has_its_words(
         (None, "nobody compared the clocks of all machines with it."),
     ],
 )
-def test_the_times_of_faults_say_how_sure_they_are(
-    err_ns: int | None, said: str, tmp_path: Path
-) -> None:
+def test_fault_times_state_their_clock_error(err_ns: int | None, said: str, tmp_path: Path) -> None:
     story = story_of(tmp_path)
     rows = tuple({**row, "err_ns": err_ns} for row in story.run.fault_rows)
     assert fault_clock(replace(story, run=replace(story.run, fault_rows=rows))).endswith(said)
@@ -192,19 +190,19 @@ def test_hostile_text_is_shown_and_does_nothing(tmp_path: Path) -> None:
     assert "�[31m=cmd��" in page.text
 
 
-def test_what_could_hide_or_steer_is_made_visible() -> None:
+def test_control_and_direction_characters_are_made_visible() -> None:
     assert visible("a\x00b\x7fc\u202ed\u2028e\ud800") == "a�b�c�d�e�"
     assert visible("tab\tline\nδ → “ü”") == "tab\tline\nδ → “ü”"
 
 
-def test_the_same_run_gives_the_same_page_wherever_it_lies(tmp_path: Path) -> None:
+def test_a_page_does_not_depend_on_the_location_of_its_run(tmp_path: Path) -> None:
     here = render([story_of(tmp_path / "here")])
     there = render([story_of(tmp_path / "somewhere" / "else")])
     assert here == there
     assert str(tmp_path) not in here
 
 
-def test_a_calm_run_says_so(tmp_path: Path) -> None:
+def test_a_calm_run_is_labelled_calm(tmp_path: Path) -> None:
     verdict = {**VALID, "calm": True, "exercised": {}, "recoveries": []}
     story = story_of(tmp_path, verdict)
     (story.run.folder / "faults" / "faults.jsonl").unlink()
@@ -235,7 +233,7 @@ def test_a_rate_that_a_load_generator_limited_is_no_result(tmp_path: Path) -> No
     assert "load generator load-sub: 98%: no result of throughput" in text
 
 
-def test_a_run_without_faults_says_so(tmp_path: Path) -> None:
+def test_the_page_of_a_run_without_faults_states_their_absence(tmp_path: Path) -> None:
     verdict = {**VALID, "verdict": "unknown", "because": ["nothing was at risk"], "recoveries": []}
     story = story_of(tmp_path, {**verdict, "exercised": {}})
     page = Page.of(render([replace(story, run=replace(story.run, fault_rows=()))]))
@@ -243,7 +241,7 @@ def test_a_run_without_faults_says_so(tmp_path: Path) -> None:
     assert "nothing was at risk" in page.text
 
 
-def test_churn_is_told_of_where_nothing_else_was_broken(tmp_path: Path) -> None:
+def test_churn_is_described_if_no_fault_was_injected(tmp_path: Path) -> None:
     churn = {"absences": 40, "subscribers": 20, "away_ns_mean": 5_000_000_000, "at_risk": 900,
              "recovered": 900, "recovered_after_ns_max": 300_000_000}  # fmt: skip
     story = story_of(tmp_path, {**VALID, "recoveries": [], "churn": churn})
@@ -257,7 +255,7 @@ def test_churn_is_told_of_where_nothing_else_was_broken(tmp_path: Path) -> None:
     )
 
 
-def test_an_unknown_verdict_gives_its_reasons_on_top(tmp_path: Path) -> None:
+def test_an_unknown_verdict_lists_its_reasons_first(tmp_path: Path) -> None:
     verdict = {**VALID, "verdict": "unknown", "because": ["a log was torn", "clock went back"]}
     text = flat(Page.of(render([story_of(tmp_path, verdict)])).text)
     places = [text.index(what) for what in ("UNKNOWN", "a log was torn", "clock went back")]
@@ -265,7 +263,7 @@ def test_an_unknown_verdict_gives_its_reasons_on_top(tmp_path: Path) -> None:
     assert places[-1] < text.index("What was at risk")
 
 
-def test_an_aborted_run_that_nobody_judged_still_has_a_page(tmp_path: Path) -> None:
+def test_an_aborted_run_without_a_verdict_has_a_page(tmp_path: Path) -> None:
     story = story_of(
         tmp_path,
         None,
@@ -277,21 +275,21 @@ def test_an_aborted_run_that_nobody_judged_still_has_a_page(tmp_path: Path) -> N
     assert f"pubsubctl check {story.run.run_id}" in text
 
 
-def test_a_run_that_never_came_to_measuring_has_a_page(tmp_path: Path) -> None:
+def test_a_run_without_a_measure_phase_has_a_page(tmp_path: Path) -> None:
     story = story_of(tmp_path, None, changes={"manifest.json": ('"origin_ns"', '"was_origin_ns"')})
     story = replace(story, run=replace(story.run, phases=(), fault_rows=()))
     text = flat(Page.of(render([story])).text)
     assert "the run never came to its measure phase" in text
 
 
-def test_runs_of_one_protocol_are_told_apart_by_their_ids(tmp_path: Path) -> None:
+def test_runs_of_one_protocol_are_distinguished_by_their_ids(tmp_path: Path) -> None:
     other = Scenario(run_id="20260102T030605Z-0d4e5f")
     text = flat(Page.of(render([story_of(tmp_path), story_of(tmp_path, VALID, other)])).text)
     assert "2 runs" in text
     assert text.count(other.run_id) > 3
 
 
-def test_what_promises_nothing_there_has_its_reason_beside_the_runs(tmp_path: Path) -> None:
+def test_a_protocol_without_promises_is_listed_with_its_reason(tmp_path: Path) -> None:
     apart = {"durable": "b1 never comes back"}
     story = story_of(tmp_path)
     for stories in ([story], [story, story]):
@@ -329,7 +327,7 @@ def test_faults_stand_in_lanes_with_all_their_stamps(size: Any, tmp_path: Path) 
 # --- Words and colours ----------------------------------------------------------------------
 
 
-def test_numbers_are_said_with_three_digits_and_their_unit() -> None:
+def test_numbers_have_three_digits_and_a_unit() -> None:
     said = [latency(us) for us in (0, 999, 1_000, 12_345, 999_999, 5_828_255, 123_456_789, None)]
     assert said == ["0 µs", "999 µs", "1.00 ms", "12.3 ms", "1.00 s", "5.83 s", "123 s", "–"]
     assert latency(-2_500) == "−2.50 ms"

@@ -64,7 +64,7 @@ def fault(fault_id: str, verb: str, applied: int, healed: int | None = None, **m
         [("1+2", 1, 2, "kill"), ("4+5", 5, 6, "kill")],
     ),
 ])  # fmt: skip
-def test_when_something_is_at_risk(faults: list[Fault], windows: list) -> None:
+def test_faults_open_the_expected_risk_windows(faults: list[Fault], windows: list) -> None:
     assert [short(window) for window in risk_windows(faults)] == windows
     assert risk_windows(reversed(faults)) == risk_windows(faults)
 
@@ -114,7 +114,7 @@ def test_which_ways_a_fault_stands_in(verb: str, target: str, through: list, spa
     assert [tree.passes(parts, *way) for way in spared] == [False] * len(spared)
 
 
-def test_of_several_ways_a_fault_on_any_puts_what_goes_there_at_risk() -> None:
+def test_a_fault_on_any_of_several_routes_puts_its_traffic_at_risk() -> None:
     rows = [{"from": "n1", "to": "n3", "over": ["n1", "n2", "n3", "n4", "n1->n2", "n4->n3"]}]
     routes = Routes.of_rows(rows)
     passing = reference_paths.Routes({(row["from"], row["to"]): row["over"] for row in rows})
@@ -131,7 +131,7 @@ def test_of_several_ways_a_fault_on_any_puts_what_goes_there_at_risk() -> None:
     assert Ways(passing, [killed]).lead_through(window, "p", "n1", "c", "n3")
 
 
-def test_what_is_for_a_client_is_at_risk_while_it_is_away_and_nothing_else() -> None:
+def test_only_deliveries_to_a_disconnected_client_are_at_risk() -> None:
     parts = parts_of("client-disconnect", "s1-sub-1", BROKERS, LINKS, {})
     away = fault("1", "client-disconnect", 2, 6, target="s1-sub-1", parts=parts)
     (window,) = risk_windows([away])
@@ -158,7 +158,7 @@ def test_a_client_that_roams_is_at_risk_where_it_is(
         assert exposure.holds(window, "p", "p1", "another", "s1") == (target == "b-1-s1")
 
 
-def test_of_a_machine_that_nobody_placed_anything_on_nothing_is_known() -> None:
+def test_the_loss_of_an_unused_machine_affects_no_parts() -> None:
     assert parts_of("host-loss", "m9", BROKERS, LINKS, {}) == ()
 
 
@@ -249,7 +249,7 @@ def test_the_checker_and_its_dumb_twin_find_the_same_at_risk() -> None:
 # --- Between clocks -------------------------------------------------------------------------
 
 
-def test_what_the_clocks_leave_open_is_not_counted_as_at_risk() -> None:
+def test_deliveries_within_the_clock_error_are_not_counted_as_at_risk() -> None:
     random_ = random.Random(7)
     for _ in range(200):
         faults = [replace(fault, err_ns=0) for fault in random_faults(random_)]
@@ -273,7 +273,7 @@ def test_what_the_clocks_leave_open_is_not_counted_as_at_risk() -> None:
                     ), (faults, logged, at_ns)
 
 
-def test_where_nobody_compared_the_clocks_nothing_is_surely_at_risk() -> None:
+def test_nothing_is_surely_at_risk_without_clock_comparisons() -> None:
     (window,) = risk_windows([fault("1", "freeze", 2, 6, err_ns=None)])
     assert not any(surely_holds(window, at_ms * MILLISECOND) for at_ms in range(40))
     history = replace(random_history(random.Random(3)), doubts=(), calm=False)

@@ -60,9 +60,7 @@ for name in FIGURES:
 """
 
 
-def test_drawing_again_gives_the_same_bytes_whatever_the_machine_is_set_to(
-    run: Path, tmp_path: Path
-) -> None:
+def test_a_figure_has_the_same_bytes_under_any_machine_settings(run: Path, tmp_path: Path) -> None:
     before = bytes_of(run)
     settings = tmp_path / "matplotlibrc"
     settings.write_text("font.size: 30\nlines.linewidth: 9\nsvg.fonttype: none\nsavefig.dpi: 30\n")
@@ -110,7 +108,7 @@ def test_the_rate_adds_up(run: Path) -> None:
     assert noted == {("missing", "s1-sub-1/1"), ("missing", "s2-sub-1/1")}
 
 
-def test_a_figure_says_what_at_what_scale_on_what(run: Path) -> None:
+def test_a_caption_states_the_protocol_scale_and_machine(run: Path) -> None:
     caption = (run / "figures" / "timeline.json").read_text(encoding="utf-8")
     assert "Best effort, 10 brokers, 4 publishers, 5 subscriptions" in caption
     assert "all on one machine: made up, 2 cores" in caption
@@ -130,7 +128,7 @@ def test_pictures_are_whole_and_ask_for_nothing(run: Path) -> None:
             ) + text.count("http://creativecommons.org/ns#")
 
 
-def test_a_figure_that_nobody_drew_needs_spark(tmp_path: Path) -> None:
+def test_a_figure_without_stored_values_needs_spark(tmp_path: Path) -> None:
     folder = write_demo_run(tmp_path, SCENARIO)
     with pytest.raises(ResultsError, match="Spark makes them"):
         draw("rate", None, folder)

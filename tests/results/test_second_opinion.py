@@ -48,7 +48,7 @@ def test_a_sample_is_drawn_by_the_run_and_as_large_as_can_be_judged(
     assert len({(each.sources, each.subscriptions) for each in drawn if each}) > 5
 
 
-def test_of_streams_that_are_all_long_the_shortest_is_taken(
+def test_a_sample_takes_the_shortest_of_long_streams(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_small(monkeypatch)
@@ -73,7 +73,7 @@ def test_streams_by_themselves_are_judged_as_they_are_among_others(tmp_path: Pat
         assert not check(part).counts.violations
 
 
-def test_what_another_subscription_saw_was_published(tmp_path: Path) -> None:
+def test_a_delivery_to_another_subscription_proves_a_publication(tmp_path: Path) -> None:
     """Nobody answered it, and the sample has not the one who received it."""
     run = write_honest_run(tmp_path, "run")
     folder = RunFolder(run)
@@ -92,7 +92,7 @@ def test_what_another_subscription_saw_was_published(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_the_verdict_on_a_large_run_says_what_was_judged_twice(
+def test_the_verdict_on_a_large_run_reports_the_sampled_streams(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_small(monkeypatch)

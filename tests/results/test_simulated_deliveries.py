@@ -51,7 +51,7 @@ def rows_of(run, table):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_what_is_delivered_is_exactly_the_static_bound_when_failures_come_first(spark, the_run):
+def test_deliveries_equal_the_static_bound_if_failures_precede_publications(spark, the_run):
     loaded = load_experiment_run(spark, the_run)
     rows = delivered_percent(
         *(loaded.table(spark, name) for name in
@@ -128,7 +128,7 @@ def test_counts_that_contradict_each_other_are_no_result(spark, the_run, tmp_pat
         check_simulated_run(spark, spoiled_run)
 
 
-def test_load_and_check_know_what_kind_of_run_it_is(spark, the_run, monkeypatch, capsys):
+def test_load_and_check_recognise_a_simulated_run(spark, the_run, monkeypatch, capsys):
     monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext(spark))
     assert run(["results", "tables", str(the_run), "--force", "-j", "-q"]) == 0
     [tables] = json.loads(capsys.readouterr().out)["tables"].values()
@@ -160,7 +160,7 @@ def numbers_of(rows):
     return {name: metric.value for name, metric in draw_fig10(of_run, rows).metrics.items()}
 
 
-def test_steps_order_and_distance_from_the_bound_come_out_as_numbers():
+def test_steps_order_and_distance_from_the_bound_are_reported_as_numbers():
     numbers = numbers_of(
         [row(0, 85, 25.0, 25.0), row(1, 85, 92.0, 93.0), row(2, 85, 91.5, 97.0),
          row(3, 85, 99.0, 98.9, violations=2)]

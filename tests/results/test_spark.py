@@ -111,7 +111,7 @@ def test_a_second_session_is_refused_rather_than_mixed_up_with_the_first(
 
 
 @pytest.mark.spark
-def test_java_has_as_much_room_for_compiled_code_as_it_takes_when_it_is_told_nothing(
+def test_java_keeps_the_default_room_for_compiled_code(
     spark: "SparkSession",
 ) -> None:
     jvm = spark.sparkContext._jvm
@@ -138,7 +138,7 @@ def test_java_starts_whatever_it_makes_of_our_options(tmp_path: Path) -> None:
         assert "warning" not in (answer.stdout + answer.stderr).lower()
 
 
-def test_a_cluster_is_not_told_to_use_loopback(tmp_path: Path) -> None:
+def test_a_cluster_session_does_not_use_loopback(tmp_path: Path) -> None:
     local = spark_settings("run", "local[2]", tmp_path, tmp_path / "log4j2.properties")
     cluster = spark_settings("run", "spark://lab:7077", tmp_path, tmp_path / "log4j2.properties")
     assert local["spark.driver.host"] == "127.0.0.1"
@@ -167,7 +167,7 @@ class Gone(Py4JError):  # type: ignore[misc]
         (RuntimeError("not Spark's"), RuntimeError, "not Spark's"),
     ],
 )
-def test_what_spark_says_outlives_its_process(
+def test_a_spark_error_is_restated_without_the_java_process(
     error: Exception, kind: type[Exception], said: str
 ) -> None:
     found = in_own_words(error)
@@ -175,7 +175,7 @@ def test_what_spark_says_outlives_its_process(
     assert said in str(found)
 
 
-def test_of_very_many_rows_no_table_is_held_by_every_task_unasked(spark: "SparkSession") -> None:
+def test_broadcast_joins_are_disabled_for_very_many_rows(spark: "SparkSession") -> None:
     name = "spark.sql.autoBroadcastJoinThreshold"
     before = spark.conf.get(name)
     with planned_for(spark, LARGE_ROWS) as small:

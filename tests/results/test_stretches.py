@@ -78,7 +78,7 @@ def test_both_judges_read_stretches_alike(
 
 
 @pytest.mark.spark
-def test_a_histogram_log_has_every_delivery_whose_time_is_kept(
+def test_a_histogram_log_contains_every_timed_delivery(
     spark: "SparkSession", both: list[Path], tmp_path: Path
 ) -> None:
     """Read back by the library: of all deliveries of the run, and of the sample of the other."""
@@ -152,7 +152,7 @@ def test_a_stretch_longer_than_its_source_is_refused(tmp_path: Path) -> None:
         read_record_file(path, copy.name)
 
 
-def test_what_comes_after_a_pause_keeps_its_time() -> None:
+def test_a_delivery_after_a_pause_keeps_its_time() -> None:
     rows: list[bytes] = []
     stretches = Stretches("sampled", rows.append)
     at_ns = 10 * RESOLUTION_NS
@@ -169,7 +169,7 @@ def test_what_comes_after_a_pause_keeps_its_time() -> None:
     assert stretches.written == 3
 
 
-def test_no_stretch_goes_on_while_anything_is_received() -> None:
+def test_a_stretch_ends_while_other_deliveries_are_received() -> None:
     """One source stops; of the other one all that comes is in the sample, or out of order."""
     rows: list[bytes] = []
     stretches = Stretches("sampled", rows.append)

@@ -70,7 +70,7 @@ def test_lines_of_simulated_brokers_are_dashed_in_the_colour_of_the_real_ones() 
     assert lines[0].get_color() == lines[1].get_color() != lines[2].get_color()
 
 
-def test_a_sweep_whose_runs_have_one_number_draws_that_however_dull_it_is() -> None:
+def test_a_sweep_with_one_number_draws_its_constant_values() -> None:
     """Simulated runs have no latency of a machine; and all may have been delivered."""
     share = {"delivered_fraction": spread_of([1.0, 1.0]).row()}
     points = {name: {**about, "numbers": share} for name, about in POINTS.items()}
@@ -169,7 +169,7 @@ def test_the_values_stand_beside_the_picture() -> None:
     assert "the 95 % interval" in drawn(5).caption
 
 
-def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_usable_sweep_is_refused(tmp_path: Path) -> None:
     def folder(manifest: dict[str, Any]) -> Path:
         (tmp_path / "manifest.json").write_text(json.dumps(manifest))
         (tmp_path / "series.json").write_text(json.dumps({"axes": [], "points": POINTS}))

@@ -71,7 +71,7 @@ def texts(width: str, hosts: dict[str, str], domains: dict[str, str]) -> list[st
     return [text.get_text() for text in [*axes.texts, *figure.texts]]
 
 
-def test_a_disc_has_the_number_that_the_key_gives_its_host() -> None:
+def test_a_disc_shows_the_number_of_its_host_in_the_key() -> None:
     hosts = dict(zip(BROKERS, ["n10", "n2", "n2", "n1"], strict=True))
     shown = texts("wide", hosts, {})
     assert [name for name in shown if name in BROKERS] == BROKERS
@@ -86,7 +86,7 @@ def test_hosts_of_one_failure_domain_stand_behind_its_name() -> None:
     assert key == ["rack-a", "1 n1", "2 n2", "rack-b", "3 n3"]
 
 
-def test_names_are_sorted_as_people_count() -> None:
+def test_names_are_sorted_in_natural_order() -> None:
     assert sorted(["n10", "n2", "a", "n1", "rack-b"], key=natural) == [
         *("a", "n1", "n2", "n10", "rack-b")
     ]
@@ -116,7 +116,7 @@ def test_trees_of_any_size_are_drawn(leaves: int) -> None:
     assert len(re.findall(r'<g id="line2d_', svg)) >= 2 * leaves
 
 
-def test_a_tree_too_large_to_be_read_is_said_to_be() -> None:
+def test_the_picture_of_a_very_large_tree_stays_small() -> None:
     brokers = ["r", *(f"x{n}" for n in range(500))]
     assert len(topology_svg("t", brokers, [("r", n) for n in brokers[1:]], {}, {})) < 60_000
 

@@ -44,7 +44,7 @@ def test_a_stream_may_begin_late_at_a_gate(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_what_is_not_so_is_named(name: str) -> None:
+def test_each_spoiled_withholding_is_reported_as_its_violation(name: str) -> None:
     spoil, kinds = SPOILED[name]
     seen: set[str] = set()
     for seed in SEEDS:
@@ -58,7 +58,7 @@ def test_what_is_not_so_is_named(name: str) -> None:
     assert seen == kinds
 
 
-def test_what_is_withheld_is_not_at_risk() -> None:
+def test_withheld_deliveries_are_not_at_risk() -> None:
     faults = (*CUTS, fault("freeze", "b", 2.9, 3.55))
     history = replace(barrier_history(Random(1), withheld=35), faults=faults, calm=False)
     judgement = check(history)
@@ -66,7 +66,7 @@ def test_what_is_withheld_is_not_at_risk() -> None:
     assert judgement.verdict == "UNKNOWN"
 
 
-def test_whoever_may_lose_may_withhold_without_reason() -> None:
+def test_unjustified_withholding_leaves_an_at_most_once_run_valid() -> None:
     lossy = Guarantee("at-most-once", gapless=False)
     history = replace(barrier_history(Random(1)), faults=(), guarantee=lossy)
     judgement = check(history)
@@ -74,7 +74,7 @@ def test_whoever_may_lose_may_withhold_without_reason() -> None:
     assert judgement.counts.violations.keys() == {"withheld_unjustified"}
 
 
-def test_notices_of_a_source_that_nobody_knows_excuse_nothing_and_harm_nothing() -> None:
+def test_notices_of_an_unknown_source_have_no_effect() -> None:
     history = barrier_history(Random(1), withheld=5)
     (subscription,) = history.subscriptions
     strange = Notice("a/7", 0, 1, 9, BARRIER, 0, SECOND)
@@ -115,7 +115,7 @@ def test_each_broker_of_a_barrier_must_have_been_cut_off() -> None:
     assert reason(BARRIER, CUTS[0], fault("cut", "b-a", 0, 2)) == ()
 
 
-def test_one_direction_is_enough_and_so_is_a_deaf_detector() -> None:
+def test_one_faulty_direction_or_a_frozen_detector_justifies_withholding() -> None:
     assert reason(ISLAND, fault("blackhole", "b->d", 0, 2), source="b")
     assert reason(ISLAND, fault("freeze", "d", 0, 2), source="b")
     assert not reason(ISLAND, fault("kill", "d", 0, 2), source="b")
@@ -128,7 +128,7 @@ def test_an_island_withholds_its_own_sources_only() -> None:
     assert reason(ISLAND, cut, source="a", delta=0)
 
 
-def test_an_island_withholds_who_joined_behind_it_if_it_was_one() -> None:
+def test_only_a_real_island_may_withhold_from_newcomers_behind_it() -> None:
     cut = fault("kill", "b", 0.5)
     assert reason(ISLAND, cut, newcomers=("a",)) == ("kill b",)
     assert not reason(ISLAND, cut, newcomers=("c", "b"))
@@ -151,7 +151,7 @@ def test_a_partition_that_leads_elsewhere_explains_nothing() -> None:
     assert not reason(Partition("x", 1, 1, ("b", "a")), *CUTS)
 
 
-def test_neighbouring_stretches_are_one_and_nothing_is_told_twice() -> None:
+def test_adjacent_stretches_are_merged_and_reported_once() -> None:
     barriers = Barriers(CHAIN, 1, CUTS)
     notices = [
         Notice("a/0", 0, first, last, BARRIER, place, SECOND)

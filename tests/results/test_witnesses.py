@@ -35,7 +35,9 @@ def by_reference(rate: Fraction, arrivals: str, seed: int, index: int) -> list[i
 
 
 @pytest.mark.parametrize("worked_out", [by_spark, by_reference])
-def test_both_judges_know_when_publications_are_due(worked_out: Callable[..., list[int]]) -> None:
+def test_both_judges_compute_the_same_publication_schedule(
+    worked_out: Callable[..., list[int]],
+) -> None:
     for arrivals in ("fixed", "poisson"):
         for rate in (Fraction(25), Fraction(1000, 3), Fraction(7, 60), Fraction(1), Fraction(3)):
             for seed, index in ((1, 0), (2**63 - 1, 3), (11, 65_534)):
@@ -121,28 +123,26 @@ def test_a_guarantee_names_the_order_that_is_checked() -> None:
             assert Guarantee(order=asked).under(promises).order == asked
 
 
-def test_a_sign_is_none_while_a_fault_explains_it_or_all_had_come(tmp_path: Path) -> None:
+def test_a_sign_is_none_while_a_fault_explains_it(tmp_path: Path) -> None:
     folder = tmp_path / "raw" / "h1" / "b1"
     folder.mkdir(parents=True)
     line = '{"t_ns": 20000000000, "event": "session_lost", "peer": "b2", "reason": "silent"}\n'
     (folder / "events.jsonl").write_text(line)
 
-    def signs(ended_by: str, *faults: Fault) -> list[str]:
-        manifest = {"drain": {"ended_by": ended_by}}
-        return [*busyness.signs(tmp_path, manifest, faults, lambda ns, host: ns)]
+    def signs(*faults: Fault) -> list[str]:
+        return [*busyness.signs(tmp_path, {}, faults, lambda ns, host: ns)]
 
     def cut(from_s: int, to_s: int, target: str = "b1-b2") -> Fault:
         return Fault("1", "cut", target, from_s * SECOND, from_s * SECOND, to_s * SECOND)
 
-    assert len(signs("silence")) == len(signs("bound")) == 1
-    assert signs("evidence") == []
-    assert signs("silence", cut(1, 10)) == signs("silence", cut(20, 21)) == []
-    assert len(signs("silence", cut(1, 4))) == len(signs("silence", cut(30, 31))) == 1
-    assert len(signs("silence", cut(1, 30, "b1-b3"))) == 1
-    assert signs("silence", cut(1, 30, "b2->b1")) == []
+    assert len(signs()) == 1
+    assert signs(cut(1, 10)) == signs(cut(20, 21)) == []
+    assert len(signs(cut(1, 4))) == len(signs(cut(30, 31))) == 1
+    assert len(signs(cut(1, 30, "b1-b3"))) == 1
+    assert signs(cut(1, 30, "b2->b1")) == []
 
 
-def test_the_whole_schema_is_asked_when_a_run_is_checked(tmp_path: Path) -> None:
+def test_a_check_validates_the_specification_against_the_whole_schema(tmp_path: Path) -> None:
     from pubsubctl.errors import IntegrityError as Unreadable
     from pubsubctl.running.runs import check_specification
 

@@ -53,7 +53,7 @@ async def serving(path: Path, **handlers: control.Handler):
         nursery.cancel_scope.cancel()
 
 
-def test_values_of_every_allowed_kind_come_back_as_they_went(folder: Path) -> None:
+def test_values_of_every_allowed_kind_survive_a_round_trip(folder: Path) -> None:
     values = {
         "none": None,
         "yes": True,
@@ -97,7 +97,7 @@ def test_answers_find_their_requests_whatever_their_order(folder: Path) -> None:
     run(story)
 
 
-def test_an_unknown_command_is_refused_with_the_nearest_known_one(folder: Path) -> None:
+def test_an_unknown_command_is_refused_with_the_nearest_name(folder: Path) -> None:
     async def story() -> None:
         async with serving(folder / "s"), open_control(folder / "s") as client:
             with pytest.raises(ControlError, match="did you mean 'echo'") as caught:
@@ -137,7 +137,7 @@ def test_a_failing_handler_is_an_internal_error_and_the_server_lives_on(
     assert "ZeroDivisionError" in caplog.text, "the traceback belongs into the log"
 
 
-def test_only_listeners_are_told_and_they_are_told_everything_in_order(folder: Path) -> None:
+def test_only_listeners_receive_events_and_receive_all_in_order(folder: Path) -> None:
     async def story() -> None:
         async with (
             serving(folder / "s") as server,
@@ -157,7 +157,7 @@ def test_only_listeners_are_told_and_they_are_told_everything_in_order(folder: P
     run(story)
 
 
-def test_a_listener_that_does_not_read_is_dropped_and_nobody_waits_for_it(folder: Path) -> None:
+def test_a_listener_that_does_not_read_is_dropped_without_delay_to_others(folder: Path) -> None:
     async def story() -> None:
         async with serving(folder / "s") as server, open_control(folder / "s") as other:
             stream = await trio.open_unix_socket(folder / "s")
@@ -174,7 +174,7 @@ def test_a_listener_that_does_not_read_is_dropped_and_nobody_waits_for_it(folder
     run(story)
 
 
-def test_what_was_begun_is_finished_when_the_client_goes_away(folder: Path) -> None:
+def test_a_started_request_finishes_after_its_client_disconnects(folder: Path) -> None:
     async def story() -> None:
         begun, go_on, finished = trio.Event(), trio.Event(), trio.Event()
 
@@ -197,7 +197,7 @@ def test_what_was_begun_is_finished_when_the_client_goes_away(folder: Path) -> N
     run(story)
 
 
-def test_a_request_whose_server_dies_is_told_that_the_outcome_is_open(folder: Path) -> None:
+def test_a_request_fails_as_undecided_if_its_server_dies(folder: Path) -> None:
     async def story() -> None:
         async with trio.open_nursery() as nursery:
             begun = trio.Event()
@@ -232,7 +232,7 @@ def test_a_request_whose_server_dies_is_told_that_the_outcome_is_open(folder: Pa
     run(story)
 
 
-def test_a_request_given_up_by_its_caller_does_not_disturb_the_next(folder: Path) -> None:
+def test_a_cancelled_request_does_not_disturb_the_next_request(folder: Path) -> None:
     async def story() -> None:
         gate = trio.Event()
 
@@ -279,7 +279,7 @@ def test_a_client_asks_no_more_at_once_than_a_server_takes(folder: Path) -> None
     run(story)
 
 
-def test_one_request_too_many_at_once_is_told_busy(
+def test_a_request_above_the_concurrency_limit_is_refused_as_busy(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "REQUESTS_AT_ONCE", control.MAXIMUM_REQUESTS + 1)
@@ -309,7 +309,7 @@ def test_one_request_too_many_at_once_is_told_busy(
     run(story)
 
 
-def test_errors_inside_a_connection_come_out_as_they_are(folder: Path) -> None:
+def test_an_error_inside_a_connection_is_raised_unchanged(folder: Path) -> None:
     async def story() -> None:
         async with serving(folder / "s"):
             with pytest.raises(KeyError):
@@ -515,7 +515,7 @@ def test_a_hostile_server_ends_the_client_with_an_error(name: str) -> None:
     run(story)
 
 
-def test_a_frame_that_comes_in_drips_is_not_waited_for(
+def test_a_frame_that_arrives_too_slowly_closes_its_connection(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:

@@ -32,7 +32,7 @@ def commit(token: int | None, *rows: tuple[str, int | None]) -> Commit:
     return Commit(tuple(Change("t", key, value) for key, value in rows), token)
 
 
-def test_what_comes_while_a_commit_is_in_flight_goes_with_the_next_in_one() -> None:
+def test_commits_during_a_commit_in_flight_share_the_next_transaction() -> None:
     async def story() -> None:
         store = SlowStore()
         events: list[Event] = []
@@ -59,7 +59,7 @@ def test_what_comes_while_a_commit_is_in_flight_goes_with_the_next_in_one() -> N
     trio.run(story)
 
 
-def test_a_commit_nobody_waits_for_waits_for_company_but_not_for_ever() -> None:
+def test_a_lazy_commit_is_delayed_for_a_bounded_time() -> None:
     async def story() -> None:
         store = SlowStore()
         store.may_go_on.release(10)

@@ -33,7 +33,7 @@ def test_calls_are_carried_out_one_by_one_in_one_other_thread() -> None:
     assert not thread.is_alive(), "it outlives whose it was"
 
 
-def test_what_is_returned_and_raised_comes_back() -> None:
+def test_the_disk_thread_returns_results_and_raises_errors() -> None:
     async def live() -> None:
         thread = DiskThread()
         with trio.fail_after(PATIENCE_S):

@@ -131,7 +131,7 @@ async def test_effects_are_carried_out_in_order_and_what_they_cause_is_handled_a
 
 
 @in_virtual_time
-async def test_what_came_behind_a_message_that_breaks_the_rules_is_not_taken_without_it() -> None:
+async def test_messages_behind_a_protocol_violation_in_a_session_are_discarded() -> None:
     core = ScriptedCore({})
     around = Surroundings(core)
     bad, behind, other = (
@@ -147,7 +147,7 @@ async def test_what_came_behind_a_message_that_breaks_the_rules_is_not_taken_wit
 
 
 @in_virtual_time
-async def test_deadlines_come_when_they_are_due_also_when_they_move() -> None:
+async def test_deadlines_fire_on_time_even_if_they_move() -> None:
     second = 1_000_000_000
     start = round(trio.current_time() * second)
     core = ScriptedCore({}, [start + 2 * second, start + 3 * second, start + 3 * second])

@@ -112,7 +112,7 @@ def test_any_other_failure_is_not_tried_again(number: int) -> None:
     tell(live)
 
 
-def test_a_slow_disk_delays_what_is_said_and_not_what_is_written() -> None:
+def test_a_slow_disk_delays_the_report_and_not_the_write() -> None:
     async def live(story: Story) -> None:
         story.fault("slow-fsync", delay_ms=60_000)
         async with trio.open_nursery() as nursery:
@@ -127,7 +127,7 @@ def test_a_slow_disk_delays_what_is_said_and_not_what_is_written() -> None:
     tell(live)
 
 
-def test_a_probe_says_whether_there_is_room_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_probe_reports_free_room_and_leaves_no_file(tmp_path: Path) -> None:
     async def live(story: Story) -> None:
         disk = Disk(MemoryMetaStore(), lambda _: None, story.writes)
         assert await disk.probe(tmp_path / "probe") is True
@@ -190,7 +190,7 @@ def test_a_next_segment_without_room_is_put_off_and_nothing_is_written_twice(
     again.close()
 
 
-def test_a_full_store_says_so_and_takes_the_rows_later(tmp_path: Path) -> None:
+def test_a_full_store_raises_an_error_and_accepts_the_rows_later(tmp_path: Path) -> None:
     store = SqliteMetaStore(tmp_path / "meta.sqlite3")
     store.begin("d")
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]

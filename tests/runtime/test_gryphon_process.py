@@ -49,7 +49,7 @@ async def wait_for_event(folder: Path, name: str) -> None:
             await trio.sleep(0.02)
 
 
-def test_what_finds_no_room_is_not_acknowledged_and_comes_when_there_is_some(
+def test_publications_on_a_full_disk_are_acknowledged_once_room_is_available(
     configure: Configure,
     start: Start,
     tmp_path: Path,
@@ -154,7 +154,7 @@ async def wait_for_table(
     return found
 
 
-def test_ticks_go_on_above_the_lease_where_the_machines_clock_was_put_back_by_an_hour(
+def test_ticks_continue_above_the_lease_if_the_clock_was_set_back(
     configure: Configure, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In total order, in which both pubends have to say that they are silent."""

@@ -46,7 +46,7 @@ async def lengths(destinations: int) -> list[int]:
 
 @pytest.mark.parametrize("destinations", [2, MANY - 1])
 @in_virtual_time
-async def test_what_leads_to_few_is_joined_as_far_as_it_leaves_as_one_frame(
+async def test_messages_for_few_destinations_are_joined_up_to_one_frame(
     destinations: int,
 ) -> None:
     found = await lengths(destinations)
@@ -55,5 +55,5 @@ async def test_what_leads_to_few_is_joined_as_far_as_it_leaves_as_one_frame(
 
 
 @in_virtual_time
-async def test_what_leads_to_many_is_joined_as_it_was_read() -> None:
+async def test_messages_for_many_destinations_are_joined_as_read() -> None:
     assert await lengths(MANY) == [FLOOD_RECEIVE_BYTES // LARGE_BYTES]

@@ -14,7 +14,7 @@ YES = RecoveryFlag(True)
 
 
 @in_virtual_time
-async def test_an_absorbing_broker_takes_all_in_lets_nothing_out_and_is_not_suspected() -> None:
+async def test_an_absorbing_broker_receives_all_sends_nothing_and_is_not_suspected() -> None:
     net = MemoryNet()
     b0, b1, b2 = (LinkedBroker(net, number) for number in range(3))
     async with nursery_of_the_test() as nursery:
@@ -44,7 +44,7 @@ async def test_an_absorbing_broker_takes_all_in_lets_nothing_out_and_is_not_susp
 
 
 @in_virtual_time
-async def test_a_broker_that_omits_sends_handles_what_comes_and_is_not_suspected() -> None:
+async def test_a_broker_with_send_omission_handles_messages_and_is_not_suspected() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
@@ -101,7 +101,7 @@ async def test_mutant_m40_makes_an_absorbing_broker_look_dead() -> None:
 
 
 @in_virtual_time
-async def test_what_a_session_absorbed_dies_with_it() -> None:
+async def test_absorbed_messages_are_discarded_with_their_session() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
@@ -122,7 +122,7 @@ async def test_what_a_session_absorbed_dies_with_it() -> None:
 
 
 @in_virtual_time
-async def test_an_absorbing_broker_stops_reading_at_its_bound_and_says_so(
+async def test_an_absorbing_broker_stops_reading_at_its_limit_and_reports_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     net = MemoryNet(room_bytes=2_000)
@@ -236,7 +236,7 @@ async def test_a_delay_holds_messages_up_in_its_direction_and_keeps_their_order(
 @pytest.mark.parametrize("room_bytes", [1_000, 1 << 20])
 @pytest.mark.parametrize("direction", ["out", "in"])
 @in_virtual_time
-async def test_a_narrow_link_takes_its_time_and_is_not_suspected(
+async def test_a_narrow_link_delays_messages_and_is_not_suspected(
     direction: str, room_bytes: int
 ) -> None:
     net = MemoryNet(room_bytes)
@@ -255,7 +255,7 @@ async def test_a_narrow_link_takes_its_time_and_is_not_suspected(
 
 
 @in_virtual_time
-async def test_a_fault_whose_lease_runs_out_heals_by_itself() -> None:
+async def test_a_fault_heals_when_its_lease_expires() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
@@ -272,7 +272,7 @@ async def test_a_fault_whose_lease_runs_out_heals_by_itself() -> None:
 
 
 @in_virtual_time
-async def test_a_probe_says_whether_a_session_would_be_possible() -> None:
+async def test_a_probe_reports_whether_a_session_is_possible() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:

@@ -41,7 +41,7 @@ async def test_two_brokers_that_open_at_once_get_one_session() -> None:
 
 
 @in_virtual_time
-async def test_an_open_is_answered_once_when_nobody_listens_and_when_nobody_answers() -> None:
+async def test_an_open_fails_once_without_a_listener_or_an_answer() -> None:
     net = MemoryNet()
     b0 = LinkedBroker(net, 0)
     async with nursery_of_the_test() as nursery:
@@ -73,7 +73,7 @@ async def test_messages_arrive_in_order_and_a_quiet_session_stays_up() -> None:
 
 
 @in_virtual_time
-async def test_both_ends_learn_once_that_a_session_is_over() -> None:
+async def test_both_ends_are_notified_once_of_a_closed_session() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
@@ -99,7 +99,7 @@ async def test_both_ends_learn_once_that_a_session_is_over() -> None:
 
 
 @in_virtual_time
-async def test_a_restarted_peer_takes_the_place_of_its_dead_session() -> None:
+async def test_a_restarted_peer_replaces_its_dead_session() -> None:
     net = MemoryNet()
     b0 = LinkedBroker(net, 0)
     async with nursery_of_the_test() as nursery:
@@ -130,7 +130,7 @@ async def test_a_restarted_peer_takes_the_place_of_its_dead_session() -> None:
 
 
 @in_virtual_time
-async def test_a_newer_client_session_supersedes_the_older_which_is_told_why() -> None:
+async def test_a_newer_client_session_supersedes_the_older_with_a_reason() -> None:
     net = MemoryNet()
     b0 = LinkedBroker(net, 0)
     async with nursery_of_the_test() as nursery:
@@ -147,7 +147,7 @@ async def test_a_newer_client_session_supersedes_the_older_which_is_told_why() -
 
 
 @in_virtual_time
-async def test_a_stop_takes_leave_of_everybody() -> None:
+async def test_a_stopping_broker_sends_a_farewell_to_every_session() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
@@ -177,7 +177,7 @@ async def test_a_stop_takes_leave_of_everybody() -> None:
     ],
 )
 @in_virtual_time
-async def test_a_stranger_is_shown_the_door_and_disturbs_nobody(said: bytes) -> None:
+async def test_a_malformed_stranger_is_disconnected_without_effect_on_others(said: bytes) -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
@@ -193,7 +193,7 @@ async def test_a_stranger_is_shown_the_door_and_disturbs_nobody(said: bytes) -> 
 
 
 @in_virtual_time
-async def test_who_trickles_a_hello_is_cut_off_after_five_seconds() -> None:
+async def test_a_connection_that_trickles_a_hello_is_closed_after_five_seconds() -> None:
     net = MemoryNet()
     b0 = LinkedBroker(net, 0)
     async with nursery_of_the_test() as nursery:
@@ -208,7 +208,7 @@ async def test_who_trickles_a_hello_is_cut_off_after_five_seconds() -> None:
 
 
 @in_virtual_time
-async def test_a_client_that_trickles_a_frame_is_cut_off_while_others_go_on() -> None:
+async def test_a_client_that_trickles_a_frame_is_disconnected_while_others_continue() -> None:
     net = MemoryNet()
     b0 = LinkedBroker(net, 0)
     async with nursery_of_the_test() as nursery:
@@ -233,7 +233,7 @@ async def test_a_client_that_trickles_a_frame_is_cut_off_while_others_go_on() ->
     ],
 )
 @in_virtual_time
-async def test_a_peer_that_breaks_the_rules_loses_its_session_and_what_came_before_counts(
+async def test_a_protocol_violation_closes_a_session_after_its_earlier_messages(
     said: bytes,
 ) -> None:
     net = MemoryNet()
@@ -251,7 +251,7 @@ async def test_a_peer_that_breaks_the_rules_loses_its_session_and_what_came_befo
 
 
 @in_virtual_time
-async def test_too_many_who_say_nothing_are_turned_away_and_peers_still_get_in() -> None:
+async def test_excess_silent_connections_are_refused_while_peers_connect() -> None:
     net = MemoryNet()
     few = SessionParameters(strangers_limit=20)
     b0, b1 = LinkedBroker(net, 0, few), LinkedBroker(net, 1)

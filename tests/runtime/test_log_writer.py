@@ -64,7 +64,7 @@ def tell(folder: Path, story: Callable[[Story], Awaitable[None]]) -> None:
     trio.run(live)
 
 
-def test_what_was_appended_comes_back_without_what_was_chopped(tmp_path):
+def test_appended_records_are_recovered_without_the_chopped_ones(tmp_path):
     async def first(story: Story) -> None:
         story.append("a", 1, b"one", b"two")
         story.append("b", 2, b"first")
@@ -95,7 +95,7 @@ def test_a_chop_alone_writes_nothing(tmp_path):
     assert Story(tmp_path / "log").ends["a"] == LogEnds(1, 2)
 
 
-def test_what_nobody_waits_for_is_written_with_what_somebody_does(tmp_path, monkeypatch):
+def test_a_lazy_append_is_written_with_the_next_awaited_append(tmp_path, monkeypatch):
     monkeypatch.setattr(log_writer, "LAZY_NS", 10**15)
 
     async def first(story: Story) -> None:
@@ -111,7 +111,7 @@ def test_what_nobody_waits_for_is_written_with_what_somebody_does(tmp_path, monk
     assert Story(tmp_path / "log").ends == {"a": LogEnds(1, 2), "b": LogEnds(1, 2)}
 
 
-def test_what_nobody_ever_waits_for_is_written_too(tmp_path):
+def test_a_lazy_append_is_written_without_an_awaited_append(tmp_path):
     async def first(story: Story) -> None:
         story.append("a", None, b"one")
         while not list((tmp_path / "log").glob("*.log")):
@@ -188,7 +188,7 @@ def test_pages_are_no_larger_than_they_should_be(tmp_path, monkeypatch):
         (Truncate("a", 5), "Truncate(log='a', next=5) in LogEnds(first=2, next=4)"),
     ],
 )
-def test_what_is_beyond_the_ends_of_a_log_is_the_cores_error(tmp_path, effect, said):
+def test_an_access_beyond_the_ends_of_a_log_is_a_core_error(tmp_path, effect, said):
     story = Story(tmp_path / "log")
     story.append("a", None, b"one", b"two", b"three")
     story.writer.take(Chop("a", 2))

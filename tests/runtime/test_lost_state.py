@@ -102,7 +102,7 @@ def stories(*names: str) -> Any:
 
 @stories("gryphon", "durable", "delta_tree")
 @pytest.mark.parametrize("is_copy", [True, False], ids=["older copy", "empty disk"])
-def test_an_accepted_loss_is_announced_and_the_stream_goes_on(
+def test_an_accepted_loss_is_announced_and_the_stream_continues(
     protocol: str, is_copy: bool, tmp_path: Path
 ) -> None:
     """What the subscriber does not get lies in announced gaps, and the links stay up."""
@@ -261,7 +261,7 @@ def test_the_folder_of_another_deployment_ends_its_broker(tmp_path: Path) -> Non
         trio.run(story, brokers)
 
 
-def test_of_two_brokers_on_clones_of_a_folder_one_ends(tmp_path: Path) -> None:
+def test_one_of_two_brokers_on_cloned_folders_ends(tmp_path: Path) -> None:
     async def story(brokers: Chain) -> None:
         await before_the_loss(brokers, tmp_path, Receiver())
         brokers.keep("c1")
@@ -283,7 +283,9 @@ def test_of_two_brokers_on_clones_of_a_folder_one_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
-def test_nothing_is_acknowledged_once_the_folder_is_gone(is_replaced: bool, tmp_path: Path) -> None:
+def test_a_broker_acknowledges_nothing_after_its_folder_was_removed_or_replaced(
+    is_replaced: bool, tmp_path: Path
+) -> None:
     async def story(brokers: Chain) -> None:
         await before_the_loss(brokers, tmp_path, Receiver())
         brokers.keep("c1")
@@ -308,7 +310,7 @@ def test_nothing_is_acknowledged_once_the_folder_is_gone(is_replaced: bool, tmp_
         trio.run(story, brokers)
 
 
-def test_a_loss_is_accepted_only_where_one_is_known(tmp_path: Path) -> None:
+def test_a_loss_is_accepted_only_after_one_was_detected(tmp_path: Path) -> None:
     async def story(brokers: Chain) -> None:
         await before_the_loss(brokers, tmp_path, Receiver())
         brokers.kill("c1")

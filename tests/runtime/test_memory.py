@@ -6,7 +6,7 @@ from brokerd.runtime.memory import GROWTH_BYTES, FreeMemory, private_bytes, resi
 from tests.helpers.descriptors import no_free_descriptors
 
 
-def test_what_is_free_is_given_back_after_growth_only() -> None:
+def test_free_memory_is_returned_only_after_growth() -> None:
     given_back: list[int] = []
     memory = FreeMemory(given_back.append)
     assert memory.look()
@@ -23,7 +23,7 @@ def test_what_is_free_is_given_back_after_growth_only() -> None:
     grown.close()
 
 
-def test_private_memory_grows_with_pages_that_nobody_else_has() -> None:
+def test_private_memory_grows_with_private_pages() -> None:
     before = private_bytes()
     assert 0 < before <= (resident_bytes() or 0)
     with mmap(-1, GROWTH_BYTES, flags=MAP_PRIVATE | MAP_ANONYMOUS) as grown:

@@ -55,7 +55,7 @@ def times(around: Around, peer: int) -> list[float]:
     return [round(when - around.began, 2) for when, whom in around.dialled if whom == peer]
 
 
-def test_who_is_up_is_dialled_once_and_who_is_not_ever_more_rarely() -> None:
+def test_a_reached_peer_is_dialled_once_and_an_absent_peer_ever_more_rarely() -> None:
     around = Around(1)
     probes = tried(around, 1, 2, happens=lambda *_: None)
     assert times(around, 1) == [0]
@@ -63,7 +63,7 @@ def test_who_is_up_is_dialled_once_and_who_is_not_ever_more_rarely() -> None:
     assert probes.missing() == {2: NOBODY}
 
 
-def test_who_has_reached_this_broker_is_dialled_at_once() -> None:
+def test_a_peer_that_reached_this_broker_is_dialled_at_once() -> None:
     around = Around()
 
     def comes_up(second: float, probes: PeerProbes) -> None:
@@ -77,14 +77,14 @@ def test_who_has_reached_this_broker_is_dialled_at_once() -> None:
     assert probes.missing() == {2: NOBODY}
 
 
-def test_who_is_near_and_has_reached_this_broker_is_not_dialled() -> None:
+def test_a_nearby_peer_that_reached_this_broker_is_not_dialled() -> None:
     around = Around()
     probes = tried(around, 10, happens=lambda second, probes: probes.heard(10))
     assert len(around.dialled) <= 1
     assert not probes.missing()
 
 
-def test_while_a_fault_is_in_force_who_is_near_is_dialled_too() -> None:
+def test_a_nearby_peer_is_dialled_while_a_fault_is_active() -> None:
     around = Around(10)
     around.faults.append("a cut")
     around.up.clear()
@@ -97,7 +97,7 @@ def test_while_a_fault_is_in_force_who_is_near_is_dialled_too() -> None:
     assert 5 in times(around, 10)
 
 
-def test_who_has_a_session_is_not_dialled() -> None:
+def test_a_peer_with_a_session_is_not_dialled() -> None:
     around = Around()
 
     def opens(second: float, probes: PeerProbes) -> None:
@@ -109,7 +109,7 @@ def test_who_has_a_session_is_not_dialled() -> None:
     assert max(times(around, 1)) < 5
 
 
-def test_who_joins_is_dialled_and_who_has_left_is_not_missing() -> None:
+def test_a_joined_broker_is_dialled_and_a_departed_one_is_not_missing() -> None:
     around = Around(3)
 
     def changes(second: float, probes: PeerProbes) -> None:

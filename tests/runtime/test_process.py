@@ -223,7 +223,7 @@ def test_three_brokers_with_certificates_carry_a_publication_over_tcp(
     trio.run(story)
 
 
-def test_a_killed_broker_comes_back_recovering_in_a_new_incarnation(
+def test_a_killed_broker_restarts_in_recovery_with_a_new_incarnation(
     configure: Configure, start: Start
 ) -> None:
     folder = configure("b0")
@@ -253,7 +253,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("logged", [False, True])
-def test_a_broker_that_starts_on_a_full_disk_says_so_and_begins_when_there_is_room(
+def test_a_broker_on_a_full_disk_waits_for_room_and_reports_that(
     configure: Configure, start: Start, small_disk: Path, end: signal.Signals, logged: bool
 ) -> None:
     folder = configure("b0", state_folder=str(small_disk / "state"))
@@ -285,7 +285,7 @@ def test_a_broker_that_starts_on_a_full_disk_says_so_and_begins_when_there_is_ro
     assert events.count("disk_has_room") == 1
 
 
-def test_a_broker_whose_first_start_was_on_a_full_disk_begins_when_there_is_room(
+def test_a_first_start_on_a_full_disk_completes_once_room_is_available(
     configure: Configure, start: Start, small_disk: Path
 ) -> None:
     folder = configure("b0", state_folder=str(small_disk / "state"))
@@ -306,7 +306,7 @@ def test_a_broker_whose_first_start_was_on_a_full_disk_begins_when_there_is_room
     assert not started["recovering"]
 
 
-def test_two_processes_on_one_state_folder_do_not_come_about(
+def test_a_second_process_on_one_state_folder_is_refused(
     configure: Configure, start: Start
 ) -> None:
     first = start(configure("b0"))
@@ -316,7 +316,9 @@ def test_two_processes_on_one_state_folder_do_not_come_about(
     assert "Traceback" not in text
 
 
-def test_a_port_in_use_is_said_and_costs_no_incarnation(configure: Configure, start: Start) -> None:
+def test_a_port_in_use_is_reported_and_costs_no_incarnation(
+    configure: Configure, start: Start
+) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -328,7 +330,7 @@ def test_a_port_in_use_is_said_and_costs_no_incarnation(configure: Configure, st
     assert trio.run(wait_until_up, folder)["incarnation"] == 1
 
 
-def test_a_control_socket_in_use_is_said(configure: Configure, start: Start) -> None:
+def test_a_control_socket_in_use_is_reported(configure: Configure, start: Start) -> None:
     first = configure("b0")
     start(first)
     trio.run(wait_until_up, first)
@@ -359,7 +361,7 @@ def test_a_configuration_that_cannot_be_used_is_refused_with_the_reason(
     assert "Traceback" not in text
 
 
-def test_a_broker_with_another_heartbeat_than_its_topology_says_is_refused(
+def test_a_broker_with_a_heartbeat_unlike_its_topology_is_refused(
     configure: Configure, start: Start
 ) -> None:
     folder = configure("b0")
@@ -374,7 +376,7 @@ def test_the_agent_gets_the_error_itself(configure: Configure) -> None:
         run_broker({"broker": "b0"})
 
 
-def test_a_broker_whose_disk_cannot_be_read_ends_and_names_the_file(
+def test_a_broker_with_an_unreadable_store_ends_and_names_the_file(
     configure: Configure, start: Start
 ) -> None:
     folder = configure("b0")
@@ -391,7 +393,7 @@ def test_a_store_that_is_none_is_refused(configure: Configure, start: Start) -> 
     assert "meta.sqlite3" in stderr_of(start(folder), 2)
 
 
-def test_faults_are_obeyed_only_where_that_was_asked_for(
+def test_a_broker_accepts_faults_only_if_fault_injection_is_enabled(
     configure: Configure, start: Start
 ) -> None:
     folder = configure("b0")
@@ -439,7 +441,7 @@ def test_faults_are_obeyed_only_where_that_was_asked_for(
     trio.run(with_faults)
 
 
-def test_a_new_broker_begins_when_it_is_told_and_an_old_one_at_once(
+def test_a_new_broker_starts_on_command_and_a_restarted_one_at_once(
     configure: Configure, start: Start
 ) -> None:
     told, stopped = (configure(name, begin_within_ms=600_000, fsync=False) for name in NAMES[:2])

@@ -39,7 +39,7 @@ class File:
         return str(caught.value)
 
 
-def test_a_core_is_told_who_joins_and_leaves() -> None:
+def test_a_core_is_notified_of_joined_and_departed_brokers() -> None:
     file = File(chain(3, 1), "delta_tree")
     file.topology = file.topology.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
     assert file.known.reload(unchecked) == [TopologyGrown(3, 2)]
@@ -48,7 +48,7 @@ def test_a_core_is_told_who_joins_and_leaves() -> None:
     assert file.known.reload(unchecked) == [TopologyShrunk(3)]
 
 
-def test_a_core_is_told_what_brokers_are() -> None:
+def test_a_core_is_notified_of_changed_roles() -> None:
     file = File(hierarchy(4, 2), "ges_reliable")
     file.topology = file.topology.with_role("b2", "0", "t.toml")
     (told,) = file.known.reload(unchecked)
@@ -56,7 +56,7 @@ def test_a_core_is_told_what_brokers_are() -> None:
     assert file.known.reload(unchecked) == []
 
 
-def test_a_core_is_told_who_comes_and_goes_in_a_hierarchy() -> None:
+def test_a_core_is_notified_of_joins_and_departures_in_a_hierarchy() -> None:
     for protocol in ("ges", "ges_reliable"):
         file = File(hierarchy(4, 2), protocol)
         joined = Joined("n1", "b2", "127.0.0.1:2", "", ("b3",))
@@ -70,7 +70,7 @@ def test_a_core_is_told_who_comes_and_goes_in_a_hierarchy() -> None:
         assert 4 not in file.known.names
 
 
-def test_what_the_protocol_does_not_know_is_refused() -> None:
+def test_a_topology_change_that_the_protocol_does_not_support_is_refused() -> None:
     file = File(hierarchy(4, 2), "ges")
     file.topology = file.topology.with_role("b2", "0", "t.toml")
     assert "nobody joins, leaves or changes in a ges overlay" in file.refused()
@@ -79,7 +79,7 @@ def test_what_the_protocol_does_not_know_is_refused() -> None:
     assert "nobody joins, leaves or changes in a best_effort overlay" in grown.refused()
 
 
-def test_what_does_not_follow_is_refused() -> None:
+def test_a_topology_that_is_no_successor_is_refused() -> None:
     file = File(hierarchy(4, 2).with_role("b2", "0", "t.toml"), "ges_reliable")
     file.topology = hierarchy(4, 2)
     assert "can only join, leave, and change what they are" in file.refused()

@@ -152,7 +152,7 @@ def test_a_loss_that_only_a_client_proved_ends_no_start_and_may_be_accepted(tmp_
         assert stores.accepted_loss["cause"] == "shop proves it"
 
 
-def test_a_loss_is_not_accepted_where_none_is_known(tmp_path: Path) -> None:
+def test_a_loss_is_not_accepted_without_a_detected_one(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(StateLost, match="no loss of its state is known"):
             begun(config_of(tmp_path, accept_loss=accepted(tmp_path)))
@@ -254,7 +254,7 @@ def test_the_folder_of_another_protocol_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "lock", "meta.sqlite3", "logs"])
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
-def test_a_folder_that_is_taken_away_is_noticed(
+def test_a_removed_or_replaced_state_folder_is_detected(
     name: str, is_replaced: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "state"

@@ -16,7 +16,7 @@ def config_of(deployment_id: str, broker: str = "b1") -> BrokerConfig:
     return BrokerConfig(broker=broker, deployment_id=deployment_id, **unused, **paths)
 
 
-def test_what_another_broker_has_written_is_refused(tmp_path: Path) -> None:
+def test_rows_of_another_broker_are_refused(tmp_path: Path) -> None:
     """Its rows would say that subscriptions have what they never got."""
     with closing(Stores(config_of("d1", "b2"), tmp_path, ())) as stores:
         stores.begin()

@@ -8,7 +8,7 @@ from tests.helpers.virtual_time import in_virtual_time
 
 
 @in_virtual_time
-async def test_each_is_called_at_its_instant_whoever_asked_first_and_not_once_forgotten() -> None:
+async def test_each_call_happens_at_its_instant_unless_cancelled() -> None:
     sweeper = process_sweeper()
     assert process_sweeper() is sweeper
     start_ns = round(trio.current_time() * 1_000_000_000)

@@ -22,7 +22,7 @@ _SLOW: Final = f"{_SECURITY}test_slow_subscribers.py::"
 _SUPPLY: Final = f"{_SECURITY}test_supply.py::"
 _PREDICATES: Final = f"{_SECURITY}test_predicates.py::"
 _DEPLOYED: Final = "tests/end_to_end/test_security.py::"
-_SECRETS: Final = f"{_DEPLOYED}test_a_secured_deployment_shows_its_secrets_to_nobody"
+_SECRETS: Final = f"{_DEPLOYED}test_a_secured_deployment_reveals_no_secrets"
 _BOMBS: Final = "tests/wire/test_bombs.py::"
 _FRAMING: Final = "tests/wire/test_framing.py::"
 _LINKS: Final = "tests/runtime/test_links.py::"
@@ -66,7 +66,7 @@ RULES: Final = (
         (
             f"{_SSH}test_an_unknown_key_is_refused_before_any_login",
             f"{_SSH}test_every_hop_is_checked",
-            f"{_SSH}test_ssh_libraries_are_used_in_two_modules_only_and_never_trust_anybody",
+            f"{_SSH}test_two_modules_alone_use_ssh_libraries_and_never_trust_unknown_keys",
         ),
     ),
     Rule(
@@ -83,7 +83,7 @@ RULES: Final = (
         "A",
         "first contact is explicit, with the fingerprint",
         (
-            f"{_TRUST}test_a_script_that_names_no_fingerprint_trusts_nobody",
+            f"{_TRUST}test_a_script_without_a_fingerprint_trusts_no_host",
             f"{_TRUST}test_a_person_is_shown_the_fingerprint_and_has_to_type_yes",
             f"{_TRUST}test_the_right_fingerprint_is_trusted_and_the_file_is_private",
         ),
@@ -101,7 +101,7 @@ RULES: Final = (
         "S-SSH-5",
         "B",
         "commands in ~/.ssh/config do not run unasked",
-        (f"{_SSH}test_commands_in_the_persons_own_configuration_run_only_when_asked_for",),
+        (f"{_SSH}test_commands_in_the_users_ssh_configuration_run_only_on_request",),
     ),
     Rule(
         "S-SSH-6",
@@ -136,7 +136,7 @@ RULES: Final = (
         "A",
         "files are data: no tags, no alias bombs, bounded",
         (
-            "tests/pubsubctl/test_import.py::test_what_no_inventory_needs_is_refused",
+            "tests/pubsubctl/test_import.py::test_hostile_inventories_are_refused_without_side_effects",
             "tests/pubsubctl/test_import.py::test_a_file_that_is_too_large_is_not_read",
         ),
     ),
@@ -147,7 +147,7 @@ RULES: Final = (
         (
             _SECRETS,
             f"{_INVENTORY}test_a_secret_that_was_written_down_is_not_repeated",
-            "tests/pubsubctl/test_import.py::test_a_password_is_not_taken_over_and_not_repeated",
+            "tests/pubsubctl/test_import.py::test_a_password_is_neither_imported_nor_repeated",
         ),
     ),
     Rule(
@@ -161,7 +161,7 @@ RULES: Final = (
         "B",
         "brokers run unprivileged, and nothing of ours uses sudo",
         (
-            f"{_SUPPLY}test_brokers_run_as_nobody_special_and_nothing_asks_for_more_rights",
+            f"{_SUPPLY}test_brokers_run_as_an_unprivileged_user_and_request_no_privileges",
             f"{_SUPPLY}test_the_unit_is_confined",
         ),
     ),
@@ -170,9 +170,9 @@ RULES: Final = (
         "A",
         "files are 0600, folders 0700, links in the way are refused",
         (
-            f"{_FILES}test_what_somebody_put_in_the_way_is_refused_and_left_alone",
+            f"{_FILES}test_an_obstacle_in_place_of_a_private_file_is_refused_and_unchanged",
             f"{_FILES}test_a_folder_that_is_a_link_is_refused",
-            f"{_FILES}test_whatever_the_umask_nobody_else_gets_in",
+            f"{_FILES}test_private_files_are_inaccessible_to_others_under_any_umask",
             f"{_CONTROL}test_a_folder_that_others_can_enter_is_refused",
             _SECRETS,
         ),
@@ -195,7 +195,7 @@ RULES: Final = (
         "collected content is shown as text",
         (
             "tests/results/test_report.py::test_hostile_text_is_shown_and_does_nothing",
-            "tests/results/test_report.py::test_what_could_hide_or_steer_is_made_visible",
+            "tests/results/test_report.py::test_control_and_direction_characters_are_made_visible",
         ),
     ),
     Rule(
@@ -207,8 +207,8 @@ RULES: Final = (
             f"{_BOMBS}test_a_bomb_is_no_value_alone_or_inside_another",
             f"{_BOMBS}test_a_bomb_is_no_message_and_no_attribute_map",
             f"{_BOMBS}test_no_tag_passes_whatever_it_carries",
-            "tests/wire/test_codec.py::test_what_is_no_message_is_refused_with_a_reason",
-            f"{_LINKS}test_a_peer_that_breaks_the_rules_loses_its_session_and_what_came_before_counts",
+            "tests/wire/test_codec.py::test_an_invalid_message_is_refused_with_a_reason",
+            f"{_LINKS}test_a_protocol_violation_closes_a_session_after_its_earlier_messages",
         ),
     ),
     Rule(
@@ -228,7 +228,7 @@ RULES: Final = (
         "B",
         "the decoder is one that survives deep nesting",
         (
-            f"{_SUPPLY}test_locked_packages_are_at_least_those_without_known_holes",
+            f"{_SUPPLY}test_locked_packages_meet_the_security_floors",
             f"{_BOMBS}test_a_bomb_is_no_value_alone_or_inside_another",
         ),
     ),
@@ -248,10 +248,10 @@ RULES: Final = (
         "A",
         "strangers have 4 KiB and 5 s, frames 10 s",
         (
-            f"{_LINKS}test_who_trickles_a_hello_is_cut_off_after_five_seconds",
-            f"{_LINKS}test_a_client_that_trickles_a_frame_is_cut_off_while_others_go_on",
+            f"{_LINKS}test_a_connection_that_trickles_a_hello_is_closed_after_five_seconds",
+            f"{_LINKS}test_a_client_that_trickles_a_frame_is_disconnected_while_others_continue",
             f"{_TLS}test_a_client_that_trickles_a_record_is_cut_off",
-            f"{_CONNECTIONS}test_five_hundred_who_trickle_are_gone_and_others_are_served_meanwhile",
+            f"{_CONNECTIONS}test_five_hundred_trickling_connections_are_closed_while_others_are_served",
         ),
     ),
     Rule(
@@ -261,8 +261,8 @@ RULES: Final = (
         (
             f"{_CONNECTIONS}test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in",
             f"{_CONNECTIONS}test_a_flood_evicts_its_own_and_others_keep_their_places",
-            f"{_CONNECTIONS}test_from_one_address_come_only_so_many_and_places_are_given_back",
-            f"{_CONNECTIONS}test_clients_cannot_take_the_places_kept_for_brokers",
+            f"{_CONNECTIONS}test_connections_per_address_are_limited_and_places_are_reused",
+            f"{_CONNECTIONS}test_clients_cannot_use_the_places_reserved_for_brokers",
             f"{_CONNECTIONS}test_places_leave_file_descriptors_for_everything_else",
         ),
     ),
@@ -271,11 +271,11 @@ RULES: Final = (
         "A",
         "a subscriber that takes nothing is bounded, evicted and counted",
         (
-            f"{_SLOW}test_a_subscriber_that_takes_nothing_is_put_out_and_nobody_else_waits",
-            f"{_SLOW}test_without_the_rule_everybody_waits_for_the_one_who_takes_nothing",
-            f"{_SLOW}test_one_that_is_only_slow_keeps_its_subscription",
+            f"{_SLOW}test_a_subscriber_that_reads_nothing_is_evicted_without_delay_to_others",
+            f"{_SLOW}test_all_clients_wait_for_a_stalled_subscriber_without_the_eviction_rule",
+            f"{_SLOW}test_a_slow_subscriber_keeps_its_subscription",
             f"{_SECURITY}test_slow_subscriber_for_long.py::"
-            "test_brokers_stay_small_and_others_are_served_beside_one_who_never_reads",
+            "test_brokers_stay_small_and_serve_others_despite_a_client_that_never_reads",
             f"{_LINKS}test_a_peer_that_never_reads_loses_its_session_and_no_frame_before_that",
         ),
     ),
@@ -286,7 +286,7 @@ RULES: Final = (
         (
             f"{_TLS}test_a_recorded_session_that_is_played_again_gets_no_answer",
             f"{_CONNECTIONS}test_a_recorded_plaintext_session_is_refused_while_it_is_up_and_afterwards",
-            f"{_CONNECTIONS}test_who_belongs_elsewhere_is_told_so",
+            f"{_CONNECTIONS}test_a_broker_with_a_mismatched_hello_is_refused_with_a_farewell",
             f"{_CONNECTIONS}test_no_command_is_obeyed_over_a_link",
         ),
     ),
@@ -301,7 +301,7 @@ RULES: Final = (
         "A",
         "mutual TLS 1.3; plaintext on loopback only, and said so in the manifest",
         (
-            f"{_TLS}test_who_has_no_good_certificate_gets_no_answer",
+            f"{_TLS}test_a_peer_without_a_valid_certificate_receives_no_answer",
             f"{_TLS}test_plaintext_gets_no_answer_where_there_are_certificates",
             f"{_TLS}test_nothing_is_dialled_off_loopback_without_certificates",
             "tests/runtime/test_process.py::"
@@ -316,8 +316,8 @@ RULES: Final = (
         (
             f"{_TLS}test_a_member_that_speaks_as_another_is_refused",
             f"{_TLS}test_a_member_of_another_deployment_is_refused",
-            f"{_TLS}test_a_client_that_sends_what_only_brokers_say_is_put_out",
-            f"{_TLS}test_a_broker_that_reaches_another_than_it_dialled_says_nothing",
+            f"{_TLS}test_a_client_that_sends_a_broker_message_is_disconnected",
+            f"{_TLS}test_a_broker_sends_no_hello_to_another_peer_than_it_dialled",
         ),
     ),
     Rule(
@@ -325,9 +325,9 @@ RULES: Final = (
         "A",
         "handshakes have 5 s; whoever fails closes",
         (
-            f"{_TLS}test_a_handshake_that_goes_nowhere_is_given_up_after_five_seconds",
+            f"{_TLS}test_a_stalled_handshake_is_aborted_after_five_seconds",
             f"{_TLS}test_a_handshake_that_never_ends_is_cut_off_by_its_size",
-            f"{_TLS}test_who_refuses_the_other_end_closes",
+            f"{_TLS}test_an_end_that_rejects_a_certificate_closes_the_connection",
         ),
     ),
     Rule(
@@ -338,7 +338,7 @@ RULES: Final = (
             _SECRETS,
             f"{_FILES}test_certificates_end_within_thirty_days_and_a_longer_one_is_not_to_be_had",
             f"{_FILES}test_an_authority_that_others_could_be_is_refused",
-            f"{_TLS}test_a_certificate_is_renewed_while_sessions_go_on",
+            f"{_TLS}test_a_certificate_is_renewed_while_sessions_continue",
             f"{_FILES}test_certificates_for_tests_are_not_made_by_a_package_that_trusts_them",
         ),
     ),
@@ -349,7 +349,7 @@ RULES: Final = (
         (
             f"{_TLS}test_a_member_that_speaks_as_another_is_refused",
             "tests/protocols/conformance.py::test_a_client_has_so_many_subscriptions_and_no_more",
-            f"{_CONNECTIONS}test_who_publishes_too_much_waits_and_nobody_else_does",
+            f"{_CONNECTIONS}test_a_publisher_above_its_rate_is_delayed_without_delay_to_others",
             "tests/security/test_session_fuzz.py::test_no_session_of_a_client_ends_a_broker",
         ),
     ),
@@ -360,7 +360,7 @@ RULES: Final = (
         (
             f"{_CONNECTIONS}test_no_command_is_obeyed_over_a_link",
             f"{_CONNECTIONS}test_no_message_of_the_wire_is_a_command",
-            "tests/runtime/test_process.py::test_faults_are_obeyed_only_where_that_was_asked_for",
+            "tests/runtime/test_process.py::test_a_broker_accepts_faults_only_if_fault_injection_is_enabled",
             f"{_CONTROL}test_the_socket_is_for_its_owner_alone",
         ),
     ),
@@ -372,7 +372,7 @@ RULES: Final = (
             "tests/model/test_predicate.py::"
             "test_a_predicate_that_cannot_be_used_is_refused_with_the_reason",
             f"{_PREDICATES}test_whatever_is_accepted_is_bounded_in_every_way",
-            f"{_PREDICATES}test_no_pattern_is_made_from_what_somebody_sends",
+            f"{_PREDICATES}test_no_regular_expression_is_compiled_from_input",
             "tests/test_architecture.py::test_nothing_executes_data_or_trusts_an_unknown_host",
         ),
     ),
@@ -389,7 +389,7 @@ RULES: Final = (
         (
             "tests/results/test_spark.py::"
             "test_spark_works_without_a_java_on_the_machine_and_leaves_nothing_behind",
-            "tests/results/test_spark.py::test_a_cluster_is_not_told_to_use_loopback",
+            "tests/results/test_spark.py::test_a_cluster_session_does_not_use_loopback",
         ),
     ),
     Rule(
@@ -398,7 +398,7 @@ RULES: Final = (
         "no query is built from log text",
         (
             f"{_PREDICATES}test_no_query_is_made_from_what_logs_say",
-            "tests/results/test_load.py::test_what_looks_like_a_command_is_a_name_like_any_other",
+            "tests/results/test_load.py::test_a_name_that_resembles_a_command_is_loaded_as_text",
         ),
     ),
     Rule(
@@ -407,7 +407,7 @@ RULES: Final = (
         "the systemd unit is confined",
         (
             f"{_SUPPLY}test_the_unit_is_confined",
-            f"{_SUPPLY}test_systemd_knows_every_word_of_the_unit",
+            f"{_SUPPLY}test_systemd_accepts_every_setting_of_the_unit",
         ),
         missing="scored and verified offline; not started under systemd",
     ),
@@ -424,7 +424,7 @@ RULES: Final = (
         "S-PIP-2",
         "C",
         "floors of packages with advisories",
-        (f"{_SUPPLY}test_locked_packages_are_at_least_those_without_known_holes",),
+        (f"{_SUPPLY}test_locked_packages_meet_the_security_floors",),
     ),
     Rule(
         "S-LOG-1",

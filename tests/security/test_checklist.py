@@ -44,7 +44,7 @@ def test_how_grave_each_rule_is_stays_as_it_was_decided() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_a_rule_has_tests_or_says_what_is_missing(rule: Rule) -> None:
+def test_a_rule_has_tests_or_states_its_gap(rule: Rule) -> None:
     assert rule.tests or rule.missing or rule.does_not_apply
     assert not (rule.does_not_apply and (rule.tests or rule.missing))
     if rule.severity == "A":

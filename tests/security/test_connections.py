@@ -70,7 +70,7 @@ def test_a_flood_evicts_its_own_and_others_keep_their_places() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whoever_goes_is_the_oldest_at_an_address_with_the_most_strangers(seed: int) -> None:
+def test_the_oldest_stranger_of_the_busiest_address_is_evicted(seed: int) -> None:
     draw = random.Random(seed)
     door = Door(strangers_limit=20)
     inside: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def test_whoever_goes_is_the_oldest_at_an_address_with_the_most_strangers(seed: 
             inside.pop(known).greeted()
 
 
-def test_from_one_address_come_only_so_many_and_places_are_given_back() -> None:
+def test_connections_per_address_are_limited_and_places_are_reused() -> None:
     door = Door(connections_per_address=3)
     visits = [door.knock("10.0.0.66", str(number)) for number in range(5)]
     assert [admitted is not None for admitted in visits] == [True, True, True, False, False]
@@ -104,7 +104,7 @@ def test_from_one_address_come_only_so_many_and_places_are_given_back() -> None:
     assert door.knock("10.0.0.66", "again") is not None
 
 
-def test_clients_cannot_take_the_places_kept_for_brokers() -> None:
+def test_clients_cannot_use_the_places_reserved_for_brokers() -> None:
     door = Door(connections_limit=10, broker_reserve=4)
     for number in range(10):
         admitted = door.knock(f"10.0.0.{number}", "client")
@@ -116,7 +116,7 @@ def test_clients_cannot_take_the_places_kept_for_brokers() -> None:
             admitted.left()
 
 
-def test_full_of_members_it_takes_nobody_and_puts_out_none_of_them() -> None:
+def test_a_full_broker_refuses_connections_and_evicts_no_member() -> None:
     door = Door(connections_limit=5, broker_reserve=0)
     for number in range(5):
         door.knock(f"10.0.0.{number}", "member").greeted()
@@ -220,7 +220,7 @@ def test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in() -> None
 
 
 @in_virtual_time
-async def test_five_hundred_who_trickle_are_gone_and_others_are_served_meanwhile() -> None:
+async def test_five_hundred_trickling_connections_are_closed_while_others_are_served() -> None:
     net = MemoryNet()
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     hello = words(client_hello("loris", "d", 1, 1))
@@ -287,7 +287,9 @@ async def test_a_recorded_plaintext_session_is_refused_while_it_is_up_and_afterw
     ],
 )
 @in_virtual_time
-async def test_who_belongs_elsewhere_is_told_so(changes: dict[str, Any]) -> None:
+async def test_a_broker_with_a_mismatched_hello_is_refused_with_a_farewell(
+    changes: dict[str, Any],
+) -> None:
     async with one_broker() as (net, b0, _):
         stream = await net.dial("b0")
         await stream.send_all(words(broker_hello(**({"number": 1} | changes))))
@@ -301,7 +303,7 @@ async def test_who_belongs_elsewhere_is_told_so(changes: dict[str, Any]) -> None
 
 
 @in_virtual_time
-async def test_who_publishes_too_much_waits_and_nobody_else_does() -> None:
+async def test_a_publisher_above_its_rate_is_delayed_without_delay_to_others() -> None:
     net = MemoryNet(room_bytes=1_000)
     parameters = SessionParameters(client_publications_per_second=100, suspicion_ns=60 * 10**9)
     b0 = LinkedBroker(net, 0, parameters)

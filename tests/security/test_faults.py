@@ -43,7 +43,7 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
-def test_faults_are_off_unless_somebody_switches_them_on() -> None:
+def test_fault_injection_is_disabled_by_default() -> None:
     assert BrokerConfig.__dataclass_fields__["fault_injection"].default is False
 
 
@@ -54,7 +54,7 @@ def test_no_message_between_brokers_or_from_clients_commands_a_fault() -> None:
         assert not [name for name in names if word in name]
 
 
-def test_a_fault_command_that_comes_over_the_network_is_refused() -> None:
+def test_a_fault_command_over_the_network_is_refused() -> None:
     """The very bytes that the private socket would obey, first of all and after a greeting."""
 
     async def story() -> None:

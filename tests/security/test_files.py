@@ -36,7 +36,9 @@ def modes_below(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "fifo"])
-def test_what_somebody_put_in_the_way_is_refused_and_left_alone(tmp_path: Path, kind: str) -> None:
+def test_an_obstacle_in_place_of_a_private_file_is_refused_and_unchanged(
+    tmp_path: Path, kind: str
+) -> None:
     victim = tmp_path / "victim"
     victim.write_text("untouched")
     folder = tmp_path / "ours"
@@ -69,7 +71,9 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_whatever_the_umask_nobody_else_gets_in(tmp_path: Path, umask: int) -> None:
+def test_private_files_are_inaccessible_to_others_under_any_umask(
+    tmp_path: Path, umask: int
+) -> None:
     old = os.umask(umask)
     try:
         make_private_folder(tmp_path / "ours")
@@ -96,7 +100,7 @@ def test_an_authority_is_made_once_and_trusts_itself_only_with_its_own_key(tmp_p
         Authority.of(tmp_path / "a")
 
 
-def test_an_authority_whose_making_was_interrupted_is_made_anew(tmp_path: Path) -> None:
+def test_an_authority_is_rebuilt_after_an_interrupted_creation(tmp_path: Path) -> None:
     Authority.of(tmp_path / "a")
     (tmp_path / "a" / CERTIFICATE_FILE).unlink()
     issued = Authority.of(tmp_path / "a").issue("d", "client", "c")
@@ -133,7 +137,7 @@ def test_certificates_end_within_thirty_days_and_a_longer_one_is_not_to_be_had(
         authority.issue("d", "broker", "b1", days=31)
 
 
-def test_a_renewed_certificate_is_taken_up_without_a_restart(tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_loaded_without_a_restart(tmp_path: Path) -> None:
     lab = Certificates(tmp_path)
     files, newer = lab.files("broker", "b0", days_ago=29), lab.files("broker", "b0")
     credentials = TlsCredentials(files)

@@ -47,7 +47,7 @@ def every_write(host: HostSide) -> Iterator[tuple[Path, str, dict[str, Any]]]:
     )
 
 
-def test_nobody_else_can_read_what_is_written(host: HostSide) -> None:
+def test_written_files_are_unreadable_for_other_users(host: HostSide) -> None:
     os.umask(0o000)
     try:
         for _, command, arguments in every_write(host):
@@ -187,7 +187,7 @@ def test_a_million_files_and_the_same_name_twice_are_refused() -> None:
         listed_files([row] * 1_000_000, "n01:/run")
 
 
-def test_what_is_no_regular_file_is_not_even_listed(tmp_path: Path) -> None:
+def test_an_irregular_file_is_not_listed(tmp_path: Path) -> None:
     # Sockets have short paths only, so not below pytest's folder.
     folder = Path(mkdtemp(prefix="list-"))
     (folder / "real.log").write_text("x")

@@ -224,7 +224,7 @@ def test_a_secret_that_was_written_down_is_not_repeated(tmp_path: Path) -> None:
         )
 
 
-def test_what_the_corpus_is_made_from_is_well(tmp_path: Path) -> None:
+def test_the_base_of_the_corpus_is_valid(tmp_path: Path) -> None:
     """A corpus whose frames were wrong themselves would prove nothing."""
     for text, good in PLACES.items():
         path = tmp_path / "good.toml"

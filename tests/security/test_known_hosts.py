@@ -42,7 +42,7 @@ def encoded(kind: str = "ssh-ed25519") -> str:
         ("n01", "n01.lab", 22, False),
     ],
 )
-def test_names_in_known_hosts(
+def test_host_patterns_match_the_named_addresses_only(
     tmp_path: Path, hosts: str, address: str, port: int, is_named: bool
 ) -> None:
     path = tmp_path / "known"
@@ -135,7 +135,7 @@ def test_a_line_that_cannot_be_read_is_the_users_to_mend(
         KnownHosts.load(path)
 
 
-def test_a_file_that_everybody_may_write_is_not_believed(tmp_path: Path) -> None:
+def test_a_world_writable_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "known"
     path.write_text("")
     path.chmod(0o666)

@@ -125,7 +125,7 @@ def test_a_topology_is_read_again_by_a_signed_act_only(tmp_path: Path) -> None:
 
 
 @processes
-def test_a_broker_without_the_key_takes_no_act(tmp_path: Path) -> None:
+def test_a_broker_without_the_operator_key_refuses_an_act(tmp_path: Path) -> None:
     async def story(brokers: LooseBrokers) -> None:
         brokers.start("b1")
         await brokers.status("b1")

@@ -39,7 +39,7 @@ def test_whatever_is_accepted_is_bounded_in_every_way() -> None:
     assert longest_refusal < 400
 
 
-def test_no_pattern_is_made_from_what_somebody_sends() -> None:
+def test_no_regular_expression_is_compiled_from_input() -> None:
     """A regular expression has no time limit, so all of them are written down in the program."""
     found = []
     for top in ("brokerd",):

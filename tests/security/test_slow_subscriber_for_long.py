@@ -57,7 +57,7 @@ async def publish_for(client: Client, seconds: int) -> float:
     return trio.current_time() - began
 
 
-def test_brokers_stay_small_and_others_are_served_beside_one_who_never_reads(
+def test_brokers_stay_small_and_serve_others_despite_a_client_that_never_reads(
     configure: Configure,  # noqa: F811
     start: Start,  # noqa: F811
     request: pytest.FixtureRequest,

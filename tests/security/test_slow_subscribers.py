@@ -65,7 +65,7 @@ async def publish_for(client: Client, seconds: int, per_second: int) -> None:
 
 
 @in_virtual_time
-async def test_a_subscriber_that_takes_nothing_is_put_out_and_nobody_else_waits() -> None:
+async def test_a_subscriber_that_reads_nothing_is_evicted_without_delay_to_others() -> None:
     net = MemoryNet()
     taken = 0
     async with broker(net) as (b0, nursery):
@@ -93,7 +93,7 @@ async def test_a_subscriber_that_takes_nothing_is_put_out_and_nobody_else_waits(
 
 
 @in_virtual_time
-async def test_it_hears_of_it_when_it_comes_back_and_may_then_begin_anew() -> None:
+async def test_an_evicted_subscriber_is_notified_on_return_and_may_restart() -> None:
     net = MemoryNet()
     async with broker(net) as (b0, nursery):
         await nursery.start(Deaf(await net.dial("b0"), "deaf").run)
@@ -113,7 +113,7 @@ async def test_it_hears_of_it_when_it_comes_back_and_may_then_begin_anew() -> No
 
 
 @in_virtual_time
-async def test_one_that_is_only_slow_keeps_its_subscription() -> None:
+async def test_a_slow_subscriber_keeps_its_subscription() -> None:
     net = MemoryNet()
     async with (
         broker(net) as (b0, _),
@@ -134,7 +134,7 @@ async def test_one_that_is_only_slow_keeps_its_subscription() -> None:
 
 
 @in_virtual_time
-async def test_without_the_rule_everybody_waits_for_the_one_who_takes_nothing() -> None:
+async def test_all_clients_wait_for_a_stalled_subscriber_without_the_eviction_rule() -> None:
     """So that the rule is known to be what helps."""
     net = MemoryNet()
     never = SessionParameters(slow_after_ns=10**18)

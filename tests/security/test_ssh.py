@@ -41,7 +41,9 @@ ROOT = Path(__file__).parents[2]
 # S-SSH-1: an unknown key
 
 
-def test_a_known_key_is_spoken_to(start: Start, tmp_path: Path, user_key: KeyPair) -> None:
+def test_a_session_opens_to_a_host_with_a_trusted_key(
+    start: Start, tmp_path: Path, user_key: KeyPair
+) -> None:
     with start(make_key(tmp_path / "host")) as server:
         say_hello(inventory_of(tmp_path, {"n01": server}, user_key))
         assert login_attempts(server), "the log shows logins when there are some"
@@ -86,7 +88,7 @@ def test_every_hop_is_checked(tmp_path: Path, user_key: KeyPair, stranger: str) 
             assert len(gateway.login_attempts()) == before[1]
 
 
-def test_ssh_libraries_are_used_in_two_modules_only_and_never_trust_anybody() -> None:
+def test_two_modules_alone_use_ssh_libraries_and_never_trust_unknown_keys() -> None:
     line = ROOT / "pubsubctl" / "hosts" / "ssh" / "line.py"
     users = set()
     for path, tree in python_files("fabric", "paramiko", "invoke", "Policy"):
@@ -140,7 +142,7 @@ def test_another_kind_of_key_is_a_changed_key_too(
             say_hello(inventory)
 
 
-def test_a_revoked_key_is_refused_though_it_is_known(
+def test_a_revoked_key_is_refused_despite_its_entry(
     start: Start, tmp_path: Path, user_key: KeyPair
 ) -> None:
     with start(make_key(tmp_path / "host")) as server:
@@ -266,7 +268,7 @@ def test_the_persons_own_configuration_fills_in_and_overrules_nothing(
 
 
 @pytest.mark.parametrize("asked_for", [False, True])
-def test_commands_in_the_persons_own_configuration_run_only_when_asked_for(
+def test_commands_in_the_users_ssh_configuration_run_only_on_request(
     tmp_path: Path, home: Path, user_key: KeyPair, asked_for: bool
 ) -> None:
     (home / ".ssh" / "config").write_text(

@@ -19,7 +19,7 @@ TRUST = ("-i", "ssh-test", "inventory", "trust", "n01")
 
 
 @pytest.mark.parametrize("verb", ["doctor", "status"])
-def test_commands_say_whose_key_is_unknown_and_what_to_do(
+def test_commands_report_the_unknown_key_and_the_remedy(
     met: Server,
     project: Path,
     call: Call,
@@ -34,7 +34,7 @@ def test_commands_say_whose_key_is_unknown_and_what_to_do(
     assert not known_hosts_of(project).exists()
 
 
-def test_a_script_that_names_no_fingerprint_trusts_nobody(
+def test_a_script_without_a_fingerprint_trusts_no_host(
     met: Server,
     project: Path,
     call: Call,

@@ -18,7 +18,7 @@ FLOORS = {
 }
 
 
-def test_locked_packages_are_at_least_those_without_known_holes() -> None:
+def test_locked_packages_meet_the_security_floors() -> None:
     lock = (ROOT / ".setup" / "requirements.lock").read_text(encoding="utf-8")
     for package, floor in FLOORS.items():
         found = re.search(rf"^{package}==(\d+)\.(\d+)", lock, re.MULTILINE)
@@ -46,7 +46,7 @@ def test_the_unit_is_confined(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(SYSTEMD_ANALYZE is None, reason="systemd-analyze is not installed")
-def test_systemd_knows_every_word_of_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_every_setting_of_the_unit(tmp_path: Path) -> None:
     def complaints(text: str) -> str:
         unit = tmp_path / "brokerd@b1.service"
         unit.write_text(text.replace("/opt/pubsub/bin/python", sys.executable), encoding="utf-8")
@@ -59,7 +59,7 @@ def test_systemd_knows_every_word_of_the_unit(tmp_path: Path) -> None:
     assert "MemoryDenyRiteExecute" in complaints(shipped.replace("DenyWrite", "DenyRite"))
 
 
-def test_brokers_run_as_nobody_special_and_nothing_asks_for_more_rights() -> None:
+def test_brokers_run_as_an_unprivileged_user_and_request_no_privileges() -> None:
     """S-SUDO-1: what needs root (nftables, namespaces) wants a root of one's own, never sudo."""
     settings = dict(
         row.split("=", 1)

@@ -161,7 +161,7 @@ def _with(files: TlsFiles, **settings: Any) -> ssl.SSLContext:
     "who", ["no certificate", "rogue authority", "expired", "not valid yet", "TLS 1.2"]
 )
 @in_virtual_time
-async def test_who_has_no_good_certificate_gets_no_answer(
+async def test_a_peer_without_a_valid_certificate_receives_no_answer(
     lab: Certificates, tmp_path: Path, who: str
 ) -> None:
     rogue = Certificates(tmp_path, "rogue")
@@ -282,7 +282,7 @@ async def test_a_member_of_another_deployment_is_refused(lab: Certificates) -> N
 
 
 @in_virtual_time
-async def test_a_client_that_sends_what_only_brokers_say_is_put_out(lab: Certificates) -> None:
+async def test_a_client_that_sends_a_broker_message_is_disconnected(lab: Certificates) -> None:
     net = MemoryNet()
     topology = chain(2)
     broker = MemoryBroker(net, topology, "b0", credentials=lab.credentials("broker", "b0"))
@@ -297,7 +297,7 @@ async def test_a_client_that_sends_what_only_brokers_say_is_put_out(lab: Certifi
 
 @pytest.mark.parametrize("who", [("broker", "b2"), ("client", "b1"), ("load", "b1")])
 @in_virtual_time
-async def test_a_broker_that_reaches_another_than_it_dialled_says_nothing(
+async def test_a_broker_sends_no_hello_to_another_peer_than_it_dialled(
     lab: Certificates, who: tuple[Any, str]
 ) -> None:
     """Whoever listens at b1's address shows another's certificate: no Hello, and a close."""
@@ -328,7 +328,7 @@ async def test_a_broker_that_reaches_another_than_it_dialled_says_nothing(
 
 
 @in_virtual_time
-async def test_a_client_that_reaches_no_broker_goes_on_looking(lab: Certificates) -> None:
+async def test_a_client_that_reaches_no_trusted_broker_retries(lab: Certificates) -> None:
     other = Certificates(Path(lab.files("client", "c").key).parent.parent, "elsewhere")
     reasons: list[str] = []
     async with one_broker(other.credentials("broker", "b0")) as (net, b0, _):
@@ -352,7 +352,7 @@ async def test_a_client_that_reaches_no_broker_goes_on_looking(lab: Certificates
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @in_virtual_time
-async def test_a_handshake_that_goes_nowhere_is_given_up_after_five_seconds(
+async def test_a_stalled_handshake_is_aborted_after_five_seconds(
     lab: Certificates, share: float
 ) -> None:
     async with secured_broker(lab) as (net, b0, _):
@@ -384,7 +384,9 @@ async def test_a_handshake_that_never_ends_is_cut_off_by_its_size(lab: Certifica
 
 
 @in_virtual_time
-async def test_who_refuses_the_other_end_closes(lab: Certificates, tmp_path: Path) -> None:
+async def test_an_end_that_rejects_a_certificate_closes_the_connection(
+    lab: Certificates, tmp_path: Path
+) -> None:
     """A client that fails and stays would leave the server waiting for ever."""
     rogue = Certificates(tmp_path, "rogue")
     credentials = TlsCredentials(rogue.files("broker", "b0", trust=lab))
@@ -400,7 +402,7 @@ async def test_who_refuses_the_other_end_closes(lab: Certificates, tmp_path: Pat
 
 
 @in_virtual_time
-async def test_a_dialled_server_that_says_nothing_is_given_up(lab: Certificates) -> None:
+async def test_a_dial_to_a_silent_server_fails_in_time(lab: Certificates) -> None:
     async with secured_broker(lab) as (net, b0, _):
         net.listen("b1")
         b0.links.open(1)
@@ -412,7 +414,7 @@ async def test_a_dialled_server_that_says_nothing_is_given_up(lab: Certificates)
 
 
 @in_virtual_time
-async def test_a_certificate_is_renewed_while_sessions_go_on(lab: Certificates) -> None:
+async def test_a_certificate_is_renewed_while_sessions_continue(lab: Certificates) -> None:
     net = MemoryNet()
     files = lab.files("broker", "b0", days_ago=29.9)
     fresh = lab.files("broker", "b0")
@@ -462,7 +464,7 @@ async def test_a_client_that_trickles_a_record_is_cut_off(lab: Certificates) -> 
 
 
 @in_virtual_time
-async def test_one_changed_byte_ends_the_session_and_reaches_nobody(lab: Certificates) -> None:
+async def test_one_changed_byte_ends_the_session_and_is_not_delivered(lab: Certificates) -> None:
     async with secured_broker(lab) as (net, b0, _):
         stream = await lab.credentials("client", "c").dial(await net.dial("b0"))
         await say(stream, client_hello("c", "d", 1, 1), YES)

@@ -22,14 +22,14 @@ def watch(detector: FailureDetector, start_ns: int, end_ns: int) -> int | None:
     return None
 
 
-def test_a_silent_peer_is_suspected_when_the_silence_is_over_and_a_moment_later() -> None:
+def test_a_silent_peer_is_suspected_after_the_timeout_and_a_grace_period() -> None:
     detector = FailureDetector(DEFAULTS, 0)
     detector.heard(40 * MILLISECOND_NS)
     suspected_ns = watch(detector, 0, 10 * SECOND_NS)
     assert suspected_ns == 40 * MILLISECOND_NS + DEFAULTS.suspicion_ns + GRACE_NS
 
 
-def test_what_was_waiting_to_be_read_dispels_the_doubt() -> None:
+def test_a_message_read_in_the_grace_period_prevents_suspicion() -> None:
     detector = FailureDetector(DEFAULTS, 0)
     assert watch(detector, 0, DEFAULTS.suspicion_ns) is None
     detector.heard(DEFAULTS.suspicion_ns + GRACE_NS // 2)
@@ -38,7 +38,7 @@ def test_what_was_waiting_to_be_read_dispels_the_doubt() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_heartbeats_that_come_as_they_should_keep_a_peer_trusted(seed: int) -> None:
+def test_a_peer_with_regular_heartbeats_is_not_suspected(seed: int) -> None:
     random = Random(seed)
     detector = FailureDetector(DEFAULTS, 0)
     now_ns = 0
@@ -50,7 +50,7 @@ def test_heartbeats_that_come_as_they_should_keep_a_peer_trusted(seed: int) -> N
     assert detector.allowed_ns == DEFAULTS.suspicion_ns
 
 
-def test_a_process_that_was_stopped_does_not_suspect_everybody_when_it_goes_on() -> None:
+def test_a_resumed_process_does_not_suspect_its_peers() -> None:
     detector = FailureDetector(DEFAULTS, 0)
     detector.heard(0)
     assert not detector.check(TICK_NS)

@@ -86,7 +86,7 @@ def test_counters_count_for_the_faults_that_act() -> None:
         ("bandwidth", "both", {"bytes_per_second": True}, "whole number"),
     ],
 )
-def test_what_is_asked_for_wrongly_is_refused_with_the_reason(
+def test_an_invalid_fault_request_is_refused_with_the_reason(
     verb: str, direction: str, parameters: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(ControlError, match=why) as caught:
@@ -94,7 +94,7 @@ def test_what_is_asked_for_wrongly_is_refused_with_the_reason(
     assert caught.value.kind == "user"
 
 
-def test_what_was_absorbed_comes_out_in_order_for_those_who_go() -> None:
+def test_absorbed_messages_of_selected_owners_are_released_in_order() -> None:
     absorbed: Absorbed[str, int] = Absorbed(limit_bytes=10)
     for number, owner in enumerate("abab"):
         absorbed.hold(owner, number, 3)
@@ -105,7 +105,7 @@ def test_what_was_absorbed_comes_out_in_order_for_those_who_go() -> None:
     assert absorbed.held_bytes == 0
 
 
-def test_of_two_full_disks_the_fuller_one_refuses() -> None:
+def test_the_fuller_of_two_full_disks_refuses_a_write() -> None:
     both = LinkFaults()
     for fault_id, free_bytes in (("large", 100), ("small", 10)):
         parameters = {"free_bytes": free_bytes}

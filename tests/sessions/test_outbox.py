@@ -11,7 +11,7 @@ def filled(*frames: bytes, limit: int = 1_000) -> Outbox:
     return outbox
 
 
-def test_a_write_takes_all_that_gathered_up_to_its_limit_and_at_least_one_frame() -> None:
+def test_a_write_batches_frames_up_to_its_limit_and_at_least_one() -> None:
     outbox = filled(b"aaaa", b"bb", b"cc", b"dd")
     taken = []
     while data := outbox.take(5, now_ns=0):
@@ -44,7 +44,7 @@ def test_mutant_m40_lets_a_heartbeat_wait_behind_the_data() -> None:
     assert outbox.take(100, now_ns=0, heartbeats_only=True) == b""
 
 
-def test_one_frame_too_many_is_refused_and_nothing_is_dropped() -> None:
+def test_a_frame_above_the_limit_is_refused_without_loss_of_others() -> None:
     outbox = filled(b"aaaa", b"bbbb", limit=10)
     assert not outbox.add([b"cccc"], 4)
     assert outbox.take(100, now_ns=0) == b"aaaabbbb"
@@ -62,7 +62,7 @@ def test_mutant_m38_drops_the_oldest_instead() -> None:
     assert outbox.take(100, now_ns=0) == b"bbbbcccc"
 
 
-def test_what_is_not_due_holds_up_what_is_behind_it() -> None:
+def test_a_frame_that_is_not_due_delays_the_frames_behind_it() -> None:
     outbox = Outbox(100, b"<3")
     outbox.add([b"late"], 4, due_ns=50)
     outbox.add([b"early"], 5)

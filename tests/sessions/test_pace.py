@@ -29,7 +29,7 @@ def told_at(pace: Pace, arrivals: list[int], until_ns: int) -> list[int]:
     return told
 
 
-def test_where_publications_come_now_and_then_each_is_acknowledged_at_once() -> None:
+def test_sparse_publications_are_acknowledged_at_once() -> None:
     arrivals = [NOW + place * 20 * MS for place in range(5)]
     assert told_at(Pace(is_origin=True), arrivals, NOW + 200 * MS) == arrivals
 
@@ -58,13 +58,13 @@ def test_a_sender_that_waits_with_a_full_window_is_not_kept_waiting() -> None:
     assert told == [came_ns + SHORTEST_NS]
 
 
-def test_who_passes_on_waits_only_behind_its_own_last_write() -> None:
+def test_a_forwarding_broker_waits_only_after_its_own_last_write() -> None:
     pace = Pace(left_ns=NOW)
     assert pace.due_ns(NOW + 3 * MS, 1, NOW + 3 * MS) <= NOW + 3 * MS
     assert pace.due_ns(NOW + MS, 1, NOW + MS) == NOW + SHORTEST_NS
 
 
-def test_a_publisher_is_told_sooner_unless_it_sends_as_fast_as_it_can() -> None:
+def test_a_publisher_is_acknowledged_sooner_except_in_a_flood() -> None:
     pace = Pace(to_publisher=True, left_ns=NOW)
     assert pace.due_ns(NOW + MS // 4, 1, NOW) == NOW + TO_PUBLISHER_NS
     assert pace.due_ns(NOW + MS, 1, NOW) <= NOW + MS

@@ -52,7 +52,7 @@ def test_two_brokers_agree_on_one_session() -> None:
 
 
 @pytest.mark.parametrize("smaller_arrives_first", [True, False])
-def test_of_two_crossing_attempts_the_one_of_the_smaller_broker_is_kept(
+def test_the_attempt_of_the_smaller_broker_wins_over_a_crossing_attempt(
     smaller_arrives_first: bool,
 ) -> None:
     b0, b1 = table(0), table(1)
@@ -81,7 +81,7 @@ def test_a_crossed_attempt_that_arrives_late_does_not_replace_the_session() -> N
     assert b0.sessions == {1: near}
 
 
-def test_who_lost_a_session_may_replace_it_at_the_end_that_did_not_notice() -> None:
+def test_a_broker_may_replace_a_lost_session_that_its_peer_considers_open() -> None:
     b0, b1 = table(0), table(1)
     near, far = joined(b0, b1)
     b1.close(far)
@@ -94,7 +94,7 @@ def test_who_lost_a_session_may_replace_it_at_the_end_that_did_not_notice() -> N
     assert accepted.session.number == near.number + 1
 
 
-def test_an_opener_whose_answer_got_lost_may_replace_what_the_other_end_has() -> None:
+def test_an_opener_may_replace_a_session_after_a_lost_answer() -> None:
     b0, b1 = table(0), table(1)
     attempt, hello = opened(b0, 1)
     first = b1.accept(hello)
@@ -215,7 +215,7 @@ def test_a_hello_that_does_not_fit_is_refused_with_the_reason(
     assert attempt.state is SessionState.HANDSHAKING
 
 
-def test_an_answer_from_somebody_else_is_refused() -> None:
+def test_an_answer_from_another_peer_or_attempt_is_refused() -> None:
     b0, b1, b2 = table(0), table(1), table(2)
     attempt, _ = opened(b0, 1)
     for answer in (
@@ -236,7 +236,7 @@ def test_a_closed_connection_goes_nowhere() -> None:
         attempt.advance(SessionState.ESTABLISHED)
 
 
-def test_a_hello_of_a_session_that_is_over_is_not_taken_again() -> None:
+def test_a_hello_of_a_closed_session_is_refused() -> None:
     b0, b1 = table(0), table(1)
     _, hello = opened(b0, 1)
     accepted = b1.accept(hello)
@@ -246,7 +246,7 @@ def test_a_hello_of_a_session_that_is_over_is_not_taken_again() -> None:
     assert b1.accept(hello) == Farewell("refused", f"session {hello.session} is over")
 
 
-def test_what_either_end_opens_has_a_number_of_its_own() -> None:
+def test_attempts_of_either_end_have_distinct_identities() -> None:
     """Else the one that an opener says it knew could be taken for another."""
     numbers = []
     for opener, peer in ((table(0), 1), (table(1), 0)):

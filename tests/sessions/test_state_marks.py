@@ -43,7 +43,7 @@ def test_a_folder_with_less_than_a_mark_counts_is_an_older_copy(commits: int, gr
     assert "older copy" in loss
 
 
-def test_what_was_written_since_the_start_does_not_make_up_for_what_is_missing() -> None:
+def test_writes_since_the_start_do_not_compensate_for_missing_ones() -> None:
     now = ledger(start(1), start(2, 7, 9))
     now.advance(100, 100)
     assert now.loss(mark(start(1), 8, 10)) is not None
@@ -55,7 +55,7 @@ def test_a_later_incarnation_has_run_elsewhere() -> None:
     assert "incarnation 3 has run, and this is 2" in loss
 
 
-def test_a_clone_of_the_same_incarnation_is_told_apart() -> None:
+def test_a_clone_of_the_same_incarnation_is_detected() -> None:
     loss = ledger(start(1), start(2)).loss(mark(start(2, salt=5), 0, 0))
     assert loss is not None
     assert "on a copy of this folder" in loss
@@ -71,7 +71,7 @@ def replace_mark(found: StateMark, groups: int) -> StateMark:
     return found._replace(groups=groups)
 
 
-def test_an_empty_folder_takes_a_mark_of_another_key_for_its_own() -> None:
+def test_an_empty_folder_accepts_a_mark_of_another_key_as_proof_of_loss() -> None:
     loss = ledger(start(1), key=b"n" * 32, vouched=False).loss(mark(start(4), 50, 50))
     assert loss is not None
     assert "another state folder, which is lost" in loss
@@ -116,7 +116,7 @@ def test_a_dialled_broker_returns_the_mark_that_ends_an_older_copy() -> None:
         witness.close(decision.session)
 
 
-def test_a_neighbour_that_comes_with_an_earlier_incarnation_is_refused_with_the_proof() -> None:
+def test_a_neighbour_with_an_earlier_incarnation_is_refused_with_the_proof() -> None:
     witness = table(1, ledger(start(1)))
     witness.witness.take(0, mark(start(3), 7, 9))
     copy = table(0, ledger(start(1), start(2, 5, 5)))

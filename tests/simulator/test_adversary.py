@@ -78,7 +78,7 @@ def _sound(seeds: range, setting: str = "") -> list[SeedReport]:
     return reports
 
 
-def test_delta_tree_keeps_its_promises_whatever_comes_next() -> None:
+def test_delta_tree_keeps_its_promises_under_any_order_of_actions() -> None:
     ledger = total(_sound(range(MIXED_SEEDS)))
     lacking = {
         name: ledger.get(name, 0) for name, least in LEAST.items() if ledger.get(name, 0) < least
@@ -93,7 +93,7 @@ def test_a_setting_of_the_campaign_shows_no_violation(setting: str) -> None:
         assert ledger[what] > ROW_SEEDS, f"too little of {what} in {ledger}"
 
 
-def test_what_fails_is_what_the_setting_says() -> None:
+def test_an_adversary_injects_the_failures_of_its_setting() -> None:
     assert not total(_sound(range(10), "links"))["action_crash"]
     assert total(_sound(range(10), "crashes-beyond"))["action_crash"] > 20
 
@@ -137,7 +137,7 @@ def _drawn(seed: int, count: int) -> ActedCluster:
     return acted
 
 
-def test_actions_performed_again_give_the_same_history() -> None:
+def test_replayed_actions_reproduce_the_same_history() -> None:
     verbs = set()
     for seed in range(5):
         first = _drawn(seed, 400)
@@ -212,7 +212,7 @@ def test_seeds_over_processes_report_what_one_process_reports() -> None:
     assert list(run_adversaries(range(6), processes=2)) == list(run_adversaries(range(6)))
 
 
-def test_a_violation_says_how_to_repeat_it() -> None:
+def test_a_violation_reports_its_command_for_repetition() -> None:
     mutants = frozenset((Mutant.CONFIRM_ON_RECEIPT,))
     options = AdversaryOptions(setting="links", mutants=mutants, story=True)
     report = next(
@@ -277,7 +277,7 @@ def _play_flaps(seed: int, make_network: type[Network]) -> None:
     cluster.oracle.judge_end()
 
 
-def test_a_session_that_goes_on_after_a_loss_is_caught() -> None:
+def test_a_session_that_continues_after_a_loss_is_detected() -> None:
     """An instance that has lost one message must be dead for good: the protocol relies on it."""
     rules = []
     for seed in range(20):

@@ -55,7 +55,7 @@ def with_late_answers(seed: int, protocol: str) -> SeedReport:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_answers_may_come_in_any_order(protocol: str) -> None:
+def test_a_protocol_is_correct_under_any_order_of_answers(protocol: str) -> None:
     reports = [with_late_answers(seed, protocol) for seed in SEEDS]
     assert not [(report.seed, report.violations) for report in reports if report.violations]
     assert all(report.counters["deliveries"] for report in reports)

@@ -65,7 +65,7 @@ def test_nothing_waits_for_up_to_delta_links_that_stay_down(delta: int) -> None:
 
 
 @pytest.mark.parametrize("which", ["both", "out", "in"])
-def test_brokers_next_to_a_cut_link_hear_each_other_in_both_directions(which: str) -> None:
+def test_brokers_at_a_cut_link_exchange_messages_through_a_relay(which: str) -> None:
     story = Story(chain("b1", "b2", "b3"))
     story.cluster.link("b1", "b2").cut(which)
     story.cluster.run_for(3)
@@ -78,7 +78,7 @@ def test_brokers_next_to_a_cut_link_hear_each_other_in_both_directions(which: st
     story.end()
 
 
-def test_a_leaf_behind_a_cut_link_is_served_through_who_bypasses_the_link() -> None:
+def test_a_leaf_behind_a_cut_link_is_served_by_the_bypassing_broker() -> None:
     """The demo's cut: s3 hangs on b3 alone, and p1 is two links away."""
     story = Story(tree("p1-b3", "b3-s3", "b3-s4", "b3-b4"))
     story.cluster.link("b3", "s3").cut()
@@ -106,7 +106,7 @@ def test_with_delta_two_the_relay_that_is_needed_is_dialled_for_it() -> None:
     story.end()
 
 
-def test_two_brokers_alone_have_nobody_to_ask_and_wait_for_the_link() -> None:
+def test_two_brokers_without_a_third_wait_for_their_link() -> None:
     story = Story(chain("b1", "b2"))
     story.cluster.link("b1", "b2").cut()
     story.cluster.run_for(5)
@@ -118,7 +118,7 @@ def test_two_brokers_alone_have_nobody_to_ask_and_wait_for_the_link() -> None:
     story.end()
 
 
-def test_a_subscription_made_behind_a_cut_link_hears_everybody_at_once() -> None:
+def test_a_subscription_behind_a_cut_link_receives_from_all_sources_at_once() -> None:
     story = Story(chain("b1", "b2", "b3"))
     story.cluster.link("b1", "b2").cut()
     story.cluster.run_for(3)
@@ -154,7 +154,7 @@ def test_a_gate_that_closed_before_the_relay_was_found_opens_while_the_link_is_d
     story.end()
 
 
-def test_a_broker_behind_a_cut_link_recovers_and_goes_on() -> None:
+def test_a_broker_behind_a_cut_link_recovers_and_resumes() -> None:
     """Its neighbour tells it what it has lost through the broker in the middle."""
     story = Story(chain("b1", "b2", "b3"))
     story.cluster.link("b1", "b2").cut()
@@ -205,7 +205,7 @@ def test_a_link_that_flaps_changes_the_session_less_and_less_often_and_loses_not
     story.end()
 
 
-def test_a_false_suspicion_is_over_as_soon_as_the_direct_session_is_back() -> None:
+def test_a_false_suspicion_ends_with_the_return_of_the_direct_session() -> None:
     story = Story(chain("b1", "b2", "b3"))
     story.cluster.link("b1", "b2").suspect()
     story.publish()
@@ -239,7 +239,7 @@ def _published_over_both_switches() -> None:
     story.end()
 
 
-def test_what_is_under_way_at_either_switch_arrives_once_and_in_order() -> None:
+def test_messages_in_flight_at_either_switch_arrive_once_and_in_order() -> None:
     _published_over_both_switches()
 
 
@@ -303,7 +303,7 @@ def _seconds_until_all_is_delivered(topology: Topology, isolated: str) -> float:
     return taken_s
 
 
-def test_when_an_isolated_broker_is_back_the_first_to_notice_tells_the_others() -> None:
+def test_the_first_broker_to_notice_a_return_notifies_the_others() -> None:
     """No attempt is more than the retry limit and a connect timeout away, and one is enough."""
     topology = tree("b1-b2", "b2-b3", "b2-b4", "b1-b5", "b5-b6", "b5-b7")
     assert _seconds_until_all_is_delivered(topology, "b2") <= 4.0

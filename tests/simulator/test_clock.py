@@ -17,7 +17,7 @@ def _drain(schedule: Schedule) -> None:
         pass
 
 
-def test_a_lane_is_first_in_first_out_even_where_delays_say_otherwise(schedule: Schedule) -> None:
+def test_a_lane_is_first_in_first_out_despite_unequal_delays(schedule: Schedule) -> None:
     lane = Lane(schedule)
     seen: list[int] = []
     for number, delay_ns in enumerate((30, 10, 20)):
@@ -44,7 +44,7 @@ def test_a_held_lane_lets_nothing_out_until_the_last_hold_is_released(schedule: 
     assert seen == [0]
 
 
-def test_what_is_truncated_never_happens_and_what_comes_later_does(schedule: Schedule) -> None:
+def test_truncated_events_never_occur_and_later_events_do(schedule: Schedule) -> None:
     lane = Lane(schedule)
     seen: list[int] = []
     for number in range(4):
@@ -57,7 +57,7 @@ def test_what_is_truncated_never_happens_and_what_comes_later_does(schedule: Sch
     assert schedule.pending == 0
 
 
-def test_the_timed_schedule_takes_the_earliest_and_among_equals_the_first() -> None:
+def test_the_timed_schedule_runs_the_earliest_event_and_the_first_among_equals() -> None:
     schedule = TimedSchedule()
     seen: list[str] = []
     schedule.at(20, seen.append, "late")
@@ -113,7 +113,7 @@ def test_lanes_held_by_name_let_nothing_out_later_ones_neither() -> None:
     assert seen == ["the other way", "new session", "old session"]
 
 
-def test_what_was_dropped_from_a_lane_held_by_name_does_not_happen_afterwards() -> None:
+def test_an_event_dropped_from_a_held_lane_does_not_occur_after_its_release() -> None:
     schedule = AdversarialSchedule(Random(1))
     lane = Lane(schedule, "a>b")
     schedule.hold("a>b")
@@ -124,7 +124,7 @@ def test_what_was_dropped_from_a_lane_held_by_name_does_not_happen_afterwards() 
     assert schedule.pending == 0
 
 
-def test_a_lane_is_taken_again_by_the_name_it_had_when_it_was_drawn() -> None:
+def test_a_lane_is_found_again_by_its_drawn_name() -> None:
     schedule = AdversarialSchedule(Random(3))
     for number in range(6):
         schedule.post(Lane(schedule, "same"), 0, int, number)

@@ -33,7 +33,7 @@ def test_a_class_has_the_failures_that_it_is_about(schedule_class: str) -> None:
         assert any(kind in BROKER_KINDS for kind in kinds) == ("crashes" in schedule_class)
 
 
-def test_a_schedule_tells_what_it_took() -> None:
+def test_a_schedule_reports_its_duplicates_deliveries_and_wire_bytes() -> None:
     (seed,) = _seeds(CLASSES[0], 1)
     source, drained, vector = (
         run_job(Job(variant, CLASSES[0], seed))

@@ -40,7 +40,7 @@ def deliveries_past(topology, failed, seed):
 
 @settings(max_examples=40)
 @given(topology=trees(largest=9), data=st.data(), seed=st.integers(0, 1000))
-def test_exactly_the_pairs_with_at_most_delta_dead_in_a_row_hear_each_other(topology, data, seed):
+def test_brokers_communicate_exactly_across_at_most_delta_dead_in_a_row(topology, data, seed):
     failed = data.draw(st.sets(st.integers(0, len(topology.brokers) - 1)))
     tree = PrimaryTree(topology)
     live = [broker for broker in range(len(topology.brokers)) if broker not in failed]

@@ -94,7 +94,7 @@ def test_a_crash_keeps_some_from_the_front_and_never_one_behind_a_lost_one() -> 
     assert kept == {0, 1, 2, 3}
 
 
-def test_tuples_come_back_as_lists_and_a_value_of_none_deletes() -> None:
+def test_tuples_are_recovered_as_lists_and_a_value_of_none_deletes() -> None:
     desk = Desk()
     desk.disk.commit((Change("table", "key", ((1, "a"), [b"b"])),), 1)
     desk.disk.commit((Change("table", "gone", 1),), 2)
@@ -103,7 +103,7 @@ def test_tuples_come_back_as_lists_and_a_value_of_none_deletes() -> None:
     assert desk.disk.recovered() == {"table": {"key": [[1, "a"], [b"b"]]}}
 
 
-def test_changes_of_a_log_are_durable_in_order_and_answered_where_asked_for() -> None:
+def test_log_changes_are_durable_in_order_and_confirmed_on_request() -> None:
     desk = Desk()
     desk.append("a", None, b"one", b"two")
     desk.disk.log(Chop("a", 2))
@@ -143,7 +143,7 @@ def test_a_crash_keeps_whole_appends_from_the_front_and_answers_nothing() -> Non
     assert kept == {(1, 1), (3, 1), (3, 2), (4, 2)}
 
 
-def test_a_crash_takes_back_what_the_core_may_do() -> None:
+def test_a_crash_revokes_accesses_to_the_lost_part_of_a_log() -> None:
     desk = Desk()
     desk.append("a", 1, b"one")
     desk.wait()

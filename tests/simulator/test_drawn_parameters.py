@@ -110,7 +110,7 @@ def test_a_window_that_counts_one_message_of_a_run_is_seen() -> None:
     assert "window" in rules
 
 
-def test_what_is_kept_of_streams_is_measured_by_how_many_there_are() -> None:
+def test_the_growth_rule_scales_with_the_number_of_streams() -> None:
     """Rule `growth` knew of four pubends at each broker."""
     report = run_seed(24, "gryphon", SwarmOptions(settings=("pubends=16",)))
     assert not report.violations, report.in_words()
@@ -125,7 +125,7 @@ def test_a_broker_that_ends_for_being_slow_is_started_again() -> None:
 
 
 @pytest.mark.parametrize("protocol, seed", [("gryphon", 6), ("durable", 12), ("multi_proxy", 12)])
-def test_a_client_that_stays_away_for_longer_than_its_broker_waits_begins_anew(
+def test_a_client_that_is_disconnected_beyond_its_linger_time_restarts(
     protocol: str, seed: int
 ) -> None:
     settings = ("client_linger_ns=1_000_000_000",)
@@ -170,12 +170,12 @@ def test_a_value_may_be_written_as_in_a_topology_file(setting: str, value: Any) 
         ("client_window=1\nx = 2", "not of type int"),
     ],
 )
-def test_what_is_no_value_of_a_parameter_is_refused(setting: str, complaint: str) -> None:
+def test_an_invalid_parameter_value_is_refused(setting: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         with_settings(draw_plan(0, "delta_tree"), (setting,))
 
 
-def test_an_adversary_takes_parameters_too_and_says_so_when_it_is_to_be_repeated() -> None:
+def test_an_adversary_accepts_parameters_and_repeats_them_in_its_command() -> None:
     options = AdversaryOptions(protocol="gryphon", settings=("events_per_message=1",))
     plain = run_adversary(3, AdversaryOptions(protocol="gryphon"))
     report = run_adversary(3, options)

@@ -52,13 +52,13 @@ def test_vectors_bear_failing_links(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_where_only_links_fail_both_ways_tell_the_same(seed: int) -> None:
+def test_both_duplicate_checks_agree_if_only_links_fail(seed: int) -> None:
     report = run(seed, LINKS, **BOTH)
     assert not report.violations, report.in_words()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_where_brokers_restart_a_disagreement_names_one_that_did(seed: int) -> None:
+def test_a_disagreement_of_duplicate_checks_names_a_restarted_broker(seed: int) -> None:
     """Decided by source all is well; the oracle refuses a disagreement without a restart."""
     report = run(seed, CRASHES, **BOTH)
     assert not report.violations, report.in_words()

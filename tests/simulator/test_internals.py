@@ -21,7 +21,7 @@ def a_dead_broker() -> tuple[SimulatedCluster, PartitionTable]:
     return cluster, core._partitions
 
 
-def test_no_partition_is_in_a_table_and_over() -> None:
+def test_a_partition_both_live_and_ended_is_a_violation() -> None:
     cluster, table = a_dead_broker()
     (known,) = table.detectors[2].live
     table.detectors[2].gone = [(1, known)]
@@ -36,7 +36,7 @@ def test_partitions_far_away_are_in_no_table() -> None:
         cluster.check_internals()
 
 
-def test_who_was_away_when_a_detector_restarted_learns_that_its_partitions_are_over() -> None:
+def test_a_broker_cut_off_during_a_detector_restart_drops_the_ended_partitions() -> None:
     """b1 hears of the restart from b2 alone, which has nothing else of b3 to tell."""
     cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
     cluster.run_until_quiet()

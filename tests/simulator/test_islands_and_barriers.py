@@ -84,7 +84,7 @@ def test_tags_cover_what_is_on_a_partition_and_behind_barriers_and_nothing_else(
 
 @settings(max_examples=60)
 @given(**TREES)
-def test_a_partition_is_a_barrier_on_a_path_if_nobody_behind_it_there_is_reached(
+def test_a_partition_is_a_barrier_on_paths_without_reached_brokers_behind(
     seed: int, brokers: int, delta: int
 ) -> None:
     cluster, dead, _ = around_dead_brokers(seed, brokers, delta)
@@ -109,7 +109,7 @@ def test_a_partition_is_a_barrier_on_a_path_if_nobody_behind_it_there_is_reached
 
 
 @pytest.mark.parametrize("mutant", [Mutant.ISLANDS_AS_BARRIERS, Mutant.EVERY_PARTITION_TAGGED])
-def test_islands_taken_for_barriers_are_safe_and_hear_less(mutant: Mutant) -> None:
+def test_an_island_treated_as_a_barrier_is_safe_but_withholds_more(mutant: Mutant) -> None:
     """Counted over the same forty trees; never does one hear what it must not."""
     withheld = {True: 0, False: 0}
     for seed in range(40):

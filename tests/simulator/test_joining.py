@@ -33,11 +33,11 @@ def _publish_from_a_newcomer_at_once() -> None:
     assert old.received == sent
 
 
-def test_what_a_newcomer_is_given_before_it_knows_who_wants_it_waits() -> None:
+def test_publications_wait_until_a_newcomer_has_the_subscriptions() -> None:
     _publish_from_a_newcomer_at_once()
 
 
-def test_that_is_lost_when_a_newcomer_takes_itself_for_complete() -> None:
+def test_publications_are_lost_if_a_newcomer_considers_itself_complete() -> None:
     with (
         pytest.raises(InvariantViolated, match="acknowledged too early: n calls"),
         mutated([Mutant.NEWCOMER_IS_COMPLETE]),
@@ -66,13 +66,11 @@ def _join_behind_a_broker_that_a_subscriber_cannot_reach() -> None:
     assert cluster.oracle.announced == len(withheld)
 
 
-def test_who_joins_behind_a_broker_that_is_not_heard_is_not_heard_either_and_then_both_are() -> (
-    None
-):
+def test_a_newcomer_behind_an_unreachable_broker_is_withheld_until_the_links_heal() -> None:
     _join_behind_a_broker_that_a_subscriber_cannot_reach()
 
 
-def test_what_it_published_is_lost_unannounced_when_it_counts_as_heard() -> None:
+def test_publications_are_lost_unannounced_if_an_unreachable_newcomer_counts_as_reached() -> None:
     with (
         pytest.raises(InvariantViolated, match=r"too early|silent|gap"),
         mutated([Mutant.NEWCOMERS_ARE_HEARD]),
@@ -99,7 +97,7 @@ def test_a_broker_that_joins_is_used_in_both_directions() -> None:
     assert [cluster.topology.brokers[number] for number in status.ready] == ["b3"]
 
 
-def test_it_learns_its_neighbourhood_and_goes_around_a_parent_that_dies() -> None:
+def test_a_newcomer_learns_its_neighbourhood_and_bypasses_a_dead_parent() -> None:
     cluster = _chain()
     old = cluster.subscribe("b1")
     cluster.join("n", "b3").start()
@@ -138,7 +136,7 @@ def test_nothing_under_way_is_lost_while_it_joins() -> None:
     assert len(during.received) > 10
 
 
-def test_a_subscription_made_before_it_starts_hears_it_in_the_end() -> None:
+def test_a_subscription_made_before_a_newcomer_starts_receives_its_publications() -> None:
     """Until it is there the newcomer is a broker that cannot be reached, tagged like one."""
     cluster = _chain()
     cluster.join("n", "b3")
@@ -177,7 +175,7 @@ def test_a_newcomer_may_be_joined_in_its_turn() -> None:
     assert set(first.received) == set(last.received) == set(sent)
 
 
-def test_a_leaf_leaves_and_the_rest_goes_on() -> None:
+def test_the_remaining_brokers_continue_after_a_leaf_leaves() -> None:
     cluster = SimulatedCluster(star("b1", "b2", "b3", "b4"), network=STEADY).start()
     subscriber = cluster.subscribe("b2")
     cluster.run_until_quiet()
@@ -194,7 +192,7 @@ def test_a_leaf_leaves_and_the_rest_goes_on() -> None:
     assert 3 not in cluster.broker("b1").status().wanted
 
 
-def test_gates_that_only_a_departed_leaf_kept_closed_are_gone() -> None:
+def test_gates_that_only_a_departed_leaf_kept_closed_are_opened() -> None:
     cluster = _chain()
     cluster.join("n", "b3")
     cluster.run_for(1)
@@ -219,17 +217,17 @@ def test_gates_that_only_a_departed_leaf_kept_closed_are_gone() -> None:
         ("N!", "b1", "'N!' is not of"),
     ],
 )
-def test_who_cannot_join(name, at, why) -> None:
+def test_an_invalid_join_is_refused_with_the_reason(name, at, why) -> None:
     with pytest.raises(ConfigError, match=why):
         _chain().join(name, at)
 
 
-def test_who_cannot_leave() -> None:
+def test_a_broker_with_several_links_cannot_leave() -> None:
     with pytest.raises(ConfigError, match="b2 is linked to b1, b3; only a leaf can leave"):
         _chain().leave("b2")
 
 
-def test_what_a_departed_leaf_had_leaves_the_disks_too() -> None:
+def test_subscriptions_of_a_departed_leaf_are_removed_from_the_disks() -> None:
     """Its client ends a subscription; before everybody has heard of that, the leaf is gone."""
     cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY, seed=2).start()
     cluster.join("n", "b3").start()

@@ -62,7 +62,7 @@ def test_a_named_bug_stands_in_the_table_with_its_first_seed_and_not_in_the_tota
     assert again["mutants"]["M21"]["commit"] == "def"
 
 
-def test_what_was_set_by_hand_is_an_entry_of_its_own_and_counts() -> None:
+def test_runs_with_manual_settings_have_their_own_ledger_entry_and_count() -> None:
     reports = list(run_swarm(range(2), "delta_tree"))
     broken = [replace(reports[0], violations=("lost",), rule="delivery"), reports[1]]
     document = with_runs(empty_ledger(), replace(CLEAN, settings=("moves",)), broken)
@@ -74,7 +74,7 @@ def test_what_was_set_by_hand_is_an_entry_of_its_own_and_counts() -> None:
     assert (latest["commit"], latest["runs"], latest["violations"]) == ("def", 2, 0)
 
 
-def test_what_is_no_ledger_is_refused() -> None:
+def test_an_invalid_ledger_is_refused() -> None:
     for wrong in ([], {"schema": "pubsubctl/reliability/0"}, {**empty_ledger(), "entries": 3}):
         with pytest.raises(LedgerError):
             check_ledger(wrong)

@@ -35,12 +35,12 @@ def test_around_a_broken_link_one_side_hands_over_what_the_other_cannot_pass_on(
     assert names_that_hear(cluster, "b4", "1234") == "134"
 
 
-def test_with_relayed_sessions_every_source_reaches_everybody() -> None:
+def test_every_source_reaches_all_brokers_over_relayed_sessions() -> None:
     cluster = four_in_a_line(DeltaTreeParameters(assist="on"))
     assert [names_that_hear(cluster, f"b{n}", "1234") for n in "1234"] == ["1234"] * 4
 
 
-def test_beyond_delta_broken_links_only_what_is_sure_to_be_bridged_is_asked_for() -> None:
+def test_only_certain_bridges_are_required_beyond_delta_broken_links() -> None:
     """b1 has b2 and b3 within two links; both links are broken, and b4 is too far off."""
     cluster = four_in_a_line(DeltaTreeParameters(assist="on"))
     broken = WhileBroken(cluster, [(0, 1), (0, 2)])
@@ -50,7 +50,7 @@ def test_beyond_delta_broken_links_only_what_is_sure_to_be_bridged_is_asked_for(
 
 @pytest.mark.parametrize("assist", ["off", "on"])
 @pytest.mark.parametrize("source", ["b1", "b2", "b3", "b4"])
-def test_exactly_those_hear_a_source_that_the_walk_of_next_hops_reaches(
+def test_a_source_reaches_exactly_the_brokers_on_the_walk_of_next_hops(
     source: str, assist: str
 ) -> None:
     cluster = four_in_a_line(DeltaTreeParameters(assist=assist))
@@ -73,7 +73,7 @@ def test_more_than_a_quarter_of_the_seeds_keep_links_broken_one_way_included() -
     assert all(type(item) is Broken for items in broken for item in items)
 
 
-def test_what_is_owed_although_a_link_is_broken_is_asked_for_and_nothing_else() -> None:
+def test_only_deliveries_owed_despite_a_broken_link_are_required() -> None:
     cluster = four_in_a_line(ALONE)
     cluster.subscribe("b2")
     cluster.run_until_quiet()

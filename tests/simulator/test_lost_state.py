@@ -65,7 +65,7 @@ def publish(cluster: SimulatedCluster, count: int) -> None:
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("is_copy", [True, False], ids=["older copy", "empty disk"])
-def test_what_a_publishers_broker_lost_is_announced(
+def test_lost_publications_of_an_access_broker_are_announced(
     world: str, is_copy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its events never left it, because it is cut off while it takes them."""

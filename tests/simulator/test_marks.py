@@ -22,7 +22,7 @@ def test_each_mark_stands_at_a_rule_of_the_document_and_each_named_there_exists(
     assert sorted(named) == sorted(mark.name for mark in marks_of("delta_tree"))
 
 
-def test_a_seed_counts_what_it_comes_to() -> None:
+def test_a_seed_counts_the_marks_that_it_reaches() -> None:
     report = run_seed(2, "delta_tree")
     assert report.counters["mark_sent-again"] > 0
     assert report.counters["mark_joined"] == 0, "nobody joins in this seed"
@@ -34,7 +34,7 @@ def test_a_protocol_without_marks_counts_none() -> None:
     assert not any(name.startswith("mark_") for name in run_seed(2, "best_effort").counters)
 
 
-def test_a_mark_that_too_few_seeds_came_to_is_named_with_what_it_means() -> None:
+def test_a_mark_with_too_few_seeds_is_reported_with_its_meaning() -> None:
     marks = (
         Mark("sent-again", "publications were sent again", seeds=1),
         Mark("joined", "a leaf joined", seeds=2),
@@ -53,7 +53,7 @@ def _counts_of(cluster: SimulatedCluster) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("home, crossed", [("b2", 0), ("b1", 1)])
-def test_a_notifier_is_marked_at_each_broker_whose_tags_it_changes(home: str, crossed: int) -> None:
+def test_a_notifier_is_marked_at_each_broker_with_changed_tags(home: str, crossed: int) -> None:
     """b4 is dead while somebody subscribes; b3 finds it again and tells home, past b2."""
     cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
     cluster.run_until_quiet()

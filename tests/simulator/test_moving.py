@@ -62,11 +62,11 @@ def _move_among_publications(line_ms: int, most: int = 1_000) -> None:
 
 
 @pytest.mark.parametrize("line_ms", [0, 100])
-def test_who_moves_among_publications_gets_each_once_and_in_order(line_ms: int) -> None:
+def test_a_moving_client_receives_each_publication_once_and_in_order(line_ms: int) -> None:
     _move_among_publications(line_ms)
 
 
-def test_who_has_as_many_subscriptions_as_it_may_have_can_still_move() -> None:
+def test_a_client_at_its_subscription_limit_can_move() -> None:
     """What marks the moment at the old broker is one more."""
     _move_among_publications(0, most=1)
 
@@ -84,7 +84,7 @@ def test_a_move_that_leaves_a_step_out_is_seen(line_ms: int, mutant: Mutant, rul
         _move_among_publications(line_ms)
 
 
-def test_who_moves_away_from_a_dead_broker_goes_on_at_the_next_one() -> None:
+def test_a_client_that_leaves_a_dead_broker_continues_at_the_next() -> None:
     cluster = _chain()
     subscriber = cluster.subscribe("b4")
     cluster.run_until_quiet()
@@ -109,7 +109,7 @@ def test_who_moves_away_from_a_dead_broker_goes_on_at_the_next_one() -> None:
     assert cluster.statistics()["queue_publications"] == 0
 
 
-def test_a_step_in_the_stream_of_who_has_moved_is_seen() -> None:
+def test_a_gap_in_the_stream_of_a_moved_client_is_detected() -> None:
     cluster = _chain()
     subscriber = cluster.subscribe("b4")
     cluster.run_until_quiet()
@@ -127,7 +127,7 @@ def test_a_step_in_the_stream_of_who_has_moved_is_seen() -> None:
         cluster.run_until_quiet()
 
 
-def test_swarms_in_which_clients_move_and_brokers_come_and_go_keep_all_promises() -> None:
+def test_swarms_with_moving_clients_and_changing_brokers_keep_all_promises() -> None:
     reports = []
     for report in run_swarm(SEEDS, "delta_tree", CORES, MOVES):
         assert not report.violations, report.in_words()
@@ -141,7 +141,7 @@ def test_swarms_in_which_clients_move_and_brokers_come_and_go_keep_all_promises(
     assert ledger["faults_landed"] > 10 * len(SEEDS), ledger
 
 
-def test_where_brokers_cannot_join_or_leave_clients_move_all_the_same() -> None:
+def test_clients_move_even_if_brokers_cannot_join_or_leave() -> None:
     """Whatever a protocol that promises little loses, nobody breaks down over it."""
     reports = list(run_swarm(SEEDS[:12], "best_effort", options=MOVES))
     assert {report.rule for report in reports} <= {"", "gap", "incomplete", "duplicate"}

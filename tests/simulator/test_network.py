@@ -124,7 +124,7 @@ def test_a_link_that_was_cut_for_a_moment_does_not_resume_its_session(world: Wor
     assert [entry[0] for entry in other.entries] == ["lost"]
 
 
-def test_a_one_way_cut_is_noticed_by_the_deaf_end_which_tells_the_other(world: World) -> None:
+def test_the_deaf_end_detects_a_one_way_cut_and_notifies_the_other(world: World) -> None:
     one, other = world.connect()
     world.network.cut(0, 1, "out")
     world.network.send(other, 0, "still passes")
@@ -133,7 +133,7 @@ def test_a_one_way_cut_is_noticed_by_the_deaf_end_which_tells_the_other(world: W
     assert one.entries == [("message", 1, 1, "still passes"), ("lost", 1, 1, "closed_by_peer")]
 
 
-def test_a_black_hole_healed_in_time_has_lost_nothing(world: World) -> None:
+def test_a_black_hole_healed_in_time_loses_nothing(world: World) -> None:
     one, other = world.connect()
     world.network.blackhole(0, 1)
     world.network.send(one, 1, "late")
@@ -145,7 +145,7 @@ def test_a_black_hole_healed_in_time_has_lost_nothing(world: World) -> None:
     assert one.entries == []
 
 
-def test_a_black_hole_that_lasts_ends_the_session_at_both_ends(world: World) -> None:
+def test_a_lasting_black_hole_ends_the_session_at_both_ends(world: World) -> None:
     one, other = world.connect()
     world.network.blackhole(0, 1)
     world.run()
@@ -165,7 +165,7 @@ def test_an_absorbed_link_shows_signs_of_life_and_lets_go_in_order(world: World)
     assert other.heard() == [0, 1, 2]
 
 
-def test_what_a_link_absorbed_dies_with_the_cut(world: World) -> None:
+def test_absorbed_messages_are_lost_with_a_cut(world: World) -> None:
     one, other = world.connect()
     world.network.absorb_link(0, 1)
     world.network.send(one, 1, "absorbed")
@@ -177,7 +177,7 @@ def test_what_a_link_absorbed_dies_with_the_cut(world: World) -> None:
     assert other.entries == [("lost", 0, 1, "silent")]
 
 
-def test_a_death_is_told_and_may_destroy_what_was_sent_before_it() -> None:
+def test_a_death_is_reported_and_may_destroy_a_suffix_of_the_messages() -> None:
     """A prefix arrives, never a part with a hole."""
     lengths = set()
     for seed in range(20):
@@ -195,7 +195,7 @@ def test_a_death_is_told_and_may_destroy_what_was_sent_before_it() -> None:
     assert len(lengths) > 2
 
 
-def test_a_frozen_end_finds_what_was_sent_and_then_that_the_session_is_over(world: World) -> None:
+def test_a_thawed_end_receives_earlier_messages_and_then_the_closed_session(world: World) -> None:
     one, other = world.connect()
     world.network.freeze(other)
     world.network.send(one, 1, "before")
@@ -218,7 +218,7 @@ def test_a_new_session_ends_the_old_one_that_the_far_end_still_believes_in(world
     assert other.entries == [("lost", 0, 1, "closed_by_peer"), ("established", 0, 2)]
 
 
-def test_messages_of_a_session_that_is_over_are_kept_for_whoever_wants_to_misdeliver_them() -> None:
+def test_messages_of_a_closed_session_are_kept_for_misdelivery() -> None:
     world = World(TimedSchedule(), keep_old_messages=True, lost_on_close=False)
     one, _other = world.connect()
     world.network.send(one, 1, "old")

@@ -67,7 +67,7 @@ def test_everything_once_in_order_is_right_wherever_it_begins() -> None:
     assert (story.oracle.deliveries, story.oracle.owed) == (3, 2)
 
 
-def test_what_does_not_match_is_not_missed() -> None:
+def test_a_publication_that_does_not_match_is_not_missed() -> None:
     story = Story("n in (1, 3)")
     story.start()
     story.publish(1, 2, 3)
@@ -107,7 +107,7 @@ def test_a_source_may_be_named_by_its_broker_before_its_publisher_knows() -> Non
     assert story.oracle.announced == 1
 
 
-def test_a_source_that_nobody_ever_is_is_a_phantom() -> None:
+def test_a_notice_of_a_nonexistent_source_is_a_phantom() -> None:
     story = Story()
     story.oracle.withheld("s", Notice(1, SourceId(1, 0, 1), ((1, 1),), PARTITION))
     with pytest.raises(InvariantViolated, match="phantom"):
@@ -122,7 +122,7 @@ def test_other_contents_than_were_published_are_a_phantom() -> None:
         story.deliver(1, payload=b"y")
 
 
-def test_what_was_not_asked_for_is_unwanted() -> None:
+def test_a_delivery_that_does_not_match_is_unwanted() -> None:
     story = Story("n = 2")
     story.start()
     story.publish(1)
@@ -130,14 +130,14 @@ def test_what_was_not_asked_for_is_unwanted() -> None:
         story.deliver(1)
 
 
-def test_nothing_comes_before_the_start() -> None:
+def test_a_delivery_before_the_start_is_a_violation() -> None:
     story = Story()
     story.publish(1)
     with pytest.raises(InvariantViolated, match="early"):
         story.deliver(1)
 
 
-def test_a_publication_is_done_only_when_everyone_who_is_owed_it_has_it() -> None:
+def test_an_acknowledgement_before_an_owed_delivery_is_a_violation() -> None:
     story = Story()
     story.start()
     story.publish(1)
@@ -145,12 +145,12 @@ def test_a_publication_is_done_only_when_everyone_who_is_owed_it_has_it() -> Non
         story.oracle.acknowledged("p", 1)
 
 
-def test_one_source_is_never_given_to_two_clients() -> None:
+def test_a_source_shared_by_two_clients_is_a_violation() -> None:
     with pytest.raises(InvariantViolated, match="identity"):
         Story().oracle.connected("q", SOURCE)
 
 
-def test_less_is_asked_of_what_promises_less() -> None:
+def test_the_oracle_requires_less_of_a_weaker_guarantee() -> None:
     """Before the start nothing counts; from then on a gap is a gap for best effort too."""
     story = Story(strict=False, reliable=False)
     story.publish(1, 2, 3)
@@ -179,7 +179,7 @@ def _given_up_after(*delivered: int) -> Story:
     return story
 
 
-def test_who_stays_away_for_too_long_begins_anew_and_gets_nothing_twice() -> None:
+def test_an_expired_subscription_restarts_without_duplicates() -> None:
     story = _given_up_after(1, 2)
     story.start()
     story.publish(7, 8)
@@ -190,7 +190,9 @@ def test_who_stays_away_for_too_long_begins_anew_and_gets_nothing_twice() -> Non
 
 
 @pytest.mark.parametrize("again, rule", [((2, 3), "duplicate"), ((8,), "gap")])
-def test_what_is_wrong_after_that_is_still_wrong(again: tuple[int, ...], rule: str) -> None:
+def test_a_wrong_delivery_after_a_restart_is_still_a_violation(
+    again: tuple[int, ...], rule: str
+) -> None:
     story = _given_up_after(1, 2)
     story.start()
     story.publish(7, 8)
@@ -198,7 +200,7 @@ def test_what_is_wrong_after_that_is_still_wrong(again: tuple[int, ...], rule: s
         story.deliver(*again)
 
 
-def test_who_has_not_been_told_that_it_started_again_goes_on_as_before() -> None:
+def test_a_subscription_continues_until_its_client_is_notified_of_the_restart() -> None:
     """What was on its way when its broker stopped waiting."""
     story = _given_up_after(1, 2)
     story.deliver(3)
@@ -218,7 +220,9 @@ def _forgotten_after(*delivered: int) -> Story:
 
 
 @pytest.mark.parametrize("again", [(3, 4), (1, 2, 3, 4), (1, 3, 4)])
-def test_who_forgot_may_get_again_what_it_had_and_gets_the_rest(again: tuple[int, ...]) -> None:
+def test_a_client_that_lost_its_state_may_receive_duplicates_and_then_the_rest(
+    again: tuple[int, ...],
+) -> None:
     story = _forgotten_after(1, 2)
     story.deliver(*again)
     for sequence in (1, 2, 3, 4):
@@ -227,13 +231,15 @@ def test_who_forgot_may_get_again_what_it_had_and_gets_the_rest(again: tuple[int
 
 
 @pytest.mark.parametrize("again, rule", [((4,), "gap"), ((1, 4), "gap"), ((), "misses 3, 4")])
-def test_who_forgot_misses_nothing_behind_what_it_had(again: tuple[int, ...], rule: str) -> None:
+def test_a_client_that_lost_its_state_may_not_miss_later_publications(
+    again: tuple[int, ...], rule: str
+) -> None:
     story = _forgotten_after(1, 2)
     with pytest.raises(InvariantViolated, match=rule):
         story.deliver_and_judge(*again)
 
 
-def test_of_a_publisher_that_forgot_what_it_was_told_is_done_is_owed() -> None:
+def test_only_acknowledged_publications_are_owed_after_a_publisher_loses_its_state() -> None:
     story = Story()
     story.start()
     story.publish(1, 2, 3)
@@ -258,7 +264,7 @@ def test_a_publisher_that_forgot_is_another_source() -> None:
     story.oracle.judge_end()
 
 
-def test_what_a_publisher_given_up_had_handed_out_may_be_missing_from_a_later_start() -> None:
+def test_publications_of_an_expired_publisher_may_be_missing_after_a_later_start() -> None:
     story = Story()
     story.publish(1, 2, 3)
     story.oracle.publisher_given_up("p")
@@ -309,7 +315,7 @@ def test_in_a_total_order_all_get_what_they_get_alike(
     story.give("t", *at_t)
 
 
-def test_a_swap_between_two_subscribers_breaks_a_total_order_whoever_comes_last() -> None:
+def test_a_swap_between_two_subscribers_violates_the_total_order() -> None:
     story = TwoOfTwo(Order.TOTAL)
     story.give("s", P1, Q1)
     story.give("t", Q1)
@@ -333,7 +339,7 @@ def _acknowledge(story: Story, *sequences: int) -> None:
         story.oracle.acknowledged("p", sequence)
 
 
-def test_without_any_order_everything_must_come_and_nothing_twice() -> None:
+def test_an_unordered_guarantee_requires_each_publication_exactly_once() -> None:
     story = Story(order=Order.NONE)
     story.start()
     story.publish(1, 2, 3)
@@ -349,7 +355,7 @@ def test_without_any_order_everything_must_come_and_nothing_twice() -> None:
     story.oracle.judge_end()
 
 
-def test_what_lies_in_a_promised_gap_is_not_owed() -> None:
+def test_publications_in_a_promised_gap_are_not_owed() -> None:
     story = Story(gaps=("released",))
     story.start()
     story.publish(1, 2, 3, 4, 5)
@@ -372,7 +378,7 @@ def test_a_gap_for_another_reason_is_none(gaps: tuple[str, ...]) -> None:
         story.oracle.gap("s", 1, SOURCE, 1, 1, "released")
 
 
-def test_what_was_in_a_gap_does_not_come_and_what_came_is_in_none() -> None:
+def test_a_publication_is_either_delivered_or_in_a_gap() -> None:
     story = Story(gaps=("released",))
     story.start()
     story.publish(1, 2, 3)
@@ -384,7 +390,7 @@ def test_what_was_in_a_gap_does_not_come_and_what_came_is_in_none() -> None:
         story.oracle.gap("s", 1, SOURCE, 3, 3, "released")
 
 
-def test_what_is_younger_than_promised_lies_in_no_gap() -> None:
+def test_a_gap_with_publications_younger_than_promised_is_a_violation() -> None:
     story = Story(gaps=("released",), gap_age_ns=10)
     story.start()
     story.publish(1)
@@ -396,7 +402,7 @@ def test_what_is_younger_than_promised_lies_in_no_gap() -> None:
         story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
 
 
-def test_what_a_client_had_before_it_forgot_may_be_lost_at_any_age() -> None:
+def test_publications_delivered_before_a_state_loss_may_be_in_any_gap() -> None:
     story = Story(gaps=("released",), gap_age_ns=10)
     story.start()
     story.publish(1, 2)
@@ -423,7 +429,7 @@ def _forgotten_after_a_gap() -> Story:
 
 
 @pytest.mark.parametrize("again", [(3, 4), (1, 3, 4), (2, 3, 4)])
-def test_a_gap_told_before_a_client_forgot_need_not_be_told_again(again: tuple[int, ...]) -> None:
+def test_a_gap_announced_before_a_state_loss_need_not_be_repeated(again: tuple[int, ...]) -> None:
     story = _forgotten_after_a_gap()
     story.deliver(*again)
     _acknowledge(story, 1, 2, 3, 4)
@@ -454,7 +460,7 @@ def _delivered_and_committed(*, redelivers: bool) -> Story:
     return story
 
 
-def test_what_was_not_committed_may_come_again() -> None:
+def test_uncommitted_publications_may_be_redelivered() -> None:
     story = _delivered_and_committed(redelivers=True)
     _again(story, 2, 3, 4)
     _acknowledge(story, 1, 2, 3, 4)
@@ -463,13 +469,13 @@ def test_what_was_not_committed_may_come_again() -> None:
 
 
 @pytest.mark.parametrize("redelivers, sequence", [(True, 1), (False, 2)])
-def test_what_may_not_come_again_is_a_duplicate(redelivers: bool, sequence: int) -> None:
+def test_a_redelivery_that_is_not_permitted_is_a_duplicate(redelivers: bool, sequence: int) -> None:
     story = _delivered_and_committed(redelivers=redelivers)
     with pytest.raises(InvariantViolated, match="duplicate"):
         _again(story, sequence)
 
 
-def test_what_comes_again_is_marked_so() -> None:
+def test_an_unmarked_redelivery_is_an_order_violation() -> None:
     story = _delivered_and_committed(redelivers=True)
     with pytest.raises(InvariantViolated, match="order"):
         story.deliver(2)
@@ -505,7 +511,9 @@ def test_a_publication_overtaken_before_a_move_may_follow(order: Order, whole: b
 
 @pytest.mark.parametrize("order", UNORDERED)
 @pytest.mark.parametrize("sequence", [1, 3])
-def test_in_no_order_nothing_comes_again_after_a_move(order: Order, sequence: int) -> None:
+def test_a_redelivery_after_a_move_is_a_duplicate_without_source_order(
+    order: Order, sequence: int
+) -> None:
     with pytest.raises(InvariantViolated, match="duplicate"):
         _moved(order, whole=False, delivered=(sequence,))
 
@@ -531,7 +539,7 @@ def test_a_gap_announced_before_a_whole_move_is_not_owed_after_it(order: Order) 
 
 
 @pytest.mark.parametrize("order", UNORDERED)
-def test_a_publication_overtaken_before_a_subscription_is_given_up_may_follow(
+def test_a_publication_overtaken_before_a_subscription_expires_may_follow(
     order: Order,
 ) -> None:
     story = Story(order=order)

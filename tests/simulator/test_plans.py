@@ -46,7 +46,7 @@ def test_a_plan_from_its_text_goes_as_its_seed(seed: int) -> None:
         pytest.param("ges", 99977, id="joins"),
     ],
 )
-def test_what_an_adversary_took_can_be_said_instead_of_drawn(protocol: str, seed: int) -> None:
+def test_recorded_choices_of_an_adversary_replay_identically(protocol: str, seed: int) -> None:
     plan = plan_of(seed, protocol)
     drawn = PlanRun(plan, record=True)
     report = drawn.report(-1, "")
@@ -136,7 +136,7 @@ def test_a_plan_in_which_something_was_wrong_once_is_right(path: Path) -> None:
     assert not report.violations, report.in_words()
 
 
-def test_a_choice_that_cannot_be_made_is_passed_over() -> None:
+def test_an_impossible_choice_in_a_plan_is_skipped() -> None:
     plan = plan_of(1, "delta_tree")
     moves = [Taking(step, "0>1") for step in range(0, 800, 2)]
     report = PlanRun(plan.with_moves([*plan.moves, *moves])).report(1, "")

@@ -32,7 +32,7 @@ class Rows:
             self.checks.step(BROKER, DeadlineReached(), (effect,))
 
 
-def test_a_position_may_stay_and_go_on() -> None:
+def test_a_position_may_repeat_and_advance() -> None:
     rows = Rows(Position("released"))
     rows.commit(3, 3, 7)
     rows.start({"released": {"0": 5}})
@@ -57,7 +57,7 @@ def test_a_position_that_goes_back_is_seen(
     assert found.value.rule == rule
 
 
-def test_what_a_restart_finds_counts_and_what_an_accepted_loss_took_does_not() -> None:
+def test_a_restart_keeps_the_recovered_position_and_an_accepted_loss_does_not() -> None:
     rows = Rows(Position("released"))
     rows.start({"released": {"0": 5}})
     with pytest.raises(InvariantViolated, match="position back"):
@@ -77,7 +77,7 @@ def test_each_protocol_with_a_log_names_its_positions() -> None:
             assert simulated(name).positions, name
 
 
-def test_a_notice_that_is_given_again_takes_back_nothing() -> None:
+def test_a_repeated_notice_does_not_move_a_position_back() -> None:
     """Seed 39300022: a client that had come further was told again what was withheld before."""
     assert not run_seed(39300022, "delta_tree", SwarmOptions(check_purity=False)).violations
     bug = frozenset((str(Mutant.POSITION_GOES_BACK),))

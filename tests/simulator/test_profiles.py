@@ -126,7 +126,7 @@ def test_to_the_letter_of_the_paper_a_swarm_fails_soon() -> None:
     assert any(run_seed(seed, "delta_tree", options).violations for seed in range(60))
 
 
-def test_partitions_told_delta_links_away_leave_publications_untagged() -> None:
+def test_partition_notices_limited_to_delta_links_leave_publications_untagged() -> None:
     """First at seed 11 of this row. Half of D_PT is not enough.
 
     Paper: [DFT11] §VIII lines 917-944.

@@ -36,16 +36,16 @@ def _missing_after_publisher_and_broker_die() -> list[Published]:
     return [publication for publication in sent if publication not in subscriber.received]
 
 
-def test_what_was_acknowledged_outlives_its_publisher_and_its_broker() -> None:
+def test_acknowledged_publications_survive_their_publisher_and_broker() -> None:
     assert not _missing_after_publisher_and_broker_die()
 
 
-def test_it_is_lost_when_it_is_acknowledged_before_it_is_durable() -> None:
+def test_publications_acknowledged_before_they_are_durable_are_lost() -> None:
     with mutated([Mutant.ACKNOWLEDGED_BEFORE_DURABLE]):
         assert _missing_after_publisher_and_broker_die()
 
 
-def test_there_is_a_gap_when_the_log_gives_up_what_is_not_done() -> None:
+def test_a_log_that_releases_unconfirmed_publications_causes_a_gap() -> None:
     with (
         pytest.raises(InvariantViolated, match=r"gap: s1-s/1 got .* without 2, 3, 4"),
         mutated([Mutant.LOG_RELEASED_ON_APPEND]),
@@ -65,7 +65,7 @@ def test_without_the_log_nothing_is_acknowledged_that_is_not_delivered() -> None
     assert publisher.core.outstanding
 
 
-def test_who_detaches_leaves_what_is_logged_to_its_broker_and_nobody_waits_for_it() -> None:
+def test_a_broker_completes_logged_publications_of_a_detached_publisher() -> None:
     """Its broker crashes, with what it has on disk of a publisher that never comes back."""
     cluster = _start()
     subscriber = cluster.subscribe("s")
@@ -87,7 +87,7 @@ def test_who_detaches_leaves_what_is_logged_to_its_broker_and_nobody_waits_for_i
     assert subscriber.received == sent
 
 
-def test_what_was_published_again_after_a_crash_is_delivered_once_and_in_order() -> None:
+def test_publications_repeated_after_a_crash_are_delivered_once_and_in_order() -> None:
     """The log brings back what had arrived already; newer publications queue behind it."""
     cluster = _start()
     subscriber = cluster.subscribe("s")
@@ -105,7 +105,7 @@ def test_what_was_published_again_after_a_crash_is_delivered_once_and_in_order()
     assert subscriber.received == sent
 
 
-def test_what_was_acknowledged_during_a_recovery_is_published_although_its_session_ended() -> None:
+def test_publications_acknowledged_in_recovery_are_published_after_their_session() -> None:
     """A broker that recovers publishes nothing, but it may say what is durable. Then it has it."""
     cluster = _start()
     subscriber = cluster.subscribe("s")
@@ -190,11 +190,11 @@ def _publish_before_the_log_is_read() -> None:
     assert subscriber.received == sent
 
 
-def test_nobody_publishes_before_the_log_is_read() -> None:
+def test_a_broker_publishes_nothing_before_its_log_is_read() -> None:
     _publish_before_the_log_is_read()
 
 
 @pytest.mark.parametrize("bug", [Mutant.CLIENTS_BEFORE_LOG, Mutant.RECOVERED_BEFORE_LOG])
-def test_it_is_seen_when_somebody_does_not_wait_for_the_log(bug: Mutant) -> None:
+def test_a_broker_that_does_not_wait_for_its_log_is_detected(bug: Mutant) -> None:
     with pytest.raises(AssertionError), mutated([bug]):
         _publish_before_the_log_is_read()

@@ -26,7 +26,7 @@ SEEDS = {
 
 
 @pytest.mark.parametrize("protocol", SEEDS)
-def test_what_is_counted_is_what_there_is(protocol: str) -> None:
+def test_counters_equal_a_recount_at_rest(protocol: str) -> None:
     for seed in SEEDS[protocol]:
         report = run_seed(seed, protocol, SwarmOptions(check_purity=False))
         assert not report.violations, f"seed {seed}"

@@ -61,7 +61,7 @@ def test_both_find_nothing_in_sound_swarms(first: int) -> None:
     assert streams > 500
 
 
-def test_what_the_oracle_calls_wrong_at_a_client_is_wrong_by_rank() -> None:
+def test_the_reference_checker_confirms_violations_of_the_oracle() -> None:
     rules = []
     for path in sorted(PLANS.glob("*.plan")):
         report, found = Recorder(read_plan(path.read_text(encoding="utf-8"))).play()

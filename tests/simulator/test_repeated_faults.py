@@ -43,7 +43,7 @@ def test_a_third_of_the_plans_repeats_faults_for_the_same_targets(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in STAGES if kind not in (LOST, OLD_MESSAGE)])
-def test_every_kind_of_fault_may_come_again_when_it_is_over(kind: str) -> None:
+def test_every_kind_of_fault_may_repeat_after_its_end(kind: str) -> None:
     stages = tuple(range(110, 110 + STAGES[kind] - 1))
     fault = Failing(100, kind, ("b1", "b2"), stages)
     drawn = [draw_repeats(Random(seed), [fault], HEAL) for seed in range(40)]
@@ -57,7 +57,7 @@ def test_every_kind_of_fault_may_come_again_when_it_is_over(kind: str) -> None:
         assert [at - move.when for at in move.stages] == [at - 100 for at in stages]
 
 
-def test_a_fault_that_healing_ends_does_not_come_again() -> None:
+def test_a_fault_that_only_healing_ends_does_not_repeat() -> None:
     cut_off = Failing(100, PARTITION, ("b1", "b2"), ())
     assert not any(draw_repeats(Random(seed), [cut_off], HEAL) for seed in range(40))
 

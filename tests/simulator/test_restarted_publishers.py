@@ -74,7 +74,7 @@ def test_a_publisher_and_its_broker_are_started_again_together(protocol: str) ->
 
 
 @pytest.mark.parametrize("protocol", ["delta_tree", "gryphon", "durable"])
-def test_a_publisher_whose_store_is_an_older_copy_is_refused(protocol: str) -> None:
+def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -> None:
     """It would count again from where the copy was made, and lose what it publishes."""
     cluster, at, home = _cluster(protocol)
     subscription = cluster.subscribe(home)

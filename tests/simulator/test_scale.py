@@ -21,7 +21,7 @@ def test_a_thousand_brokers_route_around_a_dead_one() -> None:
     assert cluster.oracle.violations == {}
 
 
-def test_an_application_that_is_gone_for_good_dials_no_more_and_keeps_nobody_waiting() -> None:
+def test_a_departed_application_stops_dialling_and_delays_no_broker() -> None:
     cluster = SimulatedCluster(balanced_tree(5, 3, 1), strict=False, trace=False).start()
     subscription = cluster.subscribe("b2")
     cluster.run_until_quiet()

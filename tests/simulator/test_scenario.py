@@ -34,7 +34,7 @@ def test_retries_out_of_phase_at_two_broken_links_do_not_disturb_the_quiet() -> 
     assert cluster.schedule.now_ns > began_ns, "nobody has noticed anything yet"
 
 
-def test_it_is_not_quiet_before_every_broker_has_found_out_whom_it_reaches() -> None:
+def test_a_cluster_is_not_quiet_before_brokers_detect_unreachable_peers() -> None:
     """b0 tries b2 past b1, which takes until the attempt times out."""
     plain = DeltaTreeParameters(assist="off")
     cluster = SimulatedCluster(chain("b0", "b1", "b2"), network=STEADY, parameters=plain).start()
@@ -60,7 +60,7 @@ def test_an_attempt_that_can_succeed_by_now_is_waited_for() -> None:
     assert cluster.broker("b0").status().ready == (1,)
 
 
-def test_a_cluster_that_does_not_come_to_rest_is_given_up_and_says_why() -> None:
+def test_a_cluster_that_does_not_settle_raises_an_error_with_the_reason() -> None:
     cluster = SimulatedCluster(chain("b0", "b1"), network=STEADY).start()
     cluster.run_until_quiet()
     cluster.link("b0", "b1").delay(10**12)
@@ -94,9 +94,7 @@ def test_a_cluster_that_does_not_come_to_rest_is_given_up_and_says_why() -> None
         ("partitions maybe", "told or untold"),
     ],
 )
-def test_a_command_that_makes_no_sense_is_the_mistake_of_whoever_wrote_it(
-    commands: str, said: str
-) -> None:
+def test_an_invalid_command_is_an_error_of_the_scenario(commands: str, said: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         play_scenario(CHAIN + commands)
     assert said in str(caught.value)

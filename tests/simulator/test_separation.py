@@ -34,7 +34,7 @@ def test_a_dead_broker_may_be_closed_off() -> None:
 
 
 @pytest.mark.parametrize("mutant", [Mutant.ISLANDS_AS_BARRIERS, Mutant.EVERY_PARTITION_TAGGED])
-def test_who_answers_past_a_dead_broker_may_not(mutant: Mutant) -> None:
+def test_an_answering_broker_past_a_dead_one_may_not_be_closed_off(mutant: Mutant) -> None:
     with (
         pytest.raises(InvariantViolated, match=r"closed too much: s1-b1/1 starts without \[3\]"),
         mutated([mutant]),
@@ -42,7 +42,9 @@ def test_who_answers_past_a_dead_broker_may_not(mutant: Mutant) -> None:
         _subscribe_past_a_dead_broker(_chain())
 
 
-def test_what_was_cut_off_before_anybody_asked_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_cut_off_before_the_subscription_may_not_be_closed_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """b2 still names what it could not reach long ago."""
     cluster = _chain()
     _subscribe_past_a_dead_broker(cluster)

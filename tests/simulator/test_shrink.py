@@ -45,7 +45,7 @@ def test_a_bug_is_shown_by_a_few_faults_brokers_and_publications(seed: int, muta
     assert again.digest == found.report.digest
 
 
-def test_an_adversary_s_story_says_each_message_that_matters() -> None:
+def test_a_shrunk_adversarial_plan_lists_its_deciding_messages() -> None:
     found = shrunk(27, Mutant.NO_UPSTREAM_COPY)
     assert found.plan.adversarial
     assert not found.plan.drawn
@@ -53,7 +53,7 @@ def test_an_adversary_s_story_says_each_message_that_matters() -> None:
     assert 0 < len(taken) < 60
 
 
-def test_shrinking_gives_the_same_again() -> None:
+def test_shrinking_yields_the_same_plan_again() -> None:
     of = (1, Mutant.CONFIRM_COVERS_PENDING)
     assert shrunk(*of) == shrunk.__wrapped__(*of)
 

@@ -109,7 +109,7 @@ def _start_behind_what_home_has_seen() -> None:
     assert late.received == [seven]
 
 
-def test_what_home_let_pass_before_the_start_is_no_part_of_the_stream() -> None:
+def test_publications_forwarded_before_the_start_are_not_part_of_the_stream() -> None:
     _start_behind_what_home_has_seen()
 
 
@@ -118,9 +118,7 @@ def test_that_is_a_gap_without_what_home_has_seen_in_the_start_cut() -> None:
         _start_behind_what_home_has_seen()
 
 
-def test_a_subscriber_hears_nothing_twice_when_its_broker_dies_before_the_position_is_safe() -> (
-    None
-):
+def test_a_subscriber_receives_no_duplicate_if_its_broker_dies_with_an_unsaved_position() -> None:
     """Positions are written lazily; what they miss, the client's resume vector covers."""
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
     s = cluster.subscribe("b2")
@@ -133,7 +131,7 @@ def test_a_subscriber_hears_nothing_twice_when_its_broker_dies_before_the_positi
     assert s.received == [first, second]
 
 
-def test_a_publisher_whose_broker_dies_has_everything_delivered_once() -> None:
+def test_publications_are_delivered_once_if_the_access_broker_dies() -> None:
     cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
     s = cluster.subscribe("b3")
     cluster.run_until_quiet()
@@ -177,7 +175,7 @@ def test_a_stall_and_then_a_kill_lose_nothing() -> None:
     _settle(cluster)
 
 
-def test_half_open_one_end_goes_on_sending_into_a_dead_session() -> None:
+def test_publications_sent_into_a_half_open_session_are_sent_again() -> None:
     """b1 no longer hears b2 and gives up; b2 learns it late and sends it all again."""
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
     s = cluster.subscribe("b1")
@@ -255,7 +253,7 @@ def test_a_broker_recovers_from_a_peer_on_the_far_side_of_a_dead_home() -> None:
     assert s.received == [sent]
 
 
-def test_a_cold_start_of_everything_goes_on_alone_after_its_time() -> None:
+def test_a_cold_start_of_all_brokers_completes_after_its_timeout() -> None:
     """No broker is complete, so none can teach the others; they wait, and then say so."""
     parameters = DeltaTreeParameters(cold_start_after_ns=30 * SECOND_NS)
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY, parameters=parameters).start()
@@ -308,7 +306,7 @@ def test_two_adjacent_failures_are_tolerated_with_delta_two() -> None:
     _settle(cluster)
 
 
-def test_a_subscriber_hears_only_what_it_asked_for_on_every_branch() -> None:
+def test_a_subscriber_receives_only_matching_publications_on_every_branch() -> None:
     cluster = SimulatedCluster(tree("b1-b2", "b2-b3", "b2-b4"), network=STEADY).start()
     oil = cluster.subscribe("b3", "topic = 'oil' and kind != 'video'")
     all_oil = cluster.subscribe("b4", "topic = 'oil'")
@@ -348,17 +346,17 @@ def _heard_across_an_island(*, strict: bool = True) -> list[int]:
     return early
 
 
-def test_sources_behind_an_island_are_heard_at_once() -> None:
+def test_publications_of_sources_behind_an_island_are_received_at_once() -> None:
     """Paper: [DFT11] §V-B."""
     assert _heard_across_an_island() == [1]
 
 
-def test_islands_taken_for_barriers_are_safe_but_hear_less() -> None:
+def test_islands_treated_as_barriers_are_safe_but_receive_less() -> None:
     with mutated([Mutant.ISLANDS_AS_BARRIERS]):
         assert _heard_across_an_island(strict=False) == []
 
 
-def test_what_a_barrier_withholds_is_announced_and_the_stream_begins_after_it() -> None:
+def test_publications_withheld_by_a_barrier_are_announced_and_precede_the_stream() -> None:
     """One link failure that nobody can bypass; an older subscription lets n=1 through.
 
     Paper: [DFT11] Fig. 1.
@@ -406,7 +404,7 @@ def test_a_gate_that_opened_stays_open_when_its_broker_crashes_at_once() -> None
     assert s.received == sent
 
 
-def test_parts_of_a_frame_that_are_done_one_by_one_are_all_heard_of() -> None:
+def test_separately_confirmed_parts_of_a_frame_are_all_acknowledged() -> None:
     """n=2 and n=4 are for s, n=3 between them is for t, and each is done before the next one.
 
     The three come to p as one frame, and leave it late, in three: together with n=1 and n=5

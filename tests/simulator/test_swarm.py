@@ -101,7 +101,7 @@ def test_best_effort_loses_nothing_while_nothing_fails() -> None:
         assert report.counters["deliveries"]
 
 
-def test_a_violation_says_how_to_repeat_it() -> None:
+def test_a_violation_reports_its_command_for_repetition() -> None:
     report = run_seed(3, "best_effort")
     said = report.in_words()
     assert "seed 3: at " in said
@@ -130,7 +130,7 @@ def test_seeds_go_the_same_way_whatever_strings_hash_to() -> None:
     assert differing_reports(first, "delta_tree") == []
 
 
-def test_interpreters_that_differ_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differences_between_interpreters_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above can fail."""
     program = "import os; print(os.environ['PYTHONHASHSEED']); print('the same')"
     monkeypatch.setattr(

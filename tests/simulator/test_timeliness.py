@@ -59,7 +59,7 @@ def test_a_gate_that_only_an_audit_opens_is_late(monkeypatch: pytest.MonkeyPatch
     assert report.rule == "gate late", report.in_words()
 
 
-def test_an_audit_before_anybody_looks_hides_a_lost_notifier(
+def test_an_early_audit_hides_a_lost_notifier(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Why a third of the seeds have none."""
@@ -69,7 +69,7 @@ def test_an_audit_before_anybody_looks_hides_a_lost_notifier(
     assert not report.violations, report.in_words()
 
 
-def test_what_may_take_longer_in_a_plan_may_come_later() -> None:
+def test_time_limits_grow_with_the_delays_of_a_plan() -> None:
     plan = _plan(SECOND_NS)
     bounds = bounds_of(plan)
     assert SECOND_NS < bounds.sessions_ns < bounds.gates_ns < bounds.everything_ns

@@ -46,13 +46,13 @@ def _stay_away(cluster: SimulatedCluster, seconds: float) -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_a_subscriber_that_comes_back_in_time_misses_nothing() -> None:
+def test_a_subscriber_that_returns_in_time_misses_no_publication() -> None:
     cluster = _chain(client_linger_ns=10 * SECOND_NS)
     _stay_away(cluster, 2.0)
     assert cluster.oracle.owed == 40
 
 
-def test_a_subscriber_that_stays_away_too_long_begins_anew() -> None:
+def test_a_subscriber_that_returns_too_late_restarts() -> None:
     cluster = _chain(client_linger_ns=SECOND_NS)
     _stay_away(cluster, 8.0)
     assert cluster.checker.marks is not None
@@ -76,7 +76,7 @@ def test_a_broker_that_waits_for_half_as_long_is_seen(monkeypatch: pytest.Monkey
         _stay_away(_chain(client_linger_ns=SECOND_NS), 8.0)
 
 
-def test_a_subscriber_without_memory_goes_on_where_it_was() -> None:
+def test_a_subscriber_without_stored_state_resumes_at_its_position() -> None:
     cluster = _chain()
     cluster.subscribe("b3")
     cluster.run_until_quiet()
@@ -91,7 +91,7 @@ def test_a_subscriber_without_memory_goes_on_where_it_was() -> None:
     assert received == [7]
 
 
-def test_what_a_subscriber_without_memory_does_not_ask_for_again_goes() -> None:
+def test_subscriptions_that_a_stateless_subscriber_does_not_renew_expire() -> None:
     cluster = _chain(client_linger_ns=SECOND_NS)
     for _ in range(3):
         cluster.subscribe("b3", client="s1-b3")
@@ -122,7 +122,7 @@ def test_a_publisher_without_memory_is_another_source() -> None:
     assert subscription.client.received[1] == [(before, 1), (after, 1)]
 
 
-def test_one_subscription_too_many_is_refused_and_the_others_are_not() -> None:
+def test_a_subscription_above_the_limit_is_refused_and_the_others_are_kept() -> None:
     cluster = _chain(client_subscriptions=2)
     for _ in range(3):
         cluster.subscribe("b3", client="s1-b3")
@@ -176,7 +176,7 @@ def test_a_large_message_arrives_in_parts_that_add_up() -> None:
     assert all(size <= 1_000 for _, size in parts)
 
 
-def test_what_is_split_on_its_way_is_delivered_once_and_in_order() -> None:
+def test_a_run_split_on_its_path_is_delivered_once_and_in_order() -> None:
     session = SessionParameters(frame_limit_bytes=1_000)
     network = replace(STEADY, encode=True, session=session)
     cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=network).start()

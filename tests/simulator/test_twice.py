@@ -17,19 +17,19 @@ ONCE: dict[str, tuple[str, ...]] = {
     "tests.protocols.durable.test_absences": (),
     "tests.protocols.durable.test_consumers": (
         "committed_and_not_let_go_of",
-        "test_of_two_connections_of_one_consumer_the_newer_one_goes_on_with_its_token",
+        "test_the_newer_of_two_connections_of_a_consumer_continues_with_its_token",
     ),
     "tests.protocols.durable.test_early_release": (),
     "tests.protocols.durable.test_returns": (
-        "test_a_broker_whose_subscribers_want_nothing_lets_a_pubend_go_on_letting_go",
-        "test_a_token_that_comes_when_its_session_is_over_is_nobodys",
-        "test_who_was_away_gets_what_a_new_pubend_has_from_its_beginning",
+        "test_a_broker_without_matching_subscribers_does_not_block_release",
+        "test_a_token_received_after_its_session_closed_is_ignored",
+        "test_a_returning_subscriber_receives_a_new_pubend_from_its_start",
     ),
     "tests.protocols.durable.test_slow_brokers": (),
     "tests.protocols.durable.test_stories": (
         "given_again",
         "new_beside_an_old_tail",
-        "test_what_of_a_run_is_for_a_client_is_given_to_it_at_once",
+        "test_matching_events_of_a_run_are_delivered_to_a_client_at_once",
     ),
     "tests.protocols.ges.apart_stories": ("who_has_left_is_heard_of_afterwards",),
     "tests.protocols.ges.readdress_stories": (
@@ -57,15 +57,15 @@ ONCE: dict[str, tuple[str, ...]] = {
         "whoever_goes_before_it_is_told_is_stored_for_once",
     ),
     "tests.protocols.gryphon.test_cells": (
-        "test_what_one_cell_is_done_with_another_one_still_gets",
+        "test_events_final_in_one_cell_still_reach_another_cell",
     ),
     "tests.protocols.gryphon.test_filters": (
         "kept_where_the_pubend_is_done",
         "test_a_subscription_starts_when_all_pubends_can_be_reached",
-        "test_what_one_broker_of_a_cell_holds_back_the_others_do_not_keep",
+        "test_a_cell_keeps_no_event_that_one_of_its_brokers_has_filtered",
     ),
     "tests.protocols.gryphon.test_losses": (
-        "test_what_is_overtaken_for_longer_is_asked_for_once_and_taken_once",
+        "test_an_event_overtaken_for_longer_is_requested_once_and_accepted_once",
     ),
     "tests.protocols.gryphon.test_slow_brokers": (),
     "tests.protocols.gryphon.test_stories": (
@@ -89,7 +89,7 @@ ONCE: dict[str, tuple[str, ...]] = {
         "a_dead_one_has_nothing_kept_for_it",
         "comes_back_all_the_same",
         "known_after_restarts_of_all_others",
-        "test_who_was_not_told_learns_of_it_from_neighbours_at_once_or_later",
+        "test_a_missed_decommission_is_learned_from_neighbours",
     ),
     "tests.protocols.multi_proxy.test_retention": (
         "the_newest_record_is_kept_at_any_size",
@@ -102,17 +102,15 @@ ONCE: dict[str, tuple[str, ...]] = {
     "tests.protocols.multi_proxy.test_stories": (
         "a_publisher_is_done_when_all_topics_are",
         "a_put_is_tried_again_over_another_proxy_and_stored_once",
-        "test_a_dead_proxy_is_gone_around",
-        "test_who_subscribes_again_gets_nothing_from_before",
+        "test_publications_are_routed_around_a_dead_proxy",
+        "test_a_new_subscription_after_an_unsubscribe_receives_no_earlier_publications",
     ),
-    "tests.simulator.test_assist": (
-        "test_two_brokers_alone_have_nobody_to_ask_and_wait_for_the_link",
-    ),
+    "tests.simulator.test_assist": ("test_two_brokers_without_a_third_wait_for_their_link",),
     "tests.simulator.test_stories": (
-        "test_islands_taken_for_barriers_are_safe_but_hear_less",
-        "test_parts_of_a_frame_that_are_done_one_by_one_are_all_heard_of",
-        "test_sources_behind_an_island_are_heard_at_once",
-        "test_what_a_barrier_withholds_is_announced_and_the_stream_begins_after_it",
+        "test_islands_treated_as_barriers_are_safe_but_receive_less",
+        "test_separately_confirmed_parts_of_a_frame_are_all_acknowledged",
+        "test_publications_of_sources_behind_an_island_are_received_at_once",
+        "test_publications_withheld_by_a_barrier_are_announced_and_precede_the_stream",
     ),
 }
 """Modules with stories, and those of them that can be told once only: they count from the
@@ -139,6 +137,6 @@ def test_a_story_goes_the_second_time_as_the_first(
     tell_twice(STORIES[name], monkeypatch)
 
 
-def test_each_story_that_is_told_once_exists() -> None:
+def test_each_story_excluded_from_repetition_exists() -> None:
     for module, names in ONCE.items():
         assert all(isfunction(getattr(import_module(module), name)) for name in names), module

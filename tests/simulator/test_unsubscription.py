@@ -34,7 +34,7 @@ def _settle(cluster: SimulatedCluster) -> None:
     assert cluster.statistics()["queue_publications"] == 0
 
 
-def test_what_a_subscriber_ends_is_over_everywhere_and_its_stream_at_once() -> None:
+def test_an_ended_subscription_is_removed_everywhere_and_its_stream_stops() -> None:
     cluster = _cluster("b1", "b2", "b3", "b4")
     oil, gas = cluster.subscribe("b4", "n = 1", "s"), cluster.subscribe("b4", "n > 0", "s")
     cluster.run_until_quiet()
@@ -50,7 +50,7 @@ def test_what_a_subscriber_ends_is_over_everywhere_and_its_stream_at_once() -> N
     assert set(_rows(cluster).values()) == {1}, "the other subscription stays"
 
 
-def test_publications_on_their_way_run_out_when_nobody_wants_them_any_more() -> None:
+def test_queued_publications_are_discarded_after_the_last_unsubscription() -> None:
     cluster = _cluster("b1", "b2", "b3")
     s = cluster.subscribe("b3", client="s")
     cluster.run_until_quiet()
@@ -92,7 +92,7 @@ def test_a_client_that_detaches_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nobody_waits_after_a_crash_for_a_publisher_that_has_detached(seed: int) -> None:
+def test_a_crash_causes_no_wait_for_a_detached_publisher(seed: int) -> None:
     """It was told that its broker keeps nothing, so that was on disk: the crash changes nothing."""
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY, seed=seed).start()
     cluster.publish("b1", client="p", n=1)
@@ -107,7 +107,7 @@ def test_nobody_waits_after_a_crash_for_a_publisher_that_has_detached(seed: int)
     assert late.started
 
 
-def test_what_a_vanished_client_does_not_come_back_for_is_ended_for_it() -> None:
+def test_subscriptions_of_a_vanished_client_end_after_its_linger_time() -> None:
     cluster = _cluster("b1", "b2", "b3", linger_s=2)
     s = cluster.subscribe("b3", client="s")
     cluster.run_until_quiet()
@@ -183,7 +183,7 @@ def _broker_is_away_when_it_is_told() -> list[str]:
     return zombies(cluster.brokers)
 
 
-def test_a_broker_that_was_away_is_told_when_it_is_back() -> None:
+def test_a_returning_broker_is_notified_of_an_ended_subscription() -> None:
     assert _broker_is_away_when_it_is_told() == []
 
 
@@ -232,16 +232,16 @@ def _home_crashes_with_a_pending_subscription() -> list[str]:
     return zombies(cluster.brokers)
 
 
-def test_home_has_the_say_of_what_it_issued_before_a_crash() -> None:
+def test_an_access_broker_revokes_subscriptions_pending_at_its_crash() -> None:
     assert _home_crashes_with_a_pending_subscription() == []
 
 
-def test_without_the_say_of_home_the_old_id_stays() -> None:
+def test_a_pending_subscription_remains_without_the_authority_of_its_access_broker() -> None:
     with mutated([Mutant.NO_HOME_AUTHORITY]):
         assert _home_crashes_with_a_pending_subscription()
 
 
-def test_many_ends_take_little_room() -> None:
+def test_many_ended_subscriptions_are_stored_as_ranges() -> None:
     cluster = SimulatedCluster(star("m", "a", "b"), network=STEADY).start()
     for _ in range(40):
         cluster.subscribe("a", client="c")

@@ -72,12 +72,12 @@ def test_workers_end_when_their_controller_is_killed(program: str, tmp_path: Pat
                 process.kill()
 
 
-def test_results_come_in_the_order_of_the_jobs() -> None:
+def test_results_are_returned_in_the_order_of_the_jobs() -> None:
     jobs = [(number, 2) for number in range(20)]
     expected = [number**2 for number in range(20)]
     assert [*map_in_workers(operator.pow, jobs, 2, at_once=3)] == expected
     assert [*map_in_workers(operator.pow, jobs, 1)] == expected
 
 
-def test_one_process_is_this_one() -> None:
+def test_a_single_worker_runs_in_the_calling_process() -> None:
     assert [*map_in_workers(operator.call, [(os.getpid,)] * 2, 1)] == [os.getpid()] * 2

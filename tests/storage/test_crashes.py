@@ -351,7 +351,7 @@ def test_damage_of_a_group_that_was_durable_is_no_torn_end(
     assert not taken_for_torn
 
 
-def test_a_mark_that_is_damaged_or_of_another_volume_says_nothing(
+def test_a_damaged_or_foreign_mark_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_volume.os, "urandom", Random(SEED).randbytes)

@@ -63,7 +63,7 @@ def written(folder: Path, *groups: list[LogEntry], segment_bytes: int = 1 << 20)
     files.close()
 
 
-def test_what_was_written_comes_back_log_by_log_and_in_order(tmp_path):
+def test_written_records_are_recovered_by_log_and_in_order(tmp_path):
     folder = tmp_path / "log"
     written(folder, [entry(A, 1, b"one"), entry(B, 1, b"")], [entry(A, 2, b"two")])
     found, files = reopened(folder)
@@ -73,7 +73,7 @@ def test_what_was_written_comes_back_log_by_log_and_in_order(tmp_path):
     assert (A, 3, b"three") in reopened(folder)[0]
 
 
-def test_what_is_chopped_does_not_come_back(tmp_path):
+def test_chopped_records_are_not_recovered(tmp_path):
     folder = tmp_path / "log"
     written(folder, [entry(A, 1), entry(A, 2), entry(B, 1)], [chopped(A, 2)])
     assert [(log, index) for log, index, _ in reopened(folder)[0]] == [(A, 2), (B, 1)]
@@ -86,7 +86,7 @@ def test_a_new_deployment_starts_with_nothing(tmp_path):
     assert reopened(folder)[0] == []
 
 
-def test_a_log_that_nobody_knows_is_not_passed_over(tmp_path):
+def test_an_unknown_log_is_not_ignored(tmp_path):
     folder = tmp_path / "log"
     written(folder, [entry(A, 1)])
     with pytest.raises(StorageCorrupt, match="has a log 'filters', but not in \\['events'\\]"):
@@ -119,7 +119,7 @@ def test_a_slow_log_keeps_the_segments_that_it_shares(tmp_path):
     assert [(log, index) for log, index, _ in reopened(folder)[0]] == [(A, 3), (B, 1)]
 
 
-def test_indices_go_on_when_everything_else_of_a_log_is_gone(tmp_path):
+def test_indices_continue_after_all_records_of_a_log_were_chopped(tmp_path):
     folder = tmp_path / "log"
     written(folder, [entry(B, 1), chopped(B, 2)], segment_bytes=1)
     for index in range(1, 4):
@@ -130,7 +130,7 @@ def test_indices_go_on_when_everything_else_of_a_log_is_gone(tmp_path):
     assert LogVolume(folder).begin(LOGS, recovering=True) == {A: (3, 4), B: (2, 2)}
 
 
-def test_what_is_truncated_is_gone_and_its_indices_are_given_again(tmp_path):
+def test_truncated_records_are_removed_and_their_indices_are_reused(tmp_path):
     folder = tmp_path / "log"
     expected = [(A, 1, b"a"), (A, 2, b"new"), (A, 3, b"newer")]
     files = opened(folder)
@@ -142,7 +142,7 @@ def test_what_is_truncated_is_gone_and_its_indices_are_given_again(tmp_path):
     assert reopened(folder)[0] == expected
 
 
-def test_a_page_has_at_least_one_record_and_about_as_much_as_asked_for(tmp_path):
+def test_a_page_has_at_least_one_record_and_about_the_requested_bytes(tmp_path):
     files = opened(tmp_path / "log", segment_bytes=2_000)
     for index in range(1, 21):
         files.write([entry(A, index, bytes([index]) * 400), entry(B, index)])
@@ -165,7 +165,7 @@ def test_a_record_far_inside_is_not_looked_for_from_the_beginning(tmp_path, monk
     files.close()
 
 
-def test_what_is_damaged_after_the_start_is_not_read_back(tmp_path):
+def test_a_record_damaged_after_the_start_is_not_read(tmp_path):
     folder = tmp_path / "log"
     files = opened(folder)
     files.write([entry(A, 1, b"one")])
@@ -226,7 +226,7 @@ def test_any_history_leaves_what_a_plain_table_has(history, segment_bytes, resta
 
 
 @pytest.mark.parametrize("cut", [1, 5, 11, 20, 30])
-def test_the_end_that_a_crash_cut_off_is_removed_and_told(tmp_path, cut):
+def test_an_end_torn_by_a_crash_is_removed_and_reported(tmp_path, cut):
     folder = tmp_path / "log"
     written(folder, [entry(A, 1)], [entry(A, 2, b"two")])
     path = max(folder.glob("*.log"))
@@ -350,7 +350,7 @@ def test_a_payload_that_pretends_to_be_many_groups_does_not_cost_a_look_at_each(
     assert sum(summed) < 2 * path.stat().st_size + 100
 
 
-def test_what_a_write_called_durable_survives_a_power_failure(tmp_path, monkeypatch):
+def test_durable_writes_survive_a_power_failure(tmp_path, monkeypatch):
     folder = tmp_path / "log"
     written_through = 0
     for count in range(1, 6):
@@ -365,7 +365,7 @@ def test_what_a_write_called_durable_survives_a_power_failure(tmp_path, monkeypa
         assert indices(folder) == list(range(1, written_through + 1))
 
 
-def test_what_a_new_deployment_found_no_use_for_does_not_come_back(tmp_path, monkeypatch):
+def test_records_discarded_by_a_new_deployment_are_not_recovered(tmp_path, monkeypatch):
     folder = tmp_path / "log"
     written(folder, [entry(A, 1)])
     disk = LossyDisk(tmp_path, monkeypatch)

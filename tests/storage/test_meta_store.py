@@ -93,7 +93,7 @@ def test_disk_and_memory_agree(
     assert SqliteMetaStore(path).begin("d").rows == stores[1].begin("d").rows
 
 
-def test_what_was_committed_survives_a_kill_and_a_transaction_is_whole(tmp_path: Path) -> None:
+def test_commits_survive_a_kill_and_transactions_are_atomic(tmp_path: Path) -> None:
     """The process is killed while it commits as fast as it can; each commit sets two rows."""
     path = tmp_path / "meta.sqlite3"
     script = (
@@ -222,7 +222,7 @@ def test_a_transaction_that_found_no_room_leaves_nothing_and_is_made_later(tmp_p
     again.close()
 
 
-def test_a_refused_store_holds_nothing_up_and_says_the_same_again(tmp_path: Path) -> None:
+def test_a_refused_store_blocks_nothing_and_repeats_its_error(tmp_path: Path) -> None:
     path = tmp_path / "meta.sqlite3"
     foreign_value(path)
     store = SqliteMetaStore(path)

@@ -100,7 +100,7 @@ def see_whether_it_is_possible() -> None:
         pytest.skip("the SQLite library of this Python shows nobody its functions")
 
 
-def test_where_sqlite_is_built_in_a_crash_of_it_is_skipped_and_not_failed(
+def test_the_crash_test_is_skipped_if_sqlite_is_built_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Here for every Python that is not so: `_sqlite3` is no file of its own there."""

@@ -71,7 +71,7 @@ def test_a_record_that_is_written_again_after_a_truncation_keeps_its_segment(
     assert left(tmp_path / "log") == [(A, 2)]
 
 
-def test_after_a_torn_end_the_log_goes_on_through_another_crash(
+def test_a_log_continues_after_a_torn_end_and_another_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "log"

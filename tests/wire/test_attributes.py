@@ -18,14 +18,14 @@ from tests.helpers.strategies import attributes
 
 
 @given(attributes)
-def test_attributes_come_back_with_value_and_kind(mapping: dict[str, Any]) -> None:
+def test_attributes_round_trip_with_value_and_kind(mapping: dict[str, Any]) -> None:
     decoded = decode_attributes(encode_attributes(mapping))
     assert decoded == mapping
     assert {n: type(v) for n, v in decoded.items()} == {n: type(v) for n, v in mapping.items()}
 
 
 @given(attributes)
-def test_the_order_in_which_attributes_are_given_does_not_matter(mapping: dict[str, Any]) -> None:
+def test_the_order_of_attributes_does_not_change_their_encoding(mapping: dict[str, Any]) -> None:
     turned = dict(reversed(mapping.items()))
     assert encode_attributes(turned) == encode_attributes(mapping)
 
@@ -48,7 +48,7 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("value", WRONG)
-def test_what_no_attribute_map_may_hold_is_refused(value: Any) -> None:
+def test_an_invalid_attribute_map_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         decode_attributes(cbor2.dumps(value))
     assert len(str(caught.value)) < 300
@@ -60,7 +60,7 @@ def test_what_no_attribute_map_may_hold_is_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     "blob", ["", "a0a0", "a16161", "a1616101ff", "bf616101ff", "a2616101616102", "c1a0", "d81da0"]
 )
-def test_what_is_not_one_strict_map_is_refused(blob: str) -> None:
+def test_a_blob_that_is_not_one_strict_map_is_refused(blob: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_attributes(bytes.fromhex(blob))
 
@@ -86,7 +86,7 @@ def kinds(tables: list[dict[str, Any]] | None) -> list[Any]:
 
 
 @pytest.mark.parametrize("value", WRONG)
-def test_one_wrong_blob_in_a_table_is_named(value: Any) -> None:
+def test_one_wrong_blob_in_a_table_is_reported(value: Any) -> None:
     wrong = cbor2.dumps(value)
     with pytest.raises(ValueError, match=r".") as alone:
         decode_attributes(wrong)
@@ -131,7 +131,7 @@ def test_blobs_that_are_maps_only_together_are_refused(
 
 
 @pytest.mark.parametrize("kind", ["18", "19", "1a", "1b", "3b", "f9", "fa", "fb", "61", "68", "49"])
-def test_no_blob_takes_what_stands_behind_it_for_its_own(kind: str) -> None:
+def test_a_truncated_blob_does_not_consume_the_next_blob(kind: str) -> None:
     """The first one ends in an item cut short; the next begins with what the first has eaten."""
     fence = wire_attributes._FENCE
     for given_bytes in range(9):

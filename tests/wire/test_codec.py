@@ -127,7 +127,7 @@ def written_anew(message: Any) -> bytes:
 
 
 @given(messages())
-def test_every_message_comes_back_as_it_was(message: Any) -> None:
+def test_every_message_survives_a_round_trip(message: Any) -> None:
     decoded = decode_frame(frame_of(message))
     assert plain(decoded) == plain(message)
     assert written_anew(decoded) == frame_of(decoded) == frame_of(message)
@@ -219,9 +219,7 @@ def split(frame: bytes) -> tuple[bytes, bytes]:
 
 
 @given(messages(), st.data())
-def test_a_changed_byte_gives_a_message_or_a_refusal_and_nothing_else(
-    message: Any, data: st.DataObject
-) -> None:
+def test_a_changed_byte_yields_a_message_or_a_refusal(message: Any, data: st.DataObject) -> None:
     header, payload = split(frame_of(message))
     at = data.draw(st.integers(0, len(header) - 1))
     byte = data.draw(st.integers(0, 255))
@@ -233,7 +231,7 @@ def test_a_changed_byte_gives_a_message_or_a_refusal_and_nothing_else(
     assert plain(decode_frame(written_anew(decoded))) == plain(decoded)
 
 
-def test_type_numbers_are_given_once_and_never_move() -> None:
+def test_type_numbers_are_unique_and_stable() -> None:
     """Sessions check the wire version, so a changed table would be a changed version."""
     assert {kind.number: kind.type.__name__ for kind in KINDS.values()} == {
         1: "Hello", 2: "Heartbeat", 3: "Farewell", 4: "StateAdvanced",
@@ -356,7 +354,7 @@ def test_a_plain_run_has_a_header_of_a_few_bytes() -> None:
     assert run_of(Publish(run(3))) == [1, 2, 3, 1, 3, None, 1, None, 1, b"a"]
 
 
-def test_holes_mixed_attributes_and_lengths_are_spelled_out() -> None:
+def test_gaps_mixed_attributes_and_lengths_are_encoded_explicitly() -> None:
     odd = run(
         3,
         sequences=(5, 7, 300),
@@ -512,7 +510,7 @@ def test_a_run_that_is_not_the_second_array_is_refused(header: bytes) -> None:
         codec.decode(header, memoryview(b"xyz"))
 
 
-def test_a_received_run_is_passed_on_as_it_came_and_a_part_of_it_as_what_it_is() -> None:
+def test_a_received_run_is_forwarded_unchanged_and_its_parts_are_encoded_again() -> None:
     """As it came, to the byte: this one is not written as we would, but says the same."""
     long = b"\x8b\x18\x01" + publish(GOOD)[4:]
     received = codec.decode(b"\x81\x12" + long, memoryview(b"xyz")).run
@@ -534,14 +532,14 @@ PLACED = [1, 2, 3, 5, 3, b"\1\2", 1, None, 1, b"a", *(4, 0, 1, 7, 2, b"\2", 4, 1
 
 
 @given(placed_runs())
-def test_a_run_whose_places_are_not_its_origins_comes_with_both(run: PublicationRun) -> None:
+def test_a_run_with_separate_origins_round_trips_with_both(run: PublicationRun) -> None:
     deliveries = Deliveries(tidy(run), (1, 2))
     decoded = decode_frame(frame_of(deliveries))
     assert plain(decoded) == plain(deliveries)
     assert decoded.run.origins == run.origins
 
 
-def test_only_a_run_with_origins_says_them() -> None:
+def test_only_a_run_with_origins_encodes_them() -> None:
     assert len(run_of(Deliveries(run(3), (1,)))) == 10
     placed = codec.decode(publish(PLACED), memoryview(b"xyz"))
     assert run_of(replace(placed, run=replace(placed.run))) == PLACED
@@ -569,7 +567,9 @@ def test_origins_that_do_not_add_up_are_refused(origins: list[Any], why: str) ->
 
 
 @given(tidy_runs, st.integers(70, 400))
-def test_what_fits_no_frame_goes_in_parts_that_do(whole: PublicationRun, limit: int) -> None:
+def test_a_run_above_the_frame_limit_is_split_into_fitting_parts(
+    whole: PublicationRun, limit: int
+) -> None:
     frames = list(codec.frames(PublicationCopy(whole, (1, 2)), limit))
     sent = [decode_frame(b"".join(pieces)) for pieces, _ in frames]
     assert [one for part in sent for one in plain(part.run)[1]] == plain(whole)[1]
@@ -578,7 +578,7 @@ def test_what_fits_no_frame_goes_in_parts_that_do(whole: PublicationRun, limit: 
         assert sum(map(len, pieces)) == size <= limit
 
 
-def test_a_run_longer_than_any_receiver_takes_goes_in_parts() -> None:
+def test_a_run_above_the_publication_limit_is_split() -> None:
     frames = codec.frames(Publish(run(40_000)), 1 << 20)
     lengths = [len(decode_frame(b"".join(pieces)).run) for pieces, _ in frames]
     assert sum(lengths) == 40_000
@@ -636,7 +636,7 @@ def test_a_publication_that_fits_no_frame_is_our_own_fault() -> None:
         ([20, 1, 65, *([1, "a", "=", 1] * 65)], "65 tests"),
     ],
 )
-def test_what_is_no_message_is_refused_with_a_reason(values: Any, why: str) -> None:
+def test_an_invalid_message_is_refused_with_a_reason(values: Any, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
         codec.decode(cbor2.dumps(values), memoryview(b""))
 

@@ -28,7 +28,7 @@ contents = st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9)), max
 
 
 @given(contents, st.lists(st.integers(1, 12), max_size=60))
-def test_frames_come_out_however_the_stream_is_cut(
+def test_frames_are_decoded_from_any_division_into_chunks(
     sent: list[tuple[bytes, bytes]], cuts: list[int]
 ) -> None:
     stream = b"".join(frame(*one) for one in sent)
@@ -42,7 +42,7 @@ def test_frames_come_out_however_the_stream_is_cut(
     assert not decoder.incomplete
 
 
-def test_a_frame_that_came_whole_is_a_slice_of_the_chunk() -> None:
+def test_a_frame_within_one_chunk_is_a_slice_of_the_chunk() -> None:
     chunk = frame(b"h", b"payload") + frame(b"h", b"more")
     decoder = FrameDecoder()
     decoder.feed(chunk)
@@ -74,7 +74,7 @@ def test_a_senseless_length_is_refused_as_soon_as_it_is_there(
         feed(decoder, b"".join(before[3:]) + last)
 
 
-def test_the_largest_frame_is_taken_and_one_byte_more_is_not() -> None:
+def test_the_largest_frame_is_accepted_and_a_larger_one_is_refused() -> None:
     assert feed(FrameDecoder(64), frame(b"h", bytes(55))) == [(b"h", bytes(55))]
     with pytest.raises(RemoteProtocolError, match="65 bytes"):
         feed(FrameDecoder(64), frame(b"h", bytes(56)))

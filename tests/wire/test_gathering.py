@@ -31,7 +31,7 @@ def contents(message: Any) -> list[tuple[Any, ...]]:
     return [(m[0], m[1], bytes(m[2])) for m in message.run.publications()]
 
 
-def test_publications_that_came_one_by_one_are_one_run() -> None:
+def test_separately_received_publications_are_joined_into_one_run() -> None:
     messages = [Publish(run(n, blob=bytes([97 + n % 2]))) for n in (1, 2, 3, 7)]
     (joined,) = gather(messages)
     assert joined.run.attribute_table == (b"b", b"a")
@@ -52,7 +52,7 @@ def test_publications_that_came_one_by_one_are_one_run() -> None:
         (Publish(run(1)), RecoveryFlag(True)),
     ],
 )
-def test_what_would_not_say_the_same_is_not_joined(first: Any, second: Any) -> None:
+def test_messages_are_not_joined_if_their_meaning_would_change(first: Any, second: Any) -> None:
     assert gather([first, second]) == [first, second]
 
 
@@ -65,7 +65,7 @@ def test_ranges_are_joined_where_they_meet() -> None:
     assert gather(confirmations) == [PublicationConfirmation(((A, 1, 2), (B, 5, 5)))]
 
 
-def test_what_may_follow_does_not_part_publications_that_are_joined() -> None:
+def test_a_deferrable_message_does_not_separate_joined_publications() -> None:
     first, second, other = Publish(run(1)), Publish(run(2)), Publish(run(3, source=B))
     probes = [WindowProbe(0, False, sent_bytes) for sent_bytes in (10, 20, 30)]
     joined = gather([first, probes[0], probes[1], second, probes[2], other])
@@ -73,7 +73,7 @@ def test_what_may_follow_does_not_part_publications_that_are_joined() -> None:
     assert joined[1:] == [*probes, other]
 
 
-def test_what_may_follow_does_not_move_past_what_is_not_joined() -> None:
+def test_a_deferrable_message_does_not_pass_an_unjoined_message() -> None:
     probe, flag, first = WindowProbe(0, False, 10), RecoveryFlag(True), Publish(run(1))
     for messages in ([probe, flag], [flag, probe, flag], [first, probe, flag]):
         assert gather(messages) == messages

@@ -6,6 +6,8 @@ each value. A value that depends on a command that is not run is refused, never 
 """
 
 import glob
+import itertools
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from pubsubctl.hosts.ssh.host_settings import HostSettings, Line, Resolution
 
 MOST_FILES: Final = 64
 DEEPEST_INCLUDE: Final = 16
+MOST_WILDCARDS: Final = 2
 
 _LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)(?:\s*=\s*|\s+|(?=\"))(.*?)\s*", re.DOTALL)
 _NOT_TAKEN_OVER: Final = (
@@ -33,13 +36,17 @@ class ClientConfig:
         notes: content that is not taken over, and followed files, with their lines.
     """
 
-    def __init__(self, text: str, source: Path) -> None:
+    def __init__(self, text: str, source: Path, *, follow_all: bool = False) -> None:
         """
+        Args:
+            follow_all: follow Include to all folders, as ssh does.
+
         Raises:
             UserError: lines are malformed; names all.
         """
         self.notes: list[str] = []
         self._source = source
+        self._follow_all = follow_all
         self._folder = source.expanduser().parent.resolve()
         self._size_bytes = len(text)
         self._files = 1
@@ -49,7 +56,7 @@ class ClientConfig:
             raise UserError(*self._problems)
 
     def names(self) -> list[str]:
-        """Return all hosts that a Host line, or a Match line without negation, names in full."""
+        """Return all hosts that a Host line, or `Match originalhost`, names in full."""
         found: dict[str, None] = {}
         for line in _walk(self._lines):
             patterns: list[str] = []
@@ -57,7 +64,7 @@ class ClientConfig:
                 patterns = list(line.words)
             elif line.key == "match":
                 for negated, name, argument in split_criteria(line.text):
-                    if name in ("host", "originalhost") and not negated:
+                    if name == "originalhost" and not negated:
                         patterns += argument.split(",")
             found |= dict.fromkeys(p for p in patterns if p and not re.search(r"[*?!]", p))
         return list(found)
@@ -122,12 +129,14 @@ class ClientConfig:
         """Return the lines of the files of an Include that lie below the folder of the first."""
         found: list[Line] = []
         for pattern in line.words:
-            path = Path(pattern).expanduser()
-            paths = sorted(glob.glob(str(path if path.is_absolute() else self._folder / path)))
-            files = [Path(name) for name in paths]
-            outside = [f for f in files if not f.resolve().is_relative_to(self._folder)]
+            path = self._folder / os.path.expanduser(pattern)
+            files: list[Path] = []
+            outside = not self._is_inside(path)
+            if not outside:
+                files = [Path(name) for name in sorted(glob.glob(str(path)))]
+                outside = not all(self._is_inside(file) for file in files)
             if outside or not files:
-                why = "matches no file" if not files else f"leads out of {self._folder}"
+                why = f"leads out of {self._folder}" if outside else "matches no file"
                 self._note(
                     f"{line.where}: Include is not followed: {shown(pattern)} {why}; "
                     "import the file by itself"
@@ -142,6 +151,17 @@ class ClientConfig:
                 f"{len(files)} file{'' if len(files) == 1 else 's'} in {self._folder}"
             )
         return tuple(found)
+
+    def _is_inside(self, pattern: Path) -> bool:
+        """Return True if a pattern matches files in the folder only, after a bounded search."""
+        if "\0" in str(pattern):
+            return False
+        if self._follow_all:
+            return True
+        wild = [part for part in pattern.parts if set(part) & set("*?[")]
+        literal = itertools.takewhile(lambda part: not set(part) & set("*?["), pattern.parts)
+        inside = Path(*literal).resolve().is_relative_to(self._folder)
+        return inside and len(wild) <= MOST_WILDCARDS and ".." not in pattern.parts
 
     def _text_of(self, file: Path, line: Line) -> str:
         self._files += 1

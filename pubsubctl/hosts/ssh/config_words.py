@@ -132,12 +132,12 @@ def fill_tokens(text: str, tokens: Mapping[str, str], where: str, *, is_path: bo
             if not is_path:
                 return found[0]
             if found[2] not in os.environ:
-                raise UserError(f"{where}: {shown(text)}: ${{{found[2]}}} is not set")
+                raise UserError(f"{where}: {shown(text)}: {shown(found[0])} is not set")
             return os.environ[found[2]]
         if found[1] == "%":
             return "%"
         if found[1] not in tokens:
-            raise UserError(f"{where}: {shown(text)}: %{found[1]} cannot be filled in")
+            raise UserError(f"{where}: {shown(text)}: {shown(found[0])} cannot be filled in")
         return tokens[found[1]]
 
     if not is_path:

@@ -297,7 +297,7 @@ def _with_variables(word: str, variables: Mapping[str, str], where: str) -> str:
     def fill(found: "re.Match[str]") -> str:
         name = found[1] or found[2]
         if name not in variables:
-            raise UserError(f"{where}: ${name} is not set")
+            raise UserError(f"{where}: {shown(found[0])} is not set")
         return variables[name]
 
     filled = _VARIABLE.sub(fill, word)

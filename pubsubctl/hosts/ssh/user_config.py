@@ -40,7 +40,7 @@ class UserConfig:
                 content = file.read(LARGEST_FILE_BYTES + 1)
             if len(content) > LARGEST_FILE_BYTES:
                 raise UserError(f"{path}: larger than {LARGEST_FILE_BYTES >> 20} MiB")
-            self._config = ClientConfig(content.decode("utf-8"), path)
+            self._config = ClientConfig(content.decode("utf-8"), path, follow_all=True)
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: {said(error)}") from None
         self._gateways = dict(inventory.gateways)

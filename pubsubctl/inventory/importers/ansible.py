@@ -26,6 +26,7 @@ from pubsubctl.inventory.importers.found import (
     key_paths,
     our_name,
     placed,
+    printable_errors,
     settle_names,
 )
 
@@ -52,11 +53,12 @@ def read_ansible(text: str, source: Path) -> Found:
         UserError: the text is neither format, or is malformed; names line or host.
     """
     found = Found()
-    groups = _groups_of(text, source)
-    read_folders(groups, source)
-    for note in groups.notes:
-        found.note(note)
-    _take_over(groups, source, found)
+    with printable_errors():
+        groups = _groups_of(text, source)
+        read_folders(groups, source)
+        for note in groups.notes:
+            found.note(note)
+        _take_over(groups, source, found)
     if not any("brokers" in host.groups for host in found.hosts):
         found.note("no group is called brokers, so brokers go to all hosts; see help inventories")
     return found
@@ -66,8 +68,8 @@ def _groups_of(text: str, source: Path) -> Groups:
     """Return the content, read as Ansible does: YAML first for names of YAML files, else INI."""
     if text.startswith("#!"):
         raise UserError(
-            f"{source}:1: {shown(text.splitlines()[0])}: a program, which is not run; import a "
-            "file with the inventory"
+            f"{source}:1: {shown(text.splitlines()[0])}: a program, which is not run; import "
+            "what `ansible-inventory -i FILE --list --yaml` writes"
         )
     readers: list[Callable[[str, Path], Groups]] = [read_ini]
     if source.suffix in _YAML_SUFFIXES:

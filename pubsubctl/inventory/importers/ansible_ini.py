@@ -41,7 +41,7 @@ def read_ini(text: str, source: Path) -> Groups:
                 raise UserError(f"{where}: {shown(line)}: a section has hosts, vars or children")
             groups.add_group(section)
             if kind == "vars":
-                mentioned.append((section, f"{where}: [{section}:vars]"))
+                mentioned.append((section, f"{where}: {_header(section, kind)}"))
             else:
                 defined.add(section)
         elif line.startswith("[") and line.endswith("]"):
@@ -57,7 +57,7 @@ def read_ini(text: str, source: Path) -> Groups:
                 raise UserError(f"{where}: {shown(line)}: expected the name of a group")
             groups.add_group(child[1])
             groups.add_child(section, child[1])
-            mentioned.append((child[1], f"{where}: [{section}:children]"))
+            mentioned.append((child[1], f"{where}: {_header(section, kind)}"))
         else:
             _read_host(groups, section, line, where)
     problems = [
@@ -68,6 +68,11 @@ def read_ini(text: str, source: Path) -> Groups:
     if problems:
         raise UserError(*problems)
     return groups
+
+
+def _header(section: str, kind: str) -> str:
+    header = f"[{section}:{kind}]"
+    return header if header.isprintable() else shown(header)
 
 
 def _read_host(groups: Groups, section: str, line: str, where: str) -> None:

@@ -81,7 +81,7 @@ class _GroupReader:
         for key, value in self._table(body, f"group {shown(name)}").items():
             where = f"{shown(name)}.{key}"
             if key not in _SECTIONS:
-                self._skip(key, where)
+                self._skip(key, f"group {shown(name)}: {shown(key)}")
                 continue
             if isinstance(value, str) and value:
                 text, value = value, Table()
@@ -270,7 +270,7 @@ class _Composer:
         node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
         try:
             return self._constructor.construct_object(node)
-        except (ValueError, TypeError, KeyError, yaml.YAMLError):
+        except (ValueError, TypeError, AttributeError, LookupError, yaml.YAMLError):
             self._refuse(event, f"{shown(event.value)} is no {tag.removeprefix(_CORE_TAG)}")
 
     def _check(self, event: Any) -> None:

@@ -2,7 +2,8 @@
 
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.config_words import below_home
 from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.inventory.inventory_schema import (
+    MOST_GATEWAYS,
     NO_JUMP,
     SCHEMA,
     GatewayEntry,
@@ -75,12 +77,13 @@ class Found:
 
     def note(self, text: str) -> None:
         """Add a note about skipped content, once."""
+        text = printable(text)
         if text not in self.notes:
             self.notes.append(text)
 
     def leave_out(self, entry: str, reasons: Iterable[str]) -> None:
         """Record an entry that cannot be taken over."""
-        self.unusable += [Unusable(entry, reason) for reason in reasons]
+        self.unusable += [Unusable(entry, printable(reason)) for reason in reasons]
 
     def add_gateway(
         self, wanted: str, entry: dict[str, Any], reserved: Iterable[str], where: str
@@ -104,10 +107,38 @@ class Found:
         """Add a host, or record why the host cannot be taken over."""
         try:
             _check_host(host)
+            self._check_route(host.variables.get("jump", []))
         except UserError as error:
             self.leave_out(entry, [f"{where}: {problem}" for problem in error.problems])
         else:
             self.hosts.append(host)
+
+    def gateways_in_use(self) -> dict[str, dict[str, Any]]:
+        """Return the gateways on the routes of hosts, in the order of the file."""
+        wanted: set[str] = set()
+        open_ = [name for host in self.hosts for name in host.variables.get("jump", [])]
+        while open_:
+            name = open_.pop()
+            if name not in wanted:
+                wanted.add(name)
+                open_ += self.gateways[name].get("jump", [])
+        return {name: row for name, row in self.gateways.items() if name in wanted}
+
+    def _check_route(self, jump: list[str]) -> None:
+        """Refuse a route through a gateway twice, or through too many.
+
+        Raises:
+            UserError: the route is no route of an inventory.
+        """
+        route, first = list(jump), jump[0] if jump else ""
+        while first and len(route) <= MOST_GATEWAYS:
+            before = self.gateways[first].get("jump", [])
+            route, first = [*before, *route], before[0] if before else ""
+        text = ",".join(route)
+        if len(route) > MOST_GATEWAYS:
+            raise UserError(f"jump = {shown(text)}: more than {MOST_GATEWAYS} gateways")
+        if len(set(route)) < len(route):
+            raise UserError(f"jump = {shown(text)}: a gateway is there twice")
 
 
 def _check_host(host: FoundHost) -> None:
@@ -201,6 +232,20 @@ def key_paths(paths: Iterable[str], source: Path, found: Found) -> str | list[st
     return list(absolute) if len(absolute) > 1 else next(iter(absolute))
 
 
+def printable(text: str) -> str:
+    """Return a message in which characters that move the cursor are escaped."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+@contextmanager
+def printable_errors() -> Iterator[None]:
+    """Escape the messages of errors about the content of a file."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(*map(printable, error.problems)) from None
+
+
 def placed(problems: Iterable[str], source: Path) -> list[str]:
     """Return problems that begin with a file; the source, where a problem names no file."""
     has_place = re.compile(rf"{re.escape(str(source))}: |[^ ]\S*:\d+: ")
@@ -255,7 +300,7 @@ def inventory_text(found: Found, name: str, source: Path, *, skip_unusable: bool
             *_bounded([*unusable, *found.notes]),
         )
     hosts = [dict(host.variables) for host in found.hosts]
-    gateways = _gateways_in_use(found)
+    gateways = found.gateways_in_use()
     defaults = {
         key: hosts[0][key]
         for key in _COMMON
@@ -282,18 +327,6 @@ def _bounded(lines: list[str]) -> list[str]:
     if len(lines) <= MOST_PROBLEMS:
         return lines
     return [*lines[:MOST_PROBLEMS], f"and {len(lines) - MOST_PROBLEMS} more"]
-
-
-def _gateways_in_use(found: Found) -> dict[str, dict[str, Any]]:
-    """Return the gateways on the routes of hosts, in the order of the file."""
-    wanted: set[str] = set()
-    open_ = [name for host in found.hosts for name in host.variables.get("jump", [])]
-    while open_:
-        name = open_.pop()
-        if name not in wanted:
-            wanted.add(name)
-            open_ += found.gateways[name].get("jump", [])
-    return {name: row for name, row in found.gateways.items() if name in wanted}
 
 
 def _host_entry(host: FoundHost, variables: Mapping[str, Any]) -> dict[str, Any]:

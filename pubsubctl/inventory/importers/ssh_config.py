@@ -20,6 +20,7 @@ from pubsubctl.inventory.importers.found import (
     key_paths,
     our_name,
     placed,
+    printable_errors,
     settle_names,
 )
 from pubsubctl.inventory.inventory_schema import MOST_GATEWAYS
@@ -31,8 +32,11 @@ def read_ssh_config(text: str, source: Path) -> Found:
     Raises:
         UserError: lines are malformed; names all.
     """
-    config = ClientConfig(text, source)
-    found = Found(notes=config.notes)
+    with printable_errors():
+        config = ClientConfig(text, source)
+    found = Found()
+    for note in config.notes:
+        found.note(note)
     settings: dict[str, HostSettings] = {}
     routes: dict[str, list[Hop]] = {}
     for name in config.names():

@@ -18,7 +18,7 @@ def test_each_of_them_can_be_measured() -> None:
 
 
 @pytest.mark.parametrize("subscriptions", [10, 100])
-def test_one_subscription_wants_each_publication(subscriptions: int) -> None:
+def test_each_publication_matches_one_subscription(subscriptions: int) -> None:
     memo = matching.memo_of(subscriptions)
     for price, tenth in ((0, 0), (9, 0), (10, 1), (99, 9)):
         symbol = 3 % (subscriptions // 10)

@@ -11,7 +11,7 @@ SUBSCRIBED = b"\x90\x03\x00\x01\x02"
 TWO_QOS2 = b"4\x0b\x00\x04load\x00\x01abc4\x0b\x00\x04load\x00\x02abc"
 
 
-def test_a_subscriber_attaches_and_releases_what_comes_exactly_once() -> None:
+def test_an_mqtt_subscriber_attaches_and_releases_publications_exactly_once() -> None:
     client = MqttClient(True, 2)
     assert client.attach() == b"\x10\x14\x00\x04MQTT\x04\x02\x00\x00\x00\x08load-sub"
     assert client.feed(CONNECTED).answer == b"\x82\t\x00\x01\x00\x04load\x02"
@@ -48,7 +48,7 @@ def test_publications_have_identifiers_of_their_own_until_they_are_acknowledged(
 
 
 @pytest.mark.parametrize("size", [0, 127, 128, 16_383, 16_384, 300_000])
-def test_packets_of_any_length_come_whole_from_any_pieces(size: int) -> None:
+def test_the_decoder_assembles_packets_of_any_length_from_any_pieces(size: int) -> None:
     sent = packet(0x30, bytes(size)) + CONNECTED
     for cut in (1, 2, 3, len(sent) - 5, len(sent) - 1):
         decoder = Decoder()
@@ -61,6 +61,6 @@ def test_packets_of_any_length_come_whole_from_any_pieces(size: int) -> None:
     "said",
     [b"\x20\x02\x00\x05", b"\x90\x03\x00\x01\x80", b"\x30\xff\xff\xff\xff", b"\xa0\x02\x00\x01"],
 )
-def test_what_no_working_broker_says_is_refused(said: bytes) -> None:
+def test_an_invalid_packet_of_a_broker_is_refused(said: bytes) -> None:
     with pytest.raises(ServerRefused):
         MqttClient(True, 1).feed(said)

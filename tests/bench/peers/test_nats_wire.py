@@ -106,6 +106,6 @@ def test_a_stream_is_made_and_everything_is_acknowledged() -> None:
         b'MSG load.acknowledged 9 22\r\n{"error":{"code":503}}\r\n',
     ],
 )
-def test_what_no_working_server_says_is_refused(said: bytes) -> None:
+def test_an_invalid_reply_of_a_server_is_refused(said: bytes) -> None:
     with pytest.raises(ServerRefused):
         JetStreamClient(subscribes=False).feed(said)

@@ -41,7 +41,9 @@ def is_over(process: psutil.Process) -> bool:
 @pytest.mark.parametrize(
     "name, brokers", [("nats", 3), ("nats-jetstream", 1), ("mosquitto-qos2", 3)]
 )
-def test_all_that_is_published_comes_and_nothing_is_left(name: str, brokers: int) -> None:
+def test_a_measured_peer_delivers_all_publications_and_leaves_no_process(
+    name: str, brokers: int
+) -> None:
     system = installed(name)
     before = {*psutil.Process().children(recursive=True)}
     paced = measure(system, brokers, rate=500, warmup_s=0.0, measure_s=0.3)
@@ -83,13 +85,13 @@ def misconfigured(program: str, folders: Sequence[Path], _: Sequence[int]) -> li
     return [ServerStart((program, "-c", str(folders[0] / "nats.conf")), 1)]
 
 
-def test_a_server_that_does_not_start_is_told_with_what_it_said() -> None:
+def test_a_server_that_does_not_start_is_reported_with_its_output() -> None:
     broken = replace(installed("nats"), start=misconfigured)
     with pytest.raises(servers.PeerFailed, match=r"has ended: .*Parse error"):
         servers.running(broken, 1).__enter__()
 
 
-def test_what_is_not_installed_is_named_with_its_package(
+def test_a_missing_peer_is_named_with_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -131,14 +133,14 @@ def test_the_table_has_medians_ratios_within_rounds_and_what_was_lost() -> None:
     assert second.split()[8:] == ["0.50", "200", "900", "2", "3", "publisher"]
 
 
-def test_the_limit_is_the_busiest_process_all_cores_or_somebody_else() -> None:
+def test_the_limit_is_the_busiest_process_or_all_cores_or_other_work() -> None:
     assert limit_of({"broker 1": 0.95, "publisher": 0.5}, 1.5, cores=2) == "broker 1"
     assert limit_of({"broker 1": 0.8, "publisher": 0.6, "subscriber": 0.5}, 2.0, 2) == "cores"
     assert limit_of({"broker 1": 0.3, "publisher": 0.2}, 1.95, cores=2) == "other work"
     assert limit_of({"broker 1": 0.3, "publisher": 0.2}, 0.6, cores=2) == "window"
 
 
-def test_ours_gets_ports_that_nobody_listens_on() -> None:
+def test_our_brokers_receive_unused_ports() -> None:
     first, last = ours.free_ports()
     with socket.create_server(("127.0.0.1", first + 3)):
         another, _ = ours.free_ports()

@@ -81,7 +81,7 @@ def test_a_server_that_is_not_installed_is_named_with_its_package(tmp_path: Path
         (("for server in servers", "for server in ()"), "0 starts for 1 servers"),
     ],
 )
-def test_a_slip_in_a_driver_is_told_as_one_with_its_line(
+def test_a_mistake_in_a_driver_is_reported_with_its_line(
     driver: tuple[str, str], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(WrongDriver, match=re.escape(said)) as error:
@@ -89,7 +89,7 @@ def test_a_slip_in_a_driver_is_told_as_one_with_its_line(
     assert error.value.exit_status == 2
 
 
-def test_a_server_that_does_not_say_its_version_is_named(tmp_path: Path) -> None:
+def test_a_server_without_a_version_is_named(tmp_path: Path) -> None:
     program = tmp_path / "brokerd"
     program.write_bytes(b"no program at all")
     program.chmod(0o755)
@@ -106,7 +106,7 @@ def test_a_client_library_that_is_not_installed_is_named(tmp_path: Path) -> None
         load_configuration(path)
 
 
-def test_a_version_that_lacks_what_is_asked_for_is_named() -> None:
+def test_a_version_without_a_required_setting_is_named() -> None:
     server = Server("n1", Path("n1"), 1, (2, 3))
     settings = {**JETSTREAM.settings, "sync_interval": "always"}
     with pytest.raises(WrongSettings, match=r"v2\.9\.10 always syncs every 2 minutes"):
@@ -124,7 +124,7 @@ def test_a_classic_queue_is_on_one_server_only() -> None:
         assert "classic_config.nodes.3 = n3@localhost" in start.files["rabbitmq.conf"]
 
 
-def test_a_port_mapper_of_its_own_tells_each_server_where_others_are() -> None:
+def test_a_port_mapper_of_a_server_lists_the_ports_of_its_peers() -> None:
     servers = [Server(f"n{n}", Path("n"), n, (n + 10, n + 20, n + 30)) for n in (1, 2, 3)]
     servers[0] = replace(servers[0], through={"n3": 99})
     starts = RABBITMQ.start("server", servers, {**RABBITMQ.settings, "queue": "quorum"}, "")
@@ -174,7 +174,7 @@ def test_a_name_of_ours_that_is_none_gets_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", configurations())
-def test_every_configuration_of_ours_can_be_read_or_says_what_is_missing(name: str) -> None:
+def test_each_shipped_configuration_loads_or_names_the_missing_part(name: str) -> None:
     try:
         found = load_configuration(f"external/{name}")
     except (NotInstalled, WrongSettings) as error:
@@ -201,7 +201,7 @@ def test_filters_on_contents_are_refused_where_there_are_none(tmp_path: Path) ->
         experiment_on(found, "demo", Overrides(), {}, calm=True)
 
 
-def test_clients_of_other_systems_have_no_brokers_to_go_on_at(tmp_path: Path) -> None:
+def test_failover_is_refused_for_clients_of_other_systems(tmp_path: Path) -> None:
     found = load_configuration(written(tmp_path))
     said = r"publishers\[0\].failover: clients of other systems stay where they are"
     with pytest.raises(SpecError, match=said):
@@ -254,14 +254,14 @@ def test_a_slip_in_a_comparison_is_named(old: str, new: str, said: str, tmp_path
     assert str(path) in str(error.value)
 
 
-def test_what_only_our_brokers_can_have_done_to_them_is_refused() -> None:
+def test_a_fault_verb_of_our_brokers_is_refused_for_other_systems() -> None:
     step = {"at": "1s", "do": "absorb", "on": "n1", "for": "1s", "id": "a"}
     document = {"schema": "pubsubctl/faults/1", "name": "t", "step": [step]}
     with pytest.raises(SpecError, match="step a: do = 'absorb' is nothing that can be done"):
         check_verbs(read_schedule(document, "here"))
 
 
-def test_the_leader_is_whoever_leads_when_the_schedule_begins() -> None:
+def test_the_target_leader_is_the_leader_at_the_start_of_the_schedule() -> None:
     steps = [
         {"at": "1s", "do": "kill", "on": on, "id": f"kill-{number}"}
         for number, on in enumerate(("leader", "n2"))
@@ -288,7 +288,7 @@ def test_the_leader_is_whoever_leads_when_the_schedule_begins() -> None:
         ),
     ],
 )  # fmt: skip
-def test_doctor_says_what_is_missing_and_how_to_get_it(
+def test_doctor_names_the_missing_part_and_its_remedy(
     driver: tuple[str, str], severity: str, said: str, remedy: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, driver=driver)

@@ -82,7 +82,7 @@ def planned(verb: str) -> FaultSchedule:
 
 
 @only_there
-def test_a_full_disk_takes_its_quota_and_syncs_wait_in_the_folder_only(tmp_path: Path) -> None:
+def test_a_disk_fault_fills_and_delays_its_own_folder_only(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", STARTED, WRITES, str(tmp_path / "data")],
@@ -96,7 +96,7 @@ def test_a_full_disk_takes_its_quota_and_syncs_wait_in_the_folder_only(tmp_path:
 
 @only_there
 @pytest.mark.end_to_end
-def test_a_server_whose_syncs_wait_is_seen_healed_and_judged(folder: Path) -> None:
+def test_a_server_with_delayed_syncs_is_detected_healed_and_judged(folder: Path) -> None:
     """It acknowledges what it has synced, so a kill meanwhile costs nothing."""
     outcome = carry_out(
         folder, "synced", "exactly-once", SLOWED_AND_KILLED, measure="2s", rate="30/s"
@@ -133,7 +133,7 @@ def test_faults_of_a_disk_are_counted_renewed_and_end() -> None:
 
 
 @pytest.mark.parametrize("verb", ["disk-full", "slow-fsync"])
-def test_a_machine_that_cannot_stand_before_a_disk_says_so(
+def test_a_disk_fault_is_refused_on_an_unsupported_host(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert needs_disk(planned(verb))
@@ -143,7 +143,7 @@ def test_a_machine_that_cannot_stand_before_a_disk_says_so(
         check_verbs(planned(verb))
 
 
-def test_a_kernel_that_lets_nobody_stand_before_a_disk_is_quoted(
+def test_the_error_quotes_a_kernel_that_refuses_disk_interception(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any) -> None:

@@ -14,7 +14,7 @@ from brokerd.model.identity import SourceId
 SOURCE = SourceId(2, 70_000, 3)
 
 
-def test_a_publication_comes_out_as_it_went_in() -> None:
+def test_a_publication_survives_packing_and_unpacking() -> None:
     run, place = unpacked(packed(SOURCE, 1 << 40, 9, b"blob", memoryview(b"payload")))
     assert (run.source, run.sequences) == (SOURCE, range(1 << 40, (1 << 40) + 1))
     assert place == 9
@@ -26,19 +26,19 @@ def test_a_publication_comes_out_as_it_went_in() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"hello", b"x" * 40, packed(SOURCE, 7, 1, b"blob", b"")[:-1]]
 )
-def test_what_is_no_publication_of_ours_is_said_to_be_none(body: bytes) -> None:
+def test_a_body_without_an_envelope_is_refused(body: bytes) -> None:
     with pytest.raises(NotOurs):
         unpacked(body)
 
 
-def test_a_fence_has_come_with_its_last_topic_and_comes_again_with_any() -> None:
+def test_a_fence_is_complete_after_its_last_topic_and_at_later_copies() -> None:
     copies = FenceCopies(["a", "b"])
     came = [copies.is_complete(SOURCE, 1, topic) for topic in ("a", "b", "a")]
     assert came == [False, True, True]
     assert FenceCopies(["a"]).is_complete(SOURCE, 1, "a")
 
 
-def test_what_comes_after_a_later_one_of_its_topic_is_missed_until_then() -> None:
+def test_a_place_skipped_in_its_topic_counts_as_missed_until_its_arrival() -> None:
     places, missed = Places(), []
     for topic, place in (("a", 1), ("a", 4), ("b", 2), ("a", 4), ("b", 1), ("a", 3), ("a", 2)):
         places.take(SOURCE, topic, place)
@@ -63,7 +63,7 @@ class Doubtful:
             await asyncio.Event().wait()
 
 
-def test_what_was_handed_over_after_a_lost_one_is_published_again_behind_it() -> None:
+def test_publications_behind_a_lost_publication_are_repeated_in_order() -> None:
     async def story() -> tuple[Sequence[str], list[int]]:
         client, taken = Doubtful("p-2-t"), list[int]()
         outgoing = Outgoing(client, SOURCE, "p", lambda blob: ["t"], taken.append)  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ def tried(
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_what_is_installed_keeps_its_promise_while_nothing_fails(name: str, folder: Path) -> None:
+def test_an_installed_system_keeps_its_guarantee_without_faults(name: str, folder: Path) -> None:
     outcome = tried(name, folder)
     judged = judge_folder(outcome.run_directory)
     assert judged.verdict == "VALID", judged
@@ -63,9 +63,7 @@ def test_what_is_installed_keeps_its_promise_while_nothing_fails(name: str, fold
 
 
 @pytest.mark.parametrize("name", ["jetstream1", "mosquitto-qos2"])
-def test_a_subscriber_whose_connection_breaks_gets_each_publication_once(
-    name: str, folder: Path
-) -> None:
+def test_a_reconnected_subscriber_receives_each_publication_once(name: str, folder: Path) -> None:
     outcome = tried(name, folder, AWAY, measure="4s")
     judged = judge_folder(outcome.run_directory)
     assert judged.verdict == "VALID", judged

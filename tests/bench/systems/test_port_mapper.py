@@ -21,7 +21,7 @@ async def _asked(port: int, body: bytes) -> bytes:
     return answer
 
 
-def test_a_node_is_known_while_its_connection_lasts_and_others_always() -> None:
+def test_the_mapper_lists_a_node_while_its_connection_lasts_and_peers_always() -> None:
     async def work() -> None:
         mapper = PortMapper(4369, {"n2": 515})
         server = await asyncio.start_server(mapper.serve, "127.0.0.1", 0)

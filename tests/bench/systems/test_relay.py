@@ -65,7 +65,7 @@ def fault(verb: str, one_way: bool = False) -> Fault:
 
 @pytest.mark.parametrize("verb", ["cut", "blackhole", "delay"])
 @pytest.mark.parametrize("kind", [Relay, LeavesTheDelay, LeavesItCut])
-def test_what_is_in_force_is_seen_by_a_byte_and_so_is_its_end(verb: str, kind: type[Relay]) -> None:
+def test_a_probe_byte_shows_the_start_and_the_end_of_a_fault(verb: str, kind: type[Relay]) -> None:
     trio.run(_see, verb, kind)
 
 
@@ -84,7 +84,7 @@ async def _see(verb: str, kind: type[Relay]) -> None:
     assert (gone_seen(done, took) is not None) == (kind is Relay)
 
 
-def test_one_way_leaves_the_other_alone() -> None:
+def test_a_one_way_fault_leaves_the_other_direction_open() -> None:
     trio.run(_one_way)
 
 
@@ -98,7 +98,7 @@ async def _one_way() -> None:
     assert counted["limited_messages"] == 1
 
 
-def test_connections_are_cut_and_what_is_held_goes_on_in_order_when_it_heals() -> None:
+def test_a_cut_closes_connections_and_a_heal_releases_held_bytes_in_order() -> None:
     trio.run(_through)
 
 
@@ -127,7 +127,7 @@ async def _through() -> None:
             nursery.cancel_scope.cancel()
 
 
-def test_what_nobody_renews_ends_with_its_lease() -> None:
+def test_a_fault_ends_with_its_lease_without_a_renewal() -> None:
     trio.run(_lease)
 
 

@@ -62,7 +62,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_what_was_synced_is_left_and_nothing_else(tmp_path: Path) -> None:
+def test_a_killed_server_retains_only_its_synced_data(tmp_path: Path) -> None:
     folder, kept = tmp_path / "data", tmp_path / "kept"
     folder.mkdir()
     (folder / "conf").write_bytes(b"set")

@@ -138,7 +138,7 @@ def carry_out(
     return trio.run(work)
 
 
-def test_what_a_killed_broker_had_written_down_comes_once_and_in_order(folder: Path) -> None:
+def test_a_killed_broker_delivers_its_stored_publications_once_and_in_order(folder: Path) -> None:
     outcome = carry_out(folder, "yes", "exactly-once", FROZEN_AND_KILLED)
     assert (outcome.state, outcome.reasons) == ("complete", ())
     judged = judge_folder(outcome.run_directory)
@@ -215,7 +215,7 @@ def test_a_broker_that_refuses_clients_is_quoted(
     assert not [*folder.glob("pubsubctl-system-*")]
 
 
-def test_a_port_that_somebody_has_is_named_and_not_taken_for_the_server(
+def test_a_port_in_use_is_named_and_not_mistaken_for_the_server(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -226,7 +226,7 @@ def test_a_port_that_somebody_has_is_named_and_not_taken_for_the_server(
     assert not [*folder.glob("pubsubctl-system-*")]
 
 
-def test_data_of_another_run_is_not_taken_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_of_another_run_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = folder / "left"
     (root / "servers" / "n1").mkdir(parents=True)
     monkeypatch.setattr(servers, "mkdtemp", lambda prefix: str(root))

@@ -35,7 +35,7 @@ def test_a_publication_is_acknowledged_as_soon_as_it_is_sent_on():
     assert (publisher.done, subscriber.got()) == ([(1, 1)], [])
 
 
-def test_what_a_broken_link_swallows_is_gone():
+def test_publications_on_a_broken_link_are_lost():
     exchange, publisher, subscriber = chain()
     exchange.publish(publisher, 1, A)
     exchange.cut(1, 2)
@@ -55,14 +55,14 @@ def test_a_dead_broker_is_not_bypassed():
     assert (0, 2) not in exchange.sessions
 
 
-def test_what_a_publisher_sends_again_is_heard_again():
+def test_a_repeated_publication_is_delivered_again():
     exchange, publisher, subscriber = chain()
     exchange.publish(publisher, 1, A)
     exchange.publish(publisher, 1, A)
     assert subscriber.got() == [1, 1]
 
 
-def test_a_neighbour_that_comes_back_is_told_everything_and_forgets_what_is_over():
+def test_a_returning_neighbour_receives_all_subscriptions_and_drops_ended_subscriptions():
     exchange, publisher, subscriber = chain()
     exchange.cut(0, 1)
     exchange.detach(subscriber)
@@ -140,7 +140,7 @@ def test_a_broker_that_breaks_the_rules_is_refused(message):
         Publish(run_of(SourceId(0, 0, 1), 1, A)),
     ],
 )
-def test_a_client_says_connect_first(message):
+def test_a_client_message_before_connect_is_refused(message):
     exchange, _, _ = chain()
     core = exchange.cores[0]
     core.handle(SessionEstablished("c", 77, 1), 0)

@@ -38,7 +38,7 @@ def at_rest(exchange: Exchange) -> None:
         assert core.status().state == "running", number
 
 
-def test_what_a_departed_leaf_had_sent_twice_may_be_done_after_it_has_left() -> None:
+def test_a_repeated_copy_of_a_departed_leaf_may_be_confirmed_late() -> None:
     """Broker 1 still has a copy for 2, which 2 has got from 0 itself when 1 was suspected."""
     exchange = line(3)
     exchange.subscribe(exchange.client("s", 2), "true")
@@ -54,7 +54,7 @@ def test_what_a_departed_leaf_had_sent_twice_may_be_done_after_it_has_left() -> 
     at_rest(exchange)
 
 
-def test_what_comes_again_from_a_departed_leaf_is_taken_from_its_neighbours() -> None:
+def test_a_restarted_broker_accepts_a_repeated_copy_of_a_departed_leaf() -> None:
     """As above, but 2 has restarted, so it has neither the copy nor the path in mind."""
     exchange = line(3)
     exchange.subscribe(exchange.client("s", 2), "true")
@@ -75,7 +75,7 @@ def test_what_comes_again_from_a_departed_leaf_is_taken_from_its_neighbours() ->
     at_rest(exchange)
 
 
-def test_publications_for_a_departed_home_are_for_nobody() -> None:
+def test_a_publication_for_a_departed_access_broker_is_dropped() -> None:
     """The confirmation is lost with its session, so broker 0 would send the publication again."""
     exchange = line(3)
     subscriber = exchange.client("s", 2)
@@ -105,7 +105,7 @@ def notified_after_home_has_left(exchange: Exchange) -> None:
     exchange.leave(0)
 
 
-def test_a_notifier_for_a_departed_home_is_for_nobody() -> None:
+def test_a_recovery_notifier_for_a_departed_access_broker_is_dropped() -> None:
     exchange = line(5)
     notified_after_home_has_left(exchange)
     exchange.release(3, 2)
@@ -199,7 +199,7 @@ def heard(exchange: Exchange, number: int) -> list[tuple[int, object]]:
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["told", "down meanwhile"])
 @pytest.mark.parametrize("number", [1, 2])
-def test_whatever_was_said_while_a_leaf_was_there_may_be_said_after_it_has_left(
+def test_every_earlier_message_is_tolerated_after_the_departure_of_a_leaf(
     number: int, restarts: bool
 ) -> None:
     """By anybody who has a session: it is let pass, or ends that session, and no broker."""
@@ -223,7 +223,7 @@ def test_whatever_was_said_while_a_leaf_was_there_may_be_said_after_it_has_left(
         assert exchange.cores[number].status().queued == 0
 
 
-def test_what_was_said_then_is_of_every_kind() -> None:
+def test_the_replayed_messages_cover_every_kind() -> None:
     exchange = life_of_a_leaf()
     kinds = [type(message) for number in (1, 2) for _, message in heard(exchange, number)]
     assert [kind for kind in KINDS if kind not in kinds] == []

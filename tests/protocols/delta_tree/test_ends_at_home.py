@@ -52,14 +52,14 @@ def _called_over(effects: list[Effect]) -> list[int]:
     return [each.number for each in messages if isinstance(each, Unsubscribed)]
 
 
-def test_who_ends_what_has_just_been_given_up_waits_for_the_disk_too() -> None:
+def test_an_unsubscription_during_an_eviction_waits_for_the_disk() -> None:
     core = _a_home_whose_client_does_not_ask_again()
     token = _given_up(core)
     assert _called_over(core.handle(MessageReceived("s", 1, Unsubscribe(1)), LINGER_NS)) == []
     assert _called_over(core.handle(Persisted(token), LINGER_NS)) == [1]
 
 
-def test_who_leaves_then_waits_for_the_disk_too() -> None:
+def test_a_detach_during_an_eviction_waits_for_the_disk() -> None:
     core = _a_home_whose_client_does_not_ask_again()
     token = _given_up(core)
     assert (
@@ -71,7 +71,7 @@ def test_who_leaves_then_waits_for_the_disk_too() -> None:
     assert _called_over(core.handle(Persisted(token), LINGER_NS)) == [0]
 
 
-def test_what_was_over_before_is_called_so_at_once() -> None:
+def test_an_unsubscription_after_an_eviction_is_confirmed_at_once() -> None:
     core = _a_home_whose_client_does_not_ask_again()
     core.handle(Persisted(_given_up(core)), LINGER_NS)
     assert _called_over(core.handle(MessageReceived("s", 1, Unsubscribe(1)), LINGER_NS)) == [1]

@@ -27,7 +27,7 @@ def sequences(messages):
 # ---------------------------------------------------------------- duplicates and confirmations
 
 
-def test_what_is_done_and_comes_again_is_confirmed_at_once_and_not_sent_on():
+def test_a_repeated_confirmed_run_is_confirmed_at_once_and_not_forwarded():
     exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
     exchange.publish(publisher, 1, A, A, A)
     again = PublicationCopy(run_of(publisher.source, 2, A, A), (0, 1))
@@ -38,7 +38,7 @@ def test_what_is_done_and_comes_again_is_confirmed_at_once_and_not_sent_on():
     assert subscriber.got() == [1, 2, 3]
 
 
-def test_what_is_pending_and_comes_again_is_confirmed_when_it_is_done():
+def test_a_repeated_pending_run_is_confirmed_after_its_completion():
     exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
     exchange.hold(1, 2)
     exchange.publish(publisher, 1, A, A, A)
@@ -116,7 +116,7 @@ def test_a_dead_broker_is_bypassed_and_everything_unconfirmed_goes_first_and_in_
     assert publisher.done == [(1, 6)]
 
 
-def test_a_broker_that_comes_back_gets_what_is_unconfirmed_before_anything_newer():
+def test_a_restarted_broker_receives_unconfirmed_publications_before_newer_publications():
     exchange, publisher, subscriber = pair_over(CHAIN4)
     exchange.kill(2)
     exchange.hold(1, 3)
@@ -187,7 +187,7 @@ def test_an_unreachable_broker_is_tried_again_with_longer_and_longer_waits():
 # ---------------------------------------------------------------- subscriptions under failures
 
 
-def test_an_unreachable_broker_is_walked_past_and_those_behind_it_are_heard():
+def test_subscriptions_and_publications_bypass_an_unreachable_broker():
     exchange = Exchange(CHAIN4)
     exchange.kill(1)
     subscriber, publisher = exchange.client("s", 0), exchange.client("p", 3, publishes=True)
@@ -203,7 +203,7 @@ def test_an_unreachable_broker_is_walked_past_and_those_behind_it_are_heard():
     assert subscriber.got() == [1, 2]
 
 
-def test_a_next_hop_hears_of_a_subscription_before_any_publication_for_it():
+def test_a_next_hop_receives_a_subscription_before_its_first_publication():
     """0 – 1 – 2 – 3: link 0–1 is down, 1 is alive, and 2 sends through it.
 
     Paper: [DFT11] §V-B, the upstream copy.
@@ -265,7 +265,7 @@ def bypass_resurrects():
     return subscriber.got()
 
 
-def test_a_stream_never_begins_with_a_publication_whose_successor_is_lost():
+def test_a_stream_never_starts_before_a_lost_publication():
     """Paper: [DFT11] §VI lines 614-621 would deliver 1 and 3 and lose 2; the cut forbids 1."""
     assert bypass_resurrects() == [3]
 
@@ -278,7 +278,7 @@ def test_without_the_cut_the_story_ends_in_a_gap():
 # ---------------------------------------------------------------- restarts
 
 
-def test_a_restarted_broker_holds_publishers_and_new_subscriptions_until_it_is_told_all():
+def test_a_recovering_broker_holds_publications_and_new_subscriptions():
     exchange = Exchange(((0, 1), (1, 2)))
     subscriber = exchange.client("s", 2)
     exchange.subscribe(subscriber, "true")
@@ -296,7 +296,7 @@ def test_a_restarted_broker_holds_publishers_and_new_subscriptions_until_it_is_t
     assert states(late)[-1] == "started"
 
 
-def test_a_peer_that_recovers_itself_ends_nobodys_recovery():
+def test_a_recovering_peer_does_not_end_the_recovery_of_another_broker():
     exchange = Exchange(((0, 1), (1, 2)))
     exchange.kill(0)
     exchange.kill(1)
@@ -312,7 +312,7 @@ def test_a_peer_that_recovers_itself_ends_nobodys_recovery():
     assert [exchange.cores[n].status().state for n in (0, 1)] == ["running"] * 2
 
 
-def test_a_component_in_which_all_restarted_goes_on_after_a_while_and_says_so():
+def test_a_fully_restarted_component_records_a_cold_start_after_a_timeout():
     exchange = Exchange(((0, 1),))
     for broker in (0, 1):
         exchange.kill(broker)
@@ -325,7 +325,7 @@ def test_a_component_in_which_all_restarted_goes_on_after_a_while_and_says_so():
     assert [event for _, event in exchange.records].count("cold_start") == 1
 
 
-def test_a_started_subscription_goes_on_after_its_broker_restarts():
+def test_a_started_subscription_resumes_after_its_broker_restarts():
     exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
     exchange.publish(publisher, 1, A, A)
     exchange.advance(1)
@@ -337,7 +337,7 @@ def test_a_started_subscription_goes_on_after_its_broker_restarts():
     assert publisher.done[-1] == (3, 3)
 
 
-def test_what_a_client_says_it_has_is_not_delivered_again():
+def test_a_broker_skips_publications_covered_by_the_resume_token():
     """The broker dies with a position that has not reached the disk; the client knows it."""
     exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
     exchange.hold(2, 1)
@@ -391,7 +391,7 @@ def test_a_broker_confirms_nothing_while_a_publisher_from_before_its_restart_is_
     assert subscriber.got() == [6]
 
 
-def test_a_publisher_that_has_left_and_said_how_far_it_is_done_is_not_waited_for():
+def test_a_new_subscription_does_not_wait_for_a_publisher_that_detached():
     """It had its second publication done before its first when its broker crashed.
 
     The restarted broker has seen the first, and learns of the second only from who leaves.
@@ -436,7 +436,7 @@ def test_a_publisher_that_has_left_undone_what_it_published_is_waited_for():
     assert states(late)[-1] == "pending"
 
 
-def test_what_a_failure_leaves_behind_is_said_until_it_is_over():
+def test_the_aftermath_of_a_failure_is_listed_until_recovery_ends():
     exchange = Exchange(((0, 1), (1, 2)))
     exchange.kill(2)
     exchange.advance(1)
@@ -481,7 +481,7 @@ def test_without_routing_on_disk_the_same_story_leaves_a_broker_unaware():
 # ---------------------------------------------------------------- clients that come and go
 
 
-def test_unacknowledged_deliveries_come_again_in_order_on_the_next_session():
+def test_the_next_session_redelivers_unacknowledged_publications_in_order():
     exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
     subscriber.quiet = True
     exchange.publish(publisher, 1, A, A)

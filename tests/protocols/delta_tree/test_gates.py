@@ -32,7 +32,7 @@ def heard(tags, brokers=range(8)):
     return [broker for broker in brokers if not covers(tags, path(broker))]
 
 
-def test_a_broker_that_is_back_takes_its_tags_away_and_tells_where_streams_begin():
+def test_a_confirmation_removes_tags_of_a_returned_broker_and_sets_the_cut():
     held = (tag(2, 3, False), tag(2, 4, True))
     change = replacement_for(held, 3, confirmation(tag(3, 5, True), cut=((OF_3, 7),)))
     assert change is not None
@@ -56,7 +56,7 @@ def test_a_broker_that_confirms_again_with_larger_tags_closes_nothing():
     assert replacement_for((), 3, confirmation(tag(3, 4, True))) is None
 
 
-def test_what_a_stale_answer_names_is_taken_out_by_what_was_told_before():
+def test_an_earlier_notifier_removes_tags_that_a_stale_confirmation_names():
     """3 names 5, of which a notifier has told that it is aware; 3 has not heard that."""
     told = Replacement((tag(4, 5, False),), (), ((OF_5, 8), (OF_3, 9)), (path(5), path(3)))
     stale = (tag(4, 5, False), tag(5, 6, False))
@@ -68,7 +68,7 @@ def test_what_a_stale_answer_names_is_taken_out_by_what_was_told_before():
     assert sorted(change.source_paths) == [path(3), path(5)]
 
 
-def test_the_cut_of_a_source_that_is_heard_does_not_rise():
+def test_the_cut_of_an_untagged_source_does_not_rise():
     held = (tag(4, 5, True),)
     change = Replacement((tag(2, 3, True),), (), ((OF_3, 9), (OF_5, 4)), (path(3), path(5)))
     cut = {OF_3: 2}
@@ -89,6 +89,6 @@ def test_a_stale_emitter_closes_no_open_gate():
     assert stale_emitter() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
-def test_it_would_if_whoever_is_told_took_any_tags():
+def test_a_stale_emitter_closes_a_gate_if_receivers_accept_any_tags():
     with mutated([Mutant.RECEIVER_TAKES_ANY_TAGS]):
         assert stale_emitter() == [0, 1, 2, 4, 5, 6, 7]

@@ -109,7 +109,7 @@ def test_nothing_is_acknowledged_before_the_subscriber_has_it():
     assert publisher.done == [(3, 3), (1, 2)]
 
 
-def test_one_frame_leaves_per_hop_however_the_matching_results_alternate():
+def test_a_hop_sends_one_frame_per_run_with_alternating_matches():
     exchange = Exchange(((0, 1), (1, 2), (1, 3)))
     publisher = exchange.client("p", 0, publishes=True)
     for name, broker, predicate in (("s", 2, "kind = 'a'"), ("t", 3, "kind in ('b', 'a')")):
@@ -147,7 +147,7 @@ def test_a_client_gets_one_copy_that_names_all_its_subscriptions():
     assert named == [((1, 2), (1, 2)), ((3,), (1,)), ((4,), (1, 2))]
 
 
-def test_what_was_published_before_a_subscription_started_is_not_part_of_it():
+def test_a_subscription_excludes_publications_before_its_start():
     exchange = Exchange(CHAIN)
     publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
     exchange.publish(publisher, 1, A, A)

@@ -60,19 +60,19 @@ TOLD = {
         "protocols/delta_tree/test_partitions.py::"
         "test_a_partition_is_withdrawn_only_when_every_notifier_that_names_it_is_confirmed",
         "protocols/delta_tree/test_partitions.py::"
-        "test_withdrawn_at_once_it_is_gone_while_home_still_withholds",
+        "test_the_early_withdrawal_mutant_drops_a_partition_before_its_gate_opens",
     ],
     29: ["29_stall_then_kill.txt"],
     30: ["30_two_subscriptions_one_partition.txt"],
 }
 
 
-def test_all_thirty_are_told() -> None:
+def test_all_thirty_interleavings_are_listed() -> None:
     assert sorted(TOLD) == list(range(1, 31))
 
 
 @pytest.mark.parametrize("number", sorted(TOLD))
-def test_what_tells_it_is_there(number: int) -> None:
+def test_every_listed_test_of_an_interleaving_exists(number: int) -> None:
     for place in TOLD[number]:
         if place.endswith(".txt"):
             assert list((HERE / "scenarios").glob(place)), place
@@ -129,7 +129,7 @@ def test_each_numbered_scenario_names_its_rule() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_without_its_rule_a_scenario_tells_another_story(name: str) -> None:
+def test_a_scenario_changes_without_its_rule(name: str) -> None:
     told = (HERE / "scenarios" / f"{name}.txt").read_text(encoding="utf-8")
     with mutated([RULES[name]]):
         assert play_scenario(told) != told

@@ -87,7 +87,7 @@ def test_brokers_that_join_in_haste_keep_every_promise(seed: int) -> None:
 
 
 @in_haste
-def test_what_a_neighbour_does_not_confirm_is_joined_and_comes_again_as_it_was() -> None:
+def test_unconfirmed_publications_are_joined_and_resent_unchanged() -> None:
     exchange = Exchange(CHAIN)
     publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
     exchange.subscribe(subscriber, "true")
@@ -106,7 +106,7 @@ def test_what_a_neighbour_does_not_confirm_is_joined_and_comes_again_as_it_was()
 
 
 @in_haste
-def test_what_was_joined_is_confirmed_when_the_last_of_it_is() -> None:
+def test_joined_publications_are_not_confirmed_before_they_are_acknowledged() -> None:
     exchange = Exchange(CHAIN)
     publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
     subscriber.quiet = True
@@ -130,7 +130,7 @@ def test_what_was_joined_is_confirmed_when_the_last_of_it_is() -> None:
 
 
 @in_haste
-def test_nobody_waits_for_a_client_that_others_wait_for() -> None:
+def test_a_slow_client_does_not_delay_publications_of_other_clients() -> None:
     exchange = Exchange(CHAIN)
     publisher = exchange.client("p", 0, publishes=True)
     clients = [exchange.client(name, 0) for name in ("s", "t")]
@@ -147,7 +147,7 @@ def test_nobody_waits_for_a_client_that_others_wait_for() -> None:
 
 
 @in_haste
-def test_nobody_waits_for_a_neighbour_that_others_wait_for() -> None:
+def test_a_slow_neighbour_does_not_delay_publications_of_other_neighbours() -> None:
     exchange = Exchange(STAR)
     publisher = exchange.client("p", 0, publishes=True)
     for broker, predicate in ((1, "kind = 'a'"), (2, "kind = 'b'")):
@@ -166,7 +166,7 @@ def test_nobody_waits_for_a_neighbour_that_others_wait_for() -> None:
 
 
 @in_haste
-def test_a_client_that_comes_back_gets_what_was_joined_meanwhile_in_order() -> None:
+def test_a_returning_client_receives_joined_publications_in_order() -> None:
     exchange = Exchange(CHAIN)
     publishers = [exchange.client(name, 0, publishes=True) for name in ("p", "q")]
     subscriber, other = exchange.client("s", 2), exchange.client("t", 2)
@@ -214,7 +214,7 @@ def test_each_of_two_subscriptions_gets_its_own_in_order() -> None:
 
 
 @in_haste
-def test_what_stays_in_a_queue_that_does_not_grow_is_joined_too() -> None:
+def test_a_queue_of_constant_length_is_joined_too() -> None:
     exchange = Exchange(CHAIN)
     publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
     exchange.subscribe(subscriber, "true")

@@ -27,7 +27,7 @@ def tagged(exchange: Exchange) -> list[int]:
     ]
 
 
-def test_who_tagged_and_restarted_is_asked_again_by_who_still_waits_for_others() -> None:
+def test_a_waiting_broker_asks_again_after_the_tagging_broker_restarts() -> None:
     """Broker 2 confirms without 3, crashes, and no longer knows that it has tagged 3.
 
     Broker 1 has that confirmation, and waits for 4.
@@ -76,7 +76,7 @@ def told_before_the_answer() -> Exchange:
     return exchange
 
 
-def test_a_notifier_counts_that_came_before_the_answer_it_corrects() -> None:
+def test_a_notifier_received_before_a_stale_confirmation_still_counts() -> None:
     exchange = told_before_the_answer()
     assert [m for _, m in exchange.queues[1, 0] if isinstance(m, SubscriptionConfirmation)]
     exchange.hold(0, 2)

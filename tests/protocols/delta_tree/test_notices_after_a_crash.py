@@ -68,7 +68,7 @@ def _sent(core: DeltaTree, event: Event) -> list[object]:
 
 
 @pytest.mark.parametrize("last", [1, 2, 4], ids=["fewer", "the same", "more"])
-def test_publications_that_come_again_are_announced_again_and_confirmed(last: int) -> None:
+def test_repeated_publications_are_announced_again_and_confirmed(last: int) -> None:
     core = _home_broker_after_a_crash()
     already = Acknowledge(SOURCE, 1, TOLD_THROUGH)
     _sent(core, MessageReceived("s", 2, already))

@@ -56,7 +56,7 @@ def _done(effects: list[Effect]) -> list[int]:
     return [source.broker for each in confirmations for source, _, _ in each.ranges]
 
 
-def test_who_tells_what_was_told_before_waits_for_the_disk_too() -> None:
+def test_a_repeated_notifier_is_not_confirmed_before_the_commit() -> None:
     """Two brokers tell of the same; the gate that the first one opened is not on disk yet."""
     core = _a_home_that_does_not_hear_the_last_of_four()
     first = _told_by(core, 1)
@@ -67,7 +67,7 @@ def test_who_tells_what_was_told_before_waits_for_the_disk_too() -> None:
     assert _done(core.handle(Persisted(token), 0)) == [1, 2]
 
 
-def test_who_tells_of_what_has_just_ended_waits_for_the_disk_too() -> None:
+def test_a_notifier_of_an_ended_subscription_is_not_confirmed_before_the_commit() -> None:
     """Its row is still there after a crash, with the gate closed."""
     core = _a_home_that_does_not_hear_the_last_of_four()
     core.handle(SessionEstablished("s", 2, 1), 0)
@@ -79,7 +79,7 @@ def test_who_tells_of_what_has_just_ended_waits_for_the_disk_too() -> None:
     assert _done(core.handle(Persisted(token), 0)) == [1]
 
 
-def test_who_tells_what_is_on_disk_is_answered_at_once() -> None:
+def test_a_notifier_of_a_durable_change_is_confirmed_at_once() -> None:
     core = _a_home_that_does_not_hear_the_last_of_four()
     (token,) = [effect.token for effect in _told_by(core, 1) if isinstance(effect, Commit)]
     assert token is not None

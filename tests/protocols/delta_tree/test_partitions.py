@@ -56,7 +56,7 @@ def test_each_broker_that_becomes_unreachable_makes_a_partition_of_its_own():
     assert exchange.records.count((0, "partition_new")) >= 3
 
 
-def test_everybody_within_twice_delta_is_told_and_nobody_farther_away():
+def test_a_partition_is_announced_within_twice_delta_and_no_farther():
     """Paper: [DFT11] §IV lines 362-370 (D_PT), §VIII lines 937-944."""
     exchange = line(8)
     kill(exchange, 5)
@@ -66,7 +66,7 @@ def test_everybody_within_twice_delta_is_told_and_nobody_farther_away():
         assert table(exchange, broker) == [], broker
 
 
-def test_told_only_delta_links_away_the_farther_half_does_not_know():
+def test_the_mutant_that_spreads_partitions_within_delta_misses_farther_brokers():
     with mutated([Mutant.PARTITIONS_SPREAD_DELTA]):
         exchange = line(8)
     kill(exchange, 5)
@@ -99,7 +99,7 @@ def test_a_broker_that_was_away_is_brought_up_to_date_when_its_session_is_ready(
     assert table(exchange, 1) == table(exchange, 2) == [(4, (5,))]
 
 
-def test_gone_wins_over_new_in_whatever_order_they_come():
+def test_a_withdrawal_prevails_over_an_announcement_in_either_order():
     exchange = line(4)
     core, session = exchange.cores[1], exchange.sessions[1, 2]
     pid = PartitionId(2, 1, 7, (3,))
@@ -110,7 +110,7 @@ def test_gone_wins_over_new_in_whatever_order_they_come():
     assert (2, (3,)) not in table(exchange, 1)
 
 
-def test_a_new_incarnation_of_the_detector_withdraws_what_the_old_one_said():
+def test_a_new_incarnation_of_the_detector_withdraws_old_partitions():
     exchange = line(6)
     kill(exchange, 3)
     assert (2, (3,)) in table(exchange, 0)
@@ -122,7 +122,7 @@ def test_a_new_incarnation_of_the_detector_withdraws_what_the_old_one_said():
         assert table(exchange, broker) == [], broker
 
 
-def test_what_an_old_incarnation_said_is_not_believed_any_more():
+def test_an_announcement_of_an_old_incarnation_is_ignored():
     exchange = line(4)
     core, session = exchange.cores[1], exchange.sessions[1, 2]
     newer = PartitionGone((PartitionNumbers(2, 5, 0, 0),), ((2, 1),))
@@ -132,7 +132,7 @@ def test_what_an_old_incarnation_said_is_not_believed_any_more():
     assert (2, (3,)) not in table(exchange, 1)
 
 
-def test_whoever_speaks_of_what_is_over_is_told_that_it_is():
+def test_a_stale_announcement_is_answered_with_a_withdrawal():
     exchange = line(4)
     core = exchange.cores[1]
     pid = PartitionId(2, 1, 7, (3,))
@@ -143,7 +143,7 @@ def test_whoever_speaks_of_what_is_over_is_told_that_it_is():
     assert answer == [Send(0, PartitionGone((PartitionNumbers(2, 1, 7, 7),), ((2, 1, 0),)))]
 
 
-def test_a_newcomer_that_nobody_has_met_is_no_partition_to_speak_of():
+def test_an_unreachable_newcomer_is_not_announced_as_a_partition():
     """Those whom it is none of their business yet would not know who that is."""
     exchange = line(3)
     effects = exchange.handle(1, TopologyGrown(3, 1))
@@ -152,7 +152,7 @@ def test_a_newcomer_that_nobody_has_met_is_no_partition_to_speak_of():
     assert table(exchange, 0) == table(exchange, 1) == []
 
 
-def test_a_leaf_that_left_takes_its_partitions_along():
+def test_partitions_of_a_departed_leaf_are_removed():
     exchange = line(4)
     told = PartitionNew((PartitionId(3, 1, 1, (2,)),), ((3, 2, 1),))
     exchange.handle(1, MessageReceived(2, exchange.sessions[1, 2], told))
@@ -166,7 +166,7 @@ def test_a_leaf_that_left_takes_its_partitions_along():
     assert table(exchange, 1) == []
 
 
-def test_who_was_too_far_to_hear_that_a_leaf_left_is_told_that_its_partitions_are_over():
+def test_a_distant_broker_receives_the_withdrawal_of_partitions_of_a_departed_leaf():
     """Broker 4 is 2δ links from the leaf 0, and cut off from all others while that leaves."""
     exchange = line(5, delta=2)
     exchange.cut(0, 1)
@@ -224,13 +224,13 @@ def test_a_partition_is_withdrawn_only_when_every_notifier_that_names_it_is_conf
     assert exchange.clients["s"].got() == [1]
 
 
-def test_withdrawn_at_once_it_is_gone_while_home_still_withholds():
+def test_the_early_withdrawal_mutant_drops_a_partition_before_its_gate_opens():
     with mutated([Mutant.GONE_EARLY]):
         exchange = gone_while_a_notifier_is_under_way()
     assert (1, (2,)) not in table(exchange, 1)
 
 
-def test_tombstones_are_bounded_and_forget_nothing_that_is_over():
+def test_tombstones_are_bounded_and_cover_every_ended_partition():
     detector = Detector((1, 0), 1)
     detector.live = {number: PartitionId(1, 1, number, (2,)) for number in (10, 501)}
     for number in range(2, 1_000, 2):
@@ -298,7 +298,7 @@ def test_a_detectors_incarnation_that_leaps_is_refused():
             core.handle(MessageReceived(2, session, message), 0)
 
 
-def test_one_number_for_two_partitions_is_refused():
+def test_a_reused_partition_number_is_refused():
     exchange = line(6, delta=2)
     core, session = exchange.cores[1], exchange.sessions[1, 2]
     core.handle(MessageReceived(2, session, PartitionNew((PartitionId(2, 1, 9, (3,)),), PATH)), 0)

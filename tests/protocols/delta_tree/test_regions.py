@@ -84,7 +84,7 @@ def test_the_tags_under_a_broker_are_those_it_stands_before(case, data):
 
 
 @given(tagged_trees())
-def test_a_region_said_to_include_another_one_does(case):
+def test_a_region_covers_every_region_that_it_includes(case):
     topology, _, _, larger, smaller = case
     if includes(larger, smaller):
         assert covered(topology, smaller) <= covered(topology, larger)
@@ -93,7 +93,7 @@ def test_a_region_said_to_include_another_one_does(case):
 
 
 @given(tagged_trees())
-def test_the_order_in_which_tags_came_does_not_show(case):
+def test_regions_do_not_depend_on_the_order_of_tags(case):
     *_, held, replacement = case
     assert region(held[::-1] + held) == region(held)
     forwards = intersect(held, replacement)
@@ -175,14 +175,14 @@ def test_two_partitions_of_one_broker_are_one_tag():
     assert later.partition.nodes == (2,)
 
 
-def test_a_tag_covers_whoever_joins_behind_its_broker_however_far_it_reaches():
+def test_a_tag_covers_newcomers_behind_its_broker_at_any_distance():
     island = tag_on_chain(1, 2, beyond=False)
     assert covers([island], (0, 1, 2, 7), newcomers=7)
     assert not covers([island], (0, 1, 2, 3), newcomers=7), "that was there from the beginning"
     assert not covers([island], (0, 1, 8), newcomers=7), "that has joined elsewhere"
 
 
-def test_when_a_broker_is_back_a_newcomer_behind_it_may_still_be_tagged_but_nobody_else():
+def test_only_newcomers_behind_a_returned_broker_may_stay_tagged():
     island = tag_on_chain(1, 2, beyond=False)
     newcomer, other = (Tag((0, 1, 2, node), 2, 1, 1, False) for node in (7, 3))
     assert intersect([island], [newcomer, other], newcomers=7) == region([newcomer])

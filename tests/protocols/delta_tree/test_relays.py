@@ -74,7 +74,7 @@ CARRY = Relay("carry", 0, 2, 7, 0)
     ],
     ids=str,
 )
-def test_who_speaks_for_others_or_of_itself_is_refused(message: Relay) -> None:
+def test_an_invalid_relay_message_is_refused_before_any_change(message: Relay) -> None:
     broker = Broker1()
     before = broker.core.status()
     with pytest.raises(RemoteProtocolError):
@@ -96,7 +96,7 @@ def test_an_ask_is_passed_on_and_then_what_both_ends_say() -> None:
     assert broker.said(broker.hear(0, SyncEnd(False))) == []  # for a session that is over
 
 
-def test_an_ask_for_somebody_who_cannot_be_asked_yet_stands_until_he_can() -> None:
+def test_a_relay_request_stays_pending_until_its_target_has_a_session() -> None:
     broker = Broker1()
     ask = Relay("ask", 2, 3, 7, 1)
     assert broker.hear(2, ask) == [OpenSession(3)]
@@ -104,7 +104,7 @@ def test_an_ask_for_somebody_who_cannot_be_asked_yet_stands_until_he_can() -> No
     assert (3, ask) in broker.said(list(effects))
 
 
-def test_an_ask_that_was_taken_back_is_not_passed_on() -> None:
+def test_a_withdrawn_relay_request_is_not_forwarded() -> None:
     broker = Broker1()
     broker.hear(2, Relay("ask", 2, 3, 7, 1))
     broker.hear(2, Relay("close", 2, 3, 7, 0))
@@ -112,7 +112,7 @@ def test_an_ask_that_was_taken_back_is_not_passed_on() -> None:
     assert [to for to, message in broker.said(list(effects)) if type(message) is Relay] == []
 
 
-def test_who_is_asked_for_by_a_broker_it_has_a_session_with_waits_for_the_end_of_that() -> None:
+def test_a_relay_request_waits_for_the_end_of_the_direct_session() -> None:
     broker = Broker1()
     ask = Relay("ask", 2, 1, 7, 4)
     assert broker.hear(0, ask) == []
@@ -120,19 +120,19 @@ def test_who_is_asked_for_by_a_broker_it_has_a_session_with_waits_for_the_end_of
     assert broker.core.status().detail["relayed"] == [2]
 
 
-def test_who_is_unknown_here_may_have_joined_just_now_and_is_let_pass() -> None:
+def test_a_relay_request_with_an_unknown_broker_is_ignored_without_error() -> None:
     broker = Broker1()
     assert broker.hear(0, Relay("ask", 9, 1, 7, 1)) == []
     assert broker.hear(0, Relay("ask", 0, 9, 7, 1)) == []
 
 
-def test_an_accept_of_what_is_not_asked_for_any_more_is_answered() -> None:
+def test_an_outdated_accept_is_answered_with_close() -> None:
     broker = Broker1()
     accept = Relay("accept", 1, 3, 99, 1)
     assert broker.said(broker.hear(2, accept)) == [(2, Relay("close", 1, 3, 99, 0))]
 
 
-def test_what_is_wrong_in_a_relayed_session_ends_that_one_and_spares_the_relay() -> None:
+def test_an_error_in_a_relayed_session_closes_only_that_session() -> None:
     broker = Broker1()
     broker.hear(0, Relay("ask", 2, 1, 7, 4))
     broker.lose(2)
@@ -180,7 +180,7 @@ def test_a_relayed_session_with_a_leaf_ends_when_it_leaves_and_is_not_tried_dire
         deadline = broker.core.next_deadline()
 
 
-def test_what_is_asked_for_a_leaf_is_taken_back_when_it_leaves() -> None:
+def test_relay_requests_for_a_departing_leaf_are_withdrawn() -> None:
     """This broker has asked 2 for the leaf 0, and 2 has asked this broker to pass an ask on."""
     broker = Broker1()
     broker.lose(0)
@@ -208,7 +208,7 @@ def test_a_leaf_that_relayed_leaves_and_its_sessions_end_with_it() -> None:
     assert 2 in broker.core.status().wanted
 
 
-def test_a_session_with_a_leaf_that_has_left_is_closed_and_told_nobody() -> None:
+def test_a_session_with_a_departed_leaf_is_closed_without_announcement() -> None:
     """It was being dialled, or dialled, as it left."""
     broker = Broker1()
     broker.core.handle(TopologyShrunk(0), 0)

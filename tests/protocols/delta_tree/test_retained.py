@@ -56,7 +56,7 @@ def messages(decoder: FrameDecoder, chunk: bytes) -> list[Any]:
 
 
 @pytest.mark.parametrize("keeps", ["for a frozen broker", "for a client that takes nothing"])
-def test_what_comes_one_by_one_is_kept_in_half_as_much_again(keeps: str) -> None:
+def test_queued_single_publications_occupy_at_most_half_more_than_their_payload(keeps: str) -> None:
     # Looked at as often as if there were ten times as many.
     bounds = JoiningBounds(fewest=100, step=16, interval_ns=0, window=64)
     with patch.object(joining, "JoiningBounds", lambda: bounds):
@@ -98,7 +98,7 @@ def add_quiet_client(core: DeltaTree) -> None:
     "wanted, share, size, total",
     [("true", 1.0, 500, 200_000), ("a = 7", 0.01, 500, 100_000), ("a < 40", 0.4, 50, 50_000)],
 )
-def test_what_is_kept_for_a_frozen_broker_is_at_most_half_as_large_again(
+def test_memory_for_a_frozen_broker_is_at_most_half_more_than_owed(
     wanted: str, share: float, size: int, total: int
 ) -> None:
     core = forwarding_broker([(2, wanted)])

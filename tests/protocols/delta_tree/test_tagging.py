@@ -29,7 +29,7 @@ def behind_a_barrier(parameters):
     return exchange
 
 
-def test_what_comes_from_beyond_a_barrier_is_tagged_on_its_way_and_announced_at_home():
+def test_publications_from_beyond_a_barrier_are_tagged_and_announced():
     """The publication goes out in front of the confirmation that would open the gate."""
     exchange = behind_a_barrier(PAPER)
     source = exchange.client("p", 3, publishes=True)
@@ -81,7 +81,7 @@ def test_in_profile_robust_nothing_is_tagged_and_tags_are_refused():
         PublicationTag(PartitionId(4, 1, 1, (3, 2)), True),
     ],
 )
-def test_tags_of_partitions_that_publications_do_not_come_from_are_refused(tag):
+def test_tags_of_partitions_that_exclude_the_source_are_refused(tag):
     exchange = Exchange(tuple(pairwise(range(4))), parameters=PAPER)
     copy = PublicationCopy(run_of(SourceId(3, 0, 1), 1, A), (3, 2, 1), tags=(tag,))
     with pytest.raises(RemoteProtocolError, match="does not come from"):
@@ -99,7 +99,7 @@ def test_a_source_is_on_a_partition_beyond_it_or_neither():
     assert tag_for(pid, path, path[3:]) is None, "too far back to be seen"
 
 
-def test_a_subscription_that_hears_what_is_beyond_withholds_only_what_is_on():
+def test_a_node_tag_withholds_only_publications_tagged_at_that_node():
     on = PublicationTag(PartitionId(1, 1, 7, (2,)), False)
     beyond = PublicationTag(PartitionId(1, 1, 7, (2,)), True)
     node = Tag((0, 1, 2), 1, 1, 1, False)
@@ -113,7 +113,7 @@ def test_a_subscription_that_hears_what_is_beyond_withholds_only_what_is_on():
     assert withheld_by((Tag((0, 3, 2), 3, 1, 1, True),), (on,)) is None, "another detector's"
 
 
-def test_what_leaves_together_has_the_tags_of_all():
+def test_joined_publications_carry_the_union_of_their_tags():
     a = PublicationTag(PartitionId(1, 1, 1, (2,)), True)
     b = PublicationTag(PartitionId(1, 1, 2, (2, 3)), False)
     assert joined([(a,), (), (a, b)]) == (a, b)

@@ -65,7 +65,7 @@ def test_a_broker_that_is_passed_by_leaves_a_gap_in_the_vector():
     assert subscriber.got() == [1]
 
 
-def test_what_a_run_loses_on_its_way_costs_no_further_vector():
+def test_filtered_publications_do_not_split_the_vector_of_a_run():
     """Stamps follow sequences, so the holes that filtering leaves do not split a run."""
     exchange, publisher, subscriber = chain()
     exchange.publish(publisher, 1, A, B, A, B, B, A)
@@ -77,7 +77,7 @@ def test_what_a_run_loses_on_its_way_costs_no_further_vector():
     assert subscriber.got() == [1, 3, 6, 8]
 
 
-def test_payloads_are_passed_on_as_the_slices_they_came_in():
+def test_payloads_are_forwarded_as_the_received_slices():
     exchange, publisher, _ = chain()
     exchange.publish(publisher, 1, A, A)
     first, last = exchange.sent(0, 1, PublicationCopy)[0], exchange.sent(4, 5, PublicationCopy)[0]
@@ -137,7 +137,7 @@ def test_frames_of_two_sources_are_sent_again_in_the_order_of_their_stamps():
 
 
 @pytest.mark.parametrize("parameters", [VECTOR, BOTH], ids=["vector", "both"])
-def test_what_comes_again_is_answered_and_goes_nowhere(parameters):
+def test_a_duplicate_is_confirmed_and_not_forwarded(parameters):
     exchange, publisher, subscriber = chain(parameters)
     exchange.publish(publisher, 1, A, A)
     (copy,) = exchange.sent(3, 4, PublicationCopy)
@@ -151,7 +151,7 @@ def test_what_comes_again_is_answered_and_goes_nowhere(parameters):
     assert subscriber.got() == [1, 2]
 
 
-def test_stamps_begin_anew_with_an_incarnation_and_count_as_later():
+def test_stamps_restart_with_an_incarnation_and_count_as_later():
     exchange, publisher, subscriber = chain()
     exchange.publish(publisher, 1, A)
     exchange.kill(1)
@@ -162,7 +162,7 @@ def test_stamps_begin_anew_with_an_incarnation_and_count_as_later():
     assert subscriber.got() == [1, 2]
 
 
-def test_when_two_ways_disagree_the_record_names_who_restarted():
+def test_the_record_of_a_disagreement_names_the_restarted_broker():
     """Broker 1 restarts, gets a publication again, and gives it another stamp."""
     exchange, publisher, subscriber = chain(BOTH)
     exchange.publish(publisher, 1, A)
@@ -180,7 +180,7 @@ def test_when_two_ways_disagree_the_record_names_who_restarted():
     assert subscriber.got() == [1], "the source decides"
 
 
-def test_a_copy_from_before_a_restart_names_who_restarted_since():
+def test_a_copy_from_before_a_restart_names_the_restarted_broker():
     """Broker 1 restarts; what it sent before comes late, on a session that went past it."""
     exchange, publisher, subscriber = chain(BOTH)
     exchange.publish(publisher, 1, A)
@@ -249,7 +249,7 @@ def test_stamps_of_brokers_that_the_sender_went_past_are_refused():
         exchange.cores[3].handle(MessageReceived(1, exchange.sessions[3, 1], copy), 0)
 
 
-def test_a_vector_where_nobody_uses_them_is_refused():
+def test_a_vector_is_refused_where_vectors_are_off():
     exchange, publisher, _ = chain(DeltaTreeParameters(delta=1))
     copy = PublicationCopy(
         run_of(publisher.source, 1, A), (0, 1), SequenceVector(1, (Stamp(1, 1),))
@@ -282,7 +282,7 @@ def held() -> tuple[Exchange, object, object]:
     return exchange, publisher, subscriber
 
 
-def test_what_would_go_past_too_many_waits_and_so_does_everything_behind_it():
+def test_a_publication_that_bypasses_too_many_brokers_waits_with_its_successors():
     """Scenario 25. Paper: [DFT11] §VII lines 693-700."""
     exchange, _, subscriber = held()
     assert exchange.sent(2, 4, PublicationCopy) == []
@@ -302,7 +302,7 @@ def test_held_one_by_one_a_later_publication_goes_ahead_and_the_first_is_lost():
     assert subscriber.got() == [2]
 
 
-def test_legitimacy_that_is_only_observed_is_counted_where_it_ends_and_where_it_goes_on():
+def test_observed_legitimacy_violations_are_counted_at_sender_and_receiver():
     exchange, publisher, subscriber = chain(replace(VECTOR, legitimacy="observe"))
     exchange.hold(2, 3)
     exchange.kill(1)
@@ -317,7 +317,7 @@ def test_legitimacy_that_is_only_observed_is_counted_where_it_ends_and_where_it_
 
 
 @pytest.mark.parametrize("switch", ["resend", "drain"])
-def test_when_a_broker_returns_what_rides_the_bypass_is_sent_again_or_waited_for(switch):
+def test_publications_on_the_bypass_are_resent_or_awaited_after_a_broker_returns(switch):
     """Scenario 15, both policies."""
     exchange, publisher, subscriber = chain(DeltaTreeParameters(delta=1, switch=switch))
     subscriber.quiet = True

@@ -171,14 +171,14 @@ def test_a_subscription_confirmed_from_its_home_side_is_refused():
         exchange.cores[1].handle(MessageReceived(2, exchange.sessions[1, 2], wrong), 0)
 
 
-def test_one_id_with_two_predicates_is_refused():
+def test_a_subscription_id_with_two_predicates_is_refused():
     exchange = ready()
     wrong = SubscriptionCopy(SubscriptionId(3, 1, 1), EVERYTHING, (3, 2, 1), False)
     with pytest.raises(RemoteProtocolError, match="two predicates"):
         exchange.cores[1].handle(MessageReceived(2, exchange.sessions[1, 2], wrong), 0)
 
 
-def test_nothing_may_come_before_the_summary():
+def test_messages_before_the_summary_are_refused():
     exchange = ready()
     core = exchange.cores[1]
     exchange.cut(0, 1, heal=True)
@@ -220,7 +220,7 @@ def test_a_client_that_breaks_the_rules_is_refused(message):
         Detach(drain=False, done_through=0),
     ],
 )
-def test_a_client_says_connect_first(message):
+def test_client_messages_before_connect_are_refused(message):
     exchange = ready()
     core = exchange.cores[0]
     core.handle(SessionEstablished("c", 77, 1), 0)
@@ -228,7 +228,7 @@ def test_a_client_says_connect_first(message):
         core.handle(MessageReceived("c", 77, message), 0)
 
 
-def test_a_client_that_has_detached_says_nothing_more_but_what_it_has_got():
+def test_a_detached_client_may_send_only_acknowledgements():
     exchange = ready()
     client = exchange.client("p", 0, publishes=True)
     exchange.say(client, Detach(drain=False, done_through=0))
@@ -277,7 +277,7 @@ def test_a_connect_with_impossible_numbers_is_refused(connect):
 
 
 @pytest.mark.parametrize("publishes, done", [(True, -1), (True, 4), (False, 1)])
-def test_who_detaches_with_more_done_than_it_ever_published_is_refused(publishes, done):
+def test_a_detach_beyond_the_published_sequence_is_refused(publishes, done):
     exchange = ready()
     client = exchange.client("c", 0, publishes=publishes)
     if publishes:
@@ -312,7 +312,7 @@ def test_a_confirmation_of_an_unknown_subscription_or_source_is_ignored():
 
 
 @pytest.mark.parametrize("first, last", [(1, 3), (1, 1 << 62), (2, 2), (4, 9)])
-def test_who_confirms_what_it_was_never_sent_confirms_nothing_for_others(first, last):
+def test_a_confirmation_of_unsent_publications_confirms_nothing_for_others(first, last):
     """Broker 2 has been sent 1 to 3; broker 0, which sent them, and clients say they are done."""
     core = forwarding_broker([(2, "true")])
     run = run_of(SOURCE, 1, blob(a=1), blob(a=2), blob(a=3))
@@ -330,7 +330,7 @@ def test_who_confirms_what_it_was_never_sent_confirms_nothing_for_others(first, 
     assert core.handle(MessageReceived(2, 3, done), 0) == []
 
 
-def test_publications_that_overlap_what_came_are_taken_once_and_confirmed():
+def test_overlapping_publications_are_accepted_once_and_confirmed():
     exchange = ready()
     core, session = exchange.cores[1], exchange.sessions[1, 0]
     for first in (1, 3, 2):

@@ -78,7 +78,7 @@ MOMENTS = range(0, 60, 5)
 
 
 @pytest.mark.parametrize("uncommitted", [1, 3])
-def test_a_crash_between_work_and_commit_has_one_batch_come_again_marked(uncommitted) -> None:
+def test_a_crash_between_work_and_commit_redelivers_at_most_one_marked_batch(uncommitted) -> None:
     assert not [each for each in MOMENTS if fails(crashed, each, uncommitted)]
 
 
@@ -97,7 +97,7 @@ def crashed_together(at_ms: int, kept: int = 0) -> bool:
     return had + [each for each in subscription.received if each not in had] == sent
 
 
-def test_a_crash_of_its_broker_too_has_what_it_had_come_again_marked() -> None:
+def test_a_joint_crash_of_consumer_and_broker_loses_no_event() -> None:
     assert not [each for each in MOMENTS if fails(crashed_together, each)]
 
 
@@ -115,7 +115,7 @@ def crashed_broker(at_ms: int) -> bool:
     return subscription.received == sent and not subscription.client.waits
 
 
-def test_a_consumer_whose_broker_crashes_asks_again_for_what_was_not_answered() -> None:
+def test_a_consumer_repeats_unanswered_requests_after_its_broker_crashes() -> None:
     """Its broker has forgotten what it gave, and believes that."""
     assert not [each for each in MOMENTS if fails(crashed_broker, each)]
 
@@ -189,11 +189,11 @@ def tokens(story: DurableStory, at: str = "s1") -> dict:
     return dict(story.cluster.broker(at).broker.on_disk().get("acknowledged", {}))
 
 
-def test_a_commit_whose_reply_was_lost_is_asked_for_again_and_answered() -> None:
+def test_a_commit_with_a_lost_reply_is_repeated_and_answered() -> None:
     assert reply_lost()
 
 
-def test_of_two_connections_of_one_consumer_the_newer_one_goes_on_with_its_token() -> None:
+def test_the_newer_of_two_connections_of_a_consumer_continues_with_its_token() -> None:
     """What the older one commits from then on comes to nobody's ears."""
     story = DurableStory()
     subscription = consumer(story)
@@ -215,7 +215,7 @@ def test_of_two_connections_of_one_consumer_the_newer_one_goes_on_with_its_token
     assert tokens(story) != before
 
 
-def test_a_consumer_that_goes_elsewhere_takes_its_token_along() -> None:
+def test_a_moved_consumer_keeps_its_token() -> None:
     story = DurableStory()
     subscription = consumer(story)
     sent = story.publish(4)
@@ -308,7 +308,7 @@ STORIES = (
 
 
 @pytest.mark.parametrize("name, told, tellings", STORIES, ids=[name for name, *_ in STORIES])
-def test_a_story_comes_out_right_but_for_its_bug(name, told, tellings) -> None:
+def test_a_story_passes_without_its_named_bug_and_fails_with_it(name, told, tellings) -> None:
     assert not [each for each in tellings if fails(told, *each)]
     with planted([MUTANTS[name]]):
         assert any(fails(told, *each) for each in tellings), f"{name} is not seen"
@@ -332,7 +332,7 @@ class CountingStory(DurableStory):
 
 
 @pytest.mark.parametrize("lanes, batch, most", [(1, 0, 11), (4, 0, 2), (1, 1, 1), (1, 3, 3)])
-def test_all_who_wait_share_a_transaction(lanes, batch, most) -> None:
+def test_waiting_consumers_share_a_transaction(lanes, batch, most) -> None:
     """While one is under way; not more than are let, and in as many lanes as there are."""
     story = CountingStory(token_lanes=lanes, token_batch=batch)
     many = [consumer(story) for _ in range(12)]

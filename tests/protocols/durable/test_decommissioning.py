@@ -121,13 +121,13 @@ STORIES = {
 
 
 @pytest.mark.parametrize("name, told", [*STORIES.items()], ids=[*STORIES])
-def test_a_story_comes_out_right_but_for_its_bug(name, told) -> None:
+def test_a_story_passes_without_its_named_bug_and_fails_with_it(name, told) -> None:
     assert told()
     with planted([MUTANTS[name]]):
         assert fails(told)
 
 
-def test_who_was_down_when_a_broker_was_given_up_learns_of_it_later() -> None:
+def test_a_broker_that_was_down_learns_of_a_decommission_later() -> None:
     story = MovingStory()
     story.cluster.broker("s1").kill()
     story.cluster.run_for(3)
@@ -151,20 +151,20 @@ def test_who_was_down_when_a_broker_was_given_up_learns_of_it_later() -> None:
     assert story.core("s2").farewell(2).is_known
 
 
-def test_one_that_is_up_is_not_given_up() -> None:
+def test_a_running_broker_is_not_decommissioned() -> None:
     story = MovingStory()
     refusals = story.cluster.decommission("s1")
     assert refusals == ["s1 is up", "b1: it is up, there is a session with it"]
 
 
 @pytest.mark.parametrize("gone", [0, 1, 9], ids=["itself", "between others", "nobody"])
-def test_who_is_no_leaf_is_not_given_up_on_a_neighbours_word(gone: int) -> None:
+def test_a_neighbour_cannot_decommission_a_broker_that_is_no_leaf(gone: int) -> None:
     message = MessageReceived(0, 10, Decommissioned(((gone, bytes(64)),)))
     with pytest.raises(RemoteProtocolError, match=f"broker {gone} cannot be decommissioned"):
         relay().handle(message, 0)
 
 
-def test_only_leaves_can_be_given_up_and_only_where_the_protocol_goes_on() -> None:
+def test_only_leaves_can_be_decommissioned_and_only_in_supporting_protocols() -> None:
     topology = cells("p1-b1", "b1-s1")
     definition_of("durable").check_decommissioned(topology, 2, "here")
     with pytest.raises(ConfigError, match="here: b1 is linked to p1, s1"):

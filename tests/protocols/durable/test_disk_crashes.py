@@ -332,7 +332,7 @@ def test_a_wrong_order_is_seen(
     assert problem in crashed.lost
 
 
-def test_a_log_of_matches_that_is_gone_is_refused_and_not_taken_for_silence() -> None:
+def test_a_missing_match_log_is_refused_and_not_read_as_silence() -> None:
     story = the_story("ab")
     broker = story.cluster.broker("s1").broker
     logs = dict.fromkeys(broker.disk.ends(), (1, ()))

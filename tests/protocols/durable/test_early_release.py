@@ -69,7 +69,7 @@ def away_for_too_long(**parameters) -> bool:
 
 
 @pytest.mark.parametrize("batch", [2, 3, 100])
-def test_a_loss_is_told_in_one_gap_however_small_batches_are(batch) -> None:
+def test_a_loss_is_announced_in_one_gap_for_any_batch_size(batch) -> None:
     assert away_for_too_long(catchup_batch=batch)
 
 
@@ -182,7 +182,7 @@ STORIES = (
 
 
 @pytest.mark.parametrize("name, told, batches", STORIES, ids=[name for name, *_ in STORIES])
-def test_a_story_comes_out_right_but_for_its_bug(name, told, batches) -> None:
+def test_a_story_fails_with_its_named_bug(name, told, batches) -> None:
     chosen = {"catchup_batch": batches[0]} if batches else {}
     with planted([MUTANTS[name]]):
         assert fails(told, **chosen), f"{name} is not seen"
@@ -193,7 +193,7 @@ RIGHT = (one_pubend_cannot_be_asked, back_in_time, told_of_nothing, restarted_wi
 
 
 @pytest.mark.parametrize("told", RIGHT)
-def test_a_story_comes_out_right(told) -> None:
+def test_a_story_passes_without_a_bug(told) -> None:
     assert told()
 
 
@@ -207,7 +207,7 @@ def catching_up(*ticks: int) -> Catchup:
     return catchup
 
 
-def test_what_was_on_its_way_when_it_got_lost_splits_the_gap_and_bounds_it() -> None:
+def test_events_in_flight_split_and_bound_the_gap_of_a_loss() -> None:
     catchup = catching_up(2, 4, 6)
     kept = run_at([4])
     (origin,) = kept.origins
@@ -218,7 +218,7 @@ def test_what_was_on_its_way_when_it_got_lost_splits_the_gap_and_bounds_it() -> 
     assert catchup.rest() == [LostRange(6, 6, ((origin.source, 99),))]
 
 
-def test_what_is_known_to_be_lost_is_not_asked_for_again() -> None:
+def test_lost_ticks_are_not_fetched_again() -> None:
     catchup = catching_up(2)
     catchup.take(Lost(9, ((ANN, 3), (BOB, 1))), [(2, 3)], None)
     assert [*catchup.finish()] == []
@@ -235,7 +235,7 @@ def test_before_the_first_publication_nothing_is_lost() -> None:
     assert [*catchup.finish()] == [first]
 
 
-def test_where_nothing_was_ever_published_nothing_is_lost() -> None:
+def test_a_stream_without_publications_loses_nothing() -> None:
     catchup = catching_up(2)
     catchup.take(Lost(9, ()), [(2, 3)], None)
     assert [*catchup.finish()] == catchup.rest() == []

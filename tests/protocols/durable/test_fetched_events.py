@@ -25,7 +25,7 @@ def events_of(run: PublicationRun) -> list[tuple[StreamId, int, bytes]]:
     return [(run.source, tick, bytes(payload)) for tick, _, payload in run.publications()]
 
 
-def test_any_history_gives_what_a_plain_list_of_runs_has() -> None:
+def test_fetched_events_match_a_plain_list_for_any_history() -> None:
     for seed in range(200):
         random, kept = Random(seed), FetchedEvents(LIMIT_BYTES)
         plain: list[PublicationRun] = []
@@ -68,4 +68,4 @@ def test_small_runs_are_not_more_than_one_looks_at() -> None:
 
 def test_events_of_another_stream_are_seen() -> None:
     with planted([MUTANTS["fetched-from-another-stream"]]), pytest.raises(AssertionError):
-        test_any_history_gives_what_a_plain_list_of_runs_has()
+        test_fetched_events_match_a_plain_list_for_any_history()

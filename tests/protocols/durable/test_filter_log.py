@@ -185,7 +185,7 @@ def test_a_backlog_is_walked_a_few_times_however_small_the_batches_are() -> None
     assert reader.visited <= 3 * backlog + 2 * most
 
 
-def test_many_who_come_back_at_once_read_the_disk_once() -> None:
+def test_simultaneous_catch_ups_read_the_disk_once() -> None:
     twin = Twin(cached_pages=1_000)
     records = 20 * PAGE_RECORDS
     for tick in range(1, records + 1):
@@ -210,7 +210,7 @@ def test_many_who_come_back_at_once_read_the_disk_once() -> None:
     assert twin.disk.reads <= 21
 
 
-def test_what_is_written_behind_the_last_commit_is_dropped_and_written_again() -> None:
+def test_records_after_the_last_commit_are_dropped_and_rewritten() -> None:
     """The stream comes again from there, so it would be there twice, or hide a new subscription."""
     twin = Twin()
     for tick in (10, 20, 30):

@@ -40,16 +40,12 @@ TOLD = {
     ),
     6: (
         "the common stream goes on in the step in which somebody has caught up",
-        (
-            "test_returns.py::"
-            "test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double",
-        ),
+        ("test_returns.py::test_a_catch_up_under_load_ends_live_without_loss_or_duplicate",),
     ),
     7: (
         "catching up with what goes on, quicker or slower",
         (
-            "test_returns.py::"
-            "test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double",
+            "test_returns.py::test_a_catch_up_under_load_ends_live_without_loss_or_duplicate",
             "test_returns.py::test_who_catches_up_and_comes_no_nearer_is_said_aloud",
         ),
     ),
@@ -58,7 +54,7 @@ TOLD = {
         (
             "test_returns.py::test_a_question_of_a_session_that_is_over_is_answered_to_nobody",
             "test_returns.py::"
-            "test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up",
+            "test_an_unsubscribe_during_catch_up_stops_delivery_and_blocks_no_subscriber",
         ),
     ),
     9: (
@@ -67,10 +63,7 @@ TOLD = {
     ),
     10: (
         "an older token",
-        (
-            "test_stories.py::"
-            "test_who_comes_back_with_an_old_token_gets_it_again_or_is_told_what_is_lost",
-        ),
+        ("test_stories.py::test_an_old_token_yields_redelivery_or_a_gap",),
     ),
     11: (
         "away for longer than events are kept",
@@ -82,8 +75,7 @@ TOLD = {
     12: (
         "lost while it is asked for",
         (
-            "test_early_release.py::"
-            "test_what_was_on_its_way_when_it_got_lost_splits_the_gap_and_bounds_it",
+            "test_early_release.py::test_events_in_flight_split_and_bound_the_gap_of_a_loss",
             "test_early_release.py::test_what_is_known_to_be_lost_is_not_asked_for_again",
         ),
     ),
@@ -136,7 +128,7 @@ TOLD = {
         "two connections of one subscriber",
         (
             "test_consumers.py::"
-            "test_of_two_connections_of_one_consumer_the_newer_one_goes_on_with_its_token",
+            "test_the_newer_of_two_connections_of_a_consumer_continues_with_its_token",
         ),
     ),
     22: (
@@ -154,7 +146,7 @@ TOLD = {
         "a crash between what an application does and its commit",
         (
             "test_consumers.py::"
-            "test_a_crash_between_work_and_commit_has_one_batch_come_again_marked",
+            "test_a_crash_between_work_and_commit_redelivers_at_most_one_marked_batch",
             "test_consumers.py::STORIES[answered-before-committed]",
         ),
     ),
@@ -176,10 +168,7 @@ TOLD = {
     ),
     29: (
         "a broker whose subscribers want nothing",
-        (
-            "test_returns.py::"
-            "test_a_broker_whose_subscribers_want_nothing_lets_a_pubend_go_on_letting_go",
-        ),
+        ("test_returns.py::test_a_broker_without_matching_subscribers_does_not_block_release",),
     ),
     30: (
         "what was written cannot be made durable",
@@ -195,7 +184,7 @@ SEEN = (
     (
         3,
         "told-before-rows",
-        test_returns.test_what_is_acknowledged_and_not_on_disk_is_not_let_go,
+        test_returns.test_acknowledged_events_are_not_released_before_the_commit,
         40,
     ),
     (
@@ -207,37 +196,37 @@ SEEN = (
     (
         6,
         "live-too-early",
-        test_returns.test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double,
+        test_returns.test_a_catch_up_under_load_ends_live_without_loss_or_duplicate,
         1.5,
     ),
     (
         9,
         "one-position-for-all-streams",
-        test_returns.test_who_has_missed_something_of_one_pubend_is_live_in_the_others,
+        test_returns.test_a_subscriber_catching_up_on_one_pubend_is_live_on_the_others,
         None,
     ),
     (
         10,
         "lost-is-silent",
-        test_stories.test_who_comes_back_with_an_old_token_gets_it_again_or_is_told_what_is_lost,
+        test_stories.test_an_old_token_yields_redelivery_or_a_gap,
         False,
     ),
     (
         12,
         "gap-to-the-end-of-what-is-lost",
-        test_early_release.test_what_was_on_its_way_when_it_got_lost_splits_the_gap_and_bounds_it,
+        test_early_release.test_events_in_flight_split_and_bound_the_gap_of_a_loss,
         None,
     ),
     (
         12,
         "a-gap-per-batch",
-        test_early_release.test_what_is_known_to_be_lost_is_not_asked_for_again,
+        test_early_release.test_lost_ticks_are_not_fetched_again,
         None,
     ),
     (
         13,
         "lost-is-silent",
-        test_returns.test_a_gap_that_was_told_and_not_committed_is_told_again,
+        test_returns.test_an_announced_gap_is_repeated_until_committed,
         None,
     ),
     (
@@ -250,31 +239,31 @@ SEEN = (
     (
         21,
         "answered-before-committed",
-        test_consumers.test_of_two_connections_of_one_consumer_the_newer_one_goes_on_with_its_token,
+        test_consumers.test_the_newer_of_two_connections_of_a_consumer_continues_with_its_token,
         None,
     ),
     (
         28,
         "silence-said-over-what-is-out",
-        test_stories.test_a_client_that_takes_nothing_holds_nobody_up_and_misses_nothing,
+        test_stories.test_a_slow_client_delays_no_other_client_and_misses_nothing,
         None,
     ),
     (
         29,
         "silence-is-not-told",
-        test_returns.test_a_broker_whose_subscribers_want_nothing_lets_a_pubend_go_on_letting_go,
+        test_returns.test_a_broker_without_matching_subscribers_does_not_block_release,
         None,
     ),
 )
 """Of those that no list of another file shows to fail: the mistake that its story sees."""
 
 
-def test_all_of_them_are_told() -> None:
+def test_all_thirty_scenarios_are_listed() -> None:
     assert sorted(TOLD) == list(range(1, 31))
 
 
 @pytest.mark.parametrize("number", sorted(TOLD))
-def test_what_tells_it_is_there(number: int) -> None:
+def test_every_listed_story_exists(number: int) -> None:
     _, stories = TOLD[number]
     for story in stories:
         assert is_told(story, HERE), story

@@ -80,7 +80,7 @@ class MovingStory(DurableStory):
         return not any(self.core(each).aftermath() or self.kept(each) for each in brokers)
 
 
-def test_who_goes_elsewhere_gets_what_it_missed_and_its_old_broker_lets_go() -> None:
+def test_a_moved_subscriber_receives_missed_events_and_its_old_broker_releases_it() -> None:
     story = MovingStory()
     story.miss()
     story.move()
@@ -95,7 +95,7 @@ def test_who_goes_elsewhere_gets_what_it_missed_and_its_old_broker_lets_go() -> 
     assert missed[1] - missed[0] > 10, "of what came before it did, nobody here knows for whom"
 
 
-def test_it_is_served_before_anybody_lets_go_and_while_its_old_broker_is_dead() -> None:
+def test_a_moved_subscriber_is_served_while_its_old_broker_is_down() -> None:
     story = MovingStory()
     story.miss()
     story.cluster.broker("s1").kill()
@@ -112,7 +112,7 @@ def test_it_is_served_before_anybody_lets_go_and_while_its_old_broker_is_dead() 
     assert story.nothing_is_left()
 
 
-def test_who_comes_back_before_anybody_has_let_go_stays_where_it_is() -> None:
+def test_a_subscriber_that_returns_before_release_stays_at_its_broker() -> None:
     story = MovingStory()
     story.miss()
     upstream = story.cluster.link("p1", "b1").cut()
@@ -129,7 +129,7 @@ def test_who_comes_back_before_anybody_has_let_go_stays_where_it_is() -> None:
     assert story.nothing_is_left()
 
 
-def test_from_broker_to_broker_before_the_first_has_been_told() -> None:
+def test_a_subscriber_moves_repeatedly_before_the_first_broker_is_notified() -> None:
     story = MovingStory()
     story.miss()
     for to in ("s2", "b1", "p1", "s2", "b1"):
@@ -142,7 +142,7 @@ def test_from_broker_to_broker_before_the_first_has_been_told() -> None:
     assert story.nothing_is_left()
 
 
-def test_a_restart_of_the_new_broker_goes_on_with_what_it_had_asked_for() -> None:
+def test_a_restarted_new_broker_resumes_its_requests_for_a_moved_subscriber() -> None:
     story = MovingStory()
     story.miss()
     story.take_slowly()
@@ -589,7 +589,7 @@ STORIES = (
 
 
 @pytest.mark.parametrize("name, told, how", STORIES, ids=[name for name, *_ in STORIES])
-def test_a_story_of_moves_comes_out_right_but_for_its_bug(name, told, how) -> None:
+def test_a_move_story_passes_without_its_named_bug_and_fails_with_it(name, told, how) -> None:
     assert told(*how)
     with planted([MUTANTS[name]]):
         assert fails(told, *how), f"{name} is not seen"

@@ -27,7 +27,7 @@ def asked_anew_after_an_answer() -> list[tuple[int, int]]:
     return stream.ask([(3, 6)], 12, 22)
 
 
-def test_what_is_asked_for_anew_counts_from_then_on() -> None:
+def test_a_repeated_request_counts_from_its_latest_time() -> None:
     assert asked_anew_after_an_answer() == []
 
 

@@ -34,7 +34,7 @@ def deliveries(story: DurableStory) -> int:
 
 
 @pytest.mark.parametrize("at_ms", range(0, 60, 5))
-def test_what_is_acknowledged_and_not_on_disk_is_not_let_go(at_ms: int) -> None:
+def test_acknowledged_events_are_not_released_before_the_commit(at_ms: int) -> None:
     """A crash between an acknowledgement and its commit: the client asks for what it has not."""
     story = DurableStory(commit_interval_ns=30_000_000, ack_interval_ns=1_000_000)
     subscription = story.subscriber()
@@ -68,7 +68,7 @@ def test_matches_that_are_ahead_of_the_last_commit_are_dropped_and_written_again
 
 
 @pytest.mark.parametrize("pause_ms", [0.2, 0.5, 1, 1.5, 2, 3])
-def test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double(pause_ms) -> None:
+def test_a_catch_up_under_load_ends_live_without_loss_or_duplicate(pause_ms) -> None:
     story = DurableStory(catchup_batch=4)
     subscription = story.subscriber()
     link = story.away(subscription)
@@ -80,7 +80,7 @@ def test_who_catches_up_while_more_comes_goes_live_without_a_loss_or_a_double(pa
     assert story.mode(subscription) is Mode.LIVE
 
 
-def test_a_question_of_a_session_that_is_over_is_answered_to_nobody() -> None:
+def test_a_request_of_a_closed_session_is_not_answered() -> None:
     story = DurableStory()
     subscription = story.subscriber()
     link = story.away(subscription)
@@ -99,7 +99,7 @@ def test_a_question_of_a_session_that_is_over_is_answered_to_nobody() -> None:
     assert subscription.received == sent
 
 
-def test_a_token_that_comes_when_its_session_is_over_is_nobodys() -> None:
+def test_a_token_received_after_its_session_closed_is_ignored() -> None:
     """Neither the broker nor who judges it take it for what the client has now."""
     story = DurableStory()
     subscription = story.subscriber()
@@ -118,7 +118,7 @@ def test_a_token_that_comes_when_its_session_is_over_is_nobodys() -> None:
     assert heard(broker, replace(now, session=session + 1)) is None
 
 
-def test_who_has_missed_something_of_one_pubend_is_live_in_the_others() -> None:
+def test_a_subscriber_catching_up_on_one_pubend_is_live_on_the_others() -> None:
     story = DurableStory(pubends=2)
     subscription = story.subscriber()
     sent = []
@@ -138,7 +138,7 @@ def test_who_has_missed_something_of_one_pubend_is_live_in_the_others() -> None:
     assert subscription.received == sent
 
 
-def test_forty_who_come_back_together_have_each_event_fetched_once() -> None:
+def test_forty_returning_subscribers_fetch_each_event_once() -> None:
     story = DurableStory()
     all_forty = [story.cluster.subscribe("s1") for _ in range(40)]
     story.cluster.run_until_quiet()
@@ -155,7 +155,7 @@ def test_forty_who_come_back_together_have_each_event_fetched_once() -> None:
     assert sum(len(each.run) for each in story.from_to("b1", "s1", Fetched)) == 20
 
 
-def test_a_broker_whose_subscribers_want_nothing_lets_a_pubend_go_on_letting_go() -> None:
+def test_a_broker_without_matching_subscribers_does_not_block_release() -> None:
     story = DurableStory()
     nobody = story.subscriber("s1", "kind = 'never'")
     story.publish(20)
@@ -167,7 +167,7 @@ def test_a_broker_whose_subscribers_want_nothing_lets_a_pubend_go_on_letting_go(
     assert said
 
 
-def test_what_was_out_to_a_session_that_is_over_is_acknowledged_by_nobody() -> None:
+def test_deliveries_of_a_closed_session_are_not_acknowledged() -> None:
     """Acknowledgements are lost with the session; the client comes back with an older token."""
     story = DurableStory()
     subscription = story.subscriber()
@@ -186,7 +186,7 @@ def test_what_was_out_to_a_session_that_is_over_is_acknowledged_by_nobody() -> N
 
 
 @pytest.mark.parametrize("window", [1, 10, 100])
-def test_all_who_catch_up_come_to_their_turn_however_little_may_be_asked_for(window: int) -> None:
+def test_every_catching_up_subscriber_gets_a_turn_in_any_window(window: int) -> None:
     """One client that takes nothing, with much to catch up, is first, and holds nobody up."""
     story = DurableStory(catchup_batch=5, catchup_window=window, live_limit=5)
     frozen, *others = [story.cluster.subscribe("s1") for _ in range(6)]
@@ -209,7 +209,7 @@ def test_all_who_catch_up_come_to_their_turn_however_little_may_be_asked_for(win
     assert frozen.received == sent
 
 
-def test_so_much_is_asked_for_at_once_as_there_may_be() -> None:
+def test_catch_up_requests_fill_the_window_exactly() -> None:
     story = DurableStory(catchup_batch=5, catchup_window=10, fetched_limit_bytes=1)
     all_six = [story.subscriber("s1", f"kind = '{kind}'") for kind in "abcdef"]
     links = [story.away(each) for each in all_six]
@@ -230,7 +230,7 @@ def test_so_much_is_asked_for_at_once_as_there_may_be() -> None:
 
 
 @pytest.mark.parametrize("takes_ms, is_said", [(1, False), (10**6, True)])
-def test_who_catches_up_and_comes_no_nearer_is_said_aloud(takes_ms: int, is_said: bool) -> None:
+def test_a_diverging_catch_up_is_reported(takes_ms: int, is_said: bool) -> None:
     story = DurableStory(catchup_batch=5, catchup_watch_ns=10**9)
     subscription = story.subscriber()
     link = story.away(subscription)
@@ -242,7 +242,7 @@ def test_who_catches_up_and_comes_no_nearer_is_said_aloud(takes_ms: int, is_said
     assert (story.cluster.statistics()["catching_up"] > 0) == is_said
 
 
-def test_a_gap_that_was_told_and_not_committed_is_told_again() -> None:
+def test_an_announced_gap_is_repeated_until_committed() -> None:
     """The client crashes between the gap and its commit, and comes back with the token before."""
     story = DurableStory(max_retain_ns=2 * SECOND_NS, release_grace_ns=SECOND_NS)
     subscription = story.subscriber()
@@ -290,7 +290,7 @@ def test_no_crash_brings_back_a_subscription_that_has_acknowledged_nothing() -> 
             assert owners <= {int(key.partition("/")[0]) for key in rows.get(ACKNOWLEDGED, {})}
 
 
-def test_who_was_away_gets_what_a_new_pubend_has_from_its_beginning() -> None:
+def test_a_returning_subscriber_receives_a_new_pubend_from_its_start() -> None:
     story = DurableStory()
     subscription = story.subscriber()
     sent = story.publish(3)
@@ -308,7 +308,7 @@ def test_who_was_away_gets_what_a_new_pubend_has_from_its_beginning() -> None:
     assert [each for each in subscription.received if each in new] == new
 
 
-def test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up() -> None:
+def test_an_unsubscribe_during_catch_up_stops_delivery_and_blocks_no_subscriber() -> None:
     """It has asked for as much as may be asked for, and another one waits for its turn."""
     story = DurableStory(catchup_batch=5, catchup_window=1, live_limit=5)
     leaver, other = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1", "kind = 'b'")
@@ -330,7 +330,7 @@ def test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up()
     assert not any(len(each.log) for each in story.core("s1").hosted())
 
 
-def test_whose_client_goes_while_it_waits_for_its_turn_is_given_nothing_more() -> None:
+def test_a_waiting_subscription_receives_nothing_after_its_client_leaves() -> None:
     """Its other subscription has had all the room, and what it waits for was fetched lately."""
     story = DurableStory(catchup_batch=5, catchup_window=1, live_limit=5)
     first, other = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1", "kind = 'b'")
@@ -356,7 +356,7 @@ def test_whose_client_goes_while_it_waits_for_its_turn_is_given_nothing_more() -
     assert [first.received, second.received, other.received] == [sent[::2], sent[1::2], sent[1::2]]
 
 
-def test_who_has_something_to_commit_is_not_quiet() -> None:
+def test_a_pending_commit_appears_in_the_aftermath() -> None:
     story = DurableStory(commit_interval_ns=5_000_000_000)
     story.subscriber("s1")
     story.publish(1)
@@ -366,7 +366,7 @@ def test_who_has_something_to_commit_is_not_quiet() -> None:
     assert not story.core("s1").aftermath()
 
 
-def test_what_was_released_before_a_crash_is_chopped_after_it() -> None:
+def test_records_released_before_a_crash_are_truncated_after_it() -> None:
     """The last subscription has ended, which was on disk, and nothing of the stream comes."""
     newest: dict[int, int] = {}
     records = [pack_match(10 * index, [1], index, newest) for index in (1, 2, 3)]
@@ -381,25 +381,25 @@ def test_what_was_released_before_a_crash_is_chopped_after_it() -> None:
 
 
 SEEN = (
-    ("quiet-before-its-commit", test_who_has_something_to_commit_is_not_quiet, ()),
+    ("quiet-before-its-commit", test_a_pending_commit_appears_in_the_aftermath, ()),
     (
         "chopped-at-the-next-commit",
-        test_what_was_released_before_a_crash_is_chopped_after_it,
+        test_records_released_before_a_crash_are_truncated_after_it,
         (),
     ),
     (
         "new-pubend-begins-where-it-is",
-        test_who_was_away_gets_what_a_new_pubend_has_from_its_beginning,
+        test_a_returning_subscriber_receives_a_new_pubend_from_its_start,
         (),
     ),
     (
         "ended-stays-in-the-window",
-        test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up,
+        test_an_unsubscribe_during_catch_up_stops_delivery_and_blocks_no_subscriber,
         (),
     ),
     (
         "admitted-while-it-goes",
-        test_whose_client_goes_while_it_waits_for_its_turn_is_given_nothing_more,
+        test_a_waiting_subscription_receives_nothing_after_its_client_leaves,
         (),
     ),
     (
@@ -407,17 +407,17 @@ SEEN = (
         test_no_crash_brings_back_a_subscription_that_has_acknowledged_nothing,
         (),
     ),
-    ("asked-for-without-limit", test_so_much_is_asked_for_at_once_as_there_may_be, ()),
+    ("asked-for-without-limit", test_catch_up_requests_fill_the_window_exactly, ()),
     (
         "not-admitted-again",
-        test_all_who_catch_up_come_to_their_turn_however_little_may_be_asked_for,
+        test_every_catching_up_subscriber_gets_a_turn_in_any_window,
         (1,),
     ),
-    ("divergence-unsaid", test_who_catches_up_and_comes_no_nearer_is_said_aloud, (10**6, True)),
-    ("fetched-by-each-alone", test_forty_who_come_back_together_have_each_event_fetched_once, ()),
+    ("divergence-unsaid", test_a_diverging_catch_up_is_reported, (10**6, True)),
+    ("fetched-by-each-alone", test_forty_returning_subscribers_fetch_each_event_once, ()),
     (
         "old-session-counts",
-        test_what_was_out_to_a_session_that_is_over_is_acknowledged_by_nobody,
+        test_deliveries_of_a_closed_session_are_not_acknowledged,
         (),
     ),
 )

@@ -63,14 +63,14 @@ def what_was_missed_elsewhere_comes_in_batches() -> bool:
     return is_bounded and subscription.received == sent
 
 
-def test_what_was_missed_elsewhere_comes_in_batches_however_much_it_is() -> None:
+def test_events_missed_at_another_broker_are_fetched_in_batches() -> None:
     assert what_was_missed_elsewhere_comes_in_batches()
     for bug in ("answered-without-end", "deferred-is-silent"):
         with planted([MUTANTS[bug]]):
             assert fails(what_was_missed_elsewhere_comes_in_batches)
 
 
-def test_what_a_subscriber_has_missed_comes_in_windows() -> None:
+def test_missed_events_of_a_subscriber_arrive_in_windows() -> None:
     assert what_was_missed_comes_in_windows()
     for bug in ("fetched-unbounded", "fetched-on-by-nobody"):
         with planted([MUTANTS[bug]]):

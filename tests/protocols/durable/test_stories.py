@@ -29,7 +29,7 @@ MUTANTS = bugs_of("durable")
 BUGS = tuple(bugs_of("durable").values())
 
 
-def test_who_was_away_gets_what_was_missed_from_the_pubend_and_nobody_else_keeps_it() -> None:
+def test_a_returning_subscriber_fetches_missed_events_that_only_the_pubend_keeps() -> None:
     story = DurableStory()
     away, other = story.subscriber("s1"), story.subscriber("s1", "kind = 'b'")
     sent = story.publish(5)
@@ -80,7 +80,7 @@ def test_a_broker_that_was_down_too_catches_up_first_and_then_its_clients() -> N
     assert away.received == sent
 
 
-def test_statistics_say_how_far_each_stream_is_delivered_and_released() -> None:
+def test_statistics_report_delivered_and_released_ticks_per_stream() -> None:
     story = DurableStory()
     away, _ = story.subscriber("s1"), story.subscriber("s1")
     link = story.away(away)
@@ -95,7 +95,7 @@ def test_statistics_say_how_far_each_stream_is_delivered_and_released() -> None:
     assert after["released_us.0.0"] >= before["delivered_us.0.0"]
 
 
-def test_what_of_a_run_is_for_a_client_is_given_to_it_at_once() -> None:
+def test_matching_events_of_a_run_are_delivered_to_a_client_at_once() -> None:
     """However often the run goes from one's events to another's."""
     story = DurableStory()
     both = story.subscriber("s1", "kind = 'a'"), story.subscriber("s1", "kind = 'b'")
@@ -106,7 +106,7 @@ def test_what_of_a_run_is_for_a_client_is_given_to_it_at_once() -> None:
     assert [len(each.item.run) for each in story.given if type(each.item) is Deliveries] == [4, 4]
 
 
-def test_two_who_come_back_together_ask_once() -> None:
+def test_two_returning_subscribers_share_one_fetch() -> None:
     story = DurableStory()
     both = story.subscriber(), story.subscriber()
     links = [story.away(each) for each in both]
@@ -125,7 +125,7 @@ def test_two_who_come_back_together_ask_once() -> None:
     assert sum(len(each.run) for each in story.from_to("b1", "s1", Fetched)) == 20
 
 
-def test_a_client_that_takes_nothing_holds_nobody_up_and_misses_nothing() -> None:
+def test_a_slow_client_delays_no_other_client_and_misses_nothing() -> None:
     story = DurableStory(live_limit=4, catchup_batch=3)
     slow, quick = story.subscriber(), story.subscriber()
     slow.client.take_after_ns = 2_000_000_000
@@ -153,7 +153,7 @@ def test_an_unsubscription_lets_go_of_what_it_held_back() -> None:
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_who_comes_back_with_an_old_token_gets_it_again_or_is_told_what_is_lost(is_kept) -> None:
+def test_an_old_token_yields_redelivery_or_a_gap(is_kept) -> None:
     """Never silence: of what it has acknowledged, nobody keeps for whom it was."""
     story = DurableStory()
     subscription = story.subscriber()
@@ -275,7 +275,7 @@ def in_small_batches() -> bool:
     return subscription.received == sent
 
 
-def test_who_falls_behind_in_the_middle_of_a_run_gets_the_rest_of_it() -> None:
+def test_a_subscriber_that_falls_behind_within_a_run_receives_the_rest() -> None:
     story = DurableStory(catchup_batch=3, live_limit=5)
     subscription = story.subscriber()
     story.subscriber("s1", "kind = 'b'")
@@ -367,7 +367,7 @@ STORIES = (
 
 
 @pytest.mark.parametrize("name, told, tellings", STORIES, ids=[name for name, *_ in STORIES])
-def test_a_story_comes_out_right_but_for_its_bug(name, told, tellings) -> None:
+def test_a_story_passes_without_its_named_bug_and_fails_with_it(name, told, tellings) -> None:
     assert not [each for each in tellings if fails(told, *each)]
     with planted([MUTANTS[name]]):
         assert any(fails(told, *each) for each in tellings), f"{name} is not seen"

@@ -25,7 +25,7 @@ BY_SEEDS = {
 """Beside those that a story sees: the first seed that does."""
 
 
-def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
+def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
     reports = [run_seed(seed, "durable") for seed in SEEDS]
     failed = [(report.seed, report.violations) for report in reports if report.violations]
     assert not failed
@@ -40,7 +40,7 @@ def test_an_adversary_without_a_clock_breaks_nothing() -> None:
     assert not [(report.seed, report.violations) for report in reports if report.violations]
 
 
-def test_who_fetches_few_at_a_time_is_waited_for() -> None:
+def test_planned_turns_allow_for_small_catch_up_batches() -> None:
     """Seed 585156: 269 publications in batches of 16, over four links; nothing was stuck."""
     turns = planning_of("durable").turns
     few = DurableParameters(catchup_batch=16, live_limit=20)
@@ -66,7 +66,7 @@ end 1.3
 """.replace("SENT", " ".join(["a,10,3"] * 200))
 
 
-def test_what_is_kept_for_who_waits_for_silence_is_no_growth_until_it_is_told(
+def test_state_kept_for_pending_silence_is_not_counted_as_growth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Seed 667677: pubends had let go for age, so all was over before the silence was due."""

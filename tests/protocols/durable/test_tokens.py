@@ -43,7 +43,7 @@ def test_a_token_of_the_future_is_refused() -> None:
     assert of_the_future()
 
 
-def test_a_token_that_its_pubend_has_given_is_good_although_its_broker_has_crashed() -> None:
+def test_a_token_of_a_pubend_stays_valid_after_its_broker_crashes() -> None:
     story = DurableStory(commit_interval_ns=10**10)
     subscription = story.subscriber()
     sent = story.publish(3)
@@ -58,7 +58,7 @@ def test_a_token_that_its_pubend_has_given_is_good_although_its_broker_has_crash
 
 
 @pytest.mark.parametrize("stream, tick", [(StreamId(9, 0, 0), 5), (StreamId(0, 9, 0), 5)])
-def test_a_token_of_a_pubend_that_is_gone_is_refused(stream, tick) -> None:
+def test_a_token_of_a_missing_pubend_is_refused(stream, tick) -> None:
     story = DurableStory()
     subscription = story.subscriber()
     sent = story.publish(2)

@@ -43,23 +43,22 @@ MUTANTS = bugs_of("durable")
 TESTS = Path(__file__).parents[2]
 ELSEWHERE = {
     "a token of another deployment": "client/test_store.py::"
-    "test_a_resume_token_of_somebody_else_is_refused",
+    "test_a_resume_token_with_another_owner_is_refused",
     "a token of the future": "protocols/durable/test_tokens.py::"
     "test_a_token_of_the_future_is_refused",
     "a damaged token": "client/test_store.py::"
     "test_a_damaged_resume_token_is_refused_wherever_it_is_damaged",
     "a token of a pubend that is gone": "protocols/durable/test_tokens.py::"
-    "test_a_token_of_a_pubend_that_is_gone_is_refused",
+    "test_a_token_of_a_missing_pubend_is_refused",
     "two connections of one subscriber": "runtime/test_links.py::"
-    "test_a_newer_client_session_supersedes_the_older_which_is_told_why",
+    "test_a_newer_client_session_supersedes_the_older_with_a_reason",
     "another filter under the same name": "protocols/durable/test_wrong_input.py::"
-    "test_who_comes_back_with_another_filter_is_refused_and_misses_nothing_with_the_right_one",
+    "test_a_changed_filter_is_refused_without_loss_for_the_original_filter",
     "an end while catching up": "protocols/durable/test_returns.py::"
-    "test_who_unsubscribes_while_it_catches_up_gets_no_more_and_holds_nobody_up",
+    "test_an_unsubscribe_during_catch_up_stops_delivery_and_blocks_no_subscriber",
     "matches that are cut in the middle": "protocols/durable/test_disk_crashes.py::"
     "test_a_log_of_matches_that_is_cut_or_overwritten_is_refused",
-    "rows of another broker": "runtime/test_stores.py::"
-    "test_what_another_broker_has_written_is_refused",
+    "rows of another broker": "runtime/test_stores.py::test_rows_of_another_broker_are_refused",
     "a broker on a full disk": "protocols/durable/test_disk_crashes.py::"
     "test_while_the_disk_is_full_nothing_is_released_and_nothing_is_lost",
     "an application on a full disk": "client/test_transactions.py::"
@@ -70,7 +69,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("what", ELSEWHERE)
-def test_what_users_may_get_wrong_has_its_test(what: str) -> None:
+def test_every_user_error_has_a_test(what: str) -> None:
     assert is_told(ELSEWHERE[what], TESTS)
 
 
@@ -104,15 +103,13 @@ def test_what_users_may_get_wrong_has_its_test(what: str) -> None:
         (2, LetGo(0, 0, "c", 1, 1), "broker 0 is not there"),
     ],
 )
-def test_what_a_neighbour_may_not_say(peer, message, why) -> None:
+def test_invalid_messages_of_a_neighbour_are_refused(peer, message, why) -> None:
     core = relay()
     with pytest.raises(RemoteProtocolError, match=why):
         core.handle(MessageReceived(peer, 10 + peer, message), 0)
 
 
-def test_who_comes_back_with_another_filter_is_refused_and_misses_nothing_with_the_right_one() -> (
-    None
-):
+def test_a_changed_filter_is_refused_without_loss_for_the_original_filter() -> None:
     core, wanted, other = relay(), parse_predicate("true"), parse_predicate("kind = 'b'")
     connect = Connect(False, 1, 1, 0, ())
     for session, predicates in ((20, (wanted,)), (21, (other, wanted))):
@@ -133,7 +130,7 @@ def test_who_comes_back_with_another_filter_is_refused_and_misses_nothing_with_t
     assert [each.item.run.sequences for each in told[1] if type(each) is Deliver] == [(12,)]
 
 
-def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+def test_an_unrequested_answer_changes_nothing() -> None:
     core = relay()
     assert core.handle(MessageReceived(0, 10, Fetched(0, ((1, 4),), events(3))), 0) == []
 
@@ -148,7 +145,7 @@ def test_a_broker_on_the_way_answers_with_events_and_asks_for_the_rest() -> None
     assert (told.peer, told.message) == (2, NothingFetched(STREAM, 2, ((4, 5),)))
 
 
-def test_who_asks_for_what_is_not_there_yet_is_told_where_the_stream_ends() -> None:
+def test_a_request_beyond_a_stream_is_answered_with_its_end() -> None:
     core = relay()
     (told,) = core.handle(MessageReceived(2, 12, Fetch(StreamId(1, 0, 0), ((5, 6),))), 0)
     assert (told.peer, told.message) == (2, Beyond(StreamId(1, 0, 0), 0, ((5, 6),)))
@@ -158,7 +155,7 @@ def test_who_asks_for_what_is_not_there_yet_is_told_where_the_stream_ends() -> N
     assert (told.peer, told.message) == (2, Beyond(STREAM, 9, ((11, 12),)))
 
 
-def test_people_are_told_what_early_release_costs() -> None:
+def test_warnings_state_the_cost_of_early_release() -> None:
     assert DurableParameters().warnings() == ()
     (warning,) = DurableParameters(max_retain_ns=2_500_000_000).warnings()
     assert "away for longer than 2.5 s" in warning

@@ -33,7 +33,7 @@ def triangle():
     return exchange, publisher, subscriber
 
 
-def test_publications_go_around_a_link_that_is_gone():
+def test_publications_are_rerouted_around_a_cut_link():
     exchange, publisher, subscriber = triangle()
     exchange.publish(publisher, 1, A)
     exchange.cut(0, 2)
@@ -41,7 +41,7 @@ def test_publications_go_around_a_link_that_is_gone():
     assert subscriber.got() == [1, 3]
 
 
-def test_what_is_published_again_is_delivered_once():
+def test_a_republished_publication_is_delivered_once():
     exchange, publisher, subscriber = triangle()
     exchange.publish(publisher, 1, A, A)
     exchange.publish(publisher, 1, A, A, A)
@@ -58,7 +58,7 @@ def test_a_neighbour_that_is_away_for_long_is_not_waited_for():
     assert subscriber.answers[-1].state == "started"
 
 
-def test_a_time_that_cannot_be_is_refused_and_the_price_of_going_around_slow_links_is_said():
+def test_invalid_times_are_refused_and_slow_link_detours_carry_a_warning():
     for name, value in (("slow_link_ns", -1), ("cost_check_ns", 0)):
         with pytest.raises(ConfigError, match=rf"here: {name} = {value}; at least"):
             GesParameters(**{name: value}).check("here")
@@ -73,7 +73,7 @@ def test_a_time_that_cannot_be_is_refused_and_the_price_of_going_around_slow_lin
 
 
 @pytest.mark.parametrize("kind", [GesParameters, GesReliableParameters])
-def test_what_clients_are_told_cannot_be_anything_and_its_price_is_said(kind):
+def test_invalid_roaming_settings_are_refused_and_valid_ones_carry_a_warning(kind):
     for name, value in (
         ("roam_clients_above", -1),
         ("roam_check_ns", 0),
@@ -120,7 +120,7 @@ FOREIGN = SubscriptionId(1, 1, 1)
         ),
     ],
 )
-def test_a_broker_that_breaks_the_rules_is_refused_and_nobody_else_notices(message, said):
+def test_a_misbehaving_broker_is_refused_without_effect_on_other_brokers(message, said):
     exchange, publisher, subscriber = triangle()
     core, session = exchange.cores[1], exchange.sessions[1, 0]
     with pytest.raises(RemoteProtocolError, match=said):

@@ -25,13 +25,13 @@ def test_on_random_hierarchies_graphs_and_ways_are_those_of_brute_force(seed):
 
 
 @pytest.mark.parametrize("name, everybody, one", [("t22-hi", 21, 6), ("t22-lo", 22, 10)])
-def test_the_reference_topology_takes_as_many_links_as_computed_for_it(name, everybody, one):
+def test_the_reference_topology_uses_the_computed_number_of_links(name, everybody, one):
     routing = Routing(flooded(t22(name), Random(1)))
     assert routing.publish(21, range(22)) == everybody
     assert routing.publish(21, [9]) == one
 
 
-def test_less_interest_takes_fewer_links_in_the_proportion_computed():
+def test_lower_interest_uses_the_computed_fraction_of_links():
     """Within 1 % of what was computed for the reference topology, when this was designed."""
     found = {
         (row.pattern, row.match_percent): row.transmissions
@@ -56,7 +56,7 @@ def test_a_broker_that_gets_nothing_is_seen():
         routing.publish(21, range(22))
 
 
-def test_a_way_that_is_gone_is_replaced_by_another_one():
+def test_a_broken_route_is_replaced_by_another_route():
     """n9 is on the way from n7 to n4 when its cluster loses the link to n4."""
     found = flooded(t22("t22-hi"), Random(1))
     found.disconnect(3, 8)
@@ -69,7 +69,7 @@ def test_a_way_that_is_gone_is_replaced_by_another_one():
     assert not routed.lost
 
 
-def test_a_way_given_up_too_often_is_lost():
+def test_a_target_rerouted_too_often_is_lost():
     found = flooded(t22("t22-hi"), Random(1))
     found.disconnect(3, 8)
     found.settle()
@@ -80,7 +80,7 @@ def test_a_way_given_up_too_often_is_lost():
     assert not routed.hops
 
 
-def test_one_cluster_alone_has_its_lowest_broker_decide():
+def test_the_lowest_broker_decides_in_a_single_cluster():
     topology = random_hierarchy(9, 1, Random(3).randrange)
     routing = Routing(flooded(topology, Random(3)))
     assert routing.publish(5, range(9)) >= 8

@@ -165,13 +165,13 @@ MISSING = {
 }
 
 
-def test_what_is_a_story_of_the_reliable_half_is_told_there() -> None:
+def test_scenarios_of_ges_reliable_have_a_test_there() -> None:
     folder = Path(__file__).parent.with_name("ges_reliable")
     told = "".join(path.read_text("utf-8") for path in folder.glob("test_*.py"))
     assert all(f"({name})" in told for name, why in MISSING.items() if why == RELIABLE)
 
 
-def test_each_named_scenario_is_there_or_said_to_be_missing() -> None:
+def test_each_named_scenario_is_present_or_listed_as_missing() -> None:
     numbers = sorted(each[:3] for each in (*FILES, *STORIES, *MISSING))
     assert numbers == [f"a{number:02}" for number in range(1, 27)]
 
@@ -188,7 +188,7 @@ def test_each_scenario_names_its_rule() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_without_its_rule_a_scenario_tells_another_story(name: str) -> None:
+def test_a_scenario_changes_without_its_rule(name: str) -> None:
     told = FILES[name].read_text(encoding="utf-8")
     with planted([MUTANTS[RULES[name]]]):
         assert seen(told) != told

@@ -34,7 +34,7 @@ def test_a_swarm_sees_the_canary() -> None:
     assert any(run_seed(seed, "ges", options).rule == "unwanted" for seed in range(1, 6))
 
 
-def test_whoever_is_lost_leaves_units_that_are_connected_inside() -> None:
+def test_lost_brokers_leave_connected_units() -> None:
     """Gatekeepers are among them, and both ends of a link between units at once."""
     at_once, gatekeepers = 0, 0
     for seed in range(0, 60, 2):
@@ -49,7 +49,7 @@ def test_whoever_is_lost_leaves_units_that_are_connected_inside() -> None:
     assert gatekeepers > 10
 
 
-def test_a_unit_that_comes_apart_is_not_whole() -> None:
+def test_a_disconnected_unit_is_not_whole() -> None:
     section = with_cluster(chain(4, 1)).overlay("hierarchy")
     found = [is_whole_without(section, [number]) for number in range(4)]
     assert found == [True, False, False, True]

@@ -18,7 +18,7 @@ def drawn(seed):
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
-def test_what_breaks_where_units_stay_connected_is_known_everywhere(seed):
+def test_link_changes_in_connected_units_reach_all_graphs(seed):
     """Links that no unit needs break, others change their cost."""
     found, random = drawn(seed)
     for _ in range(12):
@@ -46,7 +46,7 @@ def pair():
     return GraphView(0, here, 1), GraphView(1, there, 1), here, there
 
 
-def test_a_connection_is_there_while_both_ends_say_so():
+def test_a_connection_exists_while_both_ends_report_it():
     one, other, here, there = pair()
     up = one.state(1, there.address, 1)
     assert other.learn(up)
@@ -57,7 +57,7 @@ def test_a_connection_is_there_while_both_ends_say_so():
     assert not other.edges
 
 
-def test_what_is_older_than_what_is_known_changes_nothing():
+def test_an_outdated_statement_changes_nothing():
     one, other, here, there = pair()
     other.state(0, here.address, 1)
     up, down = one.state(1, there.address, 1), one.state(1, there.address, DOWN)
@@ -67,7 +67,7 @@ def test_what_is_older_than_what_is_known_changes_nothing():
     assert not other.edges
 
 
-def test_a_restarted_broker_outdoes_what_it_said_before():
+def test_a_restarted_broker_supersedes_its_earlier_statements():
     one, other, here, there = pair()
     other.state(0, here.address, 1)
     for _ in range(5):
@@ -84,7 +84,7 @@ def test_the_dearer_of_two_opinions_counts():
     assert other.near((0, 0)) == {(0, 1): 8}
 
 
-def test_what_is_said_of_a_unit_from_outside_is_not_believed_inside_it():
+def test_a_statement_from_outside_a_unit_is_ignored_inside_it():
     outside = GraphView(2, Place((1, 0, 0)), 1)
     inside = GraphView(0, Place((0, 0, 0)), 1)
     said = outside.state(5, (0, 1, 0), 1)
@@ -93,7 +93,7 @@ def test_what_is_said_of_a_unit_from_outside_is_not_believed_inside_it():
     assert not inside.learn(said)
 
 
-def test_who_is_said_to_be_gone_by_one_that_does_not_know_where_it_was_is_gone():
+def test_a_departure_report_with_outside_addresses_removes_the_connection():
     """b1 has restarted, and knows of b3 in its cluster by those outside only; b0 knows more."""
     knows, forgot = GraphView(0, Place((0, 0, 0)), 1), GraphView(1, Place((0, 0, 1)), 1)
     there, beyond = GraphView(3, Place((0, 0, 2)), 1), GraphView(7, Place((0, 1, 0)), 1)

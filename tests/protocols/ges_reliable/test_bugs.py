@@ -98,7 +98,7 @@ TOLD = {each.__name__: each for each in STORIES_OF_ALL}
 
 
 @pytest.mark.parametrize("bug", RULES)
-def test_a_named_bug_breaks_what_is_told_of_its_rule(bug: str) -> None:
+def test_each_named_bug_breaks_the_test_of_its_rule(bug: str) -> None:
     with planted((MUTANTS[bug],)), pytest.raises(BROKEN):
         TOLD[RULES[bug]]()
 

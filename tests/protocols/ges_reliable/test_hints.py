@@ -25,7 +25,7 @@ def test_subscribers_and_publishers_that_are_sent_next_door_lose_nothing() -> No
     assert [broker.core.status().queued for broker in cluster.staying] == [0, 0, 0]
 
 
-def test_who_is_told_to_go_while_its_storage_is_down_gets_all_that_it_lacks() -> None:
+def test_a_client_redirected_while_its_storage_is_down_misses_nothing() -> None:
     crowd = Crowd(above=1, protocol="ges_reliable")
     cluster = crowd.cluster
     crowd.come("a", *names(2), seconds=0.3)
@@ -44,7 +44,7 @@ def test_who_is_told_to_go_while_its_storage_is_down_gets_all_that_it_lacks() ->
     assert [len(cluster.clients[name].received[1]) for name in names(2)] == [7, 7]
 
 
-def test_clients_of_a_part_that_came_off_miss_nothing_there_or_elsewhere() -> None:
+def test_clients_in_a_partition_miss_no_publication() -> None:
     """b and d are without a for a while; d without anybody, and then all are there again."""
     parted = Parted(protocol="ges_reliable")
     cluster = parted.cluster

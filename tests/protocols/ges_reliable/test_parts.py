@@ -369,7 +369,7 @@ def test_part(part: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_frontier_takes_what_its_naive_twin_takes(seed: int) -> None:
+def test_a_frontier_matches_its_naive_twin(seed: int) -> None:
     """The twin keeps every number that ever came, and looks for the next one."""
     random, frontier = Random(seed), Frontier()
     came: dict[int, None] = {}
@@ -387,7 +387,7 @@ def test_a_frontier_takes_what_its_naive_twin_takes(seed: int) -> None:
     assert all(each.run.last > frontier.reached for each in frontier.early.values())
 
 
-def test_what_there_is_no_room_for_comes_again() -> None:
+def test_a_full_frontier_drops_the_highest_out_of_order_publications() -> None:
     frontier = Frontier()
     for first in (9, 5, 7):
         assert frontier.take(run(first, first + 1), 4) == []

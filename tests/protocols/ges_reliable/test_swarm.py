@@ -15,7 +15,7 @@ SEEDS = [*(seed for seed in range(1, 23) if seed % 16 != 6), 253, 340]
 that were made over brokers that are gone for ever."""
 
 
-def test_swarms_break_nothing_and_come_to_every_rule() -> None:
+def test_swarms_find_no_violation_and_reach_every_mark() -> None:
     options = SwarmOptions(check_purity=False)
     reports = [run_seed(seed, "ges_reliable", options) for seed in SEEDS]
     assert not [(each.seed, each.violations) for each in reports if each.violations]
@@ -34,7 +34,7 @@ def test_a_swarm_sees_the_canary() -> None:
     assert any(run_seed(seed, "ges_reliable", options).violations for seed in (1, 3, 5, 7))
 
 
-def test_whoever_is_lost_is_no_storage_and_leaves_whole_units() -> None:
+def test_lost_brokers_are_no_storages_and_leave_whole_units() -> None:
     lost = 0
     for seed in range(0, 120, 2):
         plan = plan_of(seed, "ges_reliable")
@@ -47,7 +47,7 @@ def test_whoever_is_lost_is_no_storage_and_leaves_whole_units() -> None:
     assert lost > 5
 
 
-def test_nothing_is_demanded_over_a_broker_that_is_gone_for_ever() -> None:
+def test_no_start_is_demanded_across_a_permanently_lost_broker() -> None:
     """b1 alone joins b2 to b3 inside their cluster; its other link, of b2 to b5, is broken."""
     topology = plan_of(340, "ges_reliable").topology
     graph = graph_of(topology, "hierarchy")

@@ -17,7 +17,7 @@ from tests.helpers.gryphon_stories import PaperStory, paper_cells
 MUTANTS = bugs_of("gryphon")
 
 
-def test_pubends_are_halved_over_the_brokers_of_a_cell_and_nobody_is_told_twice() -> None:
+def test_brokers_of_a_cell_split_the_pubends_without_duplicates() -> None:
     story = PaperStory()
     story.rounds(5)
     for left, right in (("b1", "b3"), ("b2", "b4")):
@@ -31,7 +31,7 @@ def test_pubends_are_halved_over_the_brokers_of_a_cell_and_nobody_is_told_twice(
     assert not [m for *_, m in story.said if type(m) is Nack]
 
 
-def test_a_link_that_is_lost_is_gone_around_by_the_cells_other_broker_until_it_is_back() -> None:
+def test_the_other_broker_of_a_cell_replaces_a_lost_link_until_repair() -> None:
     """What was lost is asked of that one; the other subscriber notices nothing (Fig. 6).
 
     The link is silent for 2.4 s, and for another 0.75 until its ends notice.
@@ -79,7 +79,7 @@ def test_after_a_crash_two_subscribers_gaps_are_one_question_to_the_pubend() -> 
     assert story.asked("s3") == 0
 
 
-def test_messages_go_sideways_where_nobody_else_gets_and_never_twice() -> None:
+def test_sideways_messages_are_sent_only_where_needed_and_never_twice() -> None:
     """b2 is cut off from p1, and b1 from s1: all that is for s1 goes p1, b1, b2, s1."""
     story = PaperStory()
     story.cluster.link("p1", "b2").cut()
@@ -96,7 +96,7 @@ def test_messages_go_sideways_where_nobody_else_gets_and_never_twice() -> None:
     assert not story.from_to("b2", "b1", Events)
 
 
-def test_what_is_behind_no_broker_of_a_cell_waits_and_is_asked_for_when_it_is_back() -> None:
+def test_a_broker_that_its_cell_cannot_reach_requests_missed_events_on_return() -> None:
     story = PaperStory()
     links = [story.cluster.link(name, "s1") for name in ("b1", "b2")]
     for link in links:
@@ -111,7 +111,7 @@ def test_what_is_behind_no_broker_of_a_cell_waits_and_is_asked_for_when_it_is_ba
     story.check()
 
 
-def test_the_log_is_chopped_although_each_subscriber_tells_another_broker_of_the_cell() -> None:
+def test_a_log_is_truncated_despite_acknowledgements_to_different_brokers() -> None:
     story = PaperStory()
     story.cluster.link("b1", "s1").cut()
     story.cluster.link("b2", "s2").cut()
@@ -125,7 +125,7 @@ def test_the_log_is_chopped_although_each_subscriber_tells_another_broker_of_the
     assert story.from_to("b1", "b2", Done)
 
 
-def test_who_knows_of_no_way_asks_all_brokers_above_and_gets_it_once() -> None:
+def test_a_broker_without_a_route_asks_all_upstream_brokers_and_receives_once() -> None:
     """A subscriber's broker starts again: nobody has told it of the stream."""
     story = PaperStory()
     story.cluster.broker("s1").kill()
@@ -136,7 +136,7 @@ def test_who_knows_of_no_way_asks_all_brokers_above_and_gets_it_once() -> None:
     story.check()
 
 
-def test_several_brokers_are_told_where_none_gets_to_all() -> None:
+def test_several_brokers_receive_a_stream_if_none_reaches_all_children() -> None:
     """b1 gets to s2 only, b2 to s1 only, and they do not get to each other."""
     routes = Routes(0, paper_cells(), 4)
     links = Links(routes, lambda peer: True)
@@ -166,7 +166,7 @@ def no_broker_gets_to_both() -> bool:
     return all(len(each.received) == len(story.sent) for each in story.subscribers)
 
 
-def test_all_comes_where_no_broker_of_a_cell_gets_to_all() -> None:
+def test_all_events_arrive_if_no_broker_of_a_cell_reaches_all() -> None:
     assert no_broker_gets_to_both()
     with planted([MUTANTS["one-member-for-all"]]):
         assert not no_broker_gets_to_both()
@@ -186,7 +186,7 @@ def one_cell_is_behind() -> bool:
     return all(len(each.received) == len(story.sent) for each in story.subscribers)
 
 
-def test_what_one_cell_is_done_with_another_one_still_gets() -> None:
+def test_events_final_in_one_cell_still_reach_another_cell() -> None:
     assert one_cell_is_behind()
     with (
         planted([MUTANTS["final-of-one-cell-told-to-another"]]),
@@ -237,7 +237,7 @@ def sideways_before_anybody_knows(delay_ms: int) -> PaperStory:
     return story
 
 
-def test_what_comes_before_the_news_of_a_lost_link_goes_sideways_and_then_the_other_way() -> None:
+def test_events_sent_before_a_link_loss_is_reported_travel_sideways() -> None:
     story = sideways_before_anybody_knows(30)
     story.rounds(1, pause_s=0.1)
     cell_of_s1 = 2 + 1

@@ -247,7 +247,7 @@ def go(seed: int) -> None:
             raise AssertionError(f"seed {seed}, step {step}: {error}") from None
 
 
-def test_a_child_is_told_what_looking_at_each_tick_by_itself_says() -> None:
+def test_a_child_receives_the_result_of_the_per_tick_twin() -> None:
     go_all()
 
 
@@ -263,6 +263,6 @@ def test_a_child_is_told_what_looking_at_each_tick_by_itself_says() -> None:
         "waits-for-what-is-not-wanted-any-more",
     ],
 )
-def test_the_twin_says_something_else_where_a_rule_of_filters_is_left_out(bug: str) -> None:
+def test_the_twin_differs_without_a_rule_of_filters(bug: str) -> None:
     with planted([MUTANTS[bug]]), pytest.raises(AssertionError, match="seed"):
         go_all()

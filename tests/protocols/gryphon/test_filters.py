@@ -59,7 +59,7 @@ def a_thousand_between_two() -> None:
     assert not [m for *_, m in story.said if type(m) is Nack]
 
 
-def test_what_a_cell_does_not_want_is_the_silence_around_what_it_wants() -> None:
+def test_unwanted_events_become_silence_around_wanted_events() -> None:
     a_thousand_between_two()
     with planted([MUTANTS["bracket-ends-at-what-nobody-wants"]]), pytest.raises(AssertionError):
         a_thousand_between_two()
@@ -76,14 +76,16 @@ def idle_for_a_minute() -> None:
     assert not sum(story.cluster.broker(name).status().queued for name in ("p1", "b1", "s1", "s2"))
 
 
-def test_who_wants_nothing_for_a_minute_is_not_asked_for_acks() -> None:
+def test_an_idle_cell_is_not_asked_for_acknowledgements() -> None:
     idle_for_a_minute()
     with planted([MUTANTS["acks-wait-for-what-nobody-wants"]]), pytest.raises(AssertionError):
         idle_for_a_minute()
 
 
 @pytest.mark.parametrize("parameters", [{}, {"events_per_message": 1}, {"order": "total"}])
-def test_each_gets_what_it_wants_however_events_are_told(parameters: dict[str, object]) -> None:
+def test_each_subscriber_receives_its_matches_for_any_grouping_of_events(
+    parameters: dict[str, object],
+) -> None:
     story = Story(**parameters)
     subscribers = {name: subscribe(story, name, *kinds) for name, kinds in
                    (("s1", "ac"), ("s2", "b"), ("b1", "c"))}  # fmt: skip
@@ -135,7 +137,7 @@ def sideways_where_somebody_wants_it_only_later() -> None:
     assert [story.cluster.broker(name).status().queued for name in ("p1", "b1", "b2")] == [0, 0, 0]
 
 
-def test_what_one_broker_of_a_cell_holds_back_the_others_do_not_keep() -> None:
+def test_a_cell_keeps_no_event_that_one_of_its_brokers_has_filtered() -> None:
     sideways_where_somebody_wants_it_only_later()
     with planted([MUTANTS["kept-beside-although-unwanted"]]), pytest.raises(AssertionError):
         sideways_where_somebody_wants_it_only_later()
@@ -185,7 +187,7 @@ def one_of_a_cell_has_not_heard() -> None:
         (one_of_a_cell_has_not_heard, "asked-beside-and-silent"),
     ],
 )
-def test_a_broker_that_keeps_what_others_are_done_with_asks(
+def test_a_broker_requests_acknowledgement_of_events_that_others_have_released(
     story: Callable[[], None], bug: str
 ) -> None:
     story()
@@ -193,7 +195,7 @@ def test_a_broker_that_keeps_what_others_are_done_with_asks(
         story()
 
 
-def test_what_comes_of_a_session_that_is_over_is_no_mark() -> None:
+def test_events_of_a_closed_session_count_for_no_mark() -> None:
     story = Story()
     late = Events(0, 1, 9, False, True, EVERYWHERE, run_at((3, 6)))
     assert not [
@@ -262,7 +264,7 @@ def test_a_subscription_begins_behind_nothing_that_a_crash_may_take() -> None:
         begins_while_a_log_is_slow()
 
 
-def test_what_nobody_wants_any_more_is_not_told_any_more() -> None:
+def test_events_are_not_sent_downstream_after_the_last_unsubscribe() -> None:
     story = Story()
     subscribe(story, "s2", "a")
     ends = subscribe(story, "s1", "a")
@@ -359,7 +361,9 @@ def what_goes_sideways_is_for_others_too() -> None:
         (what_goes_sideways_is_for_others_too, "filtered-for-one-cell-told-to-another"),
     ],
 )
-def test_nobody_holds_an_event_against_an_older_filter(story: Callable[[], None], bug: str) -> None:
+def test_an_event_is_not_checked_against_an_older_filter(
+    story: Callable[[], None], bug: str
+) -> None:
     story()
     with planted([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="silent event"):
         story()

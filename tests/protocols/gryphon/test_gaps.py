@@ -55,7 +55,7 @@ def test_each_unknown_tick_keeps_the_deadline_of_when_it_was_first_missing(histo
             return
 
 
-def test_a_gap_is_asked_for_after_its_time_and_again_while_it_lasts():
+def test_a_gap_is_requested_after_its_delay_and_again_while_it_lasts():
     table = GapTable(Limits())
     table.update([(10, 20)], 0)
     assert table.due(199 * MS) == []
@@ -65,7 +65,7 @@ def test_a_gap_is_asked_for_after_its_time_and_again_while_it_lasts():
     assert table.due(800 * MS) == [(12, 20)]
 
 
-def test_waiting_doubles_up_to_the_limit_unless_something_has_come_since():
+def test_the_retry_delay_doubles_to_its_limit_and_resets_on_a_message():
     table = GapTable(Limits(nack_repetition_limit_ns=2_000 * MS))
     table.update([(10, 20)], 0)
     instants = []
@@ -90,7 +90,7 @@ def test_a_slow_answer_makes_the_next_one_be_waited_for_longer():
     assert table.earliest() == 2_700 * MS
 
 
-def test_the_answer_to_what_was_asked_twice_is_no_measure():
+def test_answers_to_repeated_requests_do_not_adjust_the_retry_delay():
     table = GapTable(Limits())
     table.update([(10, 20)], 0)
     table.due(200 * MS)
@@ -101,7 +101,7 @@ def test_the_answer_to_what_was_asked_twice_is_no_measure():
     assert table.earliest() == 2_800 * MS
 
 
-def test_a_gap_is_asked_for_in_pieces_of_which_only_so_many_are_out():
+def test_a_gap_is_requested_in_pieces_within_the_nack_window():
     table = GapTable(Limits(nack_window=3))
     table.update([(0, 250)], 0)
     assert table.due(200 * MS) == [(0, 100), (100, 200), (200, 250)]
@@ -113,7 +113,7 @@ def test_a_gap_is_asked_for_in_pieces_of_which_only_so_many_are_out():
     assert table.due(510 * MS) == [(400, 500)]
 
 
-def test_an_hour_is_asked_for_in_as_many_pieces_as_may_be_out_at_once():
+def test_a_long_gap_is_requested_within_the_limit_of_pieces():
     table = GapTable(Limits())
     table.update([(0, 600_000), (700_000, 740_001)], 0)
     asked = table.due(200 * MS)
@@ -133,13 +133,13 @@ def pieces_of_a_gap_that_grows() -> int:
     return len(table.pieces)
 
 
-def test_what_waits_to_be_asked_for_is_one_piece_however_long_it_grows():
+def test_a_growing_gap_waits_as_one_piece():
     assert pieces_of_a_gap_that_grows() <= 65
     with planted([MUTANTS["gaps-wait-in-ever-more-pieces"]]):
         assert pieces_of_a_gap_that_grows() > 200
 
 
-def test_what_is_expected_is_asked_for_at_once_but_not_twice():
+def test_expected_ticks_are_requested_at_once_and_only_once():
     table = GapTable(Limits())
     table.update([(10, 20), (30, 40)], 0)
     table.hurry(14, 50 * MS)

@@ -41,8 +41,7 @@ TOLD = {
     4: Scenario(
         "path switch reorders",
         (
-            "test_losses.py::"
-            "test_what_is_overtaken_on_another_path_for_less_than_gct_is_not_asked_for",
+            "test_losses.py::test_an_event_overtaken_for_less_than_gct_is_not_requested",
             "test_losses.py::test_what_is_overtaken_for_longer_is_asked_for_once_and_taken_once",
         ),
     ),
@@ -68,24 +67,21 @@ TOLD = {
         "overlapping questions",
         (
             "test_questions.py::test_of_overlapping_questions_only_the_new_part_is_passed_on",
-            "test_stories.py::"
-            "test_of_overlapping_questions_the_new_part_goes_on_until_the_old_one_is_forgotten",
+            "test_stories.py::test_only_new_ranges_are_forwarded_until_the_old_request_expires",
         ),
     ),
     9: Scenario(
         "no answer for who has not asked",
         (
-            "test_stories.py::"
-            "test_a_gap_is_asked_for_by_whoever_has_it_and_answered_on_the_way_to_nobody_else",
+            "test_stories.py::test_only_the_broker_with_a_gap_requests_it_and_receives_the_answer",
             "test_questions.py::"
-            "test_an_answer_goes_to_who_has_asked_and_an_event_only_where_it_was_asked_for",
+            "test_silence_and_events_are_sent_only_to_brokers_that_requested_them",
         ),
     ),
     10: Scenario(
         "sideways, then another way",
         (
-            "test_cells.py::"
-            "test_what_comes_before_the_news_of_a_lost_link_goes_sideways_and_then_the_other_way",
+            "test_cells.py::test_events_sent_before_a_link_loss_is_reported_travel_sideways",
             "scenarios/10_sideways_then_another_way.txt",
         ),
     ),
@@ -93,14 +89,14 @@ TOLD = {
         "both links of a cell are down",
         (
             "test_cells.py::"
-            "test_what_is_behind_no_broker_of_a_cell_waits_and_is_asked_for_when_it_is_back",
+            "test_a_broker_that_its_cell_cannot_reach_requests_missed_events_on_return",
         ),
     ),
     12: Scenario(
         "upstream forgotten",
         (
             "test_losses.py::"
-            "test_a_subscribers_broker_that_knows_of_no_way_asks_all_above_once_each",
+            "test_a_subscribers_broker_without_a_route_asks_each_upstream_broker_once",
         ),
     ),
     13: Scenario(
@@ -109,10 +105,7 @@ TOLD = {
     ),
     14: Scenario(
         "crash, not on disk",
-        (
-            "test_restarts.py::"
-            "test_an_event_that_a_crash_took_is_nobodys_and_one_that_it_left_is_published",
-        ),
+        ("test_restarts.py::test_a_restart_publishes_logged_events_and_discards_unlogged_ticks",),
     ),
     15: Scenario(
         "clock put back at a restart",
@@ -134,10 +127,7 @@ TOLD = {
     ),
     18: Scenario(
         "published again after a crash",
-        (
-            "test_restarts.py::"
-            "test_what_is_published_again_after_a_crash_is_told_of_again_and_logged_once",
-        ),
+        ("test_restarts.py::test_a_republished_event_is_acknowledged_again_and_logged_once",),
     ),
     19: Scenario(
         "a broker restarts without filters",
@@ -149,8 +139,7 @@ TOLD = {
     20: Scenario(
         "acks by different brokers of a cell",
         (
-            "test_cells.py::"
-            "test_the_log_is_chopped_although_each_subscriber_tells_another_broker_of_the_cell",
+            "test_cells.py::test_a_log_is_truncated_despite_acknowledgements_to_different_brokers",
             "scenarios/20_acks_by_different_brokers.txt",
         ),
     ),
@@ -174,7 +163,7 @@ TOLD = {
         "ack expected while a question is unanswered",
         (
             "test_questions.py::"
-            "test_what_is_asked_for_already_is_not_asked_for_again_when_an_ack_is_expected",
+            "test_pending_requests_are_not_repeated_when_an_acknowledgement_is_expected",
         ),
     ),
     26: Scenario(
@@ -201,11 +190,11 @@ TOLD = {
 }
 
 
-def test_all_are_told() -> None:
+def test_all_scenarios_are_listed() -> None:
     assert [*TOLD] == [*range(1, 29)]
 
 
 @pytest.mark.parametrize("number", sorted(TOLD))
-def test_what_tells_it_is_there(number: int) -> None:
+def test_every_listed_story_exists(number: int) -> None:
     for story in TOLD[number].stories:
         assert is_told(story, HERE), story

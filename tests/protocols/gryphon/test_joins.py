@@ -51,7 +51,7 @@ class JoinStory(Story):
         assert {*first.received} == {*self.sent}
 
 
-def test_nobody_waits_for_pubends_where_nobody_has_ever_published() -> None:
+def test_an_event_does_not_wait_for_pubends_without_publications() -> None:
     """b1, s1 and p1 have idle pubends: they are not asked, and say nothing."""
     story = JoinStory()
     story.sent += story.publish(1, at="s2", pause_s=0.01)
@@ -60,7 +60,7 @@ def test_nobody_waits_for_pubends_where_nobody_has_ever_published() -> None:
     assert not [m for *_, m in story.said if type(m) in (Nack, Silent, Join)]
 
 
-def test_a_pubend_that_begins_goes_on_behind_what_was_handed_out() -> None:
+def test_a_new_pubend_starts_behind_all_delivered_ticks() -> None:
     """Its clock is an hour behind; the others do not stop meanwhile."""
     story = JoinStory()
     story.sent += story.publish(2, at="s2", pause_s=0.001)
@@ -98,7 +98,7 @@ def something_is_lost(way: tuple[str, str], kind: type) -> None:
         (("b1", "p1"), Joined),
     ],
 )
-def test_what_is_lost_is_asked_for_again(way: tuple[str, str], kind: type) -> None:
+def test_lost_join_messages_are_repeated(way: tuple[str, str], kind: type) -> None:
     something_is_lost(way, kind)
 
 
@@ -155,7 +155,7 @@ def test_nothing_is_at_rest_while_a_pubend_waits_to_begin() -> None:
     assert core.aftermath() == []
 
 
-def test_a_broker_that_was_down_answers_when_it_is_back_and_nobody_else_waits() -> None:
+def test_a_join_waits_for_a_down_broker_and_delays_no_other_pubend() -> None:
     """What s2 publishes comes to its own subscriber all the time; p1's publisher is not told."""
     story = JoinStory()
     story.cluster.broker("s1").kill()
@@ -184,7 +184,7 @@ def test_a_pubend_may_crash_while_it_begins(after_ms: int) -> None:
     story.check()
 
 
-def test_a_pubend_that_has_begun_asks_nobody_after_a_restart() -> None:
+def test_a_joined_pubend_sends_no_join_after_a_restart() -> None:
     """Whether its events are still in the log or not."""
     story = JoinStory()
     story.begin()
@@ -212,7 +212,7 @@ def test_a_pubend_begins_although_a_broker_of_the_cell_on_the_way_dies() -> None
 
 
 def a_pubend_begins() -> None:
-    test_a_pubend_that_begins_goes_on_behind_what_was_handed_out()
+    test_a_new_pubend_starts_behind_all_delivered_ticks()
 
 
 def a_question_is_lost() -> None:
@@ -240,7 +240,7 @@ def test_bugs_of_pubends_that_begin_are_seen(
         story()
 
 
-def test_who_waits_for_a_pubend_is_on_disk() -> None:
+def test_the_set_of_merged_pubends_is_durable() -> None:
     story = JoinStory()
     assert story.cluster.broker("s1").broker.on_disk()[MERGED] == {"3.0": True}
     story.begin()

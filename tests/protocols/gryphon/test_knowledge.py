@@ -35,7 +35,7 @@ def events_of(knowledge):
 
 
 @given(truths, steps)
-def test_what_is_known_is_what_was_told_tick_by_tick(truth, history):
+def test_knowledge_matches_a_plain_list_of_ticks(truth, history):
     knowledge, values = Knowledge(), ["F"] + ["Q"] * SIZE
     for what, argument in history:
         if what == "tell":
@@ -62,9 +62,9 @@ def test_what_is_known_is_what_was_told_tick_by_tick(truth, history):
         check_questions(knowledge, values)
 
 
-def test_the_same_is_known_where_old_events_were_made_long_runs() -> None:
+def test_compacted_knowledge_matches_a_plain_list_of_ticks() -> None:
     with patch.multiple(retained, _SCATTERED=1, _RUN_EVENTS=3):
-        test_what_is_known_is_what_was_told_tick_by_tick()
+        test_knowledge_matches_a_plain_list_of_ticks()
 
 
 def test_lone_events_that_stay_become_long_runs_of_one_piece() -> None:
@@ -106,7 +106,9 @@ def check_questions(knowledge, values):
 
 
 @given(truths.filter(bool), told, st.data())
-def test_what_contradicts_is_refused_and_what_does_not_is_not(truth, first, data):
+def test_contradicting_knowledge_is_refused_and_consistent_knowledge_is_accepted(
+    truth, first, data
+):
     knowledge = Knowledge()
     knowledge.accumulate(*first, within(truth, *first))
     knowledge.check(1, SIZE, within(truth, 1, SIZE))

@@ -53,14 +53,14 @@ def until_a_gap_is_filled(lost: type, way: tuple[str, str], *, again: bool | Non
 
 
 @pytest.mark.parametrize("way", HOPS)
-def test_a_lost_question_is_asked_again_within_two_repetitions(way: tuple[str, str]) -> None:
+def test_a_lost_request_is_repeated_within_two_repetition_times(way: tuple[str, str]) -> None:
     """Whoever has passed it on has forgotten that by then, or it would go no further."""
     took_ms = until_a_gap_is_filled(Nack, way)
     assert GCT_MS + NRT_MS <= took_ms <= GCT_MS + 2 * NRT_MS + ROUND_TRIP_MS
 
 
 @pytest.mark.parametrize("way", [(to, sender) for sender, to in HOPS])
-def test_a_lost_answer_comes_again_within_two_repetitions(way: tuple[str, str]) -> None:
+def test_a_lost_answer_is_repeated_within_two_repetition_times(way: tuple[str, str]) -> None:
     took_ms = until_a_gap_is_filled(Events, way, again=True)
     assert GCT_MS + NRT_MS <= took_ms <= GCT_MS + 2 * NRT_MS + ROUND_TRIP_MS
 
@@ -107,20 +107,20 @@ def gap_between_two_brokers(late_ms: int) -> PaperStory:
     return story
 
 
-def test_what_is_overtaken_on_another_path_for_less_than_gct_is_not_asked_for() -> None:
+def test_an_event_overtaken_for_less_than_gct_is_not_requested() -> None:
     story = gap_between_two_brokers(100)
     assert story.first_ways("b2", "s1")[0] == 0, "it went the other way"
     assert not story.times_ms("s1", Nack)
 
 
-def test_what_is_overtaken_for_longer_is_asked_for_once_and_taken_once() -> None:
+def test_an_event_overtaken_for_longer_is_requested_once_and_accepted_once() -> None:
     story = gap_between_two_brokers(400)
     assert len(story.times_ms("s1", Nack)) == 1
     duplicates = story.cluster.broker("s1").broker.core.statistics()["duplicates_received"]
     assert duplicates == 1, "it comes late all the same"
 
 
-def test_a_subscribers_broker_that_knows_of_no_way_asks_all_above_once_each() -> None:
+def test_a_subscribers_broker_without_a_route_asks_each_upstream_broker_once() -> None:
     """Its sessions begin anew: both brokers of the cell are asked, both answer, one is taken."""
     story = PaperStory()
     story.lose("b1", "s1", Events)
@@ -156,12 +156,12 @@ def until_the_last_event_comes(**parameters: object) -> int:
     return took_ms
 
 
-def test_the_last_event_of_a_stream_comes_within_aet_and_a_check() -> None:
+def test_the_last_event_of_a_stream_arrives_within_aet_and_one_check() -> None:
     bound_ms = AET_MS + CHECK_MS + ROUND_TRIP_MS + 40
     assert AET_MS <= until_the_last_event_comes() <= bound_ms
 
 
-def test_with_a_finite_dct_the_last_event_of_a_stream_comes_soon() -> None:
+def test_the_last_event_of_a_stream_arrives_early_with_a_finite_dct() -> None:
     """In total order what comes of other streams waits for it, and so it is asked for."""
     took_ms = until_the_last_event_comes(order="total", pubends=1)
     assert took_ms <= 40 + 20 + ROUND_TRIP_MS + 40
@@ -212,7 +212,7 @@ def pieces_after_an_hour(**parameters: object) -> tuple[int, int]:
     return most, asked
 
 
-def test_an_hour_is_asked_for_in_few_pieces() -> None:
+def test_a_gap_of_an_hour_is_requested_in_few_pieces() -> None:
     most, asked = pieces_after_an_hour()
     assert 32 <= most <= 64, "as many as may be unanswered"
     assert asked <= 128, "so pieces are longer than they would be for a short gap"

@@ -137,7 +137,7 @@ def told_of(start: int, end: int, *ticks: int, again: bool = False) -> Events:
     return Events(0, start, end, again, True, EVERYWHERE, run)
 
 
-def test_of_overlapping_questions_only_the_new_part_is_passed_on() -> None:
+def test_only_new_ranges_of_overlapping_requests_are_forwarded() -> None:
     broker = One(B1)
     broker.hears(S1, Nack(STREAM, ((10, 20),)))
     broker.hears(S2, Nack(STREAM, ((15, 30),)))
@@ -151,13 +151,13 @@ def asked_for_twice_in_one_question() -> None:
     assert asked.ranges == ((12, 20), (20, 25), (30, 31))
 
 
-def test_a_question_whose_ranges_overlap_is_passed_on_without_that() -> None:
+def test_a_request_with_overlapping_ranges_is_forwarded_without_the_overlap() -> None:
     asked_for_twice_in_one_question()
     with planted([MUTANTS["asks-what-it-is-just-asking"]]), pytest.raises(AssertionError):
         asked_for_twice_in_one_question()
 
 
-def test_an_answer_goes_to_who_has_asked_and_an_event_only_where_it_was_asked_for() -> None:
+def test_silence_and_events_are_sent_only_to_brokers_that_requested_them() -> None:
     """s1 asks for silence beside two events, s2 for nothing."""
     broker = One(B1)
     broker.hears(S1, Nack(STREAM, ((4, 6),)))
@@ -179,7 +179,7 @@ def late_first() -> list[Events]:
     return broker.tells(S2, Events)
 
 
-def test_news_that_come_after_the_answer_still_go_to_who_has_not_asked() -> None:
+def test_a_late_first_transmission_still_reaches_brokers_without_a_request() -> None:
     assert [[*m.run.sequences] for m in late_first()] == [[3, 6]]
     with planted([MUTANTS["known-news-not-passed-on"]]):
         assert not late_first()
@@ -225,7 +225,7 @@ def asked_when_expected(**parameters: Any) -> list[tuple[tuple[int, int], ...]]:
     return [m.ranges for m in broker.tells(B1, Nack)]
 
 
-def test_what_is_asked_for_already_is_not_asked_for_again_when_an_ack_is_expected() -> None:
+def test_pending_requests_are_not_repeated_when_an_acknowledgement_is_expected() -> None:
     assert asked_when_expected() == [((10, 20),), ((30, 41),)]
 
 
@@ -246,7 +246,7 @@ def asked_while_it_reads() -> list[Events]:
     return [e.message for e in told if isinstance(e, Send) and isinstance(e.message, Events)]
 
 
-def test_who_asks_again_while_a_log_is_read_is_answered_once() -> None:
+def test_repeated_requests_during_a_log_read_are_answered_once() -> None:
     assert len(asked_while_it_reads()) == 1
     with planted([MUTANTS["answers-each-that-waited-for-its-log"]]):
         assert len(asked_while_it_reads()) == 3

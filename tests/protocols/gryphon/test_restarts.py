@@ -75,9 +75,7 @@ def restarted_with_a_clock(
 
 @pytest.mark.parametrize("back_s", [5, 3_600])
 @pytest.mark.parametrize("order", ["publisher", "total"])
-def test_ticks_go_on_behind_the_last_one_although_the_clock_is_put_back(
-    order: str, back_s: int
-) -> None:
+def test_ticks_increase_although_the_clock_is_set_back(order: str, back_s: int) -> None:
     ticks, reserved = restarted_with_a_clock(back_s, order=order)
     assert len(ticks) == 6
     assert ticks == sorted(set(ticks))
@@ -90,7 +88,7 @@ def test_ticks_go_on_behind_the_last_one_although_the_clock_is_put_back(
         restarted_with_a_clock(back_s, order=order)
 
 
-def test_ticks_go_on_behind_those_in_the_log() -> None:
+def test_ticks_increase_beyond_those_in_the_log_after_a_restart() -> None:
     ticks, _ = restarted_with_a_clock(3_600, pause_s=0.01)
     assert ticks == sorted(set(ticks))
     with (
@@ -118,14 +116,14 @@ def last_event_is_asked_after() -> bool:
     return subscriber.received == sent
 
 
-def test_the_clock_of_a_pubend_goes_on_from_where_its_ticks_are() -> None:
+def test_the_clock_of_a_pubend_resumes_from_its_last_tick() -> None:
     assert last_event_is_asked_after()
     with planted([MUTANTS["clock-left-behind"]]):
         assert not last_event_is_asked_after()
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_an_event_that_a_crash_took_is_nobodys_and_one_that_it_left_is_published(kept: int) -> None:
+def test_a_restart_publishes_logged_events_and_discards_unlogged_ticks(kept: int) -> None:
     """Its publisher, who was not told of it, sends it again: it comes once both times."""
     story = Story(pubends=1)
     subscriber = story.cluster.subscribe("s1")
@@ -175,7 +173,7 @@ def published_again_after_its_ack_was_lost(pause_s: float) -> tuple[int, int]:
 @pytest.mark.parametrize(
     "pause_s, bug", [(0.05, "published-not-recovered"), (1, "chopped-before-written")]
 )
-def test_what_is_published_again_after_a_crash_is_told_of_again_and_logged_once(
+def test_a_republished_event_is_acknowledged_again_and_logged_once(
     pause_s: float, bug: str
 ) -> None:
     appended, told = published_again_after_its_ack_was_lost(pause_s)

@@ -31,7 +31,7 @@ def test_each_scenario_names_its_rule() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_without_its_rule_a_scenario_tells_another_story(name: str) -> None:
+def test_a_scenario_changes_without_its_rule(name: str) -> None:
     told = FILES[name].read_text(encoding="utf-8")
     with planted([MUTANTS[RULES[name]]]):
         assert seen(told) != told

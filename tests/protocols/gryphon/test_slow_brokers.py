@@ -79,20 +79,20 @@ def fails(story, *arguments, **parameters) -> bool:
         return True
 
 
-def test_what_a_broker_has_missed_comes_in_windows_as_it_takes_them() -> None:
+def test_missed_events_arrive_in_windows_as_the_broker_accepts_them() -> None:
     assert all_comes_in_windows()
     with planted([MUTANTS["answers-unbounded"]]):
         assert fails(all_comes_in_windows)
 
 
-def test_a_window_that_was_taken_is_given_back() -> None:
+def test_a_consumed_window_is_replenished() -> None:
     with planted([MUTANTS["window-never-given-back"]]):
         assert fails(all_comes_in_windows)
     with planted([MUTANTS["answered-on-by-nobody"]]):
         assert fails(all_comes_in_windows)
 
 
-def test_what_fits_into_a_window_waits_for_nothing() -> None:
+def test_answers_that_fit_into_the_window_are_sent_without_delay() -> None:
     """All answers leave in one step: no round trip lies between them."""
     story = Missed(answer_window_bytes=1 << 20)
     story.wait_for(story.has_all)
@@ -110,14 +110,14 @@ def a_lost_word_is_made_up_for(kind: type, sender: str, receiver: str) -> bool:
     return len(story.answers()) > 1
 
 
-def test_a_full_window_is_asked_after_again() -> None:
+def test_a_full_window_is_probed_again() -> None:
     words = ((WindowProbe, "b1", "s1"), (WindowUpdate, "s1", "b1"))
     assert all(a_lost_word_is_made_up_for(*each) for each in words)
     with planted([MUTANTS["asked-once-whether-it-was-taken"]]):
         assert all(fails(a_lost_word_is_made_up_for, *each) for each in words)
 
 
-def test_who_comes_back_is_told_the_rest_on_its_new_session() -> None:
+def test_a_returning_broker_receives_the_rest_on_its_new_session() -> None:
     story = Missed()
     story.wait_for(lambda: len(story.answers()) > 0)
     story.cluster.link("b1", "s1").cut().suspect()
@@ -173,7 +173,7 @@ def publishers_wait_and_go_on() -> bool:
     return not any(message.again for _, _, _, message in story.said if type(message) is Events)
 
 
-def test_publishers_wait_for_a_broker_that_is_slow_and_go_on_with_it() -> None:
+def test_publishers_wait_for_a_slow_broker_and_resume_with_it() -> None:
     assert publishers_wait_and_go_on()
     for bug in ("never-waits", "waits-for-ever", "takes-what-it-cannot-pass-on"):
         with planted([MUTANTS[bug]]):
@@ -192,7 +192,7 @@ def others_go_on_without_one_that_stands_still() -> bool:
     return story.slow.received == story.sent
 
 
-def test_nobody_waits_for_ever_for_a_broker_that_takes_nothing() -> None:
+def test_a_stalled_broker_does_not_block_publishers_forever() -> None:
     assert others_go_on_without_one_that_stands_still()
     for bug in ("stall-holds-for-ever", "told-however-much-is-not-taken", "missed-and-not-told-so"):
         with planted([MUTANTS[bug]]):
@@ -211,13 +211,13 @@ def who_is_away_holds_up_nobody() -> bool:
     return story.have_all()
 
 
-def test_a_broker_that_is_away_holds_up_nobody() -> None:
+def test_a_disconnected_broker_delays_no_other_broker() -> None:
     assert who_is_away_holds_up_nobody()
     with planted([MUTANTS["waits-for-who-is-gone"]]):
         assert fails(who_is_away_holds_up_nobody)
 
 
-def test_a_short_stall_of_a_stream_that_fits_into_the_window_holds_up_nobody() -> None:
+def test_a_short_stall_within_the_window_delays_no_other_broker() -> None:
     """As in the paper's experiments: 100 a second, and a broker stands still for 2 s."""
     story = TakesNothing(send_window_bytes=8 << 20)
     story.flood(200)

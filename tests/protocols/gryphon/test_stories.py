@@ -35,7 +35,7 @@ def two_subscribers(story: Story) -> tuple[Subscription, Subscription]:
     return subscribers
 
 
-def test_nobody_asks_while_nothing_is_lost() -> None:
+def test_no_requests_are_sent_while_nothing_is_lost() -> None:
     """Also at a subscriber that wants nothing of it for long: silence is known with the events."""
     story = Story()
     all_of_it = story.cluster.subscribe("s1")
@@ -49,7 +49,7 @@ def test_nobody_asks_while_nothing_is_lost() -> None:
         assert not [entry for entry in story.said if type(entry[3]) is kind]
 
 
-def test_a_gap_is_asked_for_by_whoever_has_it_and_answered_on_the_way_to_nobody_else() -> None:
+def test_only_the_broker_with_a_gap_requests_it_and_receives_the_answer() -> None:
     story = Story()
     first, second = two_subscribers(story)
     sent = story.publish(2)
@@ -66,7 +66,7 @@ def test_a_gap_is_asked_for_by_whoever_has_it_and_answered_on_the_way_to_nobody_
     assert not any(m.again for m in story.from_to("b1", "s2", Events))
 
 
-def test_brokers_tell_each_other_of_one_event_at_a_time_where_they_are_to() -> None:
+def test_brokers_send_one_event_per_message_if_configured() -> None:
     """As the paper's do; also of what is asked for, and of what waits to be sent."""
     story = Story(events_per_message=1)
     first, second = two_subscribers(story)
@@ -104,7 +104,7 @@ def test_two_subscribers_with_one_gap_are_one_question_to_the_pubend() -> None:
     assert sum(len(m.run) for m in answers) == 5
 
 
-def test_of_overlapping_questions_the_new_part_goes_on_until_the_old_one_is_forgotten() -> None:
+def test_only_new_ranges_are_forwarded_until_the_old_request_expires() -> None:
     stream = Stream(STREAM, 1, (2,), GryphonParameters())
     assert stream.ask([(10, 20)], 0, 450) == [(10, 20)]
     assert stream.ask([(15, 30)], 1, 451) == [(20, 30)]
@@ -114,7 +114,7 @@ def test_of_overlapping_questions_the_new_part_goes_on_until_the_old_one_is_forg
     assert not stream.asked
 
 
-def test_a_lost_answer_is_asked_for_again() -> None:
+def test_a_lost_answer_is_requested_again() -> None:
     story = Story()
     first, _ = two_subscribers(story)
     sent = story.publish(2)
@@ -132,7 +132,7 @@ def test_a_lost_answer_is_asked_for_again() -> None:
     assert len(story.times_ms("s1", Nack)) >= 1
 
 
-def test_the_last_event_is_asked_after_by_its_pubend() -> None:
+def test_a_pubend_requests_acknowledgement_of_its_last_event() -> None:
     """Nothing follows it, so nobody below can know of it; the pubend waits for AET, and looks
     every second."""
     story = Story()
@@ -149,7 +149,7 @@ def test_the_last_event_is_asked_after_by_its_pubend() -> None:
     assert 10_000 <= when_ms - published_ms <= 11_100
 
 
-def test_what_was_logged_and_not_sent_is_delivered_after_a_restart() -> None:
+def test_logged_events_that_were_not_sent_are_delivered_after_a_restart() -> None:
     story = Story()
     first, _ = two_subscribers(story)
     sent = story.publish(2)
@@ -168,7 +168,7 @@ def test_what_was_logged_and_not_sent_is_delivered_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_not_on_disk_at_a_crash_is_published_once_all_the_same(seed: int) -> None:
+def test_events_not_durable_at_a_crash_are_published_once(seed: int) -> None:
     """Whether it was found in the log or not: its publisher, who was not told, sends it again."""
     story = Story()
     first, second = two_subscribers(story)
@@ -224,7 +224,7 @@ def test_a_subscribers_broker_restarts_and_its_client_gets_each_event_once() -> 
     assert first.received == second.received == sent
 
 
-def test_the_log_is_empty_when_everybody_is_done_and_not_before() -> None:
+def test_a_log_empties_only_after_all_brokers_have_acknowledged() -> None:
     story = Story()
     two_subscribers(story)
     story.cluster.broker("s2").kill()

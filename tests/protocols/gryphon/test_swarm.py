@@ -22,6 +22,7 @@ BY_A_STORY = "M03-done-when-handed-out"
 """It takes a broker that dies after its ack and before its client's: few seeds have that."""
 BY_STORIES = (
     BY_A_STORY,
+    "own-streams-lose-without-a-gap",
     "one-member-for-all",
     "final-of-one-cell-told-to-another",
     "begins-untold",
@@ -92,7 +93,7 @@ FIRST = {
 """Seeds that see the others; the search begins there."""
 
 
-def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
+def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
     reports = list(run_swarm(SEEDS, "gryphon", CORES))
     failed = [(report.seed, report.violations) for report in reports if report.violations]
     assert not failed
@@ -134,7 +135,7 @@ def crash_before_a_client_has_got_it() -> bool:
     return subscription.received == sent
 
 
-def test_what_a_client_has_not_acknowledged_is_asked_for_after_a_crash_of_its_broker() -> None:
+def test_unacknowledged_deliveries_are_requested_after_a_crash_of_the_access_broker() -> None:
     assert crash_before_a_client_has_got_it()
     with planted([MUTANTS[BY_A_STORY]]):
         assert not crash_before_a_client_has_got_it()

@@ -89,14 +89,14 @@ def an_event_while_other_pubends_are_idle() -> None:
     assert not [m for *_, m in story.said if type(m) in (Nack, Silent)], "and then all is quiet"
 
 
-def test_nobody_waits_long_for_pubends_that_are_idle() -> None:
+def test_idle_pubends_delay_an_event_only_briefly() -> None:
     """Nor where silence is final at b1 before s1 has heard of it, which has asked for it."""
     an_event_while_other_pubends_are_idle()
     with planted([MUTANTS["final-silence-is-not-told"]]), pytest.raises(AssertionError):
         an_event_while_other_pubends_are_idle()
 
 
-def test_an_event_comes_behind_assigned_silence_although_the_clock_is_put_back() -> None:
+def test_an_event_follows_assigned_silence_although_the_clock_is_set_back() -> None:
     """Each start of s2 has another clock, up to an hour off, and it has spoken of ticks ahead."""
     story = TotalStory()
     sent = []
@@ -125,7 +125,7 @@ def test_while_a_pubend_is_down_all_waits_and_nothing_is_out_of_order() -> None:
     story.check(sent)
 
 
-def test_silence_is_not_said_of_ticks_that_an_event_on_its_way_to_the_disk_has() -> None:
+def test_silence_is_not_announced_for_ticks_of_events_being_written() -> None:
     story = TotalStory(doubt_curiosity_ns=0)
     sent = []
     for pause_ms in range(12):
@@ -319,7 +319,7 @@ def who_forgets_has_not_had_what_it_did_not_acknowledge() -> None:
     ],
     ids=["late", "slow", "without-filters", "forgetful"],
 )
-def test_who_has_an_event_is_not_given_what_was_before_it_after_a_restart(
+def test_a_subscriber_receives_no_earlier_event_after_a_restart(
     story: Callable[[], None],
 ) -> None:
     story()
@@ -330,7 +330,7 @@ def test_who_has_an_event_is_not_given_what_was_before_it_after_a_restart(
         story()
 
 
-def test_who_comes_back_without_memory_gets_what_it_did_not_acknowledge() -> None:
+def test_a_subscriber_without_memory_receives_its_unacknowledged_events() -> None:
     who_forgets_has_not_had_what_it_did_not_acknowledge()
     with planted([MUTANTS["told-that-it-has-what-waits"]]), pytest.raises(AssertionError):
         who_forgets_has_not_had_what_it_did_not_acknowledge()

@@ -115,7 +115,7 @@ def events(*ticks: int) -> PublicationRun:
         (0, WindowUpdate(1, True, 4), "has taken 4 bytes of 0"),
     ],
 )
-def test_what_cannot_be_closes_the_session_and_changes_nothing(
+def test_an_invalid_message_closes_the_session_and_changes_nothing(
     peer: int, message: Any, why: str
 ) -> None:
     core = relay()
@@ -154,7 +154,7 @@ def test_a_join_that_cannot_be_closes_the_session_and_is_not_passed_on(
 
 
 @pytest.mark.parametrize("message", [Join(STREAM, 1, 1), Joined(STREAM, 1, 1, 2, 5)])
-def test_nobody_joins_where_there_is_no_total_order(message: Any) -> None:
+def test_join_messages_are_refused_without_total_order(message: Any) -> None:
     with pytest.raises(RemoteProtocolError, match="nobody has asked this"):
         relay().handle(MessageReceived(0, 10, message), 0)
 
@@ -205,12 +205,12 @@ def test_a_filter_that_cannot_be_closes_the_session_and_holds_nothing_back(
 @pytest.mark.parametrize(
     "message", [FilterVersions((), ()), WANTS_A, FilterChange(A, (), ()), Beginnings(())]
 )
-def test_nobody_tells_of_filters_where_they_are_off(message: Any) -> None:
+def test_filter_messages_are_refused_where_filters_are_off(message: Any) -> None:
     with pytest.raises(RemoteProtocolError, match="filters are off"):
         relay().handle(MessageReceived(2, 12, message), 0)
 
 
-def test_a_broker_of_a_cell_says_of_cells_below_that_they_are_done_and_not_of_its_own() -> None:
+def test_a_broker_may_acknowledge_for_downstream_cells_but_not_for_its_own() -> None:
     core = make_protocol("gryphon", 1, paper_cells(), GryphonParameters(), decode_attribute_table)
     core.handle(Started(1, False, {}, {LOG: LogEnds()}, 0), 0)
     core.handle(SessionEstablished(2, 12, 1), 0)
@@ -220,7 +220,7 @@ def test_a_broker_of_a_cell_says_of_cells_below_that_they_are_done_and_not_of_it
         core.handle(MessageReceived(2, 12, Done(own, ((STREAM, 4),))), 0)
 
 
-def test_the_same_said_twice_is_no_contradiction() -> None:
+def test_repeated_knowledge_is_no_contradiction() -> None:
     core = relay()
     core.handle(MessageReceived(0, 10, Events(0, 5, 10, True, True, EVERYWHERE, events(6))), 0)
     core.handle(
@@ -278,7 +278,7 @@ def test_a_publisher_that_went_to_another_pubend_unseen_would_be_out_of_order() 
         test_a_log_of_another_broker_is_not_started_on(0, -1, "publisher 0")
 
 
-def test_a_log_whose_ticks_go_back_is_not_started_on() -> None:
+def test_a_log_with_decreasing_ticks_is_refused() -> None:
     """As where the end of one log was put behind another one."""
     record, rows = published(core_of(0))
     later = record[:4] + (100).to_bytes(8) + record[12:]
@@ -291,7 +291,7 @@ def test_a_log_whose_ticks_go_back_is_not_started_on() -> None:
         core.handle(RecordsRead(LOG, 3, (record,)), 0)
 
 
-def test_who_comes_and_goes_while_the_log_is_read_is_answered_on_the_last_session_only() -> None:
+def test_a_client_reconnecting_during_log_reading_is_answered_on_its_last_session() -> None:
     record, rows = published(core_of(0))
     core = make_protocol(
         "gryphon", 0, cells("p1-b1", "b1-s1"), GryphonParameters(), decode_attribute_table
@@ -330,7 +330,7 @@ def test_parameters_that_cannot_be_are_refused(values: dict[str, Any], why: str)
         GryphonParameters.from_mapping(values, "t").check("t")
 
 
-def test_a_subscription_asked_for_again_on_a_new_session_is_told_of_when_it_is_on_disk() -> None:
+def test_a_subscription_repeated_on_a_new_session_is_confirmed_once_durable() -> None:
     core = core_of(2)
     connect = Connect(False, 0, 1, 0, ())
 

@@ -470,6 +470,6 @@ def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
             pass
 
 
-def test_who_chooses_it_is_not_warned_of_losses() -> None:
+def test_the_causal_mode_carries_no_warning_of_losses() -> None:
     assert not MultiProxyParameters(ownership=CAUSAL).warnings()
     assert MultiProxyParameters(ownership=PAPER).warnings()

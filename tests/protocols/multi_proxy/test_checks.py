@@ -81,7 +81,7 @@ def follow(*topics: int) -> tuple[int, Follow]:
     return HOME, Follow(SERVER, HOME, 1, 1, topics)
 
 
-def test_what_is_right_is_let_pass() -> None:
+def test_correct_messages_pass_all_checks() -> None:
     check(given(1, [5, 6, 9]), given(2, [6, 9, 12]), lost(2, 6, 6), lost(5, 13, 14), given(6, [14]))
     check(get(0, 4), get(3, 4), get(3, 9), get(0, 0, incarnation=2))
     check(get(3, 4), follow(), follow(TOPIC), get(2, 4))

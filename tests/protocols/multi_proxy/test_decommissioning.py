@@ -128,7 +128,7 @@ def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
         assert not RULES[bug]()
 
 
-def test_who_was_not_told_learns_of_it_from_neighbours_at_once_or_later() -> None:
+def test_a_missed_decommission_is_learned_from_neighbours() -> None:
     story = with_a_dead_one()
     number = story.topology.number_of("e1")
     cut = [story.cluster.link("e2", proxy).cut() for proxy in ("x1", "x2")]
@@ -144,14 +144,14 @@ def test_who_was_not_told_learns_of_it_from_neighbours_at_once_or_later() -> Non
     assert [core.farewell(number).is_known for core in cores] == [True, True]
 
 
-def test_one_that_is_up_is_not_given_up() -> None:
+def test_a_running_broker_is_not_decommissioned() -> None:
     story = Story()
     refusals = story.cluster.decommission("e1")
     assert refusals[0] == "e1 is up"
     assert "x1: it is up, there is a session with it" in refusals
 
 
-def test_proxies_and_servers_are_not_given_up() -> None:
+def test_proxies_and_servers_are_not_decommissioned() -> None:
     topology = sides()
     check = definition_of("multi_proxy").check_decommissioned
     check(topology, topology.number_of("e1"), "here")
@@ -166,7 +166,7 @@ def test_proxies_and_servers_are_not_given_up() -> None:
 
 
 @pytest.mark.parametrize("gone", [0, SERVER, 9], ids=["who says it", "itself", "nobody"])
-def test_who_is_no_edge_is_not_given_up_on_a_neighbours_word(gone: int) -> None:
+def test_a_neighbour_cannot_decommission_a_broker_that_is_no_edge(gone: int) -> None:
     with pytest.raises(RemoteProtocolError, match=f"broker {gone} cannot be decommissioned"):
         Disk().tell(Decommissioned(((gone, bytes(64)),)))
 

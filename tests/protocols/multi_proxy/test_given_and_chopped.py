@@ -43,7 +43,7 @@ def stored_after_a_crash() -> list[Stored]:
     return [each for each in server.tell(put(19, 20, 18)) if type(each) is Stored]
 
 
-def test_chopped_records_take_back_no_publication_that_another_server_has_stored() -> None:
+def test_truncated_records_do_not_undo_a_publication_stored_at_another_server() -> None:
     assert stored_after_a_crash() == [Stored(SERVER, HOME, TOPIC, SOURCE, 20)]
 
 

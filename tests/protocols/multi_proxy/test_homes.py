@@ -121,13 +121,13 @@ def who_subscribes_needs_nothing_that_was_there_before() -> bool:
     return [(each.part, each.after) for each in get.wanted] == [(SERVER, 0), (FORMER, 3)]
 
 
-def test_who_subscribes_needs_nothing_that_was_there_before() -> None:
+def test_a_new_subscription_does_not_need_earlier_publications() -> None:
     assert who_subscribes_needs_nothing_that_was_there_before()
     with planted([MUTANTS["begins-with-what-was-kept"]]):
         assert not who_subscribes_needs_nothing_that_was_there_before()
 
 
-def test_nothing_is_taken_behind_a_hole() -> None:
+def test_no_publication_is_accepted_after_a_gap() -> None:
     assert nothing_is_taken_behind_a_hole()
     with planted([MUTANTS["over-a-hole"]]):
         assert not nothing_is_taken_behind_a_hole()
@@ -151,7 +151,7 @@ def a_subscription_goes_on_beside_one_that_begins() -> bool:
     return get.wanted[0].after == 3
 
 
-def test_a_subscription_goes_on_beside_one_that_begins() -> None:
+def test_a_subscription_continues_while_another_subscription_starts() -> None:
     assert a_subscription_goes_on_beside_one_that_begins()
     with planted([MUTANTS["begins-for-all"]]):
         assert not a_subscription_goes_on_beside_one_that_begins()
@@ -241,7 +241,7 @@ def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
         assert not RULES[bug]()
 
 
-def test_what_has_come_is_not_taken_again() -> None:
+def test_received_publications_are_not_accepted_again() -> None:
     home = Home()
     home.messages(1, 3)
     home.messages(2, 5)

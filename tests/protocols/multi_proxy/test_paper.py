@@ -44,7 +44,7 @@ def what_is_published_after_a_merge_is_not_lost() -> bool:
     return split > 0 and story.lost(2) == 0
 
 
-def test_proxies_that_ask_nobody_make_two_owners_and_find_it() -> None:
+def test_uncoordinated_proxies_create_two_owners_and_detect_them() -> None:
     story = Twins()
     told: dict[int, set[int]] = {}
     for _, _, message in story.said:
@@ -59,7 +59,7 @@ def test_proxies_that_ask_nobody_make_two_owners_and_find_it() -> None:
     assert len(story.told("x1", Merge)) + len(story.told("x2", Merge)) == before
 
 
-def test_who_chooses_it_is_told_what_it_costs() -> None:
+def test_the_paper_mode_carries_a_warning_of_its_cost() -> None:
     assert "loses" in MultiProxyParameters(ownership=PAPER).warnings()[0]
     assert not MultiProxyParameters().warnings()
 

@@ -289,14 +289,14 @@ class Home:
     "runs",
     [(), (LostRun(11, SOURCE, 5, 4),), (LostRun(11, SOURCE, 1, 2), LostRun(14, SOURCE, 3, 4))],
 )
-def test_what_cannot_have_been_lost_is_refused(runs: tuple[LostRun, ...]) -> None:
+def test_impossible_loss_reports_are_refused(runs: tuple[LostRun, ...]) -> None:
     home = Home()
     home.restarted(had=10)
     with pytest.raises(RemoteProtocolError):
         home.lost(*runs)
 
 
-def test_what_was_lost_behind_a_hole_or_has_come_is_let_go() -> None:
+def test_losses_beyond_a_gap_or_already_received_are_ignored() -> None:
     home = Home()
     home.restarted(had=10)
     home.lost(LostRun(12, SOURCE, 1, 2))
@@ -309,7 +309,7 @@ def test_what_was_lost_behind_a_hole_or_has_come_is_let_go() -> None:
     ]
 
 
-def test_of_a_publisher_with_two_topics_only_the_lost_one_is_told() -> None:
+def test_a_gap_covers_only_the_lost_topic_of_a_publisher() -> None:
     """What comes of the other one has higher numbers, and lower ones."""
     story = retaining()
     kinds = {owner_of(story, kind): kind for kind in "abcdefgh"}
@@ -334,7 +334,7 @@ def test_of_a_publisher_with_two_topics_only_the_lost_one_is_told() -> None:
     story.cluster.oracle.judge_end()
 
 
-def test_a_gap_is_promised_where_something_is_let_go_of_and_nowhere_else() -> None:
+def test_gaps_are_promised_only_with_retention_limits() -> None:
     retaining_for_1_s = MultiProxyParameters(max_retain_ns=SECOND_NS)
     assert MULTI_PROXY.promised(MultiProxyParameters()).gaps == ()
     promised = MULTI_PROXY.promised(retaining_for_1_s)
@@ -349,7 +349,7 @@ def test_a_gap_is_promised_where_something_is_let_go_of_and_nowhere_else() -> No
         MultiProxyParameters(max_retain_ns=-1).check("here")
 
 
-def test_what_was_lost_survives_its_row() -> None:
+def test_lost_records_are_recovered_from_their_row() -> None:
     blob = (b"",)
     origins = (OriginRun(SOURCE, (1, 2, 5)), OriginRun(SourceId(3, 0, 1), range(7, 9)))
     run = PublicationRun(StreamId(SERVER, 4, 0), range(11, 16), blob, bytes(5), 0, (), origins)

@@ -24,7 +24,7 @@ HERE, PAPERS = "protocols/multi_proxy/", "papers/"
 
 WRITTEN: Mapping[str, str] = {
     "b01-twin-birth": f"{PAPERS}test_mp22.py::"
-    "test_two_who_make_a_topic_at_once_over_two_proxies_make_one",
+    "test_concurrent_creations_of_a_topic_over_two_proxies_create_one_topic",
     "b02-owed-put": f"{PAPERS}test_mp22.py::"
     "test_two_owners_cost_the_paper_what_is_put_and_not_causal",
     "b03-other-proxy-retry": f"{HERE}test_stories.py::"
@@ -197,7 +197,7 @@ MISSING = {
 }
 
 
-def test_each_named_scenario_is_there_or_said_to_be_missing() -> None:
+def test_each_named_scenario_is_present_or_listed_as_missing() -> None:
     names = [*WRITTEN, *CRASHES, *STORIES, *MISSING]
     scenarios = sorted(name[:3] for name in names if name.startswith("b"))
     assert scenarios == [f"b{number:02}" for number in range(1, 25)]
@@ -206,7 +206,7 @@ def test_each_named_scenario_is_there_or_said_to_be_missing() -> None:
 
 
 @pytest.mark.parametrize("name", [*WRITTEN, *CRASHES])
-def test_what_shows_it_is_there(name: str) -> None:
+def test_every_listed_scenario_test_exists(name: str) -> None:
     where = {**WRITTEN, **CRASHES}[name]
     assert is_told(where, TESTS)
 

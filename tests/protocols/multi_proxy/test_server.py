@@ -398,13 +398,13 @@ def test_an_answer_has_no_more_than_there_is_room_for() -> None:
     ],
     ids=str,
 )
-def test_what_no_proxy_may_say_ends_its_session(message: Any) -> None:
+def test_an_invalid_proxy_message_closes_its_session(message: Any) -> None:
     disk = Disk()
     with pytest.raises(RemoteProtocolError):
         disk.tell(message)
 
 
-def test_who_says_that_it_is_done_with_what_never_was_loses_its_session() -> None:
+def test_an_acknowledgement_beyond_the_log_closes_the_session() -> None:
     disk = Disk()
     disk.tell(follow(1, TOPIC))
     with pytest.raises(RemoteProtocolError, match="done with 5"):

@@ -33,7 +33,7 @@ def proxy_of(story: Story, home: str, kind: str = "a") -> str:
     return story.topology.brokers[asked[-1]]
 
 
-def test_what_is_published_comes_once_and_in_order() -> None:
+def test_publications_arrive_once_and_in_order() -> None:
     story = Story()
     first, second = story.cluster.subscribe("e1", "kind = 'a'"), story.cluster.subscribe("v1")
     story.cluster.run_for(1)
@@ -45,7 +45,7 @@ def test_what_is_published_comes_once_and_in_order() -> None:
     story.cluster.oracle.judge_end()
 
 
-def test_a_dead_proxy_is_gone_around() -> None:
+def test_publications_are_routed_around_a_dead_proxy() -> None:
     story = Story()
     subscription = story.cluster.subscribe("e1")
     story.cluster.run_for(1)
@@ -71,7 +71,7 @@ def test_a_dead_server_does_not_delay_other_topics() -> None:
     assert all(story.topology.brokers[message.server] == live for message in done)
 
 
-def test_who_subscribes_again_gets_nothing_from_before() -> None:
+def test_a_new_subscription_after_an_unsubscribe_receives_no_earlier_publications() -> None:
     """Others at its broker follow the topic all the time."""
     story = Story()
     other = story.cluster.subscribe("e1", "kind = 'a'")
@@ -88,7 +88,7 @@ def test_who_subscribes_again_gets_nothing_from_before() -> None:
     assert again.received == after
 
 
-def test_a_home_follows_no_topic_that_nobody_there_wants() -> None:
+def test_an_access_broker_follows_no_topic_without_subscribers() -> None:
     story = Story()
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)

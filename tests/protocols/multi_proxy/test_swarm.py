@@ -24,7 +24,7 @@ SEEDS = tuple(seed for seed in range(1, 40) if seed % 16 != 6)
 """Without the long ones, each of which takes as long as ten others."""
 
 
-def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
+def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
     reports = [run_seed(seed, "multi_proxy") for seed in SEEDS]
     failed = [(report.seed, report.violations) for report in reports if report.violations]
     assert not failed

@@ -75,11 +75,11 @@ def test_whatever_a_predicate_holds_for_is_in_its_topics() -> None:
             assert topic in topics, (predicate, attributes)
 
 
-def test_who_wants_everything_or_nothing_follows_all() -> None:
+def test_a_predicate_that_matches_all_or_none_follows_every_topic() -> None:
     assert TOPICS.of_predicate(EVERYTHING) == TOPICS.of_predicate(NOTHING) == tuple(range(9))
 
 
-def test_what_stands_apart_may_not_have_a_topic() -> None:
+def test_a_fence_publication_with_a_topic_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="both 'symbol' and 'fence'"):
         TOPICS.parts(run_of({"symbol": "a", "fence": "f"}), "p")
 
@@ -90,14 +90,14 @@ def test_attributes_that_cannot_be_read_are_the_publishers_fault() -> None:
         TOPICS.parts(run, "p")
 
 
-def test_all_agree_who_owns_a_topic_and_all_own_some() -> None:
+def test_servers_agree_on_topic_owners_and_each_owns_topics() -> None:
     servers = [(4, "v1"), (7, "v2"), (2, "v3")]
     assert owners(99, servers) == owners(99, servers[::-1])
     shares = [owners(99, servers).count(number) for number, _ in servers]
     assert min(shares) > 20
 
 
-def test_a_server_more_takes_topics_from_others_and_moves_no_other() -> None:
+def test_an_additional_server_acquires_topics_and_moves_no_others() -> None:
     before = owners(99, [(4, "v1"), (7, "v2")])
     after = owners(99, [(4, "v1"), (7, "v2"), (2, "v3")])
     assert all(now in (then, 2) for then, now in zip(before, after, strict=True))

@@ -148,7 +148,7 @@ def test_a_publisher_is_let_in_when_its_number_is_on_disk():
     assert world.effects() == [Send("p", Connected(SourceId(3, 0, 1), 7))]
 
 
-def test_a_publisher_whose_answer_was_lost_gets_the_same_source_again():
+def test_a_publisher_with_a_lost_answer_receives_the_same_source_again():
     world = World()
     world.clients.on_established("p", 1)
     world.clients.on_connect("p", PUBLISHER)
@@ -239,7 +239,7 @@ def test_impossible_numbers_in_connect_close_the_session(impossible):
     [Subscribe(1, ANYTHING), Unsubscribe(1), Publish(run(1, 1)), Acknowledge(SOURCE, 1, 1)],
     ids=lambda message: type(message).__name__,
 )
-def test_nobody_may_ask_for_anything_before_it_is_let_in(request_):
+def test_requests_before_connected_are_refused(request_):
     world = World()
     world.clients.on_established("c", 1)
     with pytest.raises(RemoteProtocolError, match="before Connected"):
@@ -255,7 +255,7 @@ def test_after_detach_only_acknowledgements_are_taken():
         world.say("c", Subscribe(1, ANYTHING))
 
 
-def test_one_subscription_too_many_is_refused_and_a_mark_fits_beside_the_others():
+def test_a_subscription_over_the_limit_is_refused_unless_it_matches_nothing():
     world = World()
     world.clients.on_established("c", 1)
     world.say("c", READER, Subscribe(1, ANYTHING), Subscribe(2, ANYTHING))
@@ -275,7 +275,7 @@ def test_the_same_number_for_something_else_is_refused():
     assert refused.reason == "subscription 1 exists with another predicate"
 
 
-def test_what_a_client_left_stays_until_its_linger_is_over_unless_it_comes_back():
+def test_client_state_stays_until_its_linger_ends_or_the_client_returns():
     world = World()
     world.clients.on_established("c", 1)
     world.say("c", READER, Subscribe(1, ANYTHING))
@@ -328,7 +328,7 @@ def test_acknowledging_what_was_never_sent_acknowledges_what_was_sent_and_no_mor
     assert not outlets.drained("c")
 
 
-def test_what_is_not_acknowledged_comes_again_on_the_next_session_and_is_done_once():
+def test_unacknowledged_deliveries_are_repeated_on_the_next_session_and_completed_once():
     done: list[str] = []
     machine, outlets, _ = windows(done)
     one, two = Asked("c", 1), Asked("c", 2)
@@ -349,7 +349,7 @@ def test_what_is_not_acknowledged_comes_again_on_the_next_session_and_is_done_on
     assert outlets.drained("c")
 
 
-def test_what_stands_for_publications_comes_in_order_and_is_acknowledged_like_them():
+def test_silence_and_gaps_are_delivered_in_order_and_acknowledged():
     machine, outlets, counters = windows([], window=2)
     one = Asked("c", 1)
     outlets.claim(one)
@@ -378,7 +378,7 @@ def test_a_source_of_another_broker_is_accepted_where_brokers_keep_nothing_of_cl
     assert world.connect("p", roaming) == [Connected(SourceId(9, 4, 1), 7)]
 
 
-def test_nobody_publishes_with_origins_of_its_own():
+def test_publications_with_forged_origins_are_refused():
     world = World()
     world.clients.on_established("p", 1)
     world.clients.on_connect("p", PUBLISHER)

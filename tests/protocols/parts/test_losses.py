@@ -78,13 +78,13 @@ def test_a_publisher_of_which_all_is_on_disk_is_let_in() -> None:
     assert not clients.markers
 
 
-def test_what_a_publisher_proves_lost_reaches_subscribers_as_a_gap() -> None:
+def test_a_loss_proven_by_a_publisher_reaches_subscribers_as_a_gap() -> None:
     world, clients = restarted(first_publisher(), durable=50, lineage=LINEAGE)
     assert world.connect("p", continuing(101)) == [Connected(SOURCE, 8)]  # type: ignore[arg-type]
     assert clients.markers == [marker(SOURCE, 51, 100)]
 
 
-def test_a_publisher_whose_row_is_lost_continues_once_that_is_accepted() -> None:
+def test_a_publisher_with_a_lost_row_continues_after_the_loss_is_accepted() -> None:
     world, clients = restarted(World(), durable=0, lineage=LINEAGE)
     assert world.connect("p", continuing(101)) == [Connected(SOURCE, 8)]  # type: ignore[arg-type]
     assert clients.markers == [marker(SOURCE, 1, 100)]
@@ -164,7 +164,7 @@ def test_a_gap_stands_in_the_place_of_a_marker_between_publications() -> None:
     assert gap == Gap((1,), STREAM, 8, 8, STATE_LOST, ((SOURCE, 51, 100),))
 
 
-def test_where_the_stream_is_the_source_the_gap_has_its_numbers() -> None:
+def test_a_gap_in_a_source_stream_uses_its_sequence_numbers() -> None:
     assert delivered(marker(SOURCE, 51, 100)) == [Gap((1,), SOURCE, 51, 100, STATE_LOST)]
 
 

@@ -1,0 +1,161 @@
+"""Figures of the headline that are no counts of records, against statistics and the fault log.
+
+Processes write processor time, memory and lateness once a second. The headline has the values at
+the ends of the measure phase, so a figure lies between two sums of differences.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from brokerd.model.fault_verbs import KILLING_VERBS, MACHINE_VERBS
+from results.rules.terms import doubt
+from results.witnesses.brokers import replacements
+from results.witnesses.faults import faults_at
+from results.witnesses.folder import FAULTS, MANIFEST, ProcessFolder, RunFolder
+from results.witnesses.rows import Rows
+
+_AROUND_NS = 1_500_000_000
+"""Statistics and the readings of the controller are apart by less than that."""
+_ROUGHLY = 1.5
+_CPU_S = 0.05
+"""Processor time of one broker below which nothing is compared."""
+_LEAST_US, _TIMES_LESS = 1_000, 10
+
+
+def doubts_about_figures(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    """Yield figures of the headline that other files contradict."""
+    headline = folder.manifest.get("headline")
+    if not isinstance(headline, dict) or folder.is_simulated:
+        return
+    yield from _about_faults(folder, headline)
+    phase = folder.phase_ns("measure")
+    if phase is None:
+        return
+    yield from _about_lateness(folder, headline, phase)
+    yield from _about_processors(folder, headline, phase)
+    yield from _about_memory(folder, headline)
+
+
+def _differ(other: str, what: str, found: Any, wanted: Any) -> str:
+    return doubt(
+        "disagree", one=MANIFEST, other=other, what=f"headline.{what}", found=found, wanted=wanted
+    )
+
+
+def _about_faults(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
+    """Yield brokers that are down, or faults that are not healed, by one of both files."""
+    if "down" in headline:
+        ended = [row for row in folder.fault_rows if row["verb"] in KILLING_VERBS]
+        down = sorted(
+            {
+                str(row["target"])
+                for row in ended
+                if row["verb"] not in MACHINE_VERBS
+                and row.get("t_observed_ns") is not None
+                and row.get("t_healed_ns") is None
+            }
+        )
+        found = sorted(map(str, headline["down"]))
+        hosts = any(row["verb"] in MACHINE_VERBS for row in ended)
+        if not hosts and found != down:
+            yield _differ(FAULTS, "down", found, down)
+    healed = {row["fault_id"] for row in folder.fault_rows if row.get("t_healed_ns") is not None}
+    known = {row["fault_id"] for row in folder.fault_rows}
+    for fault in headline.get("not_healed", ()):
+        if fault in healed or fault not in known:
+            yield _differ(FAULTS, "not_healed", fault, None)
+
+
+def _about_lateness(
+    folder: RunFolder, headline: dict[str, Any], phase: tuple[int, int]
+) -> Iterator[str]:
+    """Yield a lateness outside of the values that load generators wrote every second."""
+    largest: list[int] = []
+    usual: list[list[int]] = []
+    for process in folder.processes:
+        lines = process.lines("stats.jsonl") if process.is_publisher else ()
+        seconds = [
+            line
+            for line in lines
+            if phase[0] <= line["t_ns"] <= phase[1] + _AROUND_NS and line.get("late_max_us")
+        ]
+        largest += [line["late_max_us"] for line in seconds]
+        if seconds:
+            usual.append([line["late_p99_us"] for line in seconds])
+    told = headline.get("lateness_p99_us")
+    if not largest or not isinstance(told, int | float):
+        return
+    least_us = max(min(each) for each in usual) / _TIMES_LESS
+    most_us = max(largest) * _ROUGHLY + _LEAST_US
+    if not least_us <= told <= most_us:
+        yield _differ("stats.jsonl", "lateness_p99_us", told, (least_us, most_us))
+
+
+def _about_processors(
+    folder: RunFolder, headline: dict[str, Any], phase: tuple[int, int]
+) -> Iterator[str]:
+    """Yield processor times of brokers outside of the values that brokers wrote every second."""
+    brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
+    if not brokers or headline.get("down"):
+        return  # the mean is of brokers that were up at the end
+    spans = [_processor_s(folder, process, phase) for process in brokers]
+    if any(span is None for span in spans):
+        return
+    within_s = sum(span[0] for span in spans if span is not None) / len(spans)
+    around_s = sum(span[1] for span in spans if span is not None) / len(spans)
+    least_s, most_s = within_s / _ROUGHLY - _CPU_S, around_s * _ROUGHLY + _CPU_S
+    delivered = headline.get("delivered") or 0
+    length_s = (phase[1] - phase[0]) / 1e9
+    for name, per in (
+        ("broker_cpu_us_per_message_mean", 1e6 / delivered if delivered else 0.0),
+        ("broker_core_share_mean", 1 / length_s),
+    ):
+        told = headline.get(name)
+        if told is not None and per and not least_s * per <= told <= most_s * per:
+            yield _differ("stats.jsonl", name, told, (least_s * per, most_s * per))
+
+
+def _processor_s(
+    folder: RunFolder, process: ProcessFolder, phase: tuple[int, int]
+) -> tuple[float, float] | None:
+    """Return the processor times within the phase and around it, in s; None if unknown."""
+    shift_ns = folder.origin_ns
+    used = [
+        (folder.timeline.moved(line["t_ns"], process.host) + shift_ns, line["cpu_s"])
+        for line in process.lines("stats.jsonl")
+        if "cpu_s" in line
+    ]
+    if not used:
+        return None
+    before = [cpu for at, cpu in used if at < phase[0] - _AROUND_NS]
+    from_s = before[-1] if before else 0.0
+    if any(one[1] > other[1] for one, other in pairwise(used)) or _is_renewed(folder, process):
+        # A new process counts from 0, so the difference may be less than nothing.
+        return -max(cpu for _, cpu in used), max(cpu for _, cpu in used)
+    within = [cpu for at, cpu in used if phase[0] + _AROUND_NS <= at <= phase[1] - _AROUND_NS]
+    after = [cpu for at, cpu in used if at > phase[1] + _AROUND_NS]
+    to_s = after[0] if after else used[-1][1] * _ROUGHLY
+    return within[-1] - within[0] if within else 0.0, to_s - from_s
+
+
+def _is_renewed(folder: RunFolder, process: ProcessFolder) -> bool:
+    stops = any(
+        row["verb"] in ("restart", *KILLING_VERBS) for row in faults_at(folder, process.name)
+    )
+    return stops or bool(replacements(folder, process))
+
+
+def _about_memory(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
+    if "broker_private_bytes_max" not in headline:
+        return
+    found = [
+        line.get("private_bytes") or 0
+        for process in folder.processes
+        for line in process.lines("stats.jsonl")
+    ]
+    wanted = max(found, default=0) or None
+    if headline["broker_private_bytes_max"] != wanted:
+        yield _differ(
+            "stats.jsonl", "broker_private_bytes_max", headline["broker_private_bytes_max"], wanted
+        )

@@ -1,0 +1,162 @@
+"""Sessions at brokers, against the counters of brokers and the logs of clients.
+
+A broker logs the start and the end of every session and counts both. A client logs sessions too. A
+session that neither end closed was closed by a fault of the client.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from brokerd.model.fault_verbs import CLIENT_VERBS, KILLING_VERBS, STANDING_VERBS
+from results.rules.terms import doubt
+from results.witnesses.brokers import apart_ns, replacements
+from results.witnesses.faults import faults_at
+from results.witnesses.folder import (
+    FAULTS,
+    Line,
+    ProcessFolder,
+    RunFolder,
+    span_of,
+    stamp_of,
+)
+
+_COUNTED = (
+    ("sessions_established", "session_established", False),
+    ("sessions_lost", "session_lost", False),
+    ("broker_sessions_lost", "session_lost", True),
+)
+"""Counters, with the events that they count, and whether only those of brokers."""
+_STOPS = ("restart", *KILLING_VERBS, *STANDING_VERBS)
+_AROUND_NS = 5_000_000_000
+"""Faults of links and machines end sessions for some time after the heal."""
+_BEFORE_NS = 100_000_000
+"""Tolerance of the rule that a fault has no effect before the request."""
+_LOST_LINES = "lines_left_out"
+
+
+def doubts_about_sessions(folder: RunFolder) -> Iterator[str]:
+    """Yield differences between sessions in the files of brokers and of clients."""
+    if not folder.is_of_processes or folder.is_foreign:
+        return
+    brokers = {*folder.brokers}
+    at_brokers = {process.name: process for process in folder.processes if process.name in brokers}
+    for process in at_brokers.values():
+        events = process.lines("events.jsonl")
+        if not any(line.get("event") == _LOST_LINES for line in events):
+            yield from _about_counters(process, events, brokers)
+            yield from _about_beginnings(folder, process, events)
+    for process in folder.processes:
+        if process.is_load:
+            yield from _about_ends(folder, process, at_brokers)
+
+
+def _about_counters(
+    process: ProcessFolder, events: Sequence[Line], brokers: set[str]
+) -> Iterator[str]:
+    """Yield statistics that count other sessions than the broker logged meanwhile.
+
+    The counters of a broker begin with the process, and the events with the run.
+    """
+    begun = [line["t_ns"] for line in events if line.get("event") == "run_begun"]
+    lines = process.lines("stats.jsonl")
+    for counter, event, is_of_brokers in _COUNTED:
+        times = [
+            line["t_ns"]
+            for line in events
+            if line.get("event") == event and (not is_of_brokers or line.get("peer") in brokers)
+        ]
+        earlier: list[Line] = [{"t_ns": 0, counter: 0}]
+        for before, after in pairwise([*earlier, *lines]):
+            if counter not in after:
+                continue
+            from_ns, to_ns = before["t_ns"], after["t_ns"]
+            step = after[counter] - before.get(counter, 0)
+            n = sum(from_ns < at_ns <= to_ns for at_ns in times)
+            if before is earlier[0]:
+                if step >= n:
+                    continue
+            elif step < 0 or any(from_ns <= at_ns <= to_ns for at_ns in begun):
+                continue  # a new process counts from 0
+            if n != step:
+                yield doubt(
+                    "disagree", one=f"{process.place}/stats.jsonl",
+                    other=f"{process.place}/events.jsonl", what=f"{counter} up to {to_ns}",
+                    found=step, wanted=n,
+                )  # fmt: skip
+                return
+
+
+def _about_beginnings(
+    folder: RunFolder, process: ProcessFolder, events: Sequence[Line]
+) -> Iterator[str]:
+    """Yield a start of the run at a broker without statistics soon after."""
+    stops = any(row["verb"] in _STOPS for row in faults_at(folder, process.name))
+    begun = [line["t_ns"] for line in events if line.get("event") == "run_begun"]
+    lines = process.lines("stats.jsonl")
+    if stops or len(begun) != 1 or not lines or replacements(folder, process):
+        return
+    after_ns = lines[0]["t_ns"] - begun[0]
+    if not 0 <= after_ns <= apart_ns(folder, process):
+        yield doubt(
+            "sessions_apart", one=f"{process.place}/stats.jsonl",
+            other=f"{process.place}/events.jsonl", who=process.name, event="start of the run",
+            s=after_ns / 1e9,
+        )  # fmt: skip
+
+
+def _about_ends(
+    folder: RunFolder, process: ProcessFolder, brokers: dict[str, ProcessFolder]
+) -> Iterator[str]:
+    """Yield sessions that neither end closed, without a fault."""
+    suffix = "." + str(folder.manifest.get("run_id")).rpartition("-")[2]
+    for line in process.lines("sessions.jsonl"):
+        there = brokers.get(str(line.get("broker")))
+        is_closed = (line["event"], line.get("reason")) == ("down", "closed_by_peer")
+        if not is_closed or there is None:
+            continue
+        client = str(line["client"])
+        at_ns = folder.timeline.moved(line["t_ns"], process.host)
+        limit_ns = apart_ns(folder, there)
+        reasons = [
+            event.get("reason")
+            for event in there.lines("events.jsonl")
+            if event.get("event") == "session_lost" and event.get("peer") == f"{client}{suffix}"
+            and abs(folder.timeline.moved(event["t_ns"], there.host) - at_ns) <= limit_ns
+        ]  # fmt: skip
+        if {*reasons} != {"closed_by_peer"} or _is_explained(
+            folder, there, client, at_ns, limit_ns
+        ):
+            continue
+        yield doubt(
+            "disagree", one=f"{process.place}/sessions.jsonl", other=FAULTS,
+            what=f"end of a session of {client}", found=at_ns, wanted="no fault of this client",
+        )  # fmt: skip
+        return
+
+
+def _is_explained(
+    folder: RunFolder, broker: ProcessFolder, client: str, at_ns: int, limit_ns: int
+) -> bool:
+    for row in folder.fault_rows:
+        if row["verb"] in CLIENT_VERBS and row["target"] != client:
+            continue
+        span, asked_ns = span_of(folder, row), stamp_of(folder, row, "requested", last=False)
+        if span is None or asked_ns is None:
+            continue
+        reference = str((folder.manifest.get("clock") or {}).get("host_id", broker.host))
+        error_ns = folder.timeline.error_ns(broker.host, reference)
+        early_ns = limit_ns if error_ns is None else _BEFORE_NS + error_ns
+        if asked_ns - early_ns <= at_ns <= span[1] + _AROUND_NS + limit_ns:
+            return True
+    for other in folder.processes:
+        for line in other.lines("absences.jsonl"):
+            left_ns, back_ns = (
+                folder.timeline.moved(line[name], other.host) for name in ("t_left_ns", "t_back_ns")
+            )
+            is_here = left_ns - limit_ns <= at_ns <= back_ns + limit_ns
+            if line["subscriber"] == client and is_here:
+                return True
+    return any(
+        stopped_ns - limit_ns <= at_ns <= begun_ns + limit_ns
+        for stopped_ns, begun_ns in replacements(folder, broker)
+    )
