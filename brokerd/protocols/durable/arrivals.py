@@ -109,7 +109,7 @@ class Arrivals:
         self._cut = cut
         self._incarnation = 0
         self._arrivals: dict[Whose, Arrival] = {}
-        self._unbegun: dict[Whose, None] = {}
+        self._unbegun: dict[Whose, DurableSubscription] = {}
         self._stays = 0
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class Arrivals:
         The attachment begins once the row is durable.
         """
         whose = local.client, local.number
-        self._unbegun[whose] = None
+        self._unbegun[whose] = local
         return Change(ARRIVING, _row_key(whose), local.generation)
 
     def begin(self, local: DurableSubscription, *, lacks: bool) -> None:
@@ -254,7 +254,8 @@ class Arrivals:
     def _begin(
         self, whose: Whose, generation: int, local: DurableSubscription | None, *, lacks: bool
     ) -> None:
-        self._unbegun.pop(whose, None)
+        if self._unbegun.get(whose) is local:  # else the row of a new subscription is not durable
+            self._unbegun.pop(whose, None)
         lacks = lacks or whose in self._arrivals  # holds for an earlier attachment
         holders = {each: Holder() for each in self._streams} if lacks else {}
         untold = dict.fromkeys(each for each in self._streams if each != self._broker)

@@ -103,6 +103,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         local.generation = roaming.generation
         local.brought = {stream.broker: had for stream, had in brought.items()}
         client.subscriptions[local.number] = local
+        self._heirs.drop_pending_end(local.key)
         self._machine.send(client.name, Subscribed(local.number, "pending"))
         if found is not None:
             local.earlier = [stream.broker for stream in brought if stream.broker in self._storages]
@@ -141,12 +142,18 @@ class RoamingClients(OwnSubscriptions[Handed]):
 
         def claimed(storage: BrokerNumber, begun: Begun) -> None:
             answers[storage] = begun
+            ends = self._heirs.is_pending_end(local)
+            if local.is_over and not ends:
+                return
             if begun.heir is not None and begun.heir not in asked:
                 ask(begun.heir)
-                if local.is_over:
+                if ends:
                     wish = Wish(local.key, local.generation, None)
                     self._changes.tell(begun.heir, wish, lambda begun: None)
-            if len(answers) < len(asked) or local.is_over:
+            if len(answers) < len(asked):
+                return
+            if ends:
+                self._heirs.drop_pending_end(local.key)
                 return
             local.earlier = [each for each in asked if answers[each].heir is not None]
             if any(answer.is_gone for answer in answers.values()):
@@ -225,7 +232,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
     def _on_begun(self, client: OwnClient, local: Followed, begun: Begun) -> None:
         """Begin a subscription at its storage, or ask the successor storage."""
         if local.is_over:
-            self._heirs.end(local, begun)
+            self._heirs.on_begun_over(local, begun)
             return
         after, heir = begun.after, begun.heir
         if after is None and heir is not None:
@@ -311,6 +318,8 @@ class RoamingClients(OwnSubscriptions[Handed]):
         over = [*client.subscriptions.values()]
         for local in map(_followed, over):
             self._following.stop(local)
+            if local.storage is None:
+                self._heirs.add_pending_end(local)
         super()._end(client, over, lambda: None, drain=message.drain)
         self._end_everywhere(_roaming(client), 0, leave)
 
@@ -338,6 +347,8 @@ class RoamingClients(OwnSubscriptions[Handed]):
             return
         ended = after_all(len(over), then)
         for local in map(_followed, over):
+            if not local.started:
+                self._heirs.add_pending_end(local)
             if local.storage is None:
                 self._end_everywhere(_roaming(client), local.number, ended)
                 continue

@@ -11,7 +11,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.ges_reliable.changes import Changes
 from brokerd.protocols.ges_reliable.crossing import Crossings
 from brokerd.protocols.ges_reliable.following import Followed, Following
-from brokerd.protocols.ges_reliable.messages import Begun, Wish
+from brokerd.protocols.ges_reliable.messages import Begun, Key, Wish
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
@@ -43,6 +43,7 @@ class Heirs:
         self._servicing, self._roots = servicing, roots
         self._changes_root = parameters.changes_root
         self._unknown: list[tuple[Followed, int | None]] = []
+        self._pending_ends: dict[Key, Followed] = {}
         self.crossings = Crossings(changes, machine, deadlines, parameters.timeout_ns)
 
     def use(self, following: Following) -> None:
@@ -176,8 +177,44 @@ class Heirs:
         wish = Wish(*about, claims=True, before=local.storage)
         self._changes.tell(local.storage, wish, lambda begun: None)
 
+    def add_pending_end(self, local: Followed) -> None:
+        """Record the end of a subscription without an answer yet; `on_begun_over` follows."""
+        self._pending_ends[local.key] = local
+
+    def is_pending_end(self, local: Followed) -> bool:
+        """Return True for an unsubscribed subscription that storages may still have."""
+        return self._pending_ends.get(local.key) is local
+
+    def drop_pending_end(self, key: Key) -> None:
+        """Drop the end of a subscription.
+
+        A new subscription with the same key takes over its state at the storages. The storages
+        cannot distinguish the two, and a later end would remove the new subscription.
+        """
+        self._pending_ends.pop(key, None)
+
+    def on_begun_over(self, local: Followed, begun: Begun) -> None:
+        """Take an answer about a closed subscription, and end it unless its end was dropped.
+
+        Follows successors until one has the subscription.
+        """
+        if not self.is_pending_end(local):
+            ended, local.ended = local.ended, None
+            if ended is not None:
+                ended()
+            return
+        heir = begun.heir if begun.after is None else None
+        if heir is None or local.storage is None:
+            self.drop_pending_end(local.key)
+            self.end(local, begun)
+            return
+        local.earlier.append(local.storage)
+        local.storage = heir
+        asked = Wish(local.key, local.generation, local.predicate, claims=True)
+        self._changes.tell(heir, asked, partial(self.on_begun_over, local))
+
     def end(self, local: Followed, begun: Begun) -> None:
-        """End a subscription at its storage and its successor; follow successors until found.
+        """End a subscription at its storage and its successor.
 
         A storage that has not confirmed the handover is awaited, too: with the client's next
         attachment in between, no broker would end the subscription there otherwise.
@@ -189,12 +226,6 @@ class Heirs:
         if ended is None or local.storage is None:
             return
         wish = Wish(local.key, local.generation, None)
-        if begun.after is None and begun.heir is not None:
-            local.earlier.append(local.storage)
-            local.storage, local.ended = begun.heir, ended
-            asked = Wish(local.key, local.generation, local.predicate, claims=True)
-            self._changes.tell(begun.heir, asked, partial(self.end, local))
-            return
         more = [begun.before] if begun.before not in (None, local.storage) else []
         more += local.earlier[-1:] if local.settles else []
         there = [local.storage, *([] if begun.heir is None else [begun.heir]), *more]

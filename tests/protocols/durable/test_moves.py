@@ -509,6 +509,37 @@ def over_while_a_later_stay_is_written(generation: int) -> bool:
     return [change.value for change in changes if change.table == ARRIVING] == [generation]
 
 
+def first_row_is_written_before_that_of_a_later_stay() -> bool:
+    """Whether a restart would still ask for what a later stay needs, once the first is over.
+
+    The first stay ends before its row is on disk. The other brokers have released it before the
+    row of the later stay is on disk.
+    """
+    core, predicate = relay(), parse_predicate("true")
+    token = ((1, ((STREAM, 5),)),)
+    commits: list[list[int]] = []
+    said: list[Effect] = []
+    for session in (20, 21):
+        handle(core, SessionEstablished("c", session, 1))
+        handle(core, MessageReceived("c", session, Connect(False, 2, 1, 0, token)))
+        written = core.handle(MessageReceived("c", session, Subscribe(1, predicate)), 0)
+        if session == 20:
+            written += core.handle(MessageReceived("c", session, Unsubscribe(1)), 0)
+            handle(core, SessionLost("c", session, "closed_by_peer"))
+        commits.append([each.token for each in written if type(each) is Commit and each.token])
+        said += written
+    first, later = commits
+    for row in first:
+        said += handle(core, Persisted(row))
+    for other in (0, 2):
+        for over in (Held(1, other, "c", 1, 2, (), 1), LetGo(1, other, "c", 1, 2)):
+            said += handle(core, MessageReceived(other, 10 + other, over))
+    for row in later:
+        said += handle(core, Persisted(row))
+    changes = [change for each in said if type(each) is Commit for change in each.changes]
+    return [change.value for change in changes if change.table == ARRIVING] == [2, 2]
+
+
 def _is_hold(effect: Effect) -> bool:
     return type(effect) is Send and type(effect.message) is Hold and effect.message.generation == 4
 
@@ -552,6 +583,7 @@ STORIES = (
     ("first-row-starts-a-later-stay", comes_back_before_its_first_stay_is_written, ()),
     ("later-stay-forgotten", over_while_a_later_stay_is_written, (4,)),
     ("later-stay-forgotten", over_while_a_later_stay_is_written, (2,)),
+    ("first-row-is-that-of-a-later-stay", first_row_is_written_before_that_of_a_later_stay, ()),
     ("let-go-of-a-later-stay", told_of_an_earlier_stay_while_it_comes_back, ()),
 )
 

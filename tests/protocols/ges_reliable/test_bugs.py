@@ -80,6 +80,8 @@ RULES = {
     "before-knows-nothing-of-its-end": "an_end_is_told_to_whoever_was_before",
     "end-forgotten": "what_was_settled_outlives_a_crash_of_the_storages",
     "begins-by-its-receipt": "where_it_goes_on_does_not_depend_on_a_receipt",
+    "late-answer-ends-a-new-subscription": "a_late_answer_does_not_end_a_new_subscription",
+    "lost-session-ends-at-a-successor": "a_lost_session_ends_nothing_at_an_unknown_successor",
     "looks-at-the-high-water-mark": "a_root_says_how_far_all_has_come_without_a_gap",
 }
 """Named bug → what must see it."""

@@ -11,6 +11,7 @@ from brokerd.model.client_messages import (
     Deliveries,
     Refused,
     Subscribe,
+    Subscribed,
     Unsubscribe,
     Unsubscribed,
 )
@@ -46,6 +47,8 @@ from tests.protocols.ges_reliable.test_parts import (
 from tests.protocols.ges_reliable.test_trees import Trees
 
 FINER, ROOT = 4, 5
+JOINED = 6
+"""A storage that the home has not received yet."""
 STAY = 3
 
 
@@ -98,9 +101,24 @@ class HomeOfTwo:
         self.clients.use(self.following, None)
         self.clients.start(1, {})
         resume = tuple((stream_of(storage), had) for storage, had in brought)
-        self.clients.on_established("c", 1)
-        self.clients.on_connect("c", Connect(False, STAY, 1, 0, ((1, resume),) if resume else ()))
+        self.resume = ((1, resume),) if resume else ()
+        self.connect(1)
         self.clients.on_subscribe("c", Subscribe(1, EVERYTHING))
+
+    def connect(self, session: int) -> None:
+        """The client connects with its positions."""
+        self.clients.on_established("c", session)
+        self.clients.on_connect("c", Connect(False, STAY, 1, 0, self.resume))
+
+    def subscribe_again(self) -> None:
+        """The client loses its session, connects again, and repeats its request."""
+        self.clients.on_lost("c", 1)
+        self.connect(2)
+        self.clients.on_subscribe("c", Subscribe(1, EVERYTHING))
+
+    def requested_ends(self) -> list[int]:
+        """The storages with an unanswered request to end a subscription."""
+        return [storage for storage, wish, _ in self.told.wishes if wish.predicate is None]
 
     def gives(self, storage: int, after: int, first: int, last: int) -> None:
         """A storage answers the last fetch with all these."""
@@ -242,6 +260,95 @@ def an_end_goes_on_to_whoever_has_it_now() -> None:
     assert not home.answers(Unsubscribed)
     home.told.answer(FINER, None)
     assert home.answers(Unsubscribed)
+
+
+def a_late_answer_does_not_end_a_new_subscription() -> None:
+    """The storage has both requests before its client ends the first (seed 82099)."""
+    home = HomeOfTwo((ROOT, 7))
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    home.subscribe_again()
+    home.told.answer(ROOT, 7)
+    assert not home.requested_ends()
+    home.told.answer(ROOT, 7)
+    assert [each.state for each in home.answers(Subscribed)][-1] == "started"
+    assert not home.requested_ends()
+
+
+def a_late_answer_of_a_successor_does_not_end_a_new_subscription() -> None:
+    home = HomeOfTwo((ROOT, 7))
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    home.told.answer(ROOT, None, FINER)
+    home.subscribe_again()
+    assert home.told.answer(FINER, 9).claims
+    assert not home.requested_ends()
+    home.told.answer(ROOT, None, FINER)
+    home.told.answer(FINER, 7)
+    assert [each.state for each in home.answers(Subscribed)][-1] == "started"
+    assert not home.requested_ends()
+
+
+def a_late_answer_does_not_end_a_subscription_that_was_lost_since() -> None:
+    """The client has started again, and is at another broker when the answer arrives."""
+    home = HomeOfTwo((ROOT, 7))
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    home.subscribe_again()
+    home.clients.on_lost("c", 2)
+    home.told.answer(ROOT, 7)
+    home.told.answer(ROOT, 7)
+    assert not home.told.wishes
+
+
+def an_end_in_the_same_session_is_answered_though_its_number_is_used_again() -> None:
+    home = HomeOfTwo((ROOT, 7))
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    home.clients.on_subscribe("c", Subscribe(1, EVERYTHING))
+    home.told.answer(ROOT, 7)
+    assert home.answers(Unsubscribed)
+    assert not home.requested_ends()
+
+
+def a_second_end_is_requested_like_the_first() -> None:
+    home = HomeOfTwo((ROOT, 7))
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    home.subscribe_again()
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    home.told.answer(ROOT, 7)
+    assert not home.requested_ends()
+    home.told.answer(ROOT, 7)
+    assert home.requested_ends() == [ROOT]
+    home.told.answer(ROOT, None)
+    assert home.answers(Unsubscribed)
+
+
+def a_lost_session_ends_nothing_at_an_unknown_successor() -> None:
+    """The client has not unsubscribed; its next broker finds the subscription there."""
+    home = HomeOfTwo()
+    home.clients.on_lost("c", 1)
+    home.told.answer(FINER, None)
+    home.told.answer(ROOT, None, JOINED)
+    assert not home.told.wishes
+
+
+def an_end_goes_on_to_an_unknown_successor() -> None:
+    home = HomeOfTwo()
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    home.told.answer(FINER, None)
+    home.told.answer(ROOT, None, JOINED)
+    assert home.requested_ends() == [FINER, ROOT, JOINED]
+    home.told.answer(FINER, None)
+    home.told.answer(ROOT, None)
+    assert home.answers(Unsubscribed)
+    assert home.told.answer(JOINED, 9).claims
+    assert home.requested_ends() == [JOINED]
+
+
+def a_new_subscription_is_not_ended_at_an_unknown_successor() -> None:
+    home = HomeOfTwo()
+    home.clients.on_unsubscribe("c", Unsubscribe(1))
+    home.subscribe_again()
+    home.told.answer(FINER, None)
+    home.told.answer(ROOT, None, JOINED)
+    assert JOINED not in home.requested_ends()
 
 
 def an_heir_says_from_whom_it_comes_until_that_one_knows() -> None:
@@ -528,6 +635,14 @@ HEIR_STORIES = (
     whoever_has_had_more_of_the_heir_has_had_all_before_it,
     an_end_is_told_to_all_who_may_know,
     an_end_goes_on_to_whoever_has_it_now,
+    a_late_answer_does_not_end_a_new_subscription,
+    a_late_answer_of_a_successor_does_not_end_a_new_subscription,
+    a_late_answer_does_not_end_a_subscription_that_was_lost_since,
+    an_end_in_the_same_session_is_answered_though_its_number_is_used_again,
+    a_second_end_is_requested_like_the_first,
+    a_lost_session_ends_nothing_at_an_unknown_successor,
+    an_end_goes_on_to_an_unknown_successor,
+    a_new_subscription_is_not_ended_at_an_unknown_successor,
     an_heir_says_from_whom_it_comes_until_that_one_knows,
     whoever_comes_first_to_the_heir_asks_who_was_before,
     who_knows_that_it_is_over_is_not_asked,

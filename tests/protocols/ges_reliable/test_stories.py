@@ -206,6 +206,46 @@ def whoever_has_lost_its_memory_goes_on() -> None:
     assert len(new.received[1]) == 4
 
 
+def subscribe_again(between: Callable[[Story, str], None]) -> None:
+    """A process ends its subscription, starts without memory, and subscribes with its number."""
+    for milliseconds in (0, 1, 4, 12, 25):
+        story = Story()
+        client = story.subscribe("y").client.name
+        between(story, client)
+        story.cluster.forget(client)
+        story.cluster.run_for(milliseconds / 1000)
+        story.cluster.unsubscribe(client)
+        new = story.cluster.forget(client)
+        story.cluster.run_for(3)
+        assert new.started_numbers
+        story.publish("z", "b", "b")
+        story.settle()
+        assert len(new.received[1]) == 2, f"ended after {milliseconds} ms"
+        assert len(story.storage().registrations) == 2
+
+
+def a_process_that_subscribes_again_is_stored_for() -> None:
+    subscribe_again(lambda story, client: None)
+
+
+def a_process_that_moved_twice_and_subscribes_again_is_stored_for() -> None:
+    def move_twice(story: Story, client: str) -> None:
+        for broker in "zy":
+            story.cluster.reattach(client, broker)
+            story.cluster.run_for(1)
+
+    subscribe_again(move_twice)
+
+
+def a_process_that_subscribes_again_behind_a_restarted_broker_is_stored_for() -> None:
+    def restart(story: Story, client: str) -> None:
+        story.cluster.broker("y").kill()
+        story.cluster.broker("y").start()
+        story.cluster.run_for(5)
+
+    subscribe_again(restart)
+
+
 STORIES = (
     all_is_well,
     a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere,
@@ -217,6 +257,9 @@ STORIES = (
     whoever_dies_before_it_is_told_begins_once,
     whoever_leaves_from_elsewhere_leaves_nothing,
     whoever_has_lost_its_memory_goes_on,
+    a_process_that_subscribes_again_is_stored_for,
+    a_process_that_moved_twice_and_subscribes_again_is_stored_for,
+    a_process_that_subscribes_again_behind_a_restarted_broker_is_stored_for,
 )
 
 
