@@ -50,9 +50,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     "topology of a tree": Kind("bench/topologies/demo.toml", ("topology", "lint", "{}")),
     "topology of proxies": Kind("bench/topologies/mp22-causal.toml", ("topology", "lint", "{}")),
     "inventory": Kind("inventories/local.toml", ("inventory", "lint", "{}")),
-    "sweep": Kind("bench/sweeps/t22-anybroker.toml", ("bench", "{}", "--dry-run")),
+    "sweep": Kind("bench/sweeps/t22-anybroker.toml", ("sweep", "{}", "--dry-run")),
     "comparison": Kind("bench/comparisons/s1.toml", ("bench.systems.comparison:load_comparison",)),
-    "deployed experiment": Kind("bench/experiments/gd02-fig6.toml", ("bench", "{}", "--dry-run")),
+    "deployed experiment": Kind(
+        "bench/experiments/gd02-fig6.toml", ("experiment", "{}", "--dry-run")
+    ),
     **{
         name: Kind(f"bench/experiments/{name}.toml", (_EXPERIMENT,))
         for name in (

@@ -145,7 +145,7 @@ def test_lab_up_starts_anew_after_a_killed_lab_up(controller: Controller) -> Non
     process.communicate()
     answer = controller.lab("up", "--hosts", "2")
     assert answer.status == 0, answer.err
-    assert "removing what an interrupted" in answer.err
+    assert "removing the rest of an interrupted" in answer.err
     for name, address in controller.machines().items():
         assert ssh(controller, address, "hostname").strip() == name
     assert controller.lab("down").status == 0

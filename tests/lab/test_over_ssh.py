@@ -119,7 +119,7 @@ def test_a_lost_host_is_named_and_cleaned_when_it_is_back(lab: Controller) -> No
     gone = lab.call("down", "--verify")
     assert gone.status in (5, 6, 7), gone.err
     assert host in gone.err
-    assert "of what ran is left on n" in gone.out
+    assert "or file is left on n" in gone.out
     assert host not in gone.out
     assert lab.lab("on", host).status == 0
     again = lab.call("down", "--verify")

@@ -26,7 +26,7 @@ ELSEWHERE = {
     "test_a_record_has_the_size_that_the_paper_says",
     "§2 an older token may get gaps": "test_stories.py::"
     "test_an_old_token_yields_redelivery_or_a_gap",
-    "§3 nacks are consolidated": "test_stories.py::test_two_who_come_back_together_ask_once",
+    "§3 nacks are consolidated": "test_stories.py::test_two_returning_subscribers_share_one_fetch",
     "§3 brokers on the way answer": "test_wrong_input.py::"
     "test_a_broker_on_the_way_answers_with_events_and_asks_for_the_rest",
     "§3 early release gives who is away a gap": "test_early_release.py::"

@@ -138,7 +138,7 @@ def test_cores_of_a_process_are_read_from_proc() -> None:
 def test_a_file_and_a_policy_do_not_go_together(call: Call) -> None:
     answer = call("deploy", "chain3", "--placement", "p.json", "--policy", "pack")
     assert answer.status == 2
-    assert "--placement says where brokers go" in answer.err
+    assert "leave out --policy and --safe" in answer.err
     assert call("deploy", "chain3", "--policy", "spred", "-n").status == 2
     assert call("deploy", "chain3", "--placement", "nowhere.json").status == 2
 

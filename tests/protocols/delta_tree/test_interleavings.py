@@ -22,7 +22,7 @@ TOLD = {
     7: ["07_prefix_stays_dead.txt"],
     8: [
         "protocols/delta_tree/test_gates.py::test_a_stale_emitter_closes_no_open_gate",
-        "protocols/delta_tree/test_gates.py::test_it_would_if_whoever_is_told_took_any_tags",
+        "protocols/delta_tree/test_gates.py::test_a_stale_emitter_closes_a_gate_if_receivers_accept_any_tags",
     ],
     9: [
         "protocols/delta_tree/test_regions.py::test_an_intersection_covers_what_both_cover",
@@ -49,7 +49,7 @@ TOLD = {
     24: [
         "simulator/test_unsubscription.py::"
         "test_the_end_overtakes_the_subscription_and_stays_the_end",
-        "simulator/test_unsubscription.py::test_a_broker_that_was_away_is_told_when_it_is_back",
+        "simulator/test_unsubscription.py::test_a_returning_broker_is_notified_of_an_ended_subscription",
         "simulator/test_unsubscription.py::"
         "test_the_end_is_remembered_on_disk_where_the_subscription_is",
     ],

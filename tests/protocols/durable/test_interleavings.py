@@ -25,7 +25,7 @@ TOLD = {
     ),
     3: (
         "crash between an acknowledgement and its commit",
-        ("test_returns.py::test_what_is_acknowledged_and_not_on_disk_is_not_let_go",),
+        ("test_returns.py::test_acknowledged_events_are_not_released_before_the_commit",),
     ),
     4: (
         "crash between the two steps of a commit",
@@ -46,20 +46,20 @@ TOLD = {
         "catching up with what goes on, quicker or slower",
         (
             "test_returns.py::test_a_catch_up_under_load_ends_live_without_loss_or_duplicate",
-            "test_returns.py::test_who_catches_up_and_comes_no_nearer_is_said_aloud",
+            "test_returns.py::test_a_diverging_catch_up_is_reported",
         ),
     ),
     8: (
         "a client leaves while it catches up, or unsubscribes",
         (
-            "test_returns.py::test_a_question_of_a_session_that_is_over_is_answered_to_nobody",
+            "test_returns.py::test_a_request_of_a_closed_session_is_not_answered",
             "test_returns.py::"
             "test_an_unsubscribe_during_catch_up_stops_delivery_and_blocks_no_subscriber",
         ),
     ),
     9: (
         "something missed of one pubend only",
-        ("test_returns.py::test_who_has_missed_something_of_one_pubend_is_live_in_the_others",),
+        ("test_returns.py::test_a_subscriber_catching_up_on_one_pubend_is_live_on_the_others",),
     ),
     10: (
         "an older token",
@@ -69,19 +69,19 @@ TOLD = {
         "away for longer than events are kept",
         (
             "test_early_release.py::STORIES[gap-to-the-end-of-what-is-lost]",
-            "test_early_release.py::test_a_loss_is_told_in_one_gap_however_small_batches_are",
+            "test_early_release.py::test_a_loss_is_announced_in_one_gap_for_any_batch_size",
         ),
     ),
     12: (
         "lost while it is asked for",
         (
             "test_early_release.py::test_events_in_flight_split_and_bound_the_gap_of_a_loss",
-            "test_early_release.py::test_what_is_known_to_be_lost_is_not_asked_for_again",
+            "test_early_release.py::test_lost_ticks_are_not_fetched_again",
         ),
     ),
     13: (
         "a gap, then a crash of the client",
-        ("test_returns.py::test_a_gap_that_was_told_and_not_committed_is_told_again",),
+        ("test_returns.py::test_an_announced_gap_is_repeated_until_committed",),
     ),
     14: (
         "one subscriber is away for long, then unsubscribes",
@@ -108,8 +108,8 @@ TOLD = {
     18: (
         "forty come back together",
         (
-            "test_returns.py::test_forty_who_come_back_together_have_each_event_fetched_once",
-            "test_filter_log.py::test_many_who_come_back_at_once_read_the_disk_once",
+            "test_returns.py::test_forty_returning_subscribers_fetch_each_event_once",
+            "test_filter_log.py::test_simultaneous_catch_ups_read_the_disk_once",
         ),
     ),
     19: (
@@ -133,12 +133,12 @@ TOLD = {
     ),
     22: (
         "an acknowledgement of an older session",
-        ("test_returns.py::test_what_was_out_to_a_session_that_is_over_is_acknowledged_by_nobody",),
+        ("test_returns.py::test_deliveries_of_a_closed_session_are_not_acknowledged",),
     ),
     23: (
         "the answer to a commit is lost",
         (
-            "test_consumers.py::test_a_commit_whose_reply_was_lost_is_asked_for_again_and_answered",
+            "test_consumers.py::test_a_commit_with_a_lost_reply_is_repeated_and_answered",
             "test_consumers.py::STORIES[committed-again-is-not-answered]",
         ),
     ),
@@ -160,11 +160,11 @@ TOLD = {
     ),
     27: (
         "a new pubend, while somebody is away",
-        ("test_returns.py::test_who_was_away_gets_what_a_new_pubend_has_from_its_beginning",),
+        ("test_returns.py::test_a_returning_subscriber_receives_a_new_pubend_from_its_start",),
     ),
     28: (
         "a slow client is left to catch up, and is live again",
-        ("test_stories.py::test_a_client_that_takes_nothing_holds_nobody_up_and_misses_nothing",),
+        ("test_stories.py::test_a_slow_client_delays_no_other_client_and_misses_nothing",),
     ),
     29: (
         "a broker whose subscribers want nothing",

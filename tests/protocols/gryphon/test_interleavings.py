@@ -25,11 +25,11 @@ class Scenario:
 TOLD = {
     1: Scenario(
         "a thousand events that a child does not want, then one that it does",
-        ("test_filters.py::test_what_a_cell_does_not_want_is_the_silence_around_what_it_wants",),
+        ("test_filters.py::test_unwanted_events_become_silence_around_wanted_events",),
     ),
     2: Scenario(
         "a child that wants nothing is not asked for acks",
-        ("test_filters.py::test_who_wants_nothing_for_a_minute_is_not_asked_for_acks",),
+        ("test_filters.py::test_an_idle_cell_is_not_asked_for_acknowledgements",),
     ),
     3: Scenario(
         "path switch between two events, with a filter",
@@ -42,14 +42,14 @@ TOLD = {
         "path switch reorders",
         (
             "test_losses.py::test_an_event_overtaken_for_less_than_gct_is_not_requested",
-            "test_losses.py::test_what_is_overtaken_for_longer_is_asked_for_once_and_taken_once",
+            "test_losses.py::test_an_event_overtaken_for_longer_is_requested_once_and_accepted_once",
         ),
     ),
     5: Scenario(
         "question, then answer, lost at each hop",
         (
-            "test_losses.py::test_a_lost_question_is_asked_again_within_two_repetitions",
-            "test_losses.py::test_a_lost_answer_comes_again_within_two_repetitions",
+            "test_losses.py::test_a_lost_request_is_repeated_within_two_repetition_times",
+            "test_losses.py::test_a_lost_answer_is_repeated_within_two_repetition_times",
         ),
     ),
     6: Scenario(
@@ -66,7 +66,7 @@ TOLD = {
     8: Scenario(
         "overlapping questions",
         (
-            "test_questions.py::test_of_overlapping_questions_only_the_new_part_is_passed_on",
+            "test_questions.py::test_only_new_ranges_of_overlapping_requests_are_forwarded",
             "test_stories.py::test_only_new_ranges_are_forwarded_until_the_old_request_expires",
         ),
     ),
@@ -101,7 +101,7 @@ TOLD = {
     ),
     13: Scenario(
         "crash, logged and not sent",
-        ("test_stories.py::test_what_was_logged_and_not_sent_is_delivered_after_a_restart",),
+        ("test_stories.py::test_logged_events_that_were_not_sent_are_delivered_after_a_restart",),
     ),
     14: Scenario(
         "crash, not on disk",
@@ -110,8 +110,8 @@ TOLD = {
     15: Scenario(
         "clock put back at a restart",
         (
-            "test_restarts.py::test_ticks_go_on_behind_the_last_one_although_the_clock_is_put_back",
-            "test_restarts.py::test_ticks_go_on_behind_those_in_the_log",
+            "test_restarts.py::test_ticks_increase_although_the_clock_is_set_back",
+            "test_restarts.py::test_ticks_increase_beyond_those_in_the_log_after_a_restart",
         ),
     ),
     16: Scenario(
@@ -145,7 +145,9 @@ TOLD = {
     ),
     21: Scenario(
         "news after the answer",
-        ("test_questions.py::test_news_that_come_after_the_answer_still_go_to_who_has_not_asked",),
+        (
+            "test_questions.py::test_a_late_first_transmission_still_reaches_brokers_without_a_request",
+        ),
     ),
     22: Scenario(
         "silence meets an event on its way to the disk",
@@ -157,7 +159,7 @@ TOLD = {
     ),
     24: Scenario(
         "an hour asleep",
-        ("test_losses.py::test_an_hour_is_asked_for_in_few_pieces",),
+        ("test_losses.py::test_a_gap_of_an_hour_is_requested_in_few_pieces",),
     ),
     25: Scenario(
         "ack expected while a question is unanswered",
@@ -169,8 +171,8 @@ TOLD = {
     26: Scenario(
         "the last event of a stream is lost",
         (
-            "test_losses.py::test_the_last_event_of_a_stream_comes_within_aet_and_a_check",
-            "test_losses.py::test_with_a_finite_dct_the_last_event_of_a_stream_comes_soon",
+            "test_losses.py::test_the_last_event_of_a_stream_arrives_within_aet_and_one_check",
+            "test_losses.py::test_the_last_event_of_a_stream_arrives_early_with_a_finite_dct",
         ),
     ),
     27: Scenario(
@@ -183,7 +185,7 @@ TOLD = {
     28: Scenario(
         "a pubend begins while others go on",
         (
-            "test_joins.py::test_a_pubend_that_begins_goes_on_behind_what_was_handed_out",
+            "test_joins.py::test_a_new_pubend_starts_behind_all_delivered_ticks",
             "scenarios/28_a_pubend_begins.txt",
         ),
     ),

@@ -39,8 +39,9 @@ WRITTEN: Mapping[str, str] = {
     "b11-transfer-crash": f"{HERE}test_causal.py::crash_of_the_giver",
     "b12-same-sub-both": f"{HERE}test_causal.py::what_was_put_before_a_merge_comes_after_it",
     "b15-slow-server": f"{HERE}test_stories.py::test_a_dead_server_does_not_delay_other_topics",
-    "b16-resub": f"{HERE}test_stories.py::test_who_subscribes_again_gets_nothing_from_before",
-    "b17-binary": f"{PAPERS}test_mp22.py::test_contents_come_as_they_were_put",
+    "b16-resub": f"{HERE}test_stories.py::"
+    "test_a_new_subscription_after_an_unsubscribe_receives_no_earlier_publications",
+    "b17-binary": f"{PAPERS}test_mp22.py::test_every_payload_arrives_unchanged",
     "b18-disk-full": "runtime/test_durable.py::"
     "test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile",
     "b20-candidate-dies": f"{HERE}test_arbiter.py::a_late_server_loses_its_topic",
