@@ -7,17 +7,33 @@ from itertools import pairwise
 
 import pytest
 
+from brokerd.model.fault_verbs import VERB_TABLE
 from results.reference import paths as reference_paths
+from results.reference.fault_log import VERBS
 from results.reference.history import History
 from results.reference.risk import Ways
 from results.reference.rule import check
 from results.rules.expectation import parse_predicate
-from results.rules.risks import Exposure, Routes, Tree, parts_of, risk_windows, surely_holds
+from results.rules.risks import (
+    JUDGED_VERBS,
+    Exposure,
+    Routes,
+    Tree,
+    parts_of,
+    risk_windows,
+    surely_holds,
+)
 from results.rules.terms import Fault, RiskWindow
 from tests.helpers.histories import CHAIN, MACHINES, MILLISECOND, random_faults, random_history
 
 BROKERS = ["p1", "b-1", "s1", "s2", "s3"]
 LINKS = [("p1", "b-1"), ("b-1", "s1"), ("b-1", "s2"), ("s2", "s3")]
+
+
+@pytest.mark.parametrize("known", [{*JUDGED_VERBS}, VERBS], ids=["first judge", "second judge"])
+def test_a_judge_accepts_every_verb_of_the_table(known: set[str]) -> None:
+    """A log has the steps of a composed verb, and not the verb."""
+    assert known == {verb.name for verb in VERB_TABLE.values() if verb.backend != "steps"}
 
 
 def fault(fault_id: str, verb: str, applied: int, healed: int | None = None, **more) -> Fault:
