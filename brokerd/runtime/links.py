@@ -338,6 +338,7 @@ class Links:
         peer = session.peer
         assert peer not in self.connections, f"two sessions with {peer!r}"
         if answer is not None:
+            connection.outbox.greet()
             connection.send(answer)
         if isinstance(peer, int):
             connection.on_state_advanced = self._state_advanced

@@ -26,6 +26,7 @@ class Outbox:
         self._heartbeat = heartbeat
         self._frames: deque[tuple[Sequence[Buffer], int, int]] = deque()
         self._heartbeats = 0
+        self._awaits_greeting = False
         self.is_writing = False
 
     @property
@@ -40,6 +41,10 @@ class Outbox:
         self._frames.append((pieces, size_bytes, due_ns))
         self.waiting_bytes += size_bytes
         return True
+
+    def greet(self) -> None:
+        """Hold heartbeats back until the first frame is taken: a session begins with its Hello."""
+        self._awaits_greeting = True
 
     def beat(self) -> None:
         """Queue a heartbeat, unless a heartbeat waits already."""
@@ -58,8 +63,10 @@ class Outbox:
         Returns no bytes if no frame is due. Sets `is_writing` until the whole write is done.
         """
         assert not self.is_writing, "two writes at once"
-        pieces: list[Buffer] = [self._heartbeat] * self._heartbeats
-        self._heartbeats = 0
+        pieces: list[Buffer] = []
+        if not self._awaits_greeting:
+            pieces = [self._heartbeat] * self._heartbeats
+            self._heartbeats = 0
         frames = self._frames
         size = 0
         while frames and not heartbeats_only and frames[0][2] <= now_ns:
@@ -68,6 +75,8 @@ class Outbox:
             frame, frame_bytes, _ = frames.popleft()
             pieces.extend(frame)
             size += frame_bytes
+        if pieces:
+            self._awaits_greeting = False
         self.waiting_bytes -= size
         self.is_writing = bool(pieces)
         return b"".join(pieces)

@@ -28,6 +28,20 @@ def test_a_heartbeat_goes_before_everything_that_waits_and_once() -> None:
     assert outbox.take(100, now_ns=0) == b"<3aa"
 
 
+def test_a_session_begins_with_its_greeting() -> None:
+    """The clock may ask for a heartbeat before the first write of a new session."""
+    outbox = Outbox(1_000, b"<3")
+    outbox.greet()
+    outbox.beat()
+    outbox.add([b"hello"], 5)
+    assert outbox.take(100, now_ns=0, heartbeats_only=True) == b""
+    written = b""
+    while data := outbox.take(100, now_ns=0):
+        outbox.is_writing = False
+        written += data
+    assert written == b"hello<3"
+
+
 def test_only_heartbeats_leave_while_the_link_absorbs() -> None:
     outbox = filled(b"aa")
     outbox.beat()

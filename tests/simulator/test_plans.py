@@ -128,11 +128,14 @@ def test_a_plan_kept_from_a_bug_still_shows_it_and_only_it(path: Path) -> None:
 
 
 def test_most_bugs_that_a_swarm_sees_have_a_plan() -> None:
-    """Small enough to be read; what cannot be cut down so far is in the table of seeds only."""
+    """Small enough to be read; what cannot be cut down so far is in the table of seeds only.
+
+    A plan may show a bug that no seed shows any more.
+    """
     seen = {name for name, row in ABLATIONS.items() if not row.unseen}
     kept = {path.stem for path in PLANS}
-    assert kept <= seen
-    assert len(kept) > len(seen) // 2, sorted(seen - kept)
+    assert kept <= {*ABLATIONS}
+    assert len(kept & seen) > len(seen) // 2, sorted(seen - kept)
 
 
 @pytest.mark.parametrize("path", SOUND, ids=lambda path: path.stem)

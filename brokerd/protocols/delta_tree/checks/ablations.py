@@ -31,7 +31,7 @@ UNSEEN: dict[str, str] = {
     "clients-before-log": "disks are slow: tests/simulator/test_publication_log.py",
     "recovered-before-log": "disks are slow: tests/simulator/test_publication_log.py",
     "position-goes-back": "one seed in some dozens: tests/simulator/test_positions.py",
-    "relayed-outlives-leg": "one seed in some hundreds: tests/protocols/delta_tree/test_relays.py",
+    "relayed-outlives-leg": "one seed in many hundreds: tests/protocols/delta_tree/test_relays.py",
     "relay-resumes": "waits until the link is back: tests/simulator/test_assist.py",
     "tombstones-volatile": "leaves rows only: tests/simulator/test_unsubscription.py",
     "move-before-start": "rare where much moves: tests/simulator/test_moving.py",
