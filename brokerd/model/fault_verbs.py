@@ -1,10 +1,9 @@
 """Fault verbs: the table that schedules, agents, brokers, simulator, judges and reports share.
 
-A row says on which targets a verb acts, which part of the testbed carries it out, which options it
-takes, and what it puts at risk. The tuples at the end are derived from the rows. Code elsewhere
-names single verbs only where it carries out a verb, observes its effect, or states a rule about one
-verb. The reference judge (`results.reference`) has sets of its own, because it shares no code with
-the first judge.
+A row has the targets and options of a verb, the part of the testbed that carries out the verb, and
+the publications at risk. The tuples at the end are derived from the rows. Code elsewhere names a
+single verb only to carry out or observe the verb, or to state a rule about the verb. The reference
+judge (`results.reference`) has separate sets, because the two judges share no code.
 """
 
 from collections.abc import Mapping
@@ -85,7 +84,7 @@ class Verb:
         acts_on: part of a broker's work that the verb affects: its traffic with peers and clients,
             one direction of it, or its disk.
         holds: True if messages are held, and released or lost later.
-        limits: True if the target does less or later what it does, and counts as no failure.
+        limits: True if the target is slower, and counts as no failure.
         is_deaf: True if the target receives nothing either.
         ends_session: True if a client loses its session.
         is_simulated: True if simulated brokers can carry out the verb.
