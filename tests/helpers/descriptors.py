@@ -2,17 +2,25 @@
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
-def no_free_descriptors(pid: int = 0) -> Iterator[None]:
-    """Lower the limit of a process, this one by default, to what it has open already."""
+def no_free_descriptors(pid: int = 0) -> Iterator[Callable[[], None]]:
+    """Lower the limit of a process, this one by default, to its open descriptors.
+
+    Yields a function that lowers the limit again: another process may have had a descriptor open
+    for a moment.
+    """
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (_lowest_free(pid), before[1]))
+
+    def lower() -> None:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (_lowest_free(pid), before[1]))
+
+    lower()
     try:
-        yield
+        yield lower
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
