@@ -180,7 +180,7 @@ def _about_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
 
 
 def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
-    """Yield faults whose stages are out of order or outside of the run."""
+    """Yield the stages of a fault that are out of order or outside of the run."""
     name = row["fault_id"]
     reached = [(stage, row.get(f"t_{stage}_ns")) for stage in STAGES]
     stamps = [(stage, at_ns) for stage, at_ns in reached if at_ns is not None]

@@ -49,8 +49,8 @@ class LaneRows:
 class Blockage:
     """A stretch of time in which some publications cannot have arrived.
 
-    Nothing that was both sent and received within it passed between a source and a subscription
-    that it separates. Its ends are moved inwards by what the clocks leave open.
+    No publication that was sent and received within the stretch passed between a separated source
+    and subscription. Both ends are moved inwards by the error bounds of the clocks.
 
     Attributes:
         why: the faults and the files that show them, for people.

@@ -24,7 +24,7 @@ try:  # loaded once here rather than in each fork
     for name in ("host_list", "script", "auto", "yaml", "ini", "toml"):
         loader.inventory_loader.get(name)
 except Exception:
-    pass
+    pass  # another version of Ansible loads its plugins in each fork
 
 for source in sys.argv[1:]:
     if os.fork() != 0:

@@ -6,6 +6,7 @@ excludes and for how long, and the queue at the edge of a partition. Every draw 
 `behaviour_experiments`, judged by the oracle as everything on simulated brokers.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -35,9 +36,9 @@ class BehaviourExperiment(ExperimentFile):
     schema_: Annotated[Literal["pubsubctl/behaviour-experiment/1"], Field(alias="schema")]
     runs: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
 
+    @abstractmethod
     def points(self) -> list[Row]:
         """Return the points of the experiment, as columns that distinguish the points."""
-        raise NotImplementedError
 
     def scale(self) -> Row:
         return {"runs": self.runs}

@@ -7,6 +7,7 @@ any point, and the repetitions of requests to a slow server.
 Paper: [MP22] §3, §4, which measures nothing itself.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -59,9 +60,9 @@ class ProxyExperiment(ExperimentFile):
     proxies: Few = 2
     servers: Few
 
+    @abstractmethod
     def points(self) -> list[Row]:
         """Return the points of the experiment, as columns that distinguish the points."""
-        raise NotImplementedError
 
     def scale(self) -> Row:
         return {"servers": self.servers, "runs": self.runs}

@@ -118,6 +118,12 @@ class ClientAction(Move):
 
     client: str
 
+    def present_name(self, context: MoveContext) -> str | None:
+        """Return the client's name at present; None if the move waits for the client to arrive."""
+        if context.mobility.holds(self.client, self.apply, context):
+            return None
+        return context.mobility.now(self.client)
+
     @property
     def brokers(self) -> set[str]:
         return {home_of(self.client)}
@@ -184,9 +190,9 @@ class PublicationRun(ClientAction):
         return f"{self.client} {' '.join(contents)}"
 
     def apply(self, context: MoveContext) -> None:
-        if context.mobility.holds(self.client, self.apply, context):
+        name = self.present_name(context)
+        if name is None:
             return
-        name = context.mobility.now(self.client)
         client = context.cluster.client(name, home_of(name), publishes=True)
         first = client.core.next_sequence
         contents = [
@@ -225,9 +231,9 @@ class SubscriptionRequest(ClientAction):
         return f"{self.client} {self.predicate}"
 
     def apply(self, context: MoveContext) -> None:
-        if context.mobility.holds(self.client, self.apply, context):
+        name = self.present_name(context)
+        if name is None:
             return
-        name = context.mobility.now(self.client)
         client = context.cluster.clients.get(name)
         if client is None or not client.core.is_detaching:
             context.counts[self.counter] += 1
@@ -251,9 +257,9 @@ class SubscriptionEnd(ClientAction):
         return f"{self.client} {self.number}"
 
     def apply(self, context: MoveContext) -> None:
-        if context.mobility.holds(self.client, self.apply, context):
+        name = self.present_name(context)
+        if name is None:
             return
-        name = context.mobility.now(self.client)
         client = context.cluster.clients.get(name)
         if client is not None and self.number in client.core.subscriptions:
             context.counts[self.counter] += 1
@@ -275,9 +281,9 @@ class Detachment(ClientAction):
         return self.client
 
     def apply(self, context: MoveContext) -> None:
-        if context.mobility.holds(self.client, self.apply, context):
+        name = self.present_name(context)
+        if name is None:
             return
-        name = context.mobility.now(self.client)
         client = context.cluster.clients.get(name)
         if client is not None and not client.core.is_detaching:
             context.counts[self.counter] += 1
@@ -305,9 +311,9 @@ class MemoryLoss(ClientAction):
         return f"{self.client} {self.keeps}"
 
     def apply(self, context: MoveContext) -> None:
-        if context.mobility.holds(self.client, self.apply, context):
+        name = self.present_name(context)
+        if name is None:
             return
-        name = context.mobility.now(self.client)
         client = context.cluster.clients.get(name)
         if client is not None and not client.core.is_detaching:
             context.counts[self.counter] += 1

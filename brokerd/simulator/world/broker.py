@@ -174,7 +174,7 @@ class SimulatedBroker(Endpoint):
         """Start on a disk that lost durable state, as accepted by the operator."""
         self.incarnation += STEP
         self.lineage = self.disk.ledger.lineage = ACCEPTED + self.incarnation
-        self._wall_clocks.set_right(self.number)
+        self._wall_clocks.set_ahead(self.number)
         self.start()
 
     def witnessed(self) -> StateMark | None:

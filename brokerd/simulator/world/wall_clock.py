@@ -22,11 +22,11 @@ class WallClocks:
         self._ahead_ns: dict[BrokerNumber, int] = {}
         self._most_ns: dict[BrokerNumber, int] = {}
 
-    def set_right(self, broker: BrokerNumber) -> None:
-        """Set a clock ahead of every earlier time of it, and beyond the assigned ticks.
+    def set_ahead(self, broker: BrokerNumber) -> None:
+        """Set a broker's clock ahead of all its earlier times, and beyond the assigned ticks.
 
-        An operator who accepts a loss of state checks the clock: a broker whose clock is behind the
-        events that it lost would give their ticks to others.
+        The acceptance of a loss includes a check of the clock. A broker whose clock is behind the
+        lost events would assign the same ticks again.
         """
         self._ahead_ns[broker] = self._most_ns.get(broker, 0) + 2 * _LARGEST_STEP_NS
 

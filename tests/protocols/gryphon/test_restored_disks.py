@@ -48,5 +48,5 @@ def test_a_loss_in_own_streams_that_is_not_announced_is_seen() -> None:
 def test_the_clock_of_a_broker_that_accepts_a_loss_is_ahead_of_all_its_times() -> None:
     clocks = WallClocks(1)
     earlier = [clocks.at_start(0, 0) for _ in range(20)]
-    clocks.set_right(0)
+    clocks.set_ahead(0)
     assert clocks.at_start(0, 0) > max(earlier)
