@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.interface import LOSS_ACCEPTED, DeliveryProtocol, Farewell
+from brokerd.protocols.interface import LOSS_ACCEPTED, CoreStatus, DeliveryProtocol, Farewell
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler
 from brokerd.runtime.disk import Disk
@@ -43,6 +43,8 @@ class Commands:
         decommission: decommissions a broker by a signed act; `farewell` reports when that is
             durable.
         begun: set once the broker need not wait for the others any more.
+        is_started: True once the core was started with its state on disk. Before, `status`
+            reports "recovering", and `drain` waits.
         reload_topology: reads the topology file again, by a signed act; returns its content.
         loss: cause of a loss of state that a client has proved; "" if there is none.
         accepted_loss: the loss that an operator's act accepted at the start of this broker. The
@@ -69,6 +71,7 @@ class Commands:
         self.reload_certificate: Callable[[], str] = str
         self.discrepancies: Callable[[], list[str]] = list
         self.begun = trio.Event()
+        self.is_started = False
         self.loss = ""
         self.accepted_loss: Mapping[str, Any] | None = None
         self._config = config
@@ -126,7 +129,7 @@ class Commands:
         if not self.begun.is_set():
             raise ControlError("busy", "it waits for the others before it begins")
         peers = self._links.session_peers()
-        core = self._core.status().to_mapping(self._own.names)
+        core = self._core_status().to_mapping(self._own.names)
         return {
             **core,
             "discrepancies": [*core["discrepancies"], *self.discrepancies()],
@@ -235,11 +238,17 @@ class Commands:
         """
         (timeout_ms,) = _take(arguments, timeout_ms=(int, 10_000))
         with trio.move_on_after(timeout_ms / 1_000):
-            while self._core.status().queued or self._links.waiting_bytes():
+            while not self.is_started or self._core.status().queued or self._links.waiting_bytes():
                 await trio.sleep(0.02)
             await self._disk.settle()
         queue, waiting = self._core.status().queued, self._links.waiting_bytes()
-        return {"drained": not queue and not waiting, "queued": queue, "outbox_bytes": waiting}
+        drained = self.is_started and not queue and not waiting
+        return {"drained": drained, "queued": queue, "outbox_bytes": waiting}
+
+    def _core_status(self) -> CoreStatus[BrokerNumber]:
+        """Return the status of the core; "recovering" before the core was started."""
+        status = self._core.status()
+        return status if self.is_started else replace(status, state="recovering")
 
     async def _probe(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Probe all surrounding brokers.

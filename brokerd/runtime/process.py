@@ -432,6 +432,7 @@ class _Parts:
         nursery.start_soon(self.driver.run)
         await nursery.start(self.links.run, listeners, self.commands.fault_expired)
         self.driver.post([started])
+        self.commands.is_started = True
         nursery.start_soon(self.probes.run)
         nursery.start_soon(self.commands.sample_for_ever)
         nursery.start_soon(self._watch_folder)
