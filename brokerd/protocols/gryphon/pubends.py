@@ -333,11 +333,16 @@ class Pubends:
             self._reserve(silent + _AHEAD_TICKS)
 
     def _note_logged(self, record: _Logged) -> None:
-        """Record the place of a record; in a long list, adjacent records share an entry."""
+        """Record the place of a record; in a long list, adjacent records share an entry.
+
+        Released and unreleased records share none: after a crash before a chop, rows of released
+        records would decrease.
+        """
         before = self._logged[-1] if len(self._logged) > _LOGGED_RECORDS else None
         if (
             before is not None
             and (before.pubend, before.source) == (record.pubend, record.source)
+            and not before.last <= self._released[record.pubend] < record.last
             and record.first - before.first < _LOGGED_TOGETHER
         ):
             record = _Logged(before.first, *record[1:])

@@ -3,24 +3,32 @@
 Paper: [GD02] §2.2 (what is logged is published, and nothing else), §3.
 """
 
+import struct
 from pathlib import Path
 
 import pytest
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon import pubends
 from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.messages import Events
-from brokerd.protocols.gryphon.pubends import RESERVED, unpack_logged
-from brokerd.protocols.interface import Append, LogEnds
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED, unpack_logged
+from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead, Started
+from brokerd.protocols.parts.run_records import pack_run
+from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.synced_mark import NAME
 from brokerd.units import SECOND_NS
-from tests.helpers.gryphon_stories import PaperStory, Story
-from tests.protocols.gryphon.test_questions import P1, One
+from brokerd.wire.attributes import decode_attribute_table
+from tests.helpers.gryphon_stories import TWO_SUBENDS, PaperStory, Story, cells
+from tests.protocols.gryphon.test_questions import BLOB, P1, One
 
 MUTANTS = bugs_of("gryphon")
 
@@ -284,3 +292,41 @@ def test_while_a_pubend_is_down_for_an_hour_brokers_keep_what_waits_for_it(order
     story.cluster.broker("p2").start()
     story.settle(30)
     assert [each.received for each in subscribers] == [sent, sent]
+
+
+def rows_after_a_crash_before_a_chop(released: int) -> dict[tuple[str, str], int]:
+    """Return the rows that a broker writes with a log of ticks 1..6 that is not chopped yet.
+
+    Args:
+        released: number of the events that the rows of the earlier incarnation released.
+    """
+    source = SourceId(P1, 0, 1)
+    runs = [
+        PublicationRun(source, range(n, n + 1), (BLOB,), b"\0", 1, (b"x",)) for n in range(1, 7)
+    ]
+    records = [struct.pack(">IQ", 0, run.last) + b"".join(pack_run(run)) for run in runs]
+    parameters = GryphonParameters(filters=False, pubends=1)
+    core = make_protocol("gryphon", P1, cells(*TWO_SUBENDS), parameters, decode_attribute_table)
+    rows = {PUBLISHED: {"0.1": released}, RELEASED: {"0": released}}
+    ends = {LOG: LogEnds(1, 7)}
+    effects = core.handle(Started(2, True, rows, ends, 100 * SECOND_NS), 0)
+    effects += core.handle(RecordsRead(LOG, 1, tuple(records)), 0)
+    changes = [each for effect in effects if isinstance(effect, Commit) for each in effect.changes]
+    return {
+        (each.table, each.key): each.value
+        for each in changes
+        if each.table in (PUBLISHED, RELEASED)
+    }
+
+
+@pytest.mark.parametrize("released", range(1, 7))
+@pytest.mark.parametrize("logged", [0, 1, 3])
+def test_rows_of_released_events_never_decrease_after_a_crash_before_the_chop(
+    monkeypatch: pytest.MonkeyPatch, released: int, logged: int
+) -> None:
+    """A long list of records shares entries, also across the tick that was released."""
+    monkeypatch.setattr(pubends, "_LOGGED_RECORDS", logged)
+    assert rows_after_a_crash_before_a_chop(released) == {
+        (PUBLISHED, "0.1"): released,
+        (RELEASED, "0"): released,
+    }
