@@ -263,6 +263,19 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         rows = [row for local in over for row in self._rows_over(f"{client.name}/{local.number}")]
         self._disk.commit(rows, then)
 
+    def _end_unstated(self, client: OwnClient, stated: Sequence[int]) -> None:
+        """See ClientService: no session has claimed a subscription from disk."""
+        over = [
+            local
+            for number, local in client.subscriptions.items()
+            if not local.claimed and number not in stated
+        ]
+        if over:
+            self._disk.machine.record(
+                "subscriptions_revoked", client=client.name, subscriptions=len(over)
+            )
+            self._end(client, over, lambda: None)
+
     def _rows_over(self, key: str) -> Sequence[Change]:
         """Return the changes that remove a subscription from disk."""
         return (Change(SUBSCRIPTIONS, key, None),)

@@ -304,6 +304,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         client.source = message.source
         self._resume(client, message)
         if self.lineage and self.keeps_subscriptions:
+            self._end_unstated(client, [number for number, _ in message.resume])
             client.forgotten = {
                 number: dict(seen)
                 for number, seen in message.resume
@@ -412,6 +413,12 @@ class ClientService(ABC, Generic[Client, Subscription]):
     @abstractmethod
     def _publish(self, client: Client, message: Publish) -> None:
         """Accept publications of a client."""
+
+    def _end_unstated(self, client: Client, stated: Sequence[int]) -> None:
+        """End subscriptions from an older copy of the state folder that had ended since.
+
+        A client that connects states all its started subscriptions, and requests the others again.
+        """
 
     def _has_whole(self, client: Client, number: int) -> bool:
         """Return True if this broker has not lost any part of a client's started subscription."""
