@@ -191,6 +191,7 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
             least_ns = min(one_ns, *_ends_by_itself(folder, row)) - _error_ns(folder, row)
         if other_ns < least_ns - _SLACK_NS:
             yield doubt("stage_order", fault=name, before=before, after=after, file=FAULTS)
+    yield from _about_lease(folder, row)
     began = folder.phase_ns("deploy") or folder.phase_ns("warmup") or folder.phase_ns("measure")
     over = folder.phase_ns("drain")
     for stage, at_ns in stamps:
@@ -214,6 +215,21 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
     is_told = folder.has(FAULT_JOURNAL) and state not in ("failed", "unknown")
     if is_told and done and state != done[-1]:
         yield _differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
+
+
+def _about_lease(folder: RunFolder, row: Line) -> Iterator[str]:
+    """Yield faults that their lease ended sooner than a lease lasts."""
+    applied_ns, healed_ns = row.get("t_applied_ns"), row.get("t_healed_ns")
+    lease = (folder.schedule.get("guard") or {}).get("lease")
+    lease_ns = _LEASE_NS if lease is None else _fixed_ns(lease)
+    if row.get("healed_by") != "lease" or lease_ns is None:
+        return
+    if applied_ns is None or healed_ns is None:
+        return
+    if healed_ns - applied_ns < lease_ns - _SLACK_NS - _error_ns(folder, row):
+        yield _differ(
+            FAULTS, SCHEDULE, f"lease of {row['fault_id']}", healed_ns - applied_ns, lease_ns
+        )
 
 
 def _ends_by_itself(folder: RunFolder, row: Line) -> Iterator[int]:

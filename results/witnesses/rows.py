@@ -96,8 +96,8 @@ class Rows:
         whole: process folders whose record files were all closed.
         early_answers: by process folder, acknowledgements with a stamp before their publication's.
         late_intents: by process folder, reservations of numbers of which the first was sent before.
-        until: returns, for a process folder and a layout, how many rows have a stamp up to one;
-            None where a row may stand for several.
+        until: returns, for a process folder and a layout, how many rows have a stamp up to one,
+            and for acks how many acknowledged numbers; None where a row may stand for several.
         breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
         sent_ns: returns when a publication was sent; None for one that was not.
         ends_ns: by process folder, the first and last stamp of its record files.

@@ -10,6 +10,7 @@ from brokerd.model.fault_verbs import (
     BROKER_VERBS,
     CRASH,
     KILLING_VERBS,
+    MACHINE_VERBS,
     ROAM,
     SESSION_ENDING_VERBS,
     STANDING_VERBS,
@@ -234,8 +235,9 @@ def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     begun = [at_ns for at_ns, _ in _events(folder, process, "run_begun")]
     at_broker = faults_at(folder, process.name)
     restarts = [row for row in at_broker if row["verb"] in ("restart", *KILLING_VERBS)]
-    wanted = 1 + len(replacements(folder, process))
-    if len(begun) > wanted and not restarts:
+    again = [row for row in restarts if row["verb"] == "restart"]
+    wanted = 1 + len(replacements(folder, process)) + len(again)
+    if len(begun) > wanted and not any(row["verb"] in MACHINE_VERBS for row in restarts):
         yield doubt(
             "disagree", one=name, other=FAULTS, what=f"starts of {process.name}",
             found=len(begun), wanted=wanted,
@@ -449,11 +451,17 @@ def _is_exact(
     sessions = [
         [event for _, event, broker in folder.session_lines.get(client, ())] for client in clients
     ]
-    first = [line.get("publications_delivered") for line in process.lines("stats.jsonl")[:1]]
     at_home = {name for name, (role, home) in folder.clients.items()
                if role == "subscriber" and home == process.name}  # fmt: skip
+    visitors = {
+        client
+        for client, lines in folder.session_lines.items()
+        if client not in at_home and any(broker == process.name for _, _, broker in lines)
+    }
+    first = [line.get("publications_delivered") for line in process.lines("stats.jsonl")[:1]]
     return (
         at_home == {*clients}
+        and not visitors
         and all(subscriptions[client] == 1 for client in clients)
         and all(events == ["up", "down"] for events in sessions)
         and all(lane.again == 0 for lane in rows.lanes.values())
