@@ -90,6 +90,7 @@ class Count:
             until=self._until,
             early_answers={place: self._early(file) for place, file in self._of("acks")},
             late_intents={place: self._late(file) for place, file in self._of("intents")},
+            late_ns=self._lateness(),
             ends_ns=self._ends(),
             headline=None if self._measured is None else self._headline(*self._measured),
         )
@@ -98,6 +99,17 @@ class Count:
         for (path, name), file in self._files:
             if name == layout:
                 yield _place(path), file
+
+    def _lateness(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for place, file in self._of("publications"):
+            late = [
+                max(0, row["at_ns"] - row["intended_ns"])
+                for row in file.rows
+                if row["attribute_set"] != self._fence_set
+            ]
+            found[place] = sum(late), max(late, default=0)
+        return found
 
     def _ends(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}

@@ -85,6 +85,7 @@ class _Columns:
             until=self._until,
             early_answers={place: self._early(file) for place, file in self._of("acks")},
             late_intents={place: self._late(file) for place, file in self._of("intents")},
+            late_ns=self._lateness(),
             ends_ns=self._ends(),
             headline=None if phase is None else self.headline(phase.from_ns, phase.to_ns),
         )
@@ -153,6 +154,15 @@ class _Columns:
             int(lengths[rows["outcome"] == _ACKNOWLEDGED].sum()),
             int(lengths[rows["outcome"] == _REJECTED].sum()),
         )
+
+    def _lateness(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for place, file in self._of("publications"):
+            rows = _mapped(file)
+            rows = rows[rows["attribute_set"] != self._fence_set(file)]
+            late = np.maximum(0, rows["sent_ns"] - rows["intended_ns"])
+            found[place] = int(late.sum()), int(late.max(initial=0))
+        return found
 
     def _ends(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}

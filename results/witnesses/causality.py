@@ -79,6 +79,11 @@ def _about_life(
         at_ns = _stamp(folder, process, started_ns)
         if at_ns < deploy[0] - error_ns:
             yield _differ(name, MANIFEST, "t_start_ns", at_ns, deploy[0])
+    lines = process.lines("sessions.jsonl")
+    if isinstance(started_ns, int) and lines and lines[0]["t_ns"] < started_ns:
+        yield _differ(
+            name, f"{process.place}/sessions.jsonl", "t_start_ns", started_ns, lines[0]["t_ns"]
+        )
     if isinstance(ended_ns, int) and end_ns is not None:
         at_ns = _stamp(folder, process, ended_ns)
         if at_ns > end_ns + error_ns:
@@ -114,7 +119,7 @@ def _about_broker(
     last = [line["t_ns"] for line in events]
     if isinstance(ended_ns, int) and last and not stops and not replacements(folder, process):
         at_ns, ended_ns = (_stamp(folder, process, ns) for ns in (max(last), ended_ns))
-        if at_ns > ended_ns + _JITTER_NS:
+        if at_ns > ended_ns:
             yield _differ(name, f"{process.place}/exit.json", "the last line", at_ns, ended_ns)
 
 
@@ -223,23 +228,29 @@ def _about_subscriptions(folder: RunFolder) -> Iterator[str]:
         for line in process.lines("events.jsonl"):
             if line.get("event") == "subscription_started":
                 at_ns = folder.timeline.moved(line["t_ns"], process.host)
-                started.setdefault((process.name, str(line.get("client"))), []).append(at_ns)
+                client = str(line.get("client")).removesuffix(f".{run}")
+                key = process.name, f"{client}/{line.get('number')}"
+                started.setdefault(key, []).append(at_ns)
     if not started:
         return
     for load in folder.processes:
         for line in load.lines("subscriptions.jsonl"):
             broker = at_brokers.get(str(line["broker"]))
-            if broker is None or not line.get("t_accepted_ns"):
+            asked_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
+            if broker is None or not asked_ns or not accepted_ns:
                 continue
             error_ns = folder.timeline.error_ns(broker.host, load.host)
-            times = started.get((broker.name, f"{line['subscriber']}.{run}"))
+            times = started.get((broker.name, str(line["sub_id"])))
             name, theirs = f"{broker.place}/events.jsonl", f"{load.place}/subscriptions.jsonl"
-            accepted_ns = folder.timeline.moved(line["t_accepted_ns"], load.host)
+            what = f"the start of {line['sub_id']}"
             if times is None:
                 if not faults_at(folder, broker.name) and not replacements(folder, broker):
-                    what = f"the start of {line['sub_id']}"
                     yield doubt("missing_line", file=name, what=what, other=theirs)
-            elif error_ns is not None and accepted_ns < min(times) - error_ns - _JITTER_NS:
-                yield _differ(
-                    theirs, name, f"the start of {line['sub_id']}", accepted_ns, min(times)
-                )
+                continue
+            if error_ns is None:
+                continue
+            first_ns, slack_ns = min(times), error_ns + _JITTER_NS
+            asked_ns = folder.timeline.moved(asked_ns, load.host)
+            accepted_ns = folder.timeline.moved(accepted_ns, load.host)
+            if not asked_ns - slack_ns <= first_ns <= accepted_ns + slack_ns:
+                yield _differ(theirs, name, what, (asked_ns, accepted_ns), first_ns)

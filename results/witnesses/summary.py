@@ -204,6 +204,7 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
     if process.place not in rows.whole or not lines or "proc_id" not in lines[-1]:
         return
     yield from _about_sums(folder, process, name, lines)
+    yield from _about_lateness(process, name, lines, rows)
     yield from _about_offers(process, name, lines, rows)
     yield from _about_pauses(folder, process, name, lines, rows)
     sending = [line for before, line in pairwise(lines) if line["sent"] > before["sent"]]
@@ -255,6 +256,27 @@ def _about_sums(
             if found != wanted:
                 yield _differ(name, name, f"{what} at {line['t_ns']}", found, wanted)
                 return
+
+
+def _about_lateness(
+    process: ProcessFolder, name: str, lines: Sequence[Line], rows: Rows
+) -> Iterator[str]:
+    """Yield statistics with another lateness than the records, or with more time without credit.
+
+    While a publisher has no credit, one publication at least is late by all of that time.
+    """
+    total_ns, most_ns = rows.late_ns.get(process.place, (0, 0))
+    records = f"{process.place}/publications.rec"
+    blocked = [line["blocked_us"] for line in lines if "blocked_us" in line]
+    largest = [line["late_max_us"] for line in lines if "late_max_us" in line]
+    if not process.is_publisher or not blocked or not largest:
+        return
+    if any(after < before for before, after in pairwise(blocked)):
+        yield _differ(name, name, "blocked_us", blocked[-1], max(blocked))
+    elif 1000 * blocked[-1] > total_ns + _SLACK_NS:
+        yield _differ(name, records, "blocked_us", blocked[-1], total_ns // 1000)
+    if not blocked[-1] and abs(max(largest) - most_ns // 1000) > 1:
+        yield _differ(name, records, "late_max_us", max(largest), most_ns // 1000)
 
 
 def _about_offers(
