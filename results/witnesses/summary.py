@@ -61,6 +61,7 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield from _about_sidecars(folder, process)
         if process.has("positions.rec") and folder.is_of_processes and not folder.is_foreign:
             yield from _about_streams(folder, process)
+            yield from _about_positions(process, rows)
         if process.is_load and not folder.is_simulated:
             yield from _about_files(folder, process)
             yield from _about_totals(process, rows)
@@ -127,6 +128,19 @@ def _about_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         if plain != stream or parts[2] != "0" or int(parts[0]) >= brokers:
             yield _differ(name, TOPOLOGY, "streams", stream, f"streams of {brokers} brokers")
             return
+
+
+def _about_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
+    """Yield files of positions with fewer or more positions than there are deliveries."""
+    found = process.document("positions.rec.json").get("rows")
+    wanted = rows.delivered.get(process.place)
+    own = {str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")}
+    is_again = any(of.again for lane, of in rows.lanes.items() if lane[0] in own)
+    if process.place in rows.whole and not is_again and found != wanted:
+        yield _differ(
+            f"{process.place}/positions.rec", f"{process.place}/deliveries.rec", "positions",
+            found, wanted,
+        )  # fmt: skip
 
 
 def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from bench.load.subscriber_process import TABLE
 from bench.run.run_directory import specification_digest
 from brokerd.protocols.registry import read_topology
+from results.tables.record_files import RECORDS
 from tests.helpers.forged_runs import RunFolder
 
 PUBLISHERS: Final = "local1/load-pub"
@@ -1022,10 +1023,25 @@ def a_process_was_killed_by_no_fault(run: RunFolder) -> None:
 def a_stream_is_of_no_broker(run: RunFolder) -> None:
     with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
         tables = {**sidecar["tables"], "streams": ["0/0/0", "7/0/0"]}
-        positions = {**sidecar, "layout": "positions", "rows": 0, "tables": tables}
-    positions["blake2b"] = hashlib.blake2b(b"").hexdigest()
-    run.path(f"raw/{SUBSCRIBERS}/positions.rec").write_bytes(b"")
+    _write_positions(run, {**sidecar, "tables": tables}, 0)
+
+
+def _write_positions(run: RunFolder, sidecar: dict[str, Any], count: int) -> None:
+    rows = np.zeros(count, RECORDS["positions"])
+    rows["row"], rows["position"], rows["received_ns"] = range(count), range(1, count + 1), 1
+    data = rows.tobytes()
+    digest = hashlib.blake2b(data).hexdigest()
+    positions = {**sidecar, "layout": "positions", "rows": count, "blake2b": digest}
+    run.path(f"raw/{SUBSCRIBERS}/positions.rec").write_bytes(data)
     run.path(f"raw/{SUBSCRIBERS}/positions.rec.json").write_text(json.dumps(positions))
+
+
+@_lie("deliveries.rec disagree on positions")
+def a_delivery_has_no_position(run: RunFolder) -> None:
+    with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
+        tables = {**sidecar["tables"], "streams": ["0/0/0"]}
+        count = sidecar["rows"] - 1
+    _write_positions(run, {**sidecar, "tables": tables}, count)
 
 
 def write_databases(run: RunFolder) -> None:
