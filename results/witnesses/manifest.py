@@ -386,7 +386,8 @@ def _about_drain(folder: RunFolder) -> Iterator[str]:
         yield _differ(MANIFEST, "drain.took_s", drain["took_s"], (ends[1] - ends[0]) / 1e9)
     if drain["ended_by"] == "evidence" and drain.get("waiting_for"):
         yield _differ(MANIFEST, "drain.ended_by", "evidence", drain["waiting_for"])
-    if drain["ended_by"] != "evidence" and not drain.get("waiting_for"):
+    is_silent = folder.is_witnessed and drain["ended_by"] != "evidence"
+    if is_silent and not drain.get("waiting_for"):
         yield _differ(MANIFEST, "drain.ended_by", drain["ended_by"], "nothing to wait for")
     if drain["ended_by"] not in ("evidence", "silence", "bound", "timeout"):
         yield _differ(MANIFEST, "drain.ended_by", drain["ended_by"], "evidence")
