@@ -59,10 +59,14 @@ class LoadControl:
 
     # ------------------------------------------------------------ before the load
 
-    async def start(self, certificate: Mapping[str, str] | None) -> None:
+    async def start(self, certificate: Mapping[str, str] | None, specification_digest: str) -> None:
         """Start all load generators, with this certificate for their clients."""
         for process in self.processes:
-            config = {**process.config, "tls": certificate}
+            config = {
+                **process.config,
+                "tls": certificate,
+                "specification_digest": specification_digest,
+            }
             await self._testbed.clients_agent.start(
                 process.name, process.program, config, process.config["control_socket"]
             )

@@ -35,6 +35,7 @@ class LoadSetting:
         tls: certificate of all clients; None for plaintext on loopback.
         publishers, subscribers: the clients.
         addresses: address → broker; clients move there after a redirect of their broker.
+        specification_digest: digest of the run's specification before the run.
     """
 
     process: str
@@ -57,6 +58,7 @@ class LoadSetting:
     tls: TlsFiles | None = None
     session: SessionParameters = field(default_factory=SessionParameters)
     addresses: Mapping[str, str] = field(default_factory=dict)
+    specification_digest: str = ""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -71,6 +73,26 @@ class LoadSetting:
         if values.get("tls") is not None:
             given["tls"] = TlsFiles.from_mapping(dict(values["tls"]), "tls")
         return cls(**given)
+
+
+SETTING_FILE: Final = "setting.json"
+
+SETTING_SCHEMA: Final = "pubsubctl/setting/1"
+
+
+def _repeated(setting: LoadSetting) -> dict[str, Any]:
+    """Return the settings that a run folder repeats, as a second witness of its specification."""
+    return {
+        "schema": SETTING_SCHEMA,
+        "process": setting.process,
+        "run_id": setting.run_id,
+        "specification_digest": setting.specification_digest,
+        "protocol": setting.protocol,
+        "topology_digest": setting.topology_digest,
+        "deployment_id": setting.deployment_id,
+        "seed": setting.seed,
+        "records": setting.records,
+    }
 
 
 _OF_PUBLISHERS: Final = (PUBLICATIONS.name, ACKS.name, INTENTS.name)
@@ -101,6 +123,7 @@ class LoadFiles:
         ):
             if wanted:
                 self._records[layout.name] = RecordWriter(folder, layout, setting.run_id)
+        write_whole(folder / SETTING_FILE, json_text(_repeated(setting)))
         # Statistics are written every second, perhaps while no descriptor is free.
         self._lines = {"stats": LineWriter(folder / "stats.jsonl")}
 

@@ -235,7 +235,10 @@ class _Experiment:
         for broker in testbed.brokers:
             await self._begin_run_at(broker)
         suffix = client_suffix(self._run_id)
-        await self._load.start(await testbed.certificate_for_clients(suffix))
+        await self._load.start(
+            await testbed.certificate_for_clients(suffix),
+            self._directory.manifest["specification_digest"],
+        )
         progress.phase("attaching clients")
         await self._load.attach()
         progress.phase("subscribing")

@@ -20,9 +20,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-MANIFEST_SCHEMA = "pubsubctl/manifest/3"
-"""Since version 2 the last line of `log.jsonl` repeats the manifest. Since version 3 a folder has
-every witness of `results.witnesses`: brokers log what their faults have absorbed."""
+MANIFEST_SCHEMA = "pubsubctl/manifest/4"
+"""Since version 2 the last line of `log.jsonl` repeats the manifest. Since version 3 brokers log
+what their faults have absorbed. Since version 4 load generators repeat their settings."""
 NOT_JOURNALED = ("argv", "started_utc", "ended_utc")
 """Keys of the manifest that the journal does not repeat; no result depends on their values."""
 RunState = Literal["running", "complete", "partial", "aborted"]

@@ -7,6 +7,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class Count:
         self._intended: dict[Key, tuple[int, int]] = {}
         self._client_of: dict[str, str] = {}
         self._stamps: dict[tuple[str, str], list[int] | None] = {}
+        self._answered: dict[str, tuple[list[int], list[int]]] = {}
         for _, file in self._of("publications"):
             self._client_of |= file.tables.get("publisher_names") or {}
             for row in file.rows:
@@ -88,6 +90,7 @@ class Count:
             until=self._until,
             early_answers={place: self._early(file) for place, file in self._of("acks")},
             late_intents={place: self._late(file) for place, file in self._of("intents")},
+            late_ns=self._lateness(),
             ends_ns=self._ends(),
             headline=None if self._measured is None else self._headline(*self._measured),
         )
@@ -96,6 +99,17 @@ class Count:
         for (path, name), file in self._files:
             if name == layout:
                 yield _place(path), file
+
+    def _lateness(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for place, file in self._of("publications"):
+            late = [
+                max(0, row["at_ns"] - row["intended_ns"])
+                for row in file.rows
+                if row["attribute_set"] != self._fence_set
+            ]
+            found[place] = sum(late), max(late, default=0)
+        return found
 
     def _ends(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}
@@ -107,6 +121,9 @@ class Count:
         return found
 
     def _until(self, place: str, layout: str, stamp_ns: int) -> int | None:
+        if layout == "acks":
+            times, sums = self._answers_of(place)
+            return sums[bisect_right(times, stamp_ns)]
         if (place, layout) not in self._stamps:
             files = [file for name, file in self._of(layout) if name == place]
             rows = [row for file in files for row in file.rows if row.get("layer", 1) == 1]
@@ -116,6 +133,19 @@ class Count:
             )
         stamps = self._stamps[place, layout]
         return None if stamps is None else bisect_right(stamps, stamp_ns)
+
+    def _answers_of(self, place: str) -> tuple[list[int], list[int]]:
+        """Return the ascending times of acknowledgements, and how many numbers came before each."""
+        if place not in self._answered:
+            lengths = sorted(
+                (row["at_ns"], row["last"] - row["first"] + 1)
+                for name, file in self._of("acks")
+                for row in file.rows
+                if name == place and row["outcome"] == ACKNOWLEDGED
+            )
+            sums = [0, *accumulate(length for _, length in lengths)]
+            self._answered[place] = [at_ns for at_ns, _ in lengths], sums
+        return self._answered[place]
 
     def _early(self, file: Records) -> int:
         early = 0

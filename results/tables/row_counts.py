@@ -46,6 +46,7 @@ class _Columns:
         self._run = run
         self._processes = processes
         self._ordered: dict[tuple[str, str], Any] = {}
+        self._by_answer: dict[str, tuple[Any, Any]] = {}
 
     def _fence_set(self, file: RecordFile) -> int:
         return len(file.tables.get("attribute_sets", ())) - 1
@@ -84,6 +85,7 @@ class _Columns:
             until=self._until,
             early_answers={place: self._early(file) for place, file in self._of("acks")},
             late_intents={place: self._late(file) for place, file in self._of("intents")},
+            late_ns=self._lateness(),
             ends_ns=self._ends(),
             headline=None if phase is None else self.headline(phase.from_ns, phase.to_ns),
         )
@@ -95,6 +97,9 @@ class _Columns:
                 yield _place(process), file
 
     def _until(self, place: str, layout: str, stamp_ns: int) -> int | None:
+        if layout == "acks":
+            stamps, sums = self._answered_of(place)
+            return int(sums[np.searchsorted(stamps, stamp_ns, "right")])
         if (place, layout) not in self._ordered:
             columns = [np.zeros(0, "i8")]
             is_folded = False
@@ -107,6 +112,17 @@ class _Columns:
             self._ordered[place, layout] = None if is_folded else np.sort(np.concatenate(columns))
         stamps = self._ordered[place, layout]
         return None if stamps is None else int(np.searchsorted(stamps, stamp_ns, "right"))
+
+    def _answered_of(self, place: str) -> tuple[Any, Any]:
+        """Return the ascending times of acknowledgements, and how many numbers came before each."""
+        if place not in self._by_answer:
+            parts = [_mapped(file) for name, file in self._of("acks") if name == place]
+            rows = np.concatenate([np.zeros(0, RECORDS["acks"]), *parts])
+            rows = rows[rows["outcome"] == _ACKNOWLEDGED]
+            rows = rows[np.argsort(rows["acked_ns"], kind="stable")]
+            sums = np.concatenate([[0], np.cumsum(rows["last"] - rows["first"] + 1)])
+            self._by_answer[place] = rows["acked_ns"], sums
+        return self._by_answer[place]
 
     def _early(self, file: RecordFile) -> int:
         rows = _mapped(file)
@@ -138,6 +154,15 @@ class _Columns:
             int(lengths[rows["outcome"] == _ACKNOWLEDGED].sum()),
             int(lengths[rows["outcome"] == _REJECTED].sum()),
         )
+
+    def _lateness(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for place, file in self._of("publications"):
+            rows = _mapped(file)
+            rows = rows[rows["attribute_set"] != self._fence_set(file)]
+            late = np.maximum(0, rows["sent_ns"] - rows["intended_ns"])
+            found[place] = int(late.sum()), int(late.max(initial=0))
+        return found
 
     def _ends(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}

@@ -16,6 +16,7 @@ from itertools import chain
 from results.rules.terms import doubt
 from results.witnesses.applications import doubts_about_applications
 from results.witnesses.brokers import doubts_about_brokers
+from results.witnesses.causality import doubts_about_causality
 from results.witnesses.faults import doubts_about_faults
 from results.witnesses.figures import doubts_about_figures
 from results.witnesses.folder import RunFolder
@@ -26,6 +27,7 @@ from results.witnesses.promises import doubts_about_promises
 from results.witnesses.rows import Rows
 from results.witnesses.service import doubts_about_service
 from results.witnesses.sessions import doubts_about_sessions
+from results.witnesses.settings import doubts_about_settings
 from results.witnesses.sources import doubts_about_sources
 from results.witnesses.summary import doubts_about_processes
 
@@ -56,6 +58,8 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_faults,
         doubts_about_brokers,
         doubts_about_sessions,
+        doubts_about_settings,
+        doubts_about_causality,
     )
     found = [
         *(each for rule in small for each in _heard(rule.__name__, partial(rule, folder))),

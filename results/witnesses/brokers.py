@@ -7,7 +7,7 @@ stalled. An agent records how each process of a broker ended.
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from brokerd.model.fault_verbs import KILLING_VERBS, STANDING_VERBS
+from brokerd.model.fault_verbs import KILLING_VERBS, MACHINE_VERBS, STANDING_VERBS
 from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
@@ -23,10 +23,14 @@ from results.witnesses.folder import (
 
 _STOPS = (*KILLING_VERBS, *STANDING_VERBS)
 _SLACK_NS = 300_000_000
+_REAPED_NS = 20_000_000
+"""A kill is observed when the agent reaps the process."""
 _APART_NS = 2_000_000_000
 _USUAL_NS = 1_100_000_000
 """Statistics are written once a second."""
 _SHORTEST_STOP_NS = 2 * _SLACK_NS
+_TRACEBACK = b"Traceback (most recent call last)"
+_MOST_PRINTED = 1 << 24
 _RISING = (
     *("publications_received", "publications_forwarded", "publications_delivered", "cpu_s"),
     *("resent_publications", "duplicates_received", "sessions_established", "sessions_lost"),
@@ -58,12 +62,28 @@ def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
         yield from _about_events(folder, process)
         others = [own for name, own in longest.items() if name != process.name]
         yield from _about_silences(folder, process, longest[process.name], others)
+    if not folder.is_foreign:
+        for process in folder.processes:
+            if process.is_load or process in running:
+                yield from _about_output(folder, process)
     if folder.is_witnessed:
         found = {process.name for process in running}
         roles = folder.manifest.get("roles") or {}
         for name in sorted(brokers - found):
             if name in roles:
                 yield doubt("missing_file", file=f"raw/*/{name}", other=MANIFEST)
+
+
+def _about_output(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    """Yield processes that printed the traceback of a mistake of their own."""
+    name = f"{process.place}/stderr.log"
+    try:
+        with (process.path / "stderr.log").open("rb") as file:
+            printed = file.read(_MOST_PRINTED)
+    except OSError:
+        return
+    if _TRACEBACK in printed:
+        yield _differ(name, MANIFEST, "the end", "a traceback", folder.manifest.get("state"))
 
 
 def _about_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -101,6 +121,8 @@ def _about_end(
     wanted = signals.get(str((row.get("params") or {}).get("signal", "KILL")))
     if row["verb"] == "kill" and wanted == 9 and told.get("exit_signal") != 9:
         yield _differ(name, FAULTS, f"signal of {fault}", told.get("exit_signal"), 9)
+    if told.get("state") != "exited":
+        yield _differ(name, FAULTS, f"state after {fault}", told.get("state"), "exited")
     at_ns = told.get("t_exit_ns")
     applied_ns = stamp_of(folder, row, "applied", last=False)
     observed_ns = stamp_of(folder, row, "observed")
@@ -113,7 +135,8 @@ def _about_end(
     error_ns = folder.timeline.error_ns(process.host, reference)
     if error_ns is None:
         return
-    if not from_ns - error_ns - _SLACK_NS <= exit_ns <= observed_ns + error_ns + _SLACK_NS:
+    slack_ns = _SLACK_NS if row["verb"] in MACHINE_VERBS else _REAPED_NS
+    if not from_ns - error_ns - slack_ns <= exit_ns <= observed_ns + error_ns + slack_ns:
         yield _differ(name, FAULTS, f"end by {fault}", exit_ns, observed_ns)
     started_ns = told.get("t_start_ns")
     restarts = [
@@ -355,20 +378,25 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
                 )  # fmt: skip
 
 
-def apart_ns(folder: RunFolder, process: ProcessFolder) -> int:
-    """Return the allowed distance of two processes' stamps on a machine as busy as this run's."""
+def spared_ns(folder: RunFolder, *names: str) -> int:
+    """Return how much longer than usual a load generator or a named process wrote nothing."""
     longest = [
         to_ns - from_ns
         for other in folder.processes
-        if other.is_load or other.name == process.name
+        if other.is_load or other.name in names
         for from_ns, to_ns in _silences(folder, other)
     ]
+    return 2 * max((ns - _USUAL_NS for ns in longest), default=0)
+
+
+def apart_ns(folder: RunFolder, process: ProcessFolder) -> int:
+    """Return the allowed distance of two processes' stamps on a machine as busy as this run's."""
     hosts = {other.host for other in folder.processes if other.is_load}
     errors = [folder.timeline.error_ns(process.host, host) for host in hosts]
     if any(error is None for error in errors):
         return NEVER_NS
     error_ns = max((error for error in errors if error is not None), default=0)
-    return _APART_NS + 2 * max((ns - _USUAL_NS for ns in longest), default=0) + error_ns
+    return _APART_NS + spared_ns(folder, process.name) + error_ns
 
 
 def _back_s(times: Sequence[int]) -> float:

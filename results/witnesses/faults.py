@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from brokerd.model.fault_verbs import KILLING_VERBS
+from brokerd.model.fault_verbs import KILLING_VERBS, MACHINE_VERBS
 from brokerd.units import parse_duration_ns
 from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.folder import (
@@ -30,6 +30,9 @@ STAGES: Final = (
 )
 _PROGRESS: Final = ("planned", "requested", "applied", "observed", "healed", "recovered")
 _NAMED: Final = ("step", "verb", "target", "params")
+_ENDED_BY_RESTART: Final = (
+    ("heal_requested", "requested"), ("healed", "applied"), ("recovered", "recovered"),
+)  # fmt: skip
 _SLACK_NS = 2_000_000
 _LEASE_NS = 15_000_000_000
 """The lease of a fault if its schedule names none."""
@@ -191,6 +194,8 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
             least_ns = min(one_ns, *_ends_by_itself(folder, row)) - _error_ns(folder, row)
         if other_ns < least_ns - _SLACK_NS:
             yield doubt("stage_order", fault=name, before=before, after=after, file=FAULTS)
+    yield from _about_lease(folder, row)
+    yield from _about_recovery(folder, row)
     began = folder.phase_ns("deploy") or folder.phase_ns("warmup") or folder.phase_ns("measure")
     over = folder.phase_ns("drain")
     for stage, at_ns in stamps:
@@ -214,6 +219,50 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
     is_told = folder.has(FAULT_JOURNAL) and state not in ("failed", "unknown")
     if is_told and done and state != done[-1]:
         yield _differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
+
+
+def _about_recovery(folder: RunFolder, row: Line) -> Iterator[str]:
+    """Yield faults that recovered before their end, or ended apart from the restart that ends them.
+
+    A restart ends a kill: all its later stages are stages of the restart.
+    """
+    name, recovered_ns = row["fault_id"], row.get("t_recovered_ns")
+    for stage in ("applied", "observed", "healed") if recovered_ns is not None else ():
+        at_ns = row.get(f"t_{stage}_ns")
+        if at_ns is not None and recovered_ns < at_ns - _SLACK_NS - _error_ns(folder, row):
+            yield doubt("stage_order", fault=name, before=stage, after="recovered", file=FAULTS)
+    if row["verb"] not in KILLING_VERBS or row["verb"] in MACHINE_VERBS or folder.is_simulated:
+        return
+    if not folder.is_witnessed or folder.is_foreign:
+        return
+    restarts = [
+        other
+        for other in folder.fault_rows
+        if (other["verb"], other["target"]) == ("restart", row["target"])
+        and (other.get("t_applied_ns") or 0) >= (row.get("t_applied_ns") or NEVER_NS)
+    ]
+    if not restarts or row.get("healed_by") != "schedule":
+        return
+    restart = min(restarts, key=lambda other: int(other["t_applied_ns"]))
+    for own, its in _ENDED_BY_RESTART:
+        if row.get(f"t_{own}_ns") != restart.get(f"t_{its}_ns"):
+            what = f"{own} of {name} by {restart['fault_id']}"
+            yield _differ(FAULTS, FAULTS, what, row.get(f"t_{own}_ns"), restart.get(f"t_{its}_ns"))
+
+
+def _about_lease(folder: RunFolder, row: Line) -> Iterator[str]:
+    """Yield faults that their lease ended sooner than a lease lasts."""
+    applied_ns, healed_ns = row.get("t_applied_ns"), row.get("t_healed_ns")
+    lease = (folder.schedule.get("guard") or {}).get("lease")
+    lease_ns = _LEASE_NS if lease is None else _fixed_ns(lease)
+    if row.get("healed_by") != "lease" or lease_ns is None:
+        return
+    if applied_ns is None or healed_ns is None:
+        return
+    if healed_ns - applied_ns < lease_ns - _SLACK_NS - _error_ns(folder, row):
+        yield _differ(
+            FAULTS, SCHEDULE, f"lease of {row['fault_id']}", healed_ns - applied_ns, lease_ns
+        )
 
 
 def _ends_by_itself(folder: RunFolder, row: Line) -> Iterator[int]:

@@ -34,6 +34,15 @@ WITNESSED_SCHEMA = "pubsubctl/manifest/2"
 COUNTED_SCHEMA = "pubsubctl/manifest/3"
 """The first manifest schema with events of brokers about absorbed publications."""
 
+SET_SCHEMA = "pubsubctl/manifest/4"
+"""The first manifest schema with `setting.json` of load generators."""
+
+COUNTED_SCHEMAS = (COUNTED_SCHEMA, SET_SCHEMA)
+WITNESSED_SCHEMAS = (WITNESSED_SCHEMA, *COUNTED_SCHEMAS)
+
+SETTING = "setting.json"
+"""The file of a load generator with its settings."""
+
 WITNESSED_ONLINE = "pubsubctl/online/2"
 """The schema of `online.json` that only folders since WITNESSED_SCHEMA have."""
 
@@ -207,13 +216,25 @@ class RunFolder:
     @property
     def is_witnessed(self) -> bool:
         """True if the schema of this folder demands every witness."""
-        is_named = self.manifest.get("schema") in (WITNESSED_SCHEMA, COUNTED_SCHEMA)
-        return is_named or bool(self.newer_files or self.counted_files)
+        is_named = self.manifest.get("schema") in WITNESSED_SCHEMAS
+        return is_named or bool(self.newer_files or self.counted_files or self.setting_files)
 
     @property
     def is_counted(self) -> bool:
         """True if the schema demands events about absorbed publications."""
-        return self.manifest.get("schema") == COUNTED_SCHEMA or bool(self.counted_files)
+        return self.manifest.get("schema") in COUNTED_SCHEMAS or bool(self.counted_files)
+
+    @property
+    def is_set(self) -> bool:
+        """True if the schema demands settings of load generators."""
+        return self.manifest.get("schema") == SET_SCHEMA or bool(self.setting_files)
+
+    @cached_property
+    def setting_files(self) -> tuple[str, ...]:
+        """Files of load generators that a folder before SET_SCHEMA does not have."""
+        return tuple(
+            f"{process.place}/{SETTING}" for process in self.processes if process.has(SETTING)
+        )
 
     @cached_property
     def counted_files(self) -> tuple[str, ...]:

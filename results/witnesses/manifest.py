@@ -9,15 +9,18 @@ from typing import Any, Final
 
 from brokerd.model.fault_verbs import MACHINE_VERBS
 from brokerd.protocols.registry import DEFINITIONS, read_topology
-from brokerd.units import parse_size_bytes
+from brokerd.units import parse_duration_ns, parse_size_bytes
 from results.rules.terms import doubt
 from results.witnesses.folder import (
     COUNTED_SCHEMA,
+    COUNTED_SCHEMAS,
     JOURNAL,
     MANIFEST,
+    SET_SCHEMA,
     SIMULATED_HOST,
     TOPOLOGY,
     WITNESSED_SCHEMA,
+    WITNESSED_SCHEMAS,
     WORKLOAD,
     RunFolder,
 )
@@ -35,6 +38,7 @@ _LATE_S = 5.0
 """The journal has a phase later than it began, by no more than that."""
 _DRIFTED_NS = 50_000_000
 """The error of a comparison of clocks that drift may add to the quickest round trip."""
+_FIXED: Final = ("warmup", "measure")
 _PHASES: Final = ("deploy", "warmup", "measure", "drain")
 _SPECIFIED: Final = ("spec/cli.json", "spec/placement.json")
 """Files that each run of brokers of ours has."""
@@ -94,9 +98,11 @@ def _about_kind(folder: RunFolder) -> Iterator[str]:
     """The kind of run that the manifest names decides which files are witnesses."""
     manifest = folder.manifest
     schema = manifest.get("schema")
-    if folder.counted_files and schema != COUNTED_SCHEMA:
+    if folder.setting_files and schema != SET_SCHEMA:
+        yield _differ(folder.setting_files[0], "schema", schema, SET_SCHEMA)
+    elif folder.counted_files and schema not in COUNTED_SCHEMAS:
         yield _differ(folder.counted_files[0], "schema", schema, COUNTED_SCHEMA)
-    elif folder.newer_files and schema not in (WITNESSED_SCHEMA, COUNTED_SCHEMA):
+    elif folder.newer_files and schema not in WITNESSED_SCHEMAS:
         yield _differ(folder.newer_files[0], "schema", schema, WITNESSED_SCHEMA)
     elif not folder.is_witnessed and folder.looks_real:
         yield doubt(
@@ -288,6 +294,7 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
     if folder.is_witnessed and folder.is_of_processes and manifest.get("state") == "complete":
         for name in sorted({*_PHASES} - {*phases}):
             yield doubt("missing_line", file=MANIFEST, what=f"phase {name}", other="raw/")
+    yield from _about_fixed_phases(folder)
     ordered = [*(manifest.get("phases") or ())]
     for before, after in pairwise(ordered):
         if folder.has("spec/cli.json") and before.get("t1_ns") != after["t0_ns"]:
@@ -315,6 +322,22 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
     if manifest.get("reasons") and manifest.get("state") == "complete":
         yield _differ(MANIFEST, "reasons", manifest["reasons"], "complete")
     yield from _about_repeated(folder, end.get("manifest"))
+
+
+def _about_fixed_phases(folder: RunFolder) -> Iterator[str]:
+    """Yield phases of another length than the workload fixes: the controller plans their ends."""
+    if not folder.is_of_processes or folder.manifest.get("state") != "complete":
+        return
+    for phase in folder.manifest.get("phases") or ():
+        name = phase["phase"]
+        asked = (folder.workload.get("phases") or {}).get(name)
+        if name not in _FIXED or asked is None:
+            continue
+        if phase.get("how") != "fixed":
+            yield _differ(WORKLOAD, f"how {name} ended", phase.get("how"), "fixed")
+        took_ns = phase["t1_ns"] - phase["t0_ns"]
+        if took_ns != parse_duration_ns(asked):
+            yield _differ(WORKLOAD, f"length of {name}", took_ns, parse_duration_ns(asked))
 
 
 def _about_length(folder: RunFolder, end: Mapping[str, Any]) -> Iterator[str]:
@@ -363,6 +386,9 @@ def _about_drain(folder: RunFolder) -> Iterator[str]:
         yield _differ(MANIFEST, "drain.took_s", drain["took_s"], (ends[1] - ends[0]) / 1e9)
     if drain["ended_by"] == "evidence" and drain.get("waiting_for"):
         yield _differ(MANIFEST, "drain.ended_by", "evidence", drain["waiting_for"])
+    is_silent = folder.is_witnessed and drain["ended_by"] != "evidence"
+    if is_silent and not drain.get("waiting_for"):
+        yield _differ(MANIFEST, "drain.ended_by", drain["ended_by"], "nothing to wait for")
     if drain["ended_by"] not in ("evidence", "silence", "bound", "timeout"):
         yield _differ(MANIFEST, "drain.ended_by", drain["ended_by"], "evidence")
 

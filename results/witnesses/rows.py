@@ -96,10 +96,11 @@ class Rows:
         whole: process folders whose record files were all closed.
         early_answers: by process folder, acknowledgements with a stamp before their publication's.
         late_intents: by process folder, reservations of numbers of which the first was sent before.
-        until: returns, for a process folder and a layout, how many rows have a stamp up to one;
-            None where a row may stand for several.
+        until: returns, for a process folder and a layout, how many rows have a stamp up to one,
+            and for acks how many acknowledged numbers; None where a row may stand for several.
         breaches: counts, for each blockage, deliveries and acknowledgements that passed it.
         sent_ns: returns when a publication was sent; None for one that was not.
+        late_ns: by process folder, how late publications were sent, in sum and at most.
         ends_ns: by process folder, the first and last stamp of its record files.
         headline: None where the run has no measure phase.
     """
@@ -118,5 +119,6 @@ class Rows:
     until: Callable[[str, str, int], int | None]
     early_answers: Mapping[str, int] = field(default_factory=dict)
     late_intents: Mapping[str, int] = field(default_factory=dict)
+    late_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     ends_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     headline: Headline | None = None

@@ -10,10 +10,12 @@ from brokerd.model.fault_verbs import (
     BROKER_VERBS,
     CRASH,
     KILLING_VERBS,
+    MACHINE_VERBS,
     ROAM,
     SESSION_ENDING_VERBS,
     STANDING_VERBS,
 )
+from brokerd.protocols.registry import DEFINITIONS
 from results.rules.terms import NEVER_NS, STATE_LOST, doubt
 from results.witnesses.brokers import apart_ns, replacements
 from results.witnesses.faults import faults_at
@@ -29,6 +31,9 @@ from results.witnesses.folder import (
 from results.witnesses.rows import Rows
 
 _SLACK_NS = 500_000_000
+_JITTER_NS = 20_000_000
+_ONE_SESSION = 2
+"""Lines of a client with one session."""
 _LONG_SESSION_NS = 3_000_000_000
 _KILLED = "its process ended with -"
 """How the end of a session of a client with a process of its own begins if a signal ended it."""
@@ -52,6 +57,7 @@ def doubts_about_service(folder: RunFolder, rows: Rows) -> Iterator[str]:
         if row["verb"] in SESSION_ENDING_VERBS:
             yield from _about_client_fault(folder, row)
     yield from _about_received(folder, rows, brokers)
+    yield from _about_totals(folder, rows, brokers)
     yield from _about_absences(folder)
     for process in brokers:
         yield from _about_starts(folder, process)
@@ -94,12 +100,16 @@ def _about_own_fault(
                 what=f"target of {fault}", found=strange[0], wanted=row["target"],
             )  # fmt: skip
         error_ns = max(_error_ns(folder, process.host) for _, process in times)
+        asked_ns = stamp_of(folder, row, "requested", last=False)
         for at_ns, process in times:
-            off_ns = max(first_ns - at_ns, at_ns - last_ns)
-            if off_ns > _SLACK_NS + error_ns:
+            off_ns = max(first_ns - at_ns, at_ns - last_ns) - _SLACK_NS
+            if stage == "applied" and asked_ns is not None:
+                # Agents stamp a stage when their broker has logged it.
+                off_ns = max(off_ns, asked_ns - at_ns - _JITTER_NS, at_ns - last_ns - _JITTER_NS)
+            if off_ns > error_ns:
                 yield doubt(
                     "sessions_apart", one=f"{process.place}/events.jsonl", other=FAULTS,
-                    who=fault, event=stage, s=off_ns / 1e9,
+                    who=fault, event=stage, s=abs(at_ns - first_ns) / 1e9,
                 )  # fmt: skip
 
 
@@ -177,6 +187,14 @@ def _about_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
     seen_ns = stamp_of(folder, row, "observed")
     if asked_ns is None or seen_ns is None or not lines:
         return
+    recovered_ns = stamp_of(folder, row, "recovered")
+    begun = [at_ns for at_ns, event, _ in lines if event == "up"]
+    if recovered_ns is not None and not any(abs(recovered_ns - at) <= _JITTER_NS for at in begun):
+        yield doubt(
+            "disagree", one=FAULTS, other="sessions.jsonl",
+            what=f"recovery of {client} from {row['fault_id']}", found=recovered_ns,
+            wanted=min(begun, key=lambda at: abs(recovered_ns - at), default=None),
+        )  # fmt: skip
     ended = [at_ns for at_ns, event, _ in lines if event == "down"]
     if not any(asked_ns - _SLACK_NS <= at_ns <= seen_ns + _SLACK_NS for at_ns in ended):
         yield doubt(
@@ -234,8 +252,9 @@ def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     begun = [at_ns for at_ns, _ in _events(folder, process, "run_begun")]
     at_broker = faults_at(folder, process.name)
     restarts = [row for row in at_broker if row["verb"] in ("restart", *KILLING_VERBS)]
-    wanted = 1 + len(replacements(folder, process))
-    if len(begun) > wanted and not restarts:
+    again = [row for row in restarts if row["verb"] == "restart"]
+    wanted = 1 + len(replacements(folder, process)) + len(again)
+    if len(begun) > wanted and not any(row["verb"] in MACHINE_VERBS for row in restarts):
         yield doubt(
             "disagree", one=name, other=FAULTS, what=f"starts of {process.name}",
             found=len(begun), wanted=wanted,
@@ -331,16 +350,45 @@ def _about_received(
             "disagree", one="raw/*/*/stats.jsonl", other="acks.rec", what="publications received",
             found=sum(counted.values()), wanted=wanted,
         )  # fmt: skip
+    # In a bipartite overlay servers count a publication, and homes do not.
+    definition = DEFINITIONS.get(str(folder.workload.get("protocol")))
+    is_elsewhere = definition is None or definition.kind == "bipartite"
     homes = _highest_of_homes(folder, rows)
     unanswered = sum(rows.published.values()) - sum(rows.acknowledged.values())
     for process in brokers:
-        # In some protocols other brokers than the home count a publication.
         found, least = counted[process.name], homes[process.name] - unanswered - gone[process.name]
-        if 0 < found < least:
+        if found < least and (found or not is_elsewhere):
             yield doubt(
                 "disagree", one=f"{process.place}/stats.jsonl", other="acks.rec",
                 what=f"publications received by {process.name}", found=found, wanted=least,
             )  # fmt: skip
+
+
+def _about_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]) -> Iterator[str]:
+    """Yield counts of received publications that differ from the counts of sent ones.
+
+    In a run without any fault each publication is received from its publisher once, and in some
+    protocols also from each broker that forwarded it.
+    """
+    if folder.fault_rows or folder.rolling_ns is not None or rows.published != rows.acknowledged:
+        return
+    if any(len(lines) != _ONE_SESSION for lines in folder.session_lines.values()):
+        return
+    last = [process.lines("stats.jsonl")[-1:] for process in brokers]
+    first = [process.lines("stats.jsonl")[:1] for process in brokers]
+    if not all(last) or any(_received(line) for lines in first for line in lines):
+        return
+    received, forwarded = (
+        sum(int(line.get(name) or 0) for lines in last for line in lines)
+        for name in ("publications_received", "publications_forwarded")
+    )
+    published = sum(rows.published.values())
+    if received not in (published, published + forwarded):
+        yield doubt(
+            "disagree", one="raw/*/*/stats.jsonl", other="publications.rec",
+            what="publications received by all brokers", found=received,
+            wanted=(published, published + forwarded),
+        )  # fmt: skip
 
 
 def _received(line: Line) -> int:
@@ -449,11 +497,17 @@ def _is_exact(
     sessions = [
         [event for _, event, broker in folder.session_lines.get(client, ())] for client in clients
     ]
-    first = [line.get("publications_delivered") for line in process.lines("stats.jsonl")[:1]]
     at_home = {name for name, (role, home) in folder.clients.items()
                if role == "subscriber" and home == process.name}  # fmt: skip
+    visitors = {
+        client
+        for client, lines in folder.session_lines.items()
+        if client not in at_home and any(broker == process.name for _, _, broker in lines)
+    }
+    first = [line.get("publications_delivered") for line in process.lines("stats.jsonl")[:1]]
     return (
         at_home == {*clients}
+        and not visitors
         and all(subscriptions[client] == 1 for client in clients)
         and all(events == ["up", "down"] for events in sessions)
         and all(lane.again == 0 for lane in rows.lanes.values())

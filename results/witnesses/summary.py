@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from brokerd.model.fault_verbs import ROAM
+from brokerd.units import parse_duration_ns
 from results.rules.terms import doubt
 from results.witnesses.folder import (
     MANIFEST,
@@ -19,6 +20,7 @@ from results.witnesses.folder import (
     ProcessFolder,
     RunFolder,
 )
+from results.witnesses.promises import promises_of
 from results.witnesses.rows import LaneRows, Rows
 
 _SLACK_NS = 50_000_000
@@ -43,6 +45,10 @@ _FINDINGS: Final = (
     *("withheld_late", "withheld_delivered"),
 )
 """What an online checker finds by itself, by the names that a judge has for it."""
+_SUPERFLUOUS: Final = ("duplicate", "wrong_match", "corrupted", "withheld_delivered", "phantom")
+"""Deliveries that an online checker counts, and that were not owed or not for the first time."""
+_FENCES: Final = 2
+"""Fences of a source with one incarnation."""
 _ABSENT: Final = ("missing", "fence_missing")
 _ORDERS: Final = {"reordered": ("publisher", "total"), "order_differs": ("total",)}
 """The orders in which a finding is one for a judge; those that are not named: all."""
@@ -55,6 +61,7 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield from _about_sidecars(folder, process)
         if process.has("positions.rec") and folder.is_of_processes and not folder.is_foreign:
             yield from _about_streams(folder, process)
+            yield from _about_positions(process, rows)
         if process.is_load and not folder.is_simulated:
             yield from _about_files(folder, process)
             yield from _about_totals(process, rows)
@@ -62,7 +69,19 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
             yield from _about_life(folder, process, rows)
         if process.has("online.json"):
             yield from _about_online(folder, process, rows)
+    yield from _about_redeliveries(folder, rows)
     yield from _about_sessions(folder, rows)
+
+
+def _about_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    """Yield deliveries that are marked as given again by a protocol that never does."""
+    if folder.is_foreign or promises_of(folder.workload, folder.topology).redelivers:
+        return
+    for (subscription, source, _), lane in sorted(rows.lanes.items()):
+        if lane.again:
+            what = f"deliveries given again to {subscription} of {source}"
+            yield _differ("deliveries.rec", TOPOLOGY, what, lane.again, "no redelivery")
+            return
 
 
 def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
@@ -109,6 +128,19 @@ def _about_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         if plain != stream or parts[2] != "0" or int(parts[0]) >= brokers:
             yield _differ(name, TOPOLOGY, "streams", stream, f"streams of {brokers} brokers")
             return
+
+
+def _about_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
+    """Yield files of positions with fewer or more positions than there are deliveries."""
+    found = process.document("positions.rec.json").get("rows")
+    wanted = rows.delivered.get(process.place)
+    own = {str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")}
+    is_again = any(of.again for lane, of in rows.lanes.items() if lane[0] in own)
+    if process.place in rows.whole and not is_again and found != wanted:
+        yield _differ(
+            f"{process.place}/positions.rec", f"{process.place}/deliveries.rec", "positions",
+            found, wanted,
+        )  # fmt: skip
 
 
 def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -185,6 +217,8 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
         )  # fmt: skip
     if process.place not in rows.whole or not lines or "proc_id" not in lines[-1]:
         return
+    yield from _about_sums(folder, process, name, lines)
+    yield from _about_lateness(process, name, lines, rows)
     yield from _about_offers(process, name, lines, rows)
     yield from _about_pauses(folder, process, name, lines, rows)
     sending = [line for before, line in pairwise(lines) if line["sent"] > before["sent"]]
@@ -193,7 +227,11 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
         yield _differ(name, MANIFEST, "loadgen_saturated", True, False)
     if any(process.path.glob("*.sqlite")):
         return  # deliveries wait in a subscriber's database before they are counted
-    for column, layout in (("sent", "publications"), ("delivered", "deliveries")):
+    for column, layout in (
+        ("sent", "publications"), ("acknowledged", "acks"), ("delivered", "deliveries"),
+    ):  # fmt: skip
+        if column != "delivered" and not process.is_publisher:
+            continue
         for line in lines:
             least = rows.until(process.place, layout, line["t_ns"] - _COUNTED_NS)
             most = rows.until(process.place, layout, line["t_ns"] + _COUNTED_NS)
@@ -203,6 +241,56 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
                     line[column], (least, most),
                 )  # fmt: skip
                 break
+
+
+def _about_sums(
+    folder: RunFolder, process: ProcessFolder, name: str, lines: Sequence[Line]
+) -> Iterator[str]:
+    """Yield lines with counts that do not add up, or with a lateness of another verdict."""
+    asked = (folder.workload.get("thresholds") or {}).get("loadgen.lateness_p99")
+    try:
+        limit_ns = None if asked is None else parse_duration_ns(str(asked).lstrip("< "))
+    except ValueError:
+        limit_ns = None
+    for line in lines if process.is_publisher else ():
+        unanswered = line["sent"] - line["acknowledged"] - line["rejected"]
+        pairs: list[tuple[str, Any, Any]] = []
+        if "open" in line and "backlog" in line:
+            pairs.append(("open", line["open"], unanswered + line["backlog"]))
+        if unanswered < 0:
+            pairs.append(("acknowledged", line["acknowledged"], line["sent"]))
+        if "late_p99_us" in line and "late_max_us" in line:
+            usual_us, largest_us = line["late_p99_us"], line["late_max_us"]
+            pairs.append(("late_p99_us", max(usual_us, largest_us), largest_us))
+            if limit_ns is not None and "saturated" in line:
+                late_ns = 1000 * usual_us
+                is_late = late_ns > limit_ns or (line["saturated"] and late_ns + 1000 > limit_ns)
+                pairs.append(("saturated", line["saturated"], is_late))
+        for what, found, wanted in pairs:
+            if found != wanted:
+                yield _differ(name, name, f"{what} at {line['t_ns']}", found, wanted)
+                return
+
+
+def _about_lateness(
+    process: ProcessFolder, name: str, lines: Sequence[Line], rows: Rows
+) -> Iterator[str]:
+    """Yield statistics with another lateness than the records, or with more time without credit.
+
+    While a publisher has no credit, one publication at least is late by all of that time.
+    """
+    total_ns, most_ns = rows.late_ns.get(process.place, (0, 0))
+    records = f"{process.place}/publications.rec"
+    blocked = [line["blocked_us"] for line in lines if "blocked_us" in line]
+    largest = [line["late_max_us"] for line in lines if "late_max_us" in line]
+    if not process.is_publisher or not blocked or not largest:
+        return
+    if any(after < before for before, after in pairwise(blocked)):
+        yield _differ(name, name, "blocked_us", blocked[-1], max(blocked))
+    elif 1000 * blocked[-1] > total_ns + _SLACK_NS:
+        yield _differ(name, records, "blocked_us", blocked[-1], total_ns // 1000)
+    if not blocked[-1] and abs(max(largest) - most_ns // 1000) > 1:
+        yield _differ(name, records, "late_max_us", max(largest), most_ns // 1000)
 
 
 def _about_offers(
@@ -341,6 +429,13 @@ def _about_lane(
         pairs.append(("low", told["low"], counted.low))
         if told.get("exact") is True and not counted.again:
             pairs.append(("duplicate", told["duplicate"], counted.repeated))
+    if told.get("exact") is True:
+        pairs.append(("unsure", told.get("unsure", 0), 0))
+        first = told["deliveries"] - sum(told.get(kind, 0) for kind in _SUPERFLUOUS)
+        if told["incarnation"] == 1 and counted.fences == _FENCES and not counted.again:
+            pairs.append(("delivered", max(told["delivered"], first), told["delivered"]))
+    if not told.get("announced"):
+        pairs.append(("withheld", told.get("withheld", 0), 0))
     if told["owed"] != told["delivered"] + told["missing"]:
         pairs.append(("owed", told["owed"], told["delivered"] + told["missing"]))
     for what, found, wanted in pairs:

@@ -136,4 +136,4 @@ def test_a_process_that_ends_before_it_is_up_is_quoted() -> None:
     load = control(bed, Said())
     load.processes[0].config["control_socket"] = "s"
     with pytest.raises(RunFailed, match=r"^load generator load-sub has ended: KeyError: 'driver'$"):
-        in_no_time(lambda: load.start(None))
+        in_no_time(lambda: load.start(None, ""))

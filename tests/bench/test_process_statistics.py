@@ -31,3 +31,13 @@ def test_sessions_that_brokers_lost_while_the_run_was_recorded(tmp_path: Path) -
             )
         )
     assert statistics_of(tmp_path).sessions_lost == 3, "c2 was started again in between"
+
+
+def test_last_totals_are_of_all_brokers(tmp_path: Path) -> None:
+    for broker, resent in {"c1": (1, 4), "c2": (2, 3)}.items():
+        (tmp_path / "host" / broker).mkdir(parents=True)
+        (tmp_path / "host" / broker / "stats.jsonl").write_text(
+            "".join(f'{{"resent_publications": {n}, "duplicates_received": 1}}\n' for n in resent)
+        )
+    found = statistics_of(tmp_path)
+    assert (found.resent_publications, found.duplicates_received) == (7, 2)

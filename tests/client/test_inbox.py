@@ -59,3 +59,15 @@ def test_a_gap_of_an_ended_subscription_is_not_announced() -> None:
     world.inbox.announce_leading()
     assert world.seen == [gap]
     assert world.taken == [1, 2]
+
+
+def test_arrivals_that_are_put_back_come_again_in_their_order() -> None:
+    world = World()
+    for serial, first in ((1, 1), (2, 3), (3, 5)):
+        world.receives(serial, first)
+    waiting_bytes = world.inbox.waiting_bytes
+    popped = [world.inbox.pop() for _ in range(2)]
+    world.inbox.put_back(world.line, popped)
+    assert world.inbox.waiting_bytes == waiting_bytes
+    world.fetch(9)
+    assert world.seen == [1, 3, 5]

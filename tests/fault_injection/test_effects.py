@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import trio
 
 from fault_injection.apply.effects import look_for
 from fault_injection.apply.injector import Fault
+from fault_injection.schedule.ends import End
 from fault_injection.schedule.targets import read_target
 from tests.fault_injection.test_deployed import TOPOLOGY
 
@@ -129,3 +131,17 @@ def test_a_share_of_the_cpu_is_seen_when_the_process_stops_and_runs(
 def test_a_slow_disk_is_seen_when_a_write_takes_that_long(took_us: int, is_seen: bool) -> None:
     end = FakeEnd("c1", {"probe_disk": {"written": True, "took_us": took_us}})
     assert seen("slow-fsync", end, on="c1", delay_ms=20) == is_seen
+
+
+@pytest.mark.parametrize(
+    "peer, is_one_of_many, wanted",
+    [("", False, "f1"), ("b2", False, "f1@b1"), ("", True, "f1@b1"), ("b2", True, "f1@b1")],
+)
+def test_each_of_several_ends_of_a_fault_has_a_name_of_its_own(
+    peer: str, is_one_of_many: bool, wanted: str
+) -> None:
+    place = SimpleNamespace(host="h1", process="b1")
+    deployment: Any = SimpleNamespace(brokers={"b1": place}, agents={"h1": None})
+    fault: Any = SimpleNamespace(fault_id="f1")
+    end = End(deployment, fault, "b1", peer, is_one_of_many=is_one_of_many)
+    assert end.fault_id == wanted

@@ -125,3 +125,10 @@ def test_a_fault_lasts_to_its_end_mark_or_to_its_last_mark(mark: str, seed: int)
     steps = steps_of({"tick": "1s", "b1": line})
     assert {step["do"] for step in steps} == {LASTING[mark][0]}
     assert [(step["at"], step["for"]) for step in steps] == expected, line
+
+
+def test_only_the_cut_behind_an_absorb_waits_for_its_end() -> None:
+    steps = steps_of({"tick": "1s", "b1->s1": "ssxx..xx"})
+    assert [(step["do"], step.get("at"), step.get("after")) for step in steps] == [
+        ("absorb", "0s", None), ("cut", None, "absorb-b1-to-s1"), ("cut", "6s", None),
+    ]  # fmt: skip

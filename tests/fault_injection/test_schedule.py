@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -678,3 +679,8 @@ def test_lint_looks_at_each_target_a_few_times_however_many_steps_there_are(
     monkeypatch.setattr("fault_injection.schedule.lint.read_target", counted)
     assert [p for p in lint(schedule, TOPOLOGY) if p.severity == "error"] == []
     assert 300 <= len(looked) < 10 * 300
+
+
+def test_both_bounds_of_a_span_are_drawn() -> None:
+    span, random = Span.read("1ms..3ms"), Random(1)
+    assert {span.draw(random) for _ in range(100)} == {1_000_000, 2_000_000, 3_000_000}

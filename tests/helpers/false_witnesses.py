@@ -8,6 +8,7 @@ is frozen, c2 absorbs, is killed and restarted.
 import hashlib
 import json
 import sqlite3
+import tomllib
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ import numpy as np
 
 from bench.load.subscriber_process import TABLE
 from bench.run.run_directory import specification_digest
+from brokerd.protocols.registry import read_topology
+from results.tables.record_files import RECORDS
 from tests.helpers.forged_runs import RunFolder
 
 PUBLISHERS: Final = "local1/load-pub"
@@ -996,6 +999,8 @@ _add("the_folder_is_stripped_to_an_older_schema", _stripped, "disagree on schema
 @_lie("lack a second witness of the manifest")
 def the_folder_and_its_brokers_are_of_an_older_schema(run: RunFolder) -> None:
     _stripped(run)
+    for process in (PUBLISHERS, SUBSCRIBERS):
+        run.path(f"raw/{process}/setting.json").unlink()
     for path in sorted(run.folder.glob("raw/*/c?/events.jsonl")):
         with run.lines(path.relative_to(run.folder).as_posix()) as rows:
             rows[:] = [row for row in rows if row["event"] != "fault_counted"]
@@ -1018,10 +1023,25 @@ def a_process_was_killed_by_no_fault(run: RunFolder) -> None:
 def a_stream_is_of_no_broker(run: RunFolder) -> None:
     with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
         tables = {**sidecar["tables"], "streams": ["0/0/0", "7/0/0"]}
-        positions = {**sidecar, "layout": "positions", "rows": 0, "tables": tables}
-    positions["blake2b"] = hashlib.blake2b(b"").hexdigest()
-    run.path(f"raw/{SUBSCRIBERS}/positions.rec").write_bytes(b"")
+    _write_positions(run, {**sidecar, "tables": tables}, 0)
+
+
+def _write_positions(run: RunFolder, sidecar: dict[str, Any], count: int) -> None:
+    rows = np.zeros(count, RECORDS["positions"])
+    rows["row"], rows["position"], rows["received_ns"] = range(count), range(1, count + 1), 1
+    data = rows.tobytes()
+    digest = hashlib.blake2b(data).hexdigest()
+    positions = {**sidecar, "layout": "positions", "rows": count, "blake2b": digest}
+    run.path(f"raw/{SUBSCRIBERS}/positions.rec").write_bytes(data)
     run.path(f"raw/{SUBSCRIBERS}/positions.rec.json").write_text(json.dumps(positions))
+
+
+@_lie("deliveries.rec disagree on positions")
+def a_delivery_has_no_position(run: RunFolder) -> None:
+    with run.document(f"raw/{SUBSCRIBERS}/deliveries.rec.json") as sidecar:
+        tables = {**sidecar["tables"], "streams": ["0/0/0"]}
+        count = sidecar["rows"] - 1
+    _write_positions(run, {**sidecar, "tables": tables}, count)
 
 
 def write_databases(run: RunFolder) -> None:
@@ -1081,3 +1101,305 @@ def an_application_left_nothing(run: RunFolder) -> None:
 def the_database_of_an_application_is_none(run: RunFolder) -> None:
     write_databases(run)
     run.path(f"raw/{SUBSCRIBERS}/c3-sub-1.sqlite").write_bytes(b"SQLite format 3\0" * 100)
+
+
+# --- Specifications that were changed with their digests ------------------------------------
+
+
+def _specified(name: str, old: str, new: str) -> Change:
+    return _digested(lambda run: run.replace(name, old, new))
+
+
+for _name, _file, _old, _new in (
+    ("order_is_weaker", "workload.toml", 'order = "publisher"', 'order = "none"'),
+    ("guarantee_is_weaker", "workload.toml", '"exactly-once"', '"at-least-once"'),
+    ("gaps_are_allowed", "workload.toml", "gapless = true", "gapless = false"),
+    ("bars_are_lower", "workload.toml", "pair_min = 10", "pair_min = 1"),
+    ("drain_may_be_longer", "workload.toml", 'drain = "20s"', 'drain = "90s"'),
+    ("lateness_is_unlimited", "workload.toml", '"< 1s"', '"< 20s"'),
+    ("run_is_calm", "workload.toml", "calm = false", "calm = true"),
+    ("window_is_another", "workload.toml", "window = 16384", "window = 99"),
+    ("nothing_must_be_absorbed", "faults.toml", "msgs_min = 2", "msgs_min = 0"),
+    ("guard_is_another", "faults.toml", "brokers = 1", "brokers = 2"),
+    ("command_line_is_another", "cli.json", '"small.toml"', '"tiny.toml"'),
+):
+    _add(f"the_{_name}_by_the_digest", _specified(f"spec/{_file}", _old, _new), "setting.json and")
+
+
+def _other_deployment(run: RunFolder) -> None:
+    journaled(lambda manifest: manifest.update(deployment_id="20260101T000000Z-000000"))(run)
+
+
+_add("the_run_was_on_another_deployment", _other_deployment, "disagree on deployment_id")
+
+
+@_lie("disagree on topology_digest")
+def the_parameters_are_others_by_the_digest(run: RunFolder) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["parameters"]["queue_limit"] = 5
+        topology = read_topology(tomllib.loads(run.path("spec/topology.toml").read_text()), "")
+        digest = topology.digest(manifest["protocol"], manifest["parameters"])
+        manifest["topology_digest"] = digest
+
+    journaled(change)(run)
+
+
+@_lie("setting.json is missing")
+def a_load_generator_left_no_settings(run: RunFolder) -> None:
+    run.path(f"raw/{PUBLISHERS}/setting.json").unlink()
+
+
+@_lie("disagree on schema")
+def the_schema_has_no_settings(run: RunFolder) -> None:
+    _of_manifest(schema="pubsubctl/manifest/3")(run)
+
+
+@_lie("disagree on seed")
+def a_load_generator_had_another_seed(run: RunFolder) -> None:
+    with run.document(f"raw/{SUBSCRIBERS}/setting.json") as setting:
+        setting["seed"] += 1
+
+
+# --- Causes and effects ---------------------------------------------------------------------
+
+
+def _everywhere(number: int, stages: tuple[str, ...], by_s: float) -> Change:
+    """A change of stages in all files about faults."""
+
+    def change(run: RunFolder) -> None:
+        by_ns = round(by_s * SECOND)
+        with run.lines("faults/faults.jsonl") as rows:
+            fault = rows[number]["fault_id"]
+            for stage in stages:
+                rows[number][f"t_{stage}_ns"] += by_ns
+                for host in rows[number]["host_stamps"].get(stage, {}):
+                    rows[number]["host_stamps"][stage][host] += by_ns
+
+        def moved(row: dict[str, Any]) -> None:
+            if row.get("fault_id") == fault and row["stage"] in stages:
+                row["t_ns"] += by_ns
+                for host in row.get("host_stamps") or {}:
+                    row["host_stamps"][host] += by_ns
+
+        _journal(moved)(run)
+
+    return change
+
+
+_LIFE = ("requested", "applied", "observed")
+for _name, _change, _says in (
+    ("freeze_was_observed_later", _everywhere(FREEZE, ("observed",), 2), "disagree on observed"),
+    ("kill_was_observed_later", _everywhere(KILL, ("observed",), 0.5), "disagree on observed"),
+    ("freeze_healed_later", _everywhere(FREEZE, ("healed",), 1), "disagree on healed"),
+    ("restart_recovered_later", _everywhere(RESTART, ("recovered",), 1), "recovered of"),
+    ("restart_was_later", _everywhere(RESTART, (*_LIFE, "recovered"), 0.3), "on requested of"),
+    ("restart_was_earlier", _everywhere(RESTART, (*_LIFE, "recovered"), -1), "on requested of"),
+    ("away_recovered_earlier", _everywhere(AWAY, ("recovered",), -0.25), "before it was healed"),
+    ("away_recovered_apart", _everywhere(AWAY, ("healed", "recovered"), -0.25), "recovery of"),
+    ("kill_healed_earlier", _everywhere(KILL, ("healed",), -0.1), "healed of"),
+    ("kill_recovered_earlier", _everywhere(KILL, ("recovered",), -0.05), "recovered of"),
+    ("restart_recovered_early", _everywhere(RESTART, ("recovered",), -0.3), "before it was"),
+):
+    _add(f"the_{_name}_everywhere", _change, _says)
+
+
+def _shifted(name: str, by_s: float, **only: str) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.lines(name) as rows:
+            for row in rows:
+                if all(row.get(key) == value for key, value in only.items()):
+                    row["t_ns"] += round(by_s * SECOND)
+
+    return change
+
+
+for _name, _change, _says in (
+    ("began_before_the_run", _shifted("raw/local1/c1/events.jsonl", -0.5, event="run_begun"),
+     "disagree on run_begun"),
+    ("ended_before_the_drain", _shifted("raw/local1/c1/events.jsonl", -1.5, event="run_ended"),
+     "disagree on run_ended"),
+    ("ended_after_the_journal", _shifted("raw/local1/c1/events.jsonl", 2, event="run_ended"),
+     "disagree on the last line"),
+    ("counted_after_the_journal", _shifted("raw/local3/c3/stats.jsonl", 1.5),
+     "disagree on the last line"),
+    ("started_subscriptions_late",
+     _shifted("raw/local3/c3/events.jsonl", 0.1, event="subscription_started"),
+     "disagree on the start of c3-sub-"),
+    ("started_subscriptions_early",
+     _shifted("raw/local3/c3/events.jsonl", -0.1, event="subscription_started"),
+     "disagree on the start of c3-sub-"),
+    ("established_sessions_late",
+     _shifted("raw/local1/c1/events.jsonl", 0.1, event="session_established"),
+     "disagree on start of a session of c1-pub-"),
+    ("did_its_fault_early", _shifted("raw/local2/c2/events.jsonl", -0.3, event="fault_applied"),
+     "applied of"),
+):  # fmt: skip
+    _add(f"a_broker_{_name}", _change, _says)
+
+
+@_lie("has no line about the start of c3-sub-1/1")
+def a_subscription_never_started(run: RunFolder) -> None:
+    run.replace("spec/faults.toml", 'on = "c3"', 'on = "c1"')
+    for name in ("faults/faults.jsonl", "faults/plan.jsonl", "faults/log.jsonl", "log.jsonl"):
+        with run.lines(name) as rows:
+            for row in rows:
+                row |= {"target": "c1"} if row.get("target") == "c3" else {}
+    with run.lines(_events_of(run, "c3")) as rows:
+        rows[:] = [
+            row
+            for row in rows
+            if row["event"] != "subscription_started" or "c3-sub-1" not in row["client"]
+        ]
+
+
+@_lie("end of the sessions of c1-pub-")
+def a_client_left_after_its_broker_lost_it(run: RunFolder) -> None:
+    _shifted(f"raw/{PUBLISHERS}/sessions.jsonl", 0.05, event="down")(run)
+
+
+@_lie("disagree on the end")
+def the_drain_lasted_beyond_the_journal(run: RunFolder) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["phases"][-1]["t1_ns"] += 2 * SECOND
+
+    journaled(change)(run)
+
+
+def _life(name: str, by_s: float) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.document(f"raw/{PUBLISHERS}/exit.json") as told:
+            told[name] += round(by_s * SECOND)
+
+    return change
+
+
+_add("a_load_generator_started_early", _life("t_start_ns", -0.9), "disagree on t_start_ns")
+_add("a_load_generator_started_late", _life("t_start_ns", 2), "disagree on t_start_ns")
+_add("a_load_generator_ended_late", _life("t_exit_ns", 5), "disagree on t_exit_ns")
+_add("the_killed_broker_was_never_reaped", _exit(state="running"), "disagree on state after")
+
+
+@_lie("disagree on end by")
+def the_killed_broker_ended_a_little_later(run: RunFolder) -> None:
+    with run.document("raw/local2/c2/exit.json") as told:
+        told["t_exit_ns"] += SECOND // 10
+
+
+@_lie("exit.json disagree on the last line")
+def a_broker_ended_before_its_last_line(run: RunFolder) -> None:
+    with run.document(f"raw/{PUBLISHERS}/exit.json") as told:
+        other = {**told, "process": "c1", "t_exit_ns": told["t_exit_ns"] - SECOND}
+    run.path("raw/local1/c1/exit.json").write_text(json.dumps(other))
+
+
+@_lie("starts of c2")
+def a_broker_began_again_without_a_restart(run: RunFolder) -> None:
+    def without(run: RunFolder) -> None:
+        text = run.path("spec/faults.toml").read_text()
+        parts = [part for part in text.split("[[step]]") if 'id = "restart-c2"' not in part]
+        run.path("spec/faults.toml").write_text("[[step]]".join(parts))
+
+    for name in ("faults/faults.jsonl", "faults/plan.jsonl", "faults/log.jsonl", "log.jsonl"):
+        with run.lines(name) as rows:
+            rows[:] = [row for row in rows if row.get("step") != "restart-c2"]
+    without(run)
+
+
+@_lie("lease of")
+def a_lease_ended_the_freeze_everywhere(run: RunFolder) -> None:
+    with run.fault(FREEZE) as row:
+        row["healed_by"], fault = "lease", row["fault_id"]
+
+    def change(row: dict[str, Any]) -> None:
+        if row.get("fault_id") == fault and row.get("healed_by") == "schedule":
+            row["healed_by"] = "lease"
+
+    _journal(change)(run)
+
+
+# --- Counts that do not add up --------------------------------------------------------------
+
+
+def _statistics(process: str, change: Callable[[list[dict[str, Any]]], None]) -> Change:
+    def both(run: RunFolder) -> None:
+        with run.lines(f"raw/{process}/stats.jsonl") as rows:
+            change(rows)
+
+    return both
+
+
+def _each(**values: Any) -> Callable[[list[dict[str, Any]]], None]:
+    def change(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            row |= values
+
+    return change
+
+
+def _acknowledge_late(rows: list[dict[str, Any]]) -> None:
+    for row in rows[:-1]:
+        row["open"] += row["acknowledged"]
+        row["acknowledged"] = 0
+
+
+for _name, _change, _says in (
+    ("some_were_always_open", _each(open=5), "disagree on open at"),
+    ("none_was_acknowledged_for_long", _acknowledge_late, "disagree on acknowledged up to"),
+    ("publishers_had_no_credit", _each(blocked_us=10**7), "disagree on blocked_us"),
+    ("publishers_were_on_time", _each(late_p99_us=0, late_max_us=0), "disagree on late_max_us"),
+    ("most_were_later_than_all", _each(late_p99_us=10**5), "disagree on late_p99_us"),
+    ("a_second_was_too_late", lambda rows: rows[2].update(saturated=True), "on saturated at"),
+):
+    _add(f"by_statistics_{_name}", _statistics(PUBLISHERS, _change), _says)
+
+
+@_lie("deliveries given again to")
+def a_delivery_was_given_again_by_a_protocol_that_never_does(run: RunFolder) -> None:
+    with run.records(SUBSCRIBERS, "deliveries") as rows:
+        rows.all["kind"][5] = 4
+
+
+def _lane(**steps: int) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+            for name, step in steps.items():
+                online["lanes"][0][name] += step
+                online["totals"][name] += step
+            totals = dict(online["totals"])
+        journaled(lambda manifest: manifest["headline"].update(online=totals))(run)
+
+    return change
+
+
+_add("the_online_checker_was_unsure", _lane(unsure=1), "disagree on unsure of")
+_add("the_online_checker_saw_a_notice", _lane(withheld=1), "disagree on withheld of")
+_add("the_online_checker_owed_less", _lane(owed=-1, delivered=-1), "disagree on delivered of")
+
+
+@_lie("disagree on the end: 'a traceback'")
+def a_process_printed_a_traceback(run: RunFolder) -> None:
+    run.path("raw/local1/c1/stderr.log").write_text("Traceback (most recent call last):\n  …\n")
+
+
+@_lie("disagree on drain.ended_by: 'silence'")
+def a_drain_ended_in_silence_that_waited_for_nothing(run: RunFolder) -> None:
+    journaled(lambda manifest: manifest["drain"].update(ended_by="silence"))(run)
+
+
+@_lie("disagree on length of measure")
+def the_measurement_was_a_little_longer(run: RunFolder) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        for phase, key in (("measure", "t1_ns"), ("drain", "t0_ns")):
+            next(p for p in manifest["phases"] if p["phase"] == phase)[key] += 500_000
+
+    journaled(change)(run)
+    with run.lines("log.jsonl") as rows:
+        next(row for row in rows if row.get("phase") == "drain")["at_ns"] += 500_000
+
+
+@_lie("how measure ended")
+def the_measurement_ended_by_evidence(run: RunFolder) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        next(p for p in manifest["phases"] if p["phase"] == "measure")["how"] = "evidence"
+
+    journaled(change)(run)

@@ -45,7 +45,9 @@ def test_a_core_is_notified_of_joined_and_departed_brokers() -> None:
     assert file.known.reload(unchecked) == [TopologyGrown(3, 2)]
     assert file.known.reload(unchecked) == []
     file.topology = file.topology.without("n1", "t.toml")
+    assert file.known.addresses[3] == "127.0.0.1:2"
     assert file.known.reload(unchecked) == [TopologyShrunk(3)]
+    assert file.known.addresses.keys() == file.known.names.keys()
 
 
 def test_a_core_is_notified_of_changed_roles() -> None:

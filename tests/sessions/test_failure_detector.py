@@ -104,3 +104,16 @@ def test_a_peer_that_falls_silent_after_a_standstill_is_suspected_as_soon_as_any
     suspected_ns = watch(detector, 60 * SECOND_NS, 120 * SECOND_NS)
     assert suspected_ns is not None
     assert suspected_ns <= 60 * SECOND_NS + 4 * DEFAULTS.suspicion_ns + GRACE_NS + TICK_NS
+
+
+def test_each_suspicion_has_a_grace_period_of_its_own() -> None:
+    detector = FailureDetector(DEFAULTS, 0)
+    now_ns = 0
+    for _ in range(3):
+        heard_ns, now_ns = now_ns, now_ns + DEFAULTS.suspicion_ns
+        assert watch(detector, heard_ns, now_ns) is None
+        now_ns += GRACE_NS // 2
+        detector.heard(now_ns)  # in the grace period
+        assert detector.due_ns == now_ns + detector.allowed_ns
+    suspected_ns = watch(detector, now_ns, now_ns + 10 * SECOND_NS)
+    assert suspected_ns == now_ns + detector.allowed_ns + GRACE_NS

@@ -1,0 +1,44 @@
+"""The settings of load generators, against the manifest and the specification.
+
+The controller writes the specification and its digest before the run, and passes the digest to each
+load generator. A load generator repeats its settings in a file. A specification that was changed
+with the manifest and the journal therefore differs from a file of another process.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from results.rules.terms import doubt
+from results.witnesses.folder import MANIFEST, SETTING, WORKLOAD, ProcessFolder, RunFolder
+
+_REPEATED = ("run_id", "specification_digest", "topology_digest", "deployment_id", "seed")
+"""Settings that the manifest has by the same names."""
+_SCHEMA = "pubsubctl/setting/1"
+
+
+def doubts_about_settings(folder: RunFolder) -> Iterator[str]:
+    """Yield settings of load generators that the manifest or the workload contradicts."""
+    if folder.is_simulated or not folder.is_set:
+        return
+    for process in folder.processes:
+        if process.is_load and not process.has(SETTING):
+            yield doubt("missing_file", file=f"{process.place}/{SETTING}", other=MANIFEST)
+        elif process.has(SETTING):
+            yield from _about_setting(folder, process)
+
+
+def _about_setting(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+    name, setting = f"{process.place}/{SETTING}", process.document(SETTING)
+    records = (folder.workload.get("load") or {}).get("records", "full")
+    pairs: list[tuple[str, str, Any, Any]] = [
+        (MANIFEST, key, setting.get(key), folder.manifest.get(key)) for key in _REPEATED
+    ]
+    pairs += [
+        (WORKLOAD, "protocol", setting.get("protocol"), folder.workload.get("protocol")),
+        (WORKLOAD, "records", setting.get("records"), records),
+        (process.place, "process", setting.get("process"), process.name),
+        (MANIFEST, "schema", setting.get("schema"), _SCHEMA),
+    ]
+    for other, what, found, wanted in pairs:
+        if found != wanted or type(found) is not type(wanted):
+            yield doubt("disagree", one=name, other=other, what=what, found=found, wanted=wanted)

@@ -1,0 +1,25 @@
+"""A client that publishes faster than its limit waits, and silence earns no credit."""
+
+from brokerd.model.identity import ClientId
+from brokerd.runtime.quotas import PublishingRate
+from brokerd.units import SECOND_NS
+
+CLIENT = ClientId("c1-pub-1")
+
+
+def test_a_client_waits_for_what_it_is_ahead_by_more_than_a_second() -> None:
+    rate = PublishingRate(10)
+    rate.sent(CLIENT, 10, 0)
+    assert not rate.must_wait(CLIENT, 0)
+    rate.sent(CLIENT, 10, 0)
+    assert rate.must_wait(CLIENT, 0)
+    assert rate.may_go_on(0) == []
+    assert rate.may_go_on(SECOND_NS) == [CLIENT]
+
+
+def test_a_client_that_was_silent_is_limited_like_a_new_one() -> None:
+    for silent_ns in (0, 5 * SECOND_NS, 60 * SECOND_NS):
+        rate = PublishingRate(10)
+        rate.sent(CLIENT, 1, 0)
+        rate.sent(CLIENT, 21, silent_ns)
+        assert rate.must_wait(CLIENT, silent_ns), silent_ns
