@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from brokerd.model.message_kind import JOINED_BYTES, Joining
-from brokerd.wire.registry import KINDS
+from brokerd.wire.codec import KINDS
 
 
 def gather(messages: Iterable[Any], most_bytes: int = JOINED_BYTES) -> list[Any]:

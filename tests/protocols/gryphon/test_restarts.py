@@ -16,8 +16,8 @@ from brokerd.protocols.interface import Append, LogEnds
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_state import NAME
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.synced_mark import NAME
 from brokerd.units import SECOND_NS
 from tests.helpers.gryphon_stories import PaperStory, Story
 from tests.protocols.gryphon.test_questions import P1, One
