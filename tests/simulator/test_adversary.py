@@ -20,7 +20,7 @@ from brokerd.simulator.search.adversary import (
 )
 from brokerd.simulator.search.campaign import CAMPAIGN
 from brokerd.simulator.search.seed_report import SeedReport, total
-from brokerd.simulator.search.shrink_history import failure_of
+from brokerd.simulator.search.shrink import failure_of
 from brokerd.simulator.world.actions import ActedCluster, Scene
 from brokerd.simulator.world.network import Network, SessionEnd
 from tests.helpers.delta_tree_bugs import Mutant

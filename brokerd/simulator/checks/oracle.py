@@ -34,8 +34,7 @@ from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.model.publication import Buffer
 from brokerd.protocols.definition import Order, Promises
-from brokerd.simulator.checks.total_order import TotalOrder
-from brokerd.simulator.world.streams import Publisher, Stream, Subscription
+from brokerd.simulator.checks.streams import Publisher, Stream, Subscription, TotalOrder
 
 OriginsOf = Callable[[StreamId, int, int], Iterable[tuple[SourceId, int]] | None]
 """Returns the publications of a stream from the first to the last position; None if unknown."""

@@ -33,7 +33,7 @@ from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.search.plan import set_parameters
 from brokerd.simulator.search.planning.draw import is_simple
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
-from brokerd.simulator.search.shrink_history import ShortHistory, shrink_history
+from brokerd.simulator.search.shrink import ShortHistory, shrink_history
 from brokerd.simulator.search.workers import map_in_workers
 from brokerd.simulator.world.actions import BLOBS, PREDICATES, ActedCluster, Action, Scene
 from brokerd.units import SECOND_NS

@@ -18,10 +18,9 @@ from typing import Any, NoReturn
 
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.growth import Alive, check_growth
+from brokerd.simulator.checks.growth import Alive, check_growth, with_limits
 from brokerd.simulator.checks.invariants import Watcher
-from brokerd.simulator.checks.limits import with_limits
-from brokerd.simulator.checks.liveness import WhileBroken
+from brokerd.simulator.checks.liveness import WhileBroken, bounds_of
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import (
@@ -30,7 +29,6 @@ from brokerd.simulator.checks.protocol_checks import (
     simulated,
     with_bugs,
 )
-from brokerd.simulator.checks.timeliness import bounds_of
 from brokerd.simulator.search.campaign import setting
 from brokerd.simulator.search.moves import LaneChoice, MoveContext
 from brokerd.simulator.search.plan import Plan, with_settings

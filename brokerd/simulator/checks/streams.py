@@ -1,4 +1,4 @@
-"""The state of the oracle: publishers, subscriptions, and a stream for each pair of both."""
+"""The streams that the oracle judges: publishers, subscriptions, and their common order."""
 
 from dataclasses import dataclass, field
 
@@ -114,3 +114,32 @@ class Subscription:
     closed: frozenset[BrokerNumber] = frozenset()
     before: "Subscription | None" = None
     streams: dict[str, Stream] = field(default_factory=dict)
+
+
+class TotalOrder:
+    """A comparison of each delivery with the deliveries of all other subscriptions."""
+
+    def __init__(self) -> None:
+        self._places: list[dict[Publication, int]] = []
+        self._highest: dict[tuple[int, int], int] = {}
+
+    def begin(self) -> int:
+        """Return the number of a new subscription without deliveries."""
+        self._places.append({})
+        return len(self._places) - 1
+
+    def got(self, subscription: int, publication: Publication) -> list[int]:
+        """Record a first delivery; return the subscriptions with another order."""
+        mine = self._places[subscription]
+        mine[publication] = here = len(mine)
+        differing = []
+        for other, places in enumerate(self._places):
+            there = places.get(publication)
+            if other == subscription or there is None:
+                continue
+            highest = self._highest.get((subscription, other), -1)
+            if there < highest:
+                differing.append(other)
+            self._highest[subscription, other] = max(there, highest)
+            self._highest[other, subscription] = here
+        return differing
