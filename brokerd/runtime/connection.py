@@ -22,7 +22,7 @@ from brokerd.sessions.outbox import Outbox, Pace
 from brokerd.sessions.session import Session
 from brokerd.units import SECOND_NS
 from brokerd.wire.codec import KINDS, encode, frames
-from brokerd.wire.gathering import gather
+from brokerd.wire.framing import gather
 from brokerd.wire.straight import StraightReader
 
 GATHER_NS: Final = 100_000

@@ -40,10 +40,9 @@ from brokerd.protocols.interface import (
     Truncate,
 )
 from brokerd.sessions.messages import StateMark
-from brokerd.simulator.world.clock import PATIENCE_NS, Schedule
+from brokerd.simulator.world.clock import PATIENCE_NS, Schedule, WallClocks
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Endpoint, Network, OldMessage, SessionEnd
-from brokerd.simulator.world.wall_clock import WallClocks
 from brokerd.units import MILLISECOND_NS
 
 DISK_NS = 2 * MILLISECOND_NS

@@ -55,16 +55,14 @@ from brokerd.simulator.checks.protocol_checks import (
     simulated,
 )
 from brokerd.simulator.checks.recounts import check_recounts
-from brokerd.simulator.checks.redeliveries import Redeliveries
 from brokerd.simulator.world.authority import AUTHORITY, signed
 from brokerd.simulator.world.broker import OwnClock, SimulatedBroker
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
-from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule
-from brokerd.simulator.world.consumers import SimulatedConsumer
+from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule, WallClocks
+from brokerd.simulator.world.consumers import Redeliveries, SimulatedConsumer
 from brokerd.simulator.world.moving import ClientMove
 from brokerd.simulator.world.network import Network, NetworkParameters, WhichWay
 from brokerd.simulator.world.trace import Trace
-from brokerd.simulator.world.wall_clock import WallClocks
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, decode_attributes, encode_attributes
 
