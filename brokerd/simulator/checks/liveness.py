@@ -53,7 +53,7 @@ class WhileBroken:
 
     def _undelivered(self) -> Iterator[str]:
         clients = self._cluster.clients
-        for subscriber, number, started, lacking in self._cluster.oracle.lacking():
+        for subscriber, number, started, lacking in self._cluster.oracle.obligations.lacking():
             home = clients[subscriber].broker
             if home in self._let_off or subscriber in self._cluster.held:
                 continue
@@ -68,8 +68,10 @@ class WhileBroken:
         clients = self._cluster.clients
         if self._cluster.held:
             return  # held publications are not acknowledged, and may wait for broken links
-        homes = [clients[subscriber].broker for subscriber in self._cluster.oracle.subscribers()]
-        for publisher, sequences in self._cluster.oracle.unacknowledged():
+        homes = [
+            clients[subscriber].broker for subscriber in self._cluster.oracle.register.subscribers()
+        ]
+        for publisher, sequences in self._cluster.oracle.obligations.unacknowledged():
             source = clients[publisher].broker
             if source in self._let_off:
                 continue

@@ -1,5 +1,6 @@
 """The streams that the oracle judges: publishers, subscriptions, and their common order."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
@@ -80,7 +81,7 @@ class Stream:
         """Return True if the application has acknowledged a number."""
         return any(first <= sequence <= last for first, last in self.committed)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Restart the subscription as a new one; earlier deliveries must not repeat."""
         self.had = self.last
         self.at = self.fence = None
@@ -114,6 +115,81 @@ class Subscription:
     closed: frozenset[BrokerNumber] = frozenset()
     before: "Subscription | None" = None
     streams: dict[str, Stream] = field(default_factory=dict)
+
+
+class StreamRegister:
+    """The publishers and subscriptions of one run, with a stream for each pair of both.
+
+    Args:
+        homes: access broker by client.
+
+    Attributes:
+        publishers: all publishers by name, present and former.
+        current: the present publisher of each client.
+        by_source: the publishers that brokers have named.
+        subscriptions: live subscriptions by client and number.
+        ended: ended subscriptions by client and number.
+    """
+
+    def __init__(self, homes: Mapping[ClientId, BrokerNumber]) -> None:
+        self.publishers: dict[str, Publisher] = {}
+        self.current: dict[ClientId, Publisher] = {}
+        self.by_source: dict[SourceId, Publisher] = {}
+        self.subscriptions: dict[tuple[ClientId, int], Subscription] = {}
+        self.ended: dict[tuple[ClientId, int], Subscription] = {}
+        self.homes = homes
+
+    def publisher(self, client: ClientId) -> Publisher:
+        """Return the client as its present source."""
+        publisher = self.current.get(client)
+        if publisher is None:
+            earlier = sum(each.client == client for each in self.publishers.values())
+            publisher = Publisher(client, f"{client} ({earlier + 1})" if earlier else client)
+            self.current[client] = self.publishers[publisher.name] = publisher
+        return publisher
+
+    def stream(self, subscription: Subscription, publisher: Publisher) -> Stream:
+        """Return the stream of a subscription and a publisher; a new stream is created."""
+        stream = subscription.streams.get(publisher.name)
+        if stream is None:
+            stream = subscription.streams[publisher.name] = Stream()
+            if subscription.started and not self.is_closed(subscription, publisher):
+                stream.fence = 0
+        return stream
+
+    def streams(self, subscription: Subscription) -> Iterator[tuple[Publisher, Stream]]:
+        """Yield the publishers of a subscription, with their streams."""
+        for name, stream in subscription.streams.items():
+            yield self.publishers[name], stream
+
+    def is_closed(self, subscription: Subscription, publisher: Publisher) -> bool:
+        """Return True if the publisher is behind a closed gate of the subscription."""
+        return self.homes.get(publisher.client, -1) in subscription.closed
+
+    def has_delivered(self, subscription: Subscription, source: SourceId, sequence: int) -> bool:
+        """Return True if a subscription has received a publication."""
+        publisher = self.by_source.get(source)
+        return publisher is not None and sequence in self.stream(subscription, publisher).got
+
+    @property
+    def living(self) -> int:
+        """The number of subscriptions that have not ended."""
+        return len(self.subscriptions)
+
+    def living_at(self, home: BrokerNumber) -> int:
+        """Return the number of live subscriptions of clients at one broker."""
+        return sum(
+            self.homes[subscription.client] == home for subscription in self.subscriptions.values()
+        )
+
+    @property
+    def sources(self) -> int:
+        """The number of all sources, present and former."""
+        return len(self.publishers)
+
+    def subscribers(self) -> list[ClientId]:
+        """Return all clients with present or former subscriptions."""
+        return list(dict.fromkeys(client for client, _ in [*self.subscriptions, *self.ended]))
 
 
 class TotalOrder:

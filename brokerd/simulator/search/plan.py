@@ -41,7 +41,7 @@ from brokerd.simulator.search.moves import (
     SubscriptionRequest,
 )
 from brokerd.simulator.search.plan_scope import PlanError, PlanScope
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 
 LAYERS = ("timed", "adversarial")
 _BOOLEANS = ("True", "False")

@@ -24,7 +24,7 @@ from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
 from brokerd.simulator.world.actions import ActedCluster, Action, Scene, in_words
 from brokerd.simulator.world.client_mobility import home_of
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 
 MOST_RUNS = 4_000
 MOST_STEPS = 1_000_000

@@ -42,7 +42,8 @@ from brokerd.protocols.interface import (
 from brokerd.sessions.messages import StateMark
 from brokerd.simulator.world.clock import PATIENCE_NS, Schedule, WallClocks
 from brokerd.simulator.world.disk import SimulatedDisk
-from brokerd.simulator.world.network import Endpoint, Network, OldMessage, SessionEnd
+from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.sessions import Endpoint, OldMessage, SessionEnd
 from brokerd.units import MILLISECOND_NS
 
 DISK_NS = 2 * MILLISECOND_NS

@@ -60,8 +60,10 @@ from brokerd.simulator.world.broker import OwnClock, SimulatedBroker
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule, WallClocks
 from brokerd.simulator.world.consumers import Redeliveries, SimulatedConsumer
+from brokerd.simulator.world.link_faults import LinkFaults, WhichWay
 from brokerd.simulator.world.moving import ClientMove
-from brokerd.simulator.world.network import Network, NetworkParameters, WhichWay
+from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.simulator.world.trace import Trace
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, decode_attributes, encode_attributes
@@ -101,6 +103,7 @@ class SimulatedCluster:
     Attributes:
         oracle: judges deliveries; `oracle.judge_end()` reports missing deliveries.
         graph: the overlay of the protocol.
+        link_faults: injects faults of links.
         brokers: brokers by number.
         clients: clients by name.
         held: moving clients that withhold their deliveries from the application.
@@ -141,6 +144,7 @@ class SimulatedCluster:
         assert adversarial or not own_clocks, "where there are durations there is one clock"
         self._own_clocks = own_clocks
         self.network = make_network(self.schedule, self.random, network)
+        self.link_faults = LinkFaults(self.network)
         self.oracle = Oracle(
             decode_attributes,
             strict,
@@ -895,36 +899,36 @@ class LinkHandle:
     def cut(self, which: WhichWay = "both") -> Self:
         """Cut the link and lose messages in flight; `out` is from first to second."""
         self._note(f"cut {which}")
-        self._network.cut(self._a, self._b, which)
+        self._cluster.link_faults.cut(self._a, self._b, which)
         return self
 
     def blackhole(self, which: WhichWay = "both") -> Self:
         """Block all messages without a loss."""
         self._note(f"blackhole {which}")
-        self._network.blackhole(self._a, self._b, which)
+        self._cluster.link_faults.blackhole(self._a, self._b, which)
         return self
 
     def absorb(self, which: WhichWay = "both") -> Self:
         """Pass only signs of life; `out` is from the first to the second."""
         self._note("absorb" if which == "both" else f"absorb {which}")
-        self._network.absorb_link(self._a, self._b, which)
+        self._cluster.link_faults.absorb(self._a, self._b, which)
         return self
 
     def let_one_pass(self) -> bool:
         """Deliver the first absorbed message from the first to the second end."""
         self._note("let one pass")
-        return self._network.let_one_pass(self._a, self._b)
+        return self._cluster.link_faults.pass_one(self._a, self._b)
 
     def delay(self, delay_ns: int) -> Self:
         """Delay every message."""
         self._note(f"delay {delay_ns}")
-        self._network.delay(self._a, self._b, delay_ns)
+        self._cluster.link_faults.delay(self._a, self._b, delay_ns)
         return self
 
     def heal(self) -> Self:
         """End all faults of the link."""
         self._note("heal")
-        self._network.heal(self._a, self._b)
+        self._cluster.link_faults.heal(self._a, self._b)
         return self
 
     def suspect(self) -> Self:

@@ -14,7 +14,7 @@ from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.moves import Move, PublicationRun, SubscriptionRequest
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.simulator.world.faults import Link
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 LETTERS: Final = "abcd"
