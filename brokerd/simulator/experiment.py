@@ -364,7 +364,7 @@ class _Experiment:
         broker = self._cluster.broker(step.brokers[0]).broker
         if not broker.alive:
             return  # the restart step reports the recovery
-        if broker.core.status().state == "running" and not self._cluster.unsettled():
+        if broker.core.status().state == "running" and not self._cluster.waits.unsettled():
             self._tell(f"{'-'.join(step.brokers)} has recovered")
             self._reached(step, "recovered")
         else:

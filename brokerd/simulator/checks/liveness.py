@@ -34,7 +34,7 @@ class WhileBroken:
     def missing(self) -> list[str]:
         """Return the unmet demands, in words."""
         return [
-            *self._cluster.unsettled(all_attempts=False, may_ask=self._reach.ends),
+            *self._cluster.waits.unsettled(all_attempts=False, may_ask=self._reach.ends),
             *self._unfinished(),
             *self._undelivered(),
             *self._unacknowledged(),

@@ -397,7 +397,7 @@ class PlanRun:
             return False
         if (
             cluster.oracle.obligations.undelivered()
-            or cluster.unsettled()
+            or cluster.waits.unsettled()
             or cluster.oracle.closed_gates()
         ):
             return False
@@ -443,7 +443,7 @@ class PlanRun:
                 f"{'; '.join(self._while_broken.missing()[:12])}",
             )
         left = (
-            cluster.unsettled()
+            cluster.waits.unsettled()
             + self._mobility.under_way()
             + self._left_over()
             + self._still_to_say()

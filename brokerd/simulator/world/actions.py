@@ -194,7 +194,7 @@ class ActedCluster:
             if not waiting or len(self.actions) > most:
                 break
             self.perform(("deadline", random.choice(waiting).number))
-        left = [*self.cluster.unsettled(), *self._left_over(), *self.oracle.closed_gates()]
+        left = [*self.cluster.waits.unsettled(), *self._left_over(), *self.oracle.closed_gates()]
         rule = "liveness" if left else "incomplete"  # without a holder it is lost
         left += self.oracle.obligations.undelivered()
         why = "no end" if len(self.actions) > most else "nothing left to happen"
@@ -203,10 +203,10 @@ class ActedCluster:
     def has_converged(self) -> bool:
         """Return True if all owed deliveries have arrived, and brokers hold no excess."""
         if not self.scene.strict:
-            return not self.cluster.unsettled()
+            return not self.cluster.waits.unsettled()
         if self.oracle.obligations.undelivered() or self.oracle.closed_gates():
             return False
-        return not self.cluster.unsettled() and not self._left_over()
+        return not self.cluster.waits.unsettled() and not self._left_over()
 
     def _left_over(self) -> list[str]:
         checker = self.cluster.checker

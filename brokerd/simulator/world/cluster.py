@@ -65,6 +65,7 @@ from brokerd.simulator.world.moving import ClientMove
 from brokerd.simulator.world.network import Network
 from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.simulator.world.trace import Trace
+from brokerd.simulator.world.waits import Waits
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, decode_attributes, encode_attributes
 
@@ -109,6 +110,7 @@ class SimulatedCluster:
         held: moving clients that withhold their deliveries from the application.
         gone: brokers that were decommissioned, and their clients with them, or are lost.
         checker: judges single steps.
+        waits: the waits of brokers and clients for sessions and answers.
         redirected: number of clients that followed a redirect.
         losses_accepted, losses_refused: number of proved losses of state, by the operator's answer.
     """
@@ -195,6 +197,7 @@ class SimulatedCluster:
         self.redeliveries = Redeliveries()
         self.held: dict[ClientId, None] = {}
         self.brokers: list[SimulatedBroker] = []
+        self.waits = Waits(self.brokers, self.clients, self.network, self.graph, self.gone)
         for name in topology.brokers:
             self._add_broker(name)
 
@@ -598,7 +601,9 @@ class SimulatedCluster:
         until_ns = self.schedule.now_ns + int(limit_s * SECOND_NS)
         while not self.is_quiet():
             if self.schedule.now_ns > until_ns:
-                left = self.unsettled() or [f"{self.schedule.pending} messages are on their way"]
+                left = self.waits.unsettled() or [
+                    f"{self.schedule.pending} messages are on their way"
+                ]
                 raise NotQuietError(f"not quiet after {limit_s:g} s: {'; '.join(left)}")
             for _ in range(max(1, self.schedule.pending)):
                 if not self.schedule.step():
@@ -610,62 +615,7 @@ class SimulatedCluster:
         Links may stay broken: once a broker has failed to reach another broker, further attempts,
         as long as no attempt can succeed, are ignored.
         """
-        return self.schedule.pending == 0 and not self.unsettled()
-
-    def unsettled(
-        self,
-        *,
-        all_attempts: bool = True,
-        may_ask: Callable[[BrokerNumber], bool] = lambda broker: True,
-    ) -> list[str]:
-        """Return the waits for possible sessions or answers, in words.
-
-        Args:
-            all_attempts: True to count an attempt that cannot succeed, until its failure. A
-                repeated attempt after a wait never counts.
-            may_ask: returns True if clients of a broker can receive an answer to the end of a
-                subscription.
-        """
-        lines = []
-        for broker in self.brokers:
-            if not broker.alive or broker.frozen:
-                continue
-            if broker.number in self.gone:
-                near = self.graph.near(broker.number)
-                if any(self.network.is_open(broker.number, peer) for peer in near):
-                    lines.append(f"{broker.name} runs, and was decommissioned")
-                continue
-            attempts = [
-                peer
-                for peer, attempt in broker.attempts.items()
-                if (all_attempts and not attempt.again) or self.network.is_open(broker.number, peer)
-            ]
-            if attempts:
-                lines.append(f"{broker.name} dials {attempts}")
-            status = broker.core.status()
-            waiting = [
-                peer
-                for peer in status.wanted
-                if peer not in status.ready or peer not in broker.ends
-            ]
-            if not broker.absorbing:
-                reachable = [
-                    peer for peer in waiting
-                    if self.network.is_open(broker.number, peer)
-                    and not self.brokers[peer].absorbing
-                ]  # fmt: skip
-                if reachable:
-                    lines.append(f"{broker.name} waits for sessions with {reachable}")
-        for client in self.clients.values():
-            if client.detached:
-                continue
-            if not client.ends and self.network.is_open(client.name, client.broker):
-                lines.append(f"{client.name} is not connected")
-            if client.ends and client.waits and may_ask(client.broker):
-                lines.append(f"{client.name} waits for {client.waits}")
-            if client.asking_again:
-                lines.append(f"{client.name} was told to ask again")
-        return lines
+        return self.schedule.pending == 0 and not self.waits.unsettled()
 
     # ------------------------------------------------------------ records
 
