@@ -146,7 +146,7 @@ class PublishingRate:
         """Return True if reads from a client must wait."""
         return self._used_up_ns.get(client, 0) > now_ns + SECOND_NS
 
-    def may_go_on(self, now_ns: int) -> list[ClientId]:
+    def clients_within_rate(self, now_ns: int) -> list[ClientId]:
         """Return the clients that need not wait.
 
         Removes clients that have stayed within the rate.

@@ -621,7 +621,7 @@ class Links:
                     self._send_state(connection)
                     connection.beat()
                 connection.check(now_ns)
-            for name in self._publishing.may_go_on(now_ns) if self._publishing else ():
+            for name in self._publishing.clients_within_rate(now_ns) if self._publishing else ():
                 if name in self.connections:
                     self.connections[name].wake()
             for fault_id in self.faults.expired(now_ns):

@@ -196,7 +196,7 @@ class SimulatedBackend:
                 if end.peer == there
             )
         broker = self._cluster.broker(fault.target.brokers[0]).broker
-        return len(broker._absorbed) + sum(len(end.held_out) for end in broker.connected)
+        return len(broker._absorbed) + sum(len(end.withheld_messages) for end in broker.connected)
 
     def _has_session(self, a: Peer, b: Peer) -> bool:
         endpoints = self._cluster.network.endpoints

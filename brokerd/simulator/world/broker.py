@@ -231,7 +231,7 @@ class SimulatedBroker(Endpoint):
             return
         self.absorbing = False
         self._handles_all = True
-        self._network.let_out(self)
+        self._network.send_withheld(self)
         absorbed, self._absorbed = self._absorbed, []
         for end, message in absorbed:
             if end.up:

@@ -68,7 +68,7 @@ class Lane:
             self._schedule.pending += len(self.queue)
             self._schedule.lane_released(self)
 
-    def let_one_out(self) -> bool:
+    def release_one(self) -> bool:
         """Perform the first entry although the lane is held; return False if the lane is empty."""
         assert self.holds, f"{self.name} is not held"
         if not self.queue:

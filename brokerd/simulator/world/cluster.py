@@ -230,7 +230,7 @@ class SimulatedCluster:
         self.note(" ".join(("join", name, "at", at, *further)))
         self.checker.joined(number)
         grown = TopologyGrown(number, self.topology.number_of(at))
-        self._tell_change(before, grown, self._near(number))
+        self._announce_change(before, grown, self._near(number))
         return self.broker(name)
 
     def leave(self, name: str) -> None:
@@ -246,9 +246,9 @@ class SimulatedCluster:
             self.broker(name).kill()
         self._change(topology)
         self.note(f"{name} has left")
-        self._tell_change(before, TopologyShrunk(number), near)
+        self._announce_change(before, TopologyShrunk(number), near)
 
-    def _tell_change(
+    def _announce_change(
         self, before: Topology, links: TopologyGrown | TopologyShrunk, near: list[SimulatedBroker]
     ) -> None:
         """Notify near brokers of links, or all brokers of a section of the overlay."""
@@ -300,7 +300,7 @@ class SimulatedCluster:
             self.gone[number] = None
             for client in self.clients.values():
                 if client.broker == number and not client.detached:
-                    self._lose(client)
+                    self._end_client(client)
             for each in others:
                 each.tell(BrokerDecommissioned(number, signed(DECOMMISSION, name)))
         return refusals
@@ -311,7 +311,7 @@ class SimulatedCluster:
         present = [self.brokers[number] for number in self.graph.present]
         return [each for each in present if each.number not in self.gone]
 
-    def _lose(self, client: SimulatedClient) -> None:
+    def _end_client(self, client: SimulatedClient) -> None:
         """End a client with its broker, without further owed publications."""
         for number in client.core.subscriptions:
             self.oracle.unsubscribed(client.name, number)

@@ -50,7 +50,7 @@ class LinkFaults:
         """Deliver the first absorbed message from a to b; return False if there is none."""
         for end in self._ends_reached_by((a, b)):
             if end.up and (a, b) in self._links.absorbed:
-                return end.lane.let_one_out()
+                return end.lane.release_one()
         return False
 
     def delay(self, a: Peer, b: Peer, delay_ns: int) -> None:

@@ -106,7 +106,7 @@ class Network:
         if end is None:
             self.counters["messages_lost"] += 1
         elif endpoint.absorbing:
-            end.held_out.append(message)
+            end.withheld_messages.append(message)
         else:
             self._put(end, message)
 
@@ -142,7 +142,7 @@ class Network:
             attempt.over = True
         endpoint.attempts.clear()
         for end in list(endpoint.connected):
-            end.held_out.clear()
+            end.withheld_messages.clear()
             self._forget(end)
             self._notify_far_end(end)
         endpoint.ends.clear()
@@ -166,10 +166,10 @@ class Network:
         for action, arguments in deferred:
             action(*arguments)
 
-    def let_out(self, endpoint: Endpoint) -> None:
+    def send_withheld(self, endpoint: Endpoint) -> None:
         """Send the withheld messages of an absorbing endpoint, in order."""
         for end in list(endpoint.ends.values()):
-            held, end.held_out = end.held_out, []
+            held, end.withheld_messages = end.withheld_messages, []
             for message in held:
                 self._put(end, message)
 

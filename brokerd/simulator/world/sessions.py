@@ -98,12 +98,12 @@ class SessionEnd:
         over: lost here, or never to be established.
         deaf: a message to this end was lost, so no later message may arrive.
         silence: number of the current period of silence; 0 while the peer is audible.
-        held_out: outgoing messages that an absorbing owner has withheld.
+        withheld_messages: outgoing messages that an absorbing owner has withheld.
     """
 
     __slots__ = (
-        "attempt", "deaf", "endpoint", "held_out", "incarnation", "lane", "latency_ns",
-        "number", "other", "over", "peer", "silence", "up", "watch",
+        "attempt", "deaf", "endpoint", "incarnation", "lane", "latency_ns",
+        "number", "other", "over", "peer", "silence", "up", "watch", "withheld_messages",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, peer: Peer, schedule: Schedule, latency_ns: int) -> None:
@@ -120,7 +120,7 @@ class SessionEnd:
         self.over = False
         self.deaf = False
         self.silence = 0
-        self.held_out: list[Any] = []
+        self.withheld_messages: list[Any] = []
 
 
 class Attempt:
