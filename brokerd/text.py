@@ -1,6 +1,10 @@
-"""Text of values in messages, and TOML documents within bounds."""
+"""Text of values in messages, ranges of names, and TOML documents within bounds.
+
+Ranges of names: `b[1:500]`, `b[1:500:2]` for every second name, `n[01:16]` with leading zeros.
+"""
 
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -10,6 +14,10 @@ LARGEST_TOML: Final = 4 << 20
 DEEPEST: Final = 32
 """Levels of nested tables and lists in a document from a user."""
 _LONGEST_KEY: Final = 4_096
+
+MOST_NAMES: Final = 4096
+
+_RANGE = re.compile(r"\[(\d{1,20}):(\d{1,20})(?::(\d{1,20}))?\]")
 
 
 def shown(value: Any, limit: int = 80) -> str:
@@ -72,3 +80,48 @@ def _walk(document: Mapping[str, Any]) -> Iterator[tuple[str, int, Any]]:
             waiting += [(f"{place}{dot}{key}", depth + 1, each) for key, each in value.items()]
         elif isinstance(value, list):
             waiting += [(f"{place}[{n}]", depth + 1, each) for n, each in enumerate(value)]
+
+
+def expanded(text: str) -> list[str]:
+    """Return the names that a range stands for; a name without a range is returned as is.
+
+    Raises:
+        ValueError: the range is invalid; the text states the fault.
+    """
+    ranges = list(_RANGE.finditer(text))
+    if not ranges:
+        if "[" in text or "]" in text:
+            raise ValueError("a range is written [1:16], [01:16] or [1:16:2]")
+        return [text]
+    if len(ranges) > 1:
+        raise ValueError("only one range")
+    found = ranges[0]
+    first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+    if last < first:
+        raise ValueError(f"the range runs backwards, from {first} to {last}")
+    if step == 0:
+        raise ValueError("a range of steps of 0 has no end")
+    if (count := (last - first) // step + 1) > MOST_NAMES:
+        raise ValueError(f"{count:,} names; a range has at most {MOST_NAMES:,}")
+    numbers = range(first, last + 1, step)
+    width = len(found[1]) if found[1].startswith("0") else 0
+    before, after = text[: found.start()], text[found.end() :]
+    return [f"{before}{number:0{width}d}{after}" for number in numbers]
+
+
+def is_range(text: str) -> bool:
+    """Return True if `expanded` returns several names."""
+    return _RANGE.search(text) is not None
+
+
+def expanded_list(value: object) -> object:
+    """Return a list with every range expanded; other values are left for later checks to refuse.
+
+    Raises:
+        ValueError: a range is invalid; the text states the fault.
+    """
+    if not isinstance(value, list):
+        return value
+    return [
+        name for text in value for name in (expanded(text) if isinstance(text, str) else [text])
+    ]

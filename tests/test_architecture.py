@@ -728,8 +728,7 @@ KEPT: dict[str, str] = {
     "bench.systems.jetstream.driver": "configurations beside it name it",
     "bench.systems.mosquitto.driver": "configurations beside it name it",
     "bench.systems.rabbitmq.driver": "configurations beside it name it",
-    "brokerd.storage.memory_files": "tests crash and fail the logs on it",
-    "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
+    "brokerd.storage.memory": "tests crash and fail the logs on it, and compare stores with it",
 }
 FOUND_BY_NAME = (
     "bench.papers.*_experiments",
@@ -924,7 +923,7 @@ def forbidden(root: Path) -> list[str]:
 )
 def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str, what: str) -> None:
     plant(tmp_path, {"brokerd.protocols.gryphon.ticks": "", "brokerd.history.writer": ""})
-    plant(tmp_path, {"brokerd.wire.registry": "", importer: source})
+    plant(tmp_path, {"brokerd.wire.codec": "", importer: source})
     assert any(what in finding for finding in forbidden(tmp_path))
 
 
@@ -935,7 +934,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str,
         ("brokerd.model.publication", "from .identity import BrokerId"),
         ("brokerd.protocols.ges.checks.steps", "from .. import messages"),
         ("brokerd.protocols.ges.core", "from . import messages\nfrom ..interface import Event"),
-        ("brokerd.wire.registry", "import cbor2\nimport brokerd.protocols.registry"),
+        ("brokerd.wire.codec", "import cbor2\nimport brokerd.protocols.registry"),
         ("brokerd.simulator.world.cluster", "import brokerd.client.core, brokerd.errors"),
         ("bench.run.machine", "import brokerd.runtime.process, brokerd.agent.agent"),
         ("bench.run.machine", "from bench.load.load_generator import run"),

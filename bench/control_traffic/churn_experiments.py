@@ -193,7 +193,7 @@ class _Churn:
             if self._is_settled():
                 break
         else:
-            raise AssertionError(f"not settled: {self.cluster.unsettled()}")
+            raise AssertionError(f"not settled: {self.cluster.waits.unsettled()}")
         self.traffic.messages = self.traffic.size_bytes = 0
         return self.now_ns
 
@@ -213,7 +213,7 @@ class _Churn:
         return started_s
 
     def _is_settled(self) -> bool:
-        return not self.cluster.unsettled() and all(
+        return not self.cluster.waits.unsettled() and all(
             not client.waits for client in self.cluster.clients.values()
         )
 

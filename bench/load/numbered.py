@@ -7,7 +7,7 @@ for any number of publications.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from brokerd.wire.items import INTEGERS
+from brokerd.wire.strict_cbor import INTEGERS
 
 NUMBERED = "sequence"
 """Key of a counting attribute in a workload: { sequence = START }."""

@@ -15,7 +15,7 @@ import trio
 
 from bench.run.run_directory import RunDirectory, append_line
 from brokerd.agent.client import AgentClient
-from brokerd.agent.clock import clock_reading
+from brokerd.agent.facts import clock_reading
 from brokerd.errors import ControlError
 
 CLOCK_FILE = "clock.jsonl"

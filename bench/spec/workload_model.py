@@ -28,9 +28,9 @@ from bench.spec.topics import topic_names
 from brokerd.errors import ConfigError
 from brokerd.model.predicate import PredicateError, check_scalar
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.overlay.ranges import expanded_list
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import definition_of
+from brokerd.text import expanded_list
 from brokerd.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
 
 MAXIMUM_SEED = (1 << 63) - 1

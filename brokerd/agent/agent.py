@@ -21,9 +21,7 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.agent.clock import clock_reading
-from brokerd.agent.disk import disk_bytes_of
-from brokerd.agent.facts import machine_facts
+from brokerd.agent.facts import clock_reading, disk_bytes_of, machine_facts, read_tails
 from brokerd.agent.fault import Fault
 from brokerd.agent.faults import FaultKeeper
 from brokerd.agent.fork_server import ForkServer, Role
@@ -32,7 +30,6 @@ from brokerd.agent.metrics import Family, MetricsServer, host_families
 from brokerd.agent.paths import AgentPaths, replace_file, socket_folder
 from brokerd.agent.processes import ProcessIdentity, boot_id, machine_busy_s, sampled
 from brokerd.agent.supervisor import Supervisor, parse_signal
-from brokerd.agent.tails import read_tails
 from brokerd.agent.watchdog import (
     recorded_identity,
     run_hold_watchdog,

@@ -25,7 +25,7 @@ from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import LASTING_VERBS, STOPPING_VERBS, VERB_TABLE
-from brokerd.storage.room import is_out_of_descriptors
+from brokerd.storage.files import is_out_of_descriptors
 
 HealedBy = Literal["request", "lease", "process-death"]
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import trio
 
-from brokerd.runtime.accepting import accept_next
+from brokerd.runtime.streams import accept_next
 
 LOOPBACK: Final = "127.0.0.1"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

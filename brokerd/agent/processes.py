@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Self, TypeVar
 
-from brokerd.storage.room import is_out_of_descriptors
+from brokerd.storage.files import is_out_of_descriptors
 
 STOPPED = "T"
 

@@ -22,7 +22,7 @@ from brokerd.agent.processes import ProcessIdentity, boot_id, sampled
 from brokerd.agent.watchdog import recorded_identity
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
-from brokerd.storage.room import is_out_of_descriptors
+from brokerd.storage.files import is_out_of_descriptors
 
 logger = logging.getLogger(__name__)
 

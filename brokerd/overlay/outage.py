@@ -1,7 +1,8 @@
-"""The failures of one moment, and the publications that brokers still receive."""
+"""Outages: failures of one moment, and the pairs of brokers that publications still connect."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.routes import Link, Lost, is_open
@@ -65,3 +66,142 @@ def closed_route(topology: Topology, lost: Lost) -> Link | None:
     pairs = ((origin, home) for origin in left for home in left if origin != home)
     closed = (pair for pair in pairs if not is_open(overlay.route(*pair), lost.brokers, lost.links))
     return next(closed, None)
+
+
+def reached_in_tree(
+    topology: Topology, outage: Outage, radius: int, *, relays: bool = False
+) -> Reached:
+    """Return the sources of publications that arrive, per subscriber's broker.
+
+    Args:
+        radius: number of links that a broker reaches along a path; 1: no broker is bypassed.
+        relays: True if a third broker relays for two brokers without a session.
+    """
+    neighbours = topology.neighbours()
+    present = [topology.number_of(name) for name in topology.present()]
+    cut = outage.cut
+    if relays:
+        near = {number: _ball(number, radius, neighbours) for number in present}
+        cut = frozenset(pair for pair in cut if not _relayed(pair, near, outage))
+    return {
+        subscriber: frozenset(_sources(subscriber, neighbours, radius, outage, cut))
+        for subscriber in outage.live(topology)
+    }
+
+
+def _sources(
+    subscriber: BrokerNumber,
+    neighbours: Sequence[Sequence[BrokerNumber]],
+    radius: int,
+    outage: Outage,
+    cut: frozenset[Link],
+) -> set[BrokerNumber]:
+    """Return the brokers with publications that arrive at `subscriber`."""
+    # Outwards from the subscriber, so that the path from each next hop is already computed.
+    towards = {subscriber: subscriber}
+    arrives: set[BrokerNumber] = set()
+    if subscriber not in outage.absorbing:  # its clients get nothing either
+        arrives.add(subscriber)
+    order = [subscriber]
+    for broker in order:
+        for other in neighbours[broker]:
+            if other in towards:
+                continue
+            towards[other] = broker
+            order.append(other)
+            if other not in outage.down and other not in outage.absorbing:
+                hop = other
+                for _ in range(radius):
+                    hop = towards[hop]
+                    if hop not in outage.down and _pair(other, hop) not in cut:
+                        if hop in arrives and (other, hop) not in outage.absorbed:
+                            arrives.add(other)
+                        break
+                    if hop == subscriber:
+                        break
+    return arrives
+
+
+def _relayed(
+    pair: Link, near: Mapping[BrokerNumber, Iterable[BrokerNumber]], outage: Outage
+) -> bool:
+    """Return True if a third broker reaches both ends."""
+    a, b = pair
+    for other in near[a]:
+        usable = other in near[b] and other not in outage.down | outage.absorbing
+        if usable and not {_pair(other, a), _pair(other, b)} & outage.cut:
+            return True
+    return False
+
+
+def _ball(
+    center: BrokerNumber, radius: int, neighbours: Sequence[Sequence[BrokerNumber]]
+) -> tuple[BrokerNumber, ...]:
+    found = {center: 0}
+    order = [center]
+    for broker in order:
+        if found[broker] == radius:
+            continue
+        for near in neighbours[broker]:
+            if near not in found:
+                found[near] = found[broker] + 1
+                order.append(near)
+    return tuple(order[1:])
+
+
+def _pair(a: BrokerNumber, b: BrokerNumber) -> Link:
+    return (a, b) if a < b else (b, a)
+
+
+def longest_lost(topology: Topology, lost: Iterable[BrokerNumber]) -> tuple[BrokerNumber, ...]:
+    """Return the longest path of the tree on which every broker is lost; () if none is lost."""
+    gone = dict.fromkeys(sorted(lost))
+    neighbours = topology.neighbours()
+    longest: tuple[BrokerNumber, ...] = ()
+    seen: set[BrokerNumber] = set()
+    for start in gone:
+        if start in seen:
+            continue
+        far = farthest_lost(start, gone, neighbours)
+        seen.update(far)
+        end = list(far)[-1]
+        path = list(farthest_lost(end, gone, neighbours).values())[-1]
+        if len(path) > len(longest):
+            longest = min(path, path[::-1])
+    return longest
+
+
+def row_around(
+    topology: Topology, broker: BrokerNumber, lost: Iterable[BrokerNumber]
+) -> tuple[BrokerNumber, ...]:
+    """Return the longest path of lost brokers in the connected lost part that contains `broker`."""
+    gone, neighbours = dict.fromkeys(lost), _neighbours(topology.brokers, topology.links)
+    end = list(farthest_lost(broker, gone, neighbours))[-1]
+    return list(farthest_lost(end, gone, neighbours).values())[-1]
+
+
+@lru_cache(maxsize=2)
+def _neighbours(
+    brokers: tuple[str, ...], links: tuple[Link, ...]
+) -> tuple[tuple[BrokerNumber, ...], ...]:
+    found: list[list[BrokerNumber]] = [[] for _ in brokers]
+    for a, b in links:
+        found[a].append(b)
+        found[b].append(a)
+    return tuple(map(tuple, found))
+
+
+def farthest_lost(
+    start: BrokerNumber,
+    gone: Mapping[BrokerNumber, None],
+    neighbours: Sequence[Sequence[BrokerNumber]],
+) -> dict[BrokerNumber, tuple[BrokerNumber, ...]]:
+    """Return the lost brokers that lost brokers connect with `start`, nearest first, with paths."""
+    found: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {start: (start,)}
+    frontier = [start]
+    for broker in frontier:
+        for near in neighbours[broker]:
+            if near in gone and near not in found:
+                found[near] = (*found[broker], near)
+                frontier.append(near)
+    return found

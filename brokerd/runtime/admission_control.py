@@ -1,15 +1,12 @@
-"""Limits on the connections of a broker, per address and in total, and the choice of evictions.
-
-A connection without a Hello has no identity, so such strangers have few places. If the places are
-full, the oldest stranger at the address with the most strangers is evicted: a flood from one
-address evicts its own connections, and brokers and clients elsewhere find a place.
-"""
+"""Limits on the connections and the publishing rates of clients, and the choice of evictions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Final
 
 from brokerd.config import SessionParameters
+from brokerd.model.identity import ClientId
+from brokerd.units import SECOND_NS
 
 DESCRIPTOR_RESERVE: Final = 256
 """File descriptors reserved for other uses: files, control sockets, dialled brokers."""
@@ -122,3 +119,40 @@ class AdmittedConnection:
         self._admission._by_address[self.address] -= 1
         if not self._admission._by_address[self.address]:
             del self._admission._by_address[self.address]
+
+
+class PublishingRate:
+    """A limit of publications per second and client; reads from a faster client are delayed.
+
+    Refusals of single publications would leave gaps in a stream that promises none, so the client
+    waits. It may be a second's worth ahead, and is identified by name: reconnecting gains nothing.
+
+    Args:
+        per_second: limit of each client.
+    """
+
+    def __init__(self, per_second: int) -> None:
+        assert per_second > 0, f"{per_second} publications a second"
+        self._per_second = per_second
+        self._used_up_ns: dict[ClientId, int] = {}
+        """Client → the time at which all its publications are within its rate."""
+
+    def sent(self, client: ClientId, publications: int, now_ns: int) -> None:
+        """Record publications of a client."""
+        begin_ns = max(self._used_up_ns.get(client, 0), now_ns)
+        self._used_up_ns[client] = begin_ns + publications * SECOND_NS // self._per_second
+
+    def must_wait(self, client: ClientId, now_ns: int) -> bool:
+        """Return True if reads from a client must wait."""
+        return self._used_up_ns.get(client, 0) > now_ns + SECOND_NS
+
+    def clients_within_rate(self, now_ns: int) -> list[ClientId]:
+        """Return the clients that need not wait.
+
+        Removes clients that have stayed within the rate.
+        """
+        within = [name for name in self._used_up_ns if not self.must_wait(name, now_ns)]
+        for name in within:
+            if self._used_up_ns[name] <= now_ns:
+                del self._used_up_ns[name]
+        return within

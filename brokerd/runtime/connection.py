@@ -18,13 +18,11 @@ from brokerd.runtime.tls import TlsError, TlsStream, transport_of
 from brokerd.sessions.failure_detector import FailureDetector
 from brokerd.sessions.link_faults import CLEAR, Way
 from brokerd.sessions.messages import Farewell, Heartbeat, Hello, StateAdvanced
-from brokerd.sessions.outbox import Outbox
-from brokerd.sessions.pace import Pace
+from brokerd.sessions.outbox import Outbox, Pace
 from brokerd.sessions.session import Session
 from brokerd.units import SECOND_NS
-from brokerd.wire.codec import encode, frames
-from brokerd.wire.gathering import gather
-from brokerd.wire.registry import KINDS
+from brokerd.wire.codec import KINDS, encode, frames
+from brokerd.wire.framing import gather
 from brokerd.wire.straight import StraightReader
 
 GATHER_NS: Final = 100_000

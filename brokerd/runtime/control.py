@@ -20,7 +20,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.errors import ConfigError, ControlError, RemoteProtocolError
-from brokerd.runtime.accepting import accept_next
+from brokerd.runtime.streams import accept_next
 from brokerd.wire.control import (
     PREFIX,
     Answer,

@@ -1,26 +1,186 @@
-"""Group commit of rows: one commit is in flight, and the next gathers meanwhile.
+"""The disk of a broker: a dedicated thread, durable writes, and the group commit of rows."""
 
-Paper: [GD02] §4 (latency consists mostly of logging; so a group shares one write).
-"""
-
+import errno
 import os
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Final, Generic, TypeVar
 
 import trio
+from trio.lowlevel import Abort, current_task, current_trio_token, reschedule
 
+from brokerd.errors import DiskFailed
 from brokerd.protocols.interface import Commit, Event, Persisted
-from brokerd.runtime.disk_thread import DiskThread
-from brokerd.runtime.durable import DurableWrites
+from brokerd.runtime.connection import clock_ns
+from brokerd.sessions.link_faults import LinkFaults
+from brokerd.storage.files import is_out_of_descriptors, is_transient
 from brokerd.storage.meta_store import MetaStore, RowChange
 from brokerd.units import MILLISECOND_NS, SECOND_NS
+
+Result = TypeVar("Result")
+
+ROOM_RETRY_S: Final = 0.1
+_SLICE_S: Final = 0.05
+_NO_ROOM: Final = ("disk_full", "disk_has_room")
+_NO_DESCRIPTORS: Final = ("descriptors_exhausted", "descriptors_free")
+
+Returned = TypeVar("Returned")
 
 LAZY_NS = 200 * MILLISECOND_NS
 """Time for which commits without a waiter may gather."""
 ROW_BYTES: Final = 4_096
 """Bytes of a disk's quota per row: SQLite writes pages."""
+
+
+class DiskThread:
+    """A thread that carries out calls one after the other, in order of arrival.
+
+    The calls are as with `trio.to_thread.run_sync`, but the thread exists already, and is neither
+    looked up nor returned to a pool. The thread ends with this object.
+    """
+
+    def __init__(self) -> None:
+        self._wanted: SimpleQueue[_Wanted[Any] | None] = SimpleQueue()
+        self._is_started = False
+
+    async def carry_out(self, call: Callable[[], Result]) -> Result:
+        """Return or raise the result of `call`; not abandoned on cancellation."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if not self._is_started:
+            self._is_started = True
+            Thread(target=_serve, args=(self._wanted,), name="disk", daemon=True).start()
+            weakref.finalize(self, self._wanted.put, None)
+        wanted = _Wanted(call)
+        self._wanted.put(wanted)
+        await trio.lowlevel.wait_task_rescheduled(lambda _: Abort.FAILED)
+        return wanted.result()
+
+
+class _Wanted(Generic[Result]):
+    """A call with a task that waits for its result."""
+
+    def __init__(self, call: Callable[[], Result]) -> None:
+        self._call = call
+        self._task, self._token = current_task(), current_trio_token()
+        self._results: list[Result] = []
+        self._error: BaseException | None = None
+
+    def carry_out(self) -> None:
+        try:
+            self._results.append(self._call())
+        except BaseException as error:  # raised in the task that waits
+            self._error = error
+        self._token.run_sync_soon(reschedule, self._task)
+
+    def result(self) -> Result:
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+
+def _serve(calls: "SimpleQueue[_Wanted[Any] | None]") -> None:
+    while (wanted := calls.get()) is not None:
+        wanted.carry_out()
+        del wanted  # frees the call before the next arrives
+
+
+class DurableWrites:
+    """The path of all durable data of one broker to its disk.
+
+    Args:
+        faults: faults of this broker; disk faults are applied.
+        record: called when the disk is full, and when it has room again.
+        check: raises if a restart would not find the written data.
+    """
+
+    def __init__(
+        self,
+        faults: LinkFaults | None = None,
+        record: Callable[[str, dict[str, Any]], None] = lambda _event, _details: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._faults = LinkFaults() if faults is None else faults
+        self._record = record
+        self._check = check
+
+    async def perform(self, write: Callable[[], None], size_bytes: int, thread: DiskThread) -> None:
+        """Carry out `write` in a thread; repeat it while the disk has no room.
+
+        `write` is repeated while the process has no free file descriptor, too, and must change
+        nothing if it fails for either cause. A call must not be abandoned: two threads would use
+        its files at once.
+
+        Raises:
+            DiskFailed: `write` failed for another cause.
+            MustNotGoOn: the state folder was deleted or replaced.
+        """
+        await self._repeat(write, size_bytes, thread)
+        self._check()
+        await self._linger()
+
+    async def read(self, read: Callable[[], Returned], thread: DiskThread) -> Returned:
+        """Carry out `read` in a thread and return its result.
+
+        `read` is repeated while the process has no free file descriptor.
+
+        Raises:
+            DiskFailed: `read` failed for another cause.
+        """
+        return await self._repeat(read, 0, thread)
+
+    async def _repeat(
+        self, operation: Callable[[], Returned], size_bytes: int, thread: DiskThread
+    ) -> Returned:
+        refused_ns = 0
+        ended = ""
+        while True:
+            try:
+                if not self._faults.take_room(size_bytes):
+                    raise OSError(errno.ENOSPC, "No space left on device (fault)")
+                found = await thread.carry_out(operation)
+                break
+            except OSError as error:
+                if not is_transient(error):
+                    raise DiskFailed(str(error)) from error
+                if not refused_ns:
+                    refused_ns = clock_ns()
+                    began, ended = _NO_DESCRIPTORS if is_out_of_descriptors(error) else _NO_ROOM
+                    self._record(began, {"bytes": size_bytes, "error": str(error)[:200]})
+                await trio.sleep(ROOM_RETRY_S)
+        if refused_ns:
+            self._record(ended, {"after_ns": clock_ns() - refused_ns})
+        return found
+
+    async def probe(self, write: Callable[[], None], size_bytes: int) -> bool:
+        """Carry out `write` once, under the same faults; return False if there is no room.
+
+        Raises:
+            DiskFailed: `write` failed for another cause.
+        """
+        if not self._faults.take_room(size_bytes):
+            return False
+        try:
+            await trio.to_thread.run_sync(write)
+        except OSError as error:
+            if not is_transient(error):
+                raise DiskFailed(str(error)) from error
+            return False
+        await self._linger()
+        return True
+
+    async def _linger(self) -> None:
+        """Delay the report of a write for as long as a fault demands."""
+        began_ns = clock_ns()
+        lingered = False
+        while (left_ns := began_ns + self._faults.write_delay_ns() - clock_ns()) > 0:
+            lingered = True
+            await trio.sleep(min(left_ns / SECOND_NS, _SLICE_S))
+        if lingered:
+            self._faults.count_slowed_write()
 
 
 class Disk:

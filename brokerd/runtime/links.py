@@ -20,15 +20,12 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
-from brokerd.runtime.accepting import accept_next
-from brokerd.runtime.admission_control import AdmissionControl, AdmittedConnection
+from brokerd.runtime.admission_control import AdmissionControl, AdmittedConnection, PublishingRate
 from brokerd.runtime.connection import Connection, Post, clock_ns
 from brokerd.runtime.impairments import Impairments
-from brokerd.runtime.quotas import PublishingRate
-from brokerd.runtime.streams import Dial, close_stream, dial_tcp, first_message
+from brokerd.runtime.streams import Dial, accept_next, close_stream, dial_tcp, first_message
 from brokerd.runtime.tls import TlsError, identity_of, transport_of
-from brokerd.sessions.failure_detector import check_interval_ns
-from brokerd.sessions.fault_backoff import FaultBackoff
+from brokerd.sessions.failure_detector import FaultBackoff, check_interval_ns
 from brokerd.sessions.messages import Farewell, Hello, StateAdvanced, StateMark
 from brokerd.sessions.session import DEPARTED, Accepted, Session, SessionState, SessionTable
 from brokerd.sessions.state_marks import StateWitness
@@ -624,7 +621,7 @@ class Links:
                     self._send_state(connection)
                     connection.beat()
                 connection.check(now_ns)
-            for name in self._publishing.may_go_on(now_ns) if self._publishing else ():
+            for name in self._publishing.clients_within_rate(now_ns) if self._publishing else ():
                 if name in self.connections:
                     self.connections[name].wake()
             for fault_id in self.faults.expired(now_ns):

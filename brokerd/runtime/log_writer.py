@@ -21,8 +21,7 @@ from brokerd.protocols.interface import (
     RecordsRead,
 )
 from brokerd.protocols.parts.log_bounds import LogBounds
-from brokerd.runtime.disk_thread import DiskThread
-from brokerd.runtime.durable import DurableWrites
+from brokerd.runtime.disk import DiskThread, DurableWrites
 from brokerd.storage.log_groups import EntryKind, LogEntry, LogRun
 from brokerd.storage.log_volume import LogVolume
 from brokerd.units import MILLISECOND_NS, SECOND_NS

@@ -36,19 +36,17 @@ from brokerd.protocols.registry import definition_of, read_topology
 from brokerd.runtime.commands import Commands
 from brokerd.runtime.connection import CLIENT_MARGIN_BYTES
 from brokerd.runtime.control import ControlServer
-from brokerd.runtime.disk import Disk
+from brokerd.runtime.disk import Disk, DurableWrites
 from brokerd.runtime.driver import Driver
-from brokerd.runtime.durable import DurableWrites
 from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
 from brokerd.runtime.log_writer import LogWriter
 from brokerd.runtime.probing import PeerProbes
 from brokerd.runtime.state_folder import PreflightError, StateFolder, held, loss_text, record_loss
-from brokerd.runtime.stores import Stores, begin_with_room
+from brokerd.runtime.stores import Stores, WitnessRows, begin_with_room
 from brokerd.runtime.streams import dial_tcp, dial_tls
 from brokerd.runtime.tls import TlsCredentials, is_loopback
-from brokerd.runtime.witnesses import WitnessRows
 from brokerd.sessions.session import SelfDescription, SessionTable
 from brokerd.storage.meta_store import Beginning
 from brokerd.wire.attributes import decode_attribute_table

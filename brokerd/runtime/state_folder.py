@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import BrokerError, MustNotGoOn
-from brokerd.storage.room import is_no_room
+from brokerd.storage.files import is_no_room
 
 LOSS: Final = "loss.json"
 _LOCK: Final = "lock"

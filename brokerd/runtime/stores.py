@@ -13,10 +13,10 @@ import trio
 from brokerd.config import BrokerConfig, LossAcceptance
 from brokerd.errors import DiskFailed, ForeignState, StateLost, StorageCorrupt
 from brokerd.model.operator_acts import ACCEPT_LOSS
-from brokerd.protocols.interface import CoreStatus, LogEnds
+from brokerd.protocols.interface import Change, Commit, CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
-from brokerd.runtime.durable import ROOM_RETRY_S
+from brokerd.runtime.disk import ROOM_RETRY_S, Disk
 from brokerd.runtime.program import own_program
 from brokerd.runtime.state_folder import (
     RecordedLoss,
@@ -26,11 +26,19 @@ from brokerd.runtime.state_folder import (
     record_loss,
     recorded_loss,
 )
-from brokerd.sessions.messages import START_BYTES
-from brokerd.sessions.state_marks import STARTS_KEPT, StateLedger, StateStart
+from brokerd.sessions.messages import START_BYTES, StateMark
+from brokerd.sessions.state_marks import STARTS_KEPT, StateLedger, StateStart, StateWitness
+from brokerd.storage.files import is_no_room
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.meta_store import Beginning, MetaStore, NewMarks, SqliteMetaStore
-from brokerd.storage.room import is_no_room
+from brokerd.storage.meta_store import (
+    VOUCHED,
+    WITNESSED,
+    Beginning,
+    MetaStore,
+    NewMarks,
+    SqliteMetaStore,
+)
+from brokerd.units import SECOND_NS
 
 NO_ROOM_STATE: Final = "no room on its disk"
 """The state of a broker that has not begun yet, because its disk is full."""
@@ -42,6 +50,8 @@ Beyond all that any neighbour may have recorded, and less than neighbours refuse
 (`protocols.parts.leaps`).
 """
 _OLD_LOG: Final = "publications"
+
+WRITE_EVERY_NS: Final = 5 * SECOND_NS
 
 
 class Stores:
@@ -271,3 +281,43 @@ def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
         "written": [0, 0],
         "witnessed": {},
     }
+
+
+class WitnessRows:
+    """The marks of `witness` as rows of this broker, written lazily and rarely.
+
+    The rows also record if a neighbour has vouched for the state folder of this broker.
+    """
+
+    def __init__(self, witness: StateWitness, ledger: StateLedger, disk: Disk) -> None:
+        self._witness = witness
+        self._ledger = ledger
+        self._is_vouched = ledger.is_vouched
+        self._disk = disk
+        self._due_ns = 0
+
+    def recover(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        """Load the marks that an earlier incarnation has written."""
+        for key, row in rows.get(WITNESSED, {}).items():
+            if key != VOUCHED:
+                self._witness.marks[int(key)] = StateMark(*row)
+
+    def write_all(self) -> None:
+        """Write the marks that have changed, before an orderly end."""
+        self._due_ns = 0
+        self.write_changed()
+
+    def write_changed(self) -> None:
+        """Write the marks that have changed, unless the last write was a moment ago."""
+        changed, now_ns = self._witness.changed, clock_ns()
+        is_news = self._ledger.is_vouched and not self._is_vouched
+        if not is_news and (not changed or now_ns < self._due_ns):
+            return
+        self._due_ns = now_ns + WRITE_EVERY_NS
+        marks = self._witness.marks
+        rows = [Change(WITNESSED, str(peer), [*marks[peer]]) for peer in changed]
+        if is_news:
+            self._is_vouched = True
+            rows.append(Change(WITNESSED, VOUCHED, True))
+        self._witness.changed.clear()
+        self._disk.commit(Commit(tuple(rows), None))

@@ -1,9 +1,14 @@
-"""Streams before a session is established: dialled, greeted, and closed."""
+"""Streams before a session is established: accepted, dialled, greeted, and closed.
+
+Linux reports the pending network errors of a new connection as errors of `accept`. A process that
+has no free file descriptor cannot accept either. Neither is a fault of the listener.
+"""
 
 # Otherwise each process forked off one image imports it with its first address: a MiB each.
 import encodings.idna  # noqa: F401
+import errno
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -16,6 +21,12 @@ from brokerd.wire.framing import FrameDecoder
 HELLO_RECEIVE_BYTES: Final = 1 << 16
 
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
+
+ACCEPT_PAUSE_S: Final = 0.1
+"""Pause after a failed `accept`: a connection that waits keeps the listener readable."""
+_OF_LISTENER: Final = (errno.EBADF, errno.EFAULT, errno.EINVAL, errno.ENOTSOCK)
+
+Accepted = TypeVar("Accepted")
 
 
 class PlaintextRefused(ConnectionRefusedError):
@@ -72,3 +83,28 @@ async def close_stream(stream: trio.abc.Stream) -> None:
         await stream.aclose()
     except trio.BrokenResourceError:
         pass  # it was closed from the other side
+
+
+async def accept_next(
+    accept: Callable[[], Awaitable[Accepted]], report: Callable[[OSError], None]
+) -> Accepted:
+    """Return the next connection.
+
+    Args:
+        accept: accepts one connection.
+        report: called with the first of consecutive failures; the others follow from the first.
+
+    Raises:
+        OSError: the listener itself cannot be used.
+    """
+    is_reported = False
+    while True:
+        try:
+            return await accept()
+        except OSError as error:
+            if error.errno in _OF_LISTENER:
+                raise
+            if not is_reported:
+                report(error)
+            is_reported = True
+            await trio.sleep(ACCEPT_PAUSE_S)

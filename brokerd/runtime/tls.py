@@ -18,7 +18,7 @@ import trio
 
 from brokerd.config import TlsFiles
 from brokerd.errors import ConfigError
-from brokerd.sessions.identity import Identity
+from brokerd.sessions.messages import Identity
 
 HANDSHAKE_LIMIT_BYTES: Final = 16 << 10
 """Most bytes that are read from the other end before its certificate is shown."""

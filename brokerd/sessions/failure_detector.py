@@ -1,27 +1,21 @@
-"""The timer that ends a session whose peer is silent for too long.
+"""Timers of sessions: the end after a silent peer, and pauses after protocol errors."""
 
-Heartbeats are sent at a fixed pace, and any byte received is a sign of life. Time in which this
-process did not run, because the process was stopped or starved of its CPU, does not count as
-silence: no byte could have been received. Before a peer is suspected, the bytes that may wait to be
-read are read.
-
-The allowed silence follows the load. Where all processes share two busy cores, heartbeats of a peer
-arrive late and the checks of this process run late; twice the worst recent lateness is added to the
-configured silence, up to four times the configured silence. The lateness is halved every ten
-seconds, so that a single bad moment does not slow the detector for long.
-
-Paper: [DFT11] §II (failure detector, eventually strong and accurate).
-"""
-
+from dataclasses import dataclass, field
 from typing import Final
 
 from brokerd.config import SessionParameters
+from brokerd.model.identity import BrokerNumber
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 LATENESS_HALVES_EVERY_NS: Final = 10 * SECOND_NS
 LIMIT_FACTOR: Final = 4
 GRACE_NS: Final = 10 * MILLISECOND_NS
 """Time between a suspicion and its confirmation, in which bytes that have arrived are read."""
+
+SHORTEST_NS: Final = SECOND_NS
+LONGEST_NS: Final = 30 * SECOND_NS
+FORGOTTEN_NS: Final = 120 * SECOND_NS
+"""Without another error for this time, the next error counts as the first again."""
 
 
 class FailureDetector:
@@ -86,3 +80,27 @@ class FailureDetector:
 def check_interval_ns(parameters: SessionParameters) -> int:
     """Return the interval of the checks of a session: heartbeats sent, silence measured."""
     return max(1, min(parameters.heartbeat_ns, parameters.suspicion_ns) // 2)
+
+
+@dataclass(slots=True)
+class FaultBackoff:
+    """The pauses of one broker, per neighbour. The first error causes no pause."""
+
+    _errors: dict[BrokerNumber, tuple[int, int]] = field(default_factory=dict)
+
+    def note(self, peer: BrokerNumber, now_ns: int) -> None:
+        """Count a session that ended with a protocol error."""
+        count, last_ns = self._errors.get(peer, (0, now_ns))
+        self._errors[peer] = (count + 1 if now_ns - last_ns < FORGOTTEN_NS else 1, now_ns)
+
+    def left_ns(self, peer: BrokerNumber, now_ns: int) -> int:
+        """Return the time for which no session with a neighbour may be opened, in nanoseconds."""
+        count, last_ns = self._errors.get(peer, (0, 0))
+        if count < 2:
+            return 0
+        pause_ns = min(SHORTEST_NS << min(count - 2, 16), LONGEST_NS)
+        return max(0, last_ns + pause_ns - now_ns)
+
+    def forget(self, peer: BrokerNumber) -> None:
+        """Drop the errors of a broker that has left for good."""
+        self._errors.pop(peer, None)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, is_incarnation_leap
-from brokerd.sessions.identity import Identity
-from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, Role, StateMark
+from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, Identity, Role, StateMark
 from brokerd.sessions.state_marks import StateLedger, StateWitness
 
 MAXIMUM_CLIENT_NAME = 100

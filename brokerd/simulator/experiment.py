@@ -11,7 +11,7 @@ from brokerd.protocols.interface import Instant
 from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.world.clients import ClientObserver
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 DRAIN_NS = 30 * SECOND_NS
@@ -255,7 +255,7 @@ class _Experiment:
             self._recorder.published(publisher.name, sequence, self._schedule.now_ns, fence=True)
 
     def _is_done(self) -> bool:
-        return not self._cluster.oracle.undelivered()
+        return not self._cluster.oracle.obligations.undelivered()
 
     # ------------------------------------------------------------ load
 
@@ -284,7 +284,7 @@ class _Experiment:
             return
         cluster = self._cluster
         start = cluster.clients[publisher].broker
-        for subscriber in cluster.oracle.owed_to(publisher, sequence):
+        for subscriber in cluster.oracle.obligations.owed_to(publisher, sequence):
             path = cluster.graph.path(start, cluster.clients[subscriber].broker)
             names = [cluster.topology.brokers[broker] for broker in path]
             if any(_leads_through(names, damage.brokers) for damage in damages):
@@ -364,7 +364,7 @@ class _Experiment:
         broker = self._cluster.broker(step.brokers[0]).broker
         if not broker.alive:
             return  # the restart step reports the recovery
-        if broker.core.status().state == "running" and not self._cluster.unsettled():
+        if broker.core.status().state == "running" and not self._cluster.waits.unsettled():
             self._tell(f"{'-'.join(step.brokers)} has recovered")
             self._reached(step, "recovered")
         else:
@@ -391,7 +391,7 @@ class _Experiment:
 
     def _verdict(self) -> SimulatedVerdict:
         oracle = self._cluster.oracle
-        recovered = sum(oracle.got(*delivery) for delivery in self._at_risk)
+        recovered = sum(oracle.obligations.got(*delivery) for delivery in self._at_risk)
         counters = {
             "published": oracle.published_count,
             "owed": oracle.owed,

@@ -47,7 +47,7 @@ from brokerd.simulator.checks.wording import Wording
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
@@ -299,7 +299,7 @@ class _Player:
 
     def _on_judge(self, _words: list[str]) -> None:
         oracle = self.cluster.oracle
-        wrong = [*oracle.first_violations, *oracle.undelivered()]
+        wrong = [*oracle.first_violations, *oracle.obligations.undelivered()]
         self._said += wrong or [f"nothing is missing, {oracle.deliveries} deliveries"]
 
     def _on_quietly(self, words: list[str]) -> None:

@@ -1,16 +1,32 @@
-"""The file operations that logs use, as the operating system provides them.
+"""The file operations that logs use, and the transient failures of the operating system."""
 
-A replacement decides which state a crash leaves: a file has at least the content of its last
-`sync`, and a folder the names of its last `sync_folder`.
-"""
-
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+"""The process, or the whole machine, has reached its limit of open files."""
+
 Buffer = bytes | memoryview
+
+
+def is_no_room(error: OSError) -> bool:
+    """Return True if a write failed for lack of room only, and may be repeated."""
+    return error.errno in NO_ROOM
+
+
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Return True if a file or socket could not be opened for lack of descriptors only."""
+    return error.errno in NO_DESCRIPTORS
+
+
+def is_transient(error: OSError) -> bool:
+    """Return True if the same operation may succeed later, after resources are freed."""
+    return is_no_room(error) or is_out_of_descriptors(error)
 
 
 @contextmanager

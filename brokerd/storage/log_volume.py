@@ -22,8 +22,14 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import StorageCorrupt
-from brokerd.storage.bit_rot import is_one_bit_off
-from brokerd.storage.files import DISK, Files, naming
+from brokerd.storage.files import (
+    DISK,
+    Files,
+    is_no_room,
+    is_out_of_descriptors,
+    is_transient,
+    naming,
+)
 from brokerd.storage.log_groups import (
     HEAD_BYTES,
     SALT_BYTES,
@@ -37,14 +43,13 @@ from brokerd.storage.log_groups import (
     entries_of,
     group_at,
     has_later_group,
+    is_one_bit_off,
     next_of,
     pack_group,
     pack_segment,
     salt_of,
 )
-from brokerd.storage.log_state import LogState, SegmentState
-from brokerd.storage.room import is_no_room, is_out_of_descriptors, is_transient
-from brokerd.storage.synced_mark import SyncedMark
+from brokerd.storage.log_state import LogState, SegmentState, SyncedMark
 
 SEGMENT_BYTES: Final = 16 << 20
 

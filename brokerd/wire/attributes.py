@@ -10,8 +10,7 @@ from typing import Any, Final
 import cbor2
 
 from brokerd.model.predicate import MAXIMUM_STRING_BYTES, PredicateError, Scalar, check_scalar
-from brokerd.wire.items import ARRAYS
-from brokerd.wire.strict_cbor import StrictCborError, decode_strict
+from brokerd.wire.strict_cbor import ARRAYS, StrictCborError, decode_strict
 
 MAXIMUM_ATTRIBUTES: Final = 64
 MAXIMUM_BLOB_BYTES: Final = MAXIMUM_ATTRIBUTES * 2 * (MAXIMUM_STRING_BYTES + 3) + 2

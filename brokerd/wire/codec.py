@@ -1,13 +1,4 @@
-"""A generic, strict codec between messages and frames, built from the annotations of messages.
-
-A frame is u32 length of the rest, u32 header length (big-endian), header, payload. The header is
-one flat CBOR array [type number, items of the fields…] and, for a message with a publication run, a
-second array with the items of the run; nothing follows. The payload is the raw payload of the run;
-the lengths in the run's array must add up to its size. So a broker decodes a small header per run,
-and passes on the received bytes of the run's array and of the payload, which it never reads.
-
-`shapes` defines the items of a field, `runs` the items of a run.
-"""
+"""Messages as bytes and back, and the table of all messages: common, and of single protocols."""
 
 import struct
 from collections.abc import Callable
@@ -16,14 +7,50 @@ from operator import attrgetter
 from typing import Any, Final, get_type_hints
 
 from brokerd.errors import BrokerError, RemoteProtocolError
-from brokerd.model.message_kind import MessageKind
+from brokerd.model import client_messages
+from brokerd.model.message_kind import MessageKind, of_numbers, of_run
 from brokerd.model.publication import Buffer, PublicationRun
-from brokerd.wire.items import ARRAYS, INTEGERS
-from brokerd.wire.misfit import Misfit
-from brokerd.wire.registry import KINDS
+from brokerd.protocols.registry import DEFINITIONS
+from brokerd.sessions import messages as session
 from brokerd.wire.runs import MAXIMUM_RUN_PUBLICATIONS, decode_run, encode_run
 from brokerd.wire.shapes import Reader, Writer, shape_of
-from brokerd.wire.strict_cbor import StrictCborError, decode_strict_pair
+from brokerd.wire.strict_cbor import ARRAYS, INTEGERS, Misfit, StrictCborError, decode_strict_pair
+
+# A used number is never reassigned to another message; a change of fields raises WIRE_VERSION.
+COMMON: Final = (
+    MessageKind(1, session.Hello),
+    MessageKind(2, session.Heartbeat),
+    MessageKind(3, session.Farewell),
+    MessageKind(4, session.StateAdvanced),
+    # clients and their broker
+    MessageKind(16, client_messages.Connect),
+    MessageKind(17, client_messages.Connected),
+    of_run(18, client_messages.Publish),
+    of_numbers(19, client_messages.PublishAcknowledged),
+    MessageKind(20, client_messages.Subscribe),
+    MessageKind(21, client_messages.Subscribed),
+    of_run(22, client_messages.Deliveries, beside=lambda message: message.subscriptions),
+    of_numbers(23, client_messages.Acknowledge, beside=lambda message: message.stream),
+    MessageKind(24, client_messages.Refused),
+    MessageKind(25, client_messages.Notice),
+    MessageKind(26, client_messages.Unsubscribe),
+    MessageKind(27, client_messages.Unsubscribed),
+    MessageKind(28, client_messages.Detach),
+    MessageKind(29, client_messages.Silence),
+    MessageKind(30, client_messages.Gap),
+    MessageKind(12, client_messages.Consume),
+    MessageKind(13, client_messages.Consuming),
+    MessageKind(14, client_messages.CommitConsumed),
+    MessageKind(15, client_messages.ConsumedCommitted),
+    MessageKind(11, client_messages.Redirect),
+)
+
+KINDS: Final[dict[type, MessageKind]] = {
+    kind.type: kind
+    for kinds in (COMMON, *(definition.messages for definition in DEFINITIONS.values()))
+    for kind in kinds
+}
+"""Every kind of message by its type."""
 
 PREFIX: Final = struct.Struct(">II")
 _HEADS: Final = 1_000

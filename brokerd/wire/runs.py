@@ -17,8 +17,17 @@ from typing import Any, Final
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.wire.attributes import MAXIMUM_BLOB_BYTES
-from brokerd.wire.items import ARRAYS, INTEGERS, NULL, OCTETS, numbers
-from brokerd.wire.misfit import INTEGER_LIMIT, Misfit, check_integer, check_integers
+from brokerd.wire.strict_cbor import (
+    ARRAYS,
+    INTEGER_LIMIT,
+    INTEGERS,
+    NULL,
+    OCTETS,
+    Misfit,
+    check_integer,
+    check_integers,
+    numbers,
+)
 
 MAXIMUM_RUN_PUBLICATIONS: Final = 1 << 14
 

@@ -19,8 +19,16 @@ from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin,
 import cbor2
 
 from brokerd.model.predicate import Constraint
-from brokerd.wire.items import FALSE, INTEGERS, TRUE, octets, text
-from brokerd.wire.misfit import Misfit, check_integer, check_integers
+from brokerd.wire.strict_cbor import (
+    FALSE,
+    INTEGERS,
+    TRUE,
+    Misfit,
+    check_integer,
+    check_integers,
+    octets,
+    text,
+)
 
 TEXT_LIMIT_BYTES: Final = 1_024
 

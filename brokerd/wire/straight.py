@@ -17,8 +17,8 @@ from brokerd.sessions.messages import Heartbeat
 from brokerd.wire.attributes import MAXIMUM_BLOB_BYTES
 from brokerd.wire.codec import PREFIX, encode, head_of, integer_fields
 from brokerd.wire.framing import FrameDecoder
-from brokerd.wire.misfit import INTEGER_LIMIT
 from brokerd.wire.runs import ONE, SLICE_SHARE, begin_one, one_origin
+from brokerd.wire.strict_cbor import INTEGER_LIMIT
 
 _MANY: Final = 0x18
 """CBOR's lead byte of an integer that needs one byte of its own; then two, four, eight."""

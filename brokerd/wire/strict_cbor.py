@@ -1,10 +1,7 @@
-"""The only decoder of bytes from outside: CBOR restricted to plain values.
+"""Plain CBOR: the only decoder of bytes from outside, encoders of items, checks of values."""
 
-Plain CBOR lets a sender build shared and cyclic references, compiled patterns, megabyte integers
-and maps with colliding keys in a few bytes. Every decoder of this project calls `decode_strict`,
-which accepts none of that.
-"""
-
+import struct
+from collections.abc import Sequence
 from io import BytesIO
 from math import isfinite
 from typing import Any, Final, NoReturn
@@ -18,6 +15,47 @@ _NATIVE_TAGS: Final = (
     *(0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100),
     *(256, 258, 260, 261, 1004, 43000, 55799),
 )
+
+NULL: Final = b"\xf6"
+FALSE: Final = b"\xf4"
+TRUE: Final = b"\xf5"
+
+_LOOKED_UP: Final = 1_024
+_WIDTHS: Final = (
+    (1 << 8, 24, struct.Struct(">BB")),
+    (1 << 16, 25, struct.Struct(">BH")),
+    (1 << 32, 26, struct.Struct(">BI")),
+    (1 << 64, 27, struct.Struct(">BQ")),
+)
+
+
+class Misfit(ValueError):
+    """A decoded value that does not fit; the text never contains the value itself."""
+
+
+INTEGER_LIMIT = 1 << 63
+
+
+def check_integer(value: object) -> int:
+    """Return the value, which must be an integer from 0 to 2⁶³-1.
+
+    Raises:
+        Misfit: the value is something else.
+    """
+    if type(value) is not int or not 0 <= value < INTEGER_LIMIT:
+        raise Misfit(f"expected an integer from 0 to 2^63-1, got {type(value).__name__}")
+    return value
+
+
+def check_integers(values: list[object]) -> None:
+    """Check that all values are integers from 0 to 2⁶³-1.
+
+    Raises:
+        Misfit: a value is something else.
+    """
+    for value in values:
+        if type(value) is not int or not 0 <= value < INTEGER_LIMIT:
+            raise Misfit(f"expected integers from 0 to 2^63-1, got {type(value).__name__}")
 
 
 class StrictCborError(ValueError):
@@ -130,3 +168,55 @@ class _Reader:
 _KEPT_BYTES: Final = 1 << 16
 """A reader that read more is not kept: its stream would occupy as much memory."""
 _spare: Final[list[_Reader]] = []
+
+
+class _Heads(dict[int, bytes]):
+    """The shortest head of one major type of CBOR for each argument from 0 to 2⁶⁴-1."""
+
+    def __init__(self, major: int) -> None:
+        self._major = major << 5
+        super().__init__({argument: self._head(argument) for argument in range(_LOOKED_UP)})
+
+    def __missing__(self, argument: int) -> bytes:
+        return self._head(argument)
+
+    def _head(self, argument: int) -> bytes:
+        assert argument >= 0, f"{argument} is no argument of a CBOR head"
+        if argument < 24:
+            return bytes((self._major | argument,))
+        for limit, width, layout in _WIDTHS:
+            if argument < limit:
+                return layout.pack(self._major | width, argument)
+        raise AssertionError(f"{argument} is no argument of a CBOR head")
+
+
+INTEGERS: Final = _Heads(0)
+"""An integer from 0 to 2⁶⁴-1, whole."""
+OCTETS: Final = _Heads(2)
+"""The head of an item of so many bytes."""
+TEXTS: Final = _Heads(3)
+"""The head of an item of so many bytes of UTF-8."""
+ARRAYS: Final = _Heads(4)
+"""The head of an array of so many items."""
+
+
+def text(value: str) -> bytes:
+    """Return the item for a text."""
+    encoded = value.encode()
+    return TEXTS[len(encoded)] + encoded
+
+
+def octets(value: bytes) -> bytes:
+    """Return the item for bytes."""
+    return OCTETS[len(value)] + value
+
+
+def numbers(values: bytes | Sequence[int] | None) -> bytes:
+    """Return the item for many integers: bytes if given as bytes, else an array, or null."""
+    if values is None:
+        return NULL
+    if isinstance(values, bytes):
+        return octets(values)
+    if values and max(values) < _LOOKED_UP:
+        return ARRAYS[len(values)] + b"".join(map(INTEGERS.__getitem__, values))
+    return cbor2.dumps(list(values))

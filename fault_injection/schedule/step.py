@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from brokerd.model.fault_verbs import LASTING_VERBS
-from brokerd.overlay.ranges import expanded_list
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFINITIONS
+from brokerd.text import expanded_list
 from brokerd.units import format_duration, parse_duration_ns
 from fault_injection.schedule.span import Span
 

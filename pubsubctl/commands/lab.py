@@ -73,7 +73,7 @@ def down(
     ] = None,
 ) -> Result:
     """Stop all test hosts, and remove their files."""
-    from brokerd.agent.host.operator_lock import lock_path
+    from brokerd.agent.host.private_files import lock_path
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.lab import requirements
     from pubsubctl.lab.journal import existing_lab, lab_lock

@@ -2,7 +2,7 @@
 
 The authority is stored in the controller's state folder, and its key never leaves the folder.
 Members of a deployment get short-lived leaf certificates with an identity as defined by
-`brokerd.sessions.identity`; a broker's certificate serves both ends of a link, all others only the
+`brokerd.sessions.messages`; a broker's certificate serves both ends of a link, all others only the
 dialling end.
 """
 
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from brokerd.sessions.identity import CertifiedRole, Identity
+from brokerd.sessions.messages import CertifiedRole, Identity
 from pubsubctl.errors import UserError
 
 LEAF_DAYS: Final = 30

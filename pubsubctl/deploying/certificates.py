@@ -8,7 +8,7 @@ import trio
 
 from brokerd.agent.host.server import SECRETS_FOLDER
 from brokerd.errors import ControlError
-from brokerd.sessions.identity import CertifiedRole
+from brokerd.sessions.messages import CertifiedRole
 from pubsubctl.deploying.placement import Placement
 from pubsubctl.deploying.plan import Observed
 from pubsubctl.errors import HostError, PreflightFailed

@@ -20,7 +20,7 @@ from brokerd.config import TlsFiles
 from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, protocol_on
-from brokerd.sessions.identity import CertifiedRole
+from brokerd.sessions.messages import CertifiedRole
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.apply.separations import check_nft_can_tell

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brokerd.overlay.ranges import MOST_NAMES, expanded
 from brokerd.overlay.topology import NAME, nearest
+from brokerd.text import MOST_NAMES, expanded
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import Place, TomlFile, check_schema, load_toml, shown, validated
 from pubsubctl.inventory.inventory_model import (

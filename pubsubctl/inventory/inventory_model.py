@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from brokerd.overlay.ranges import expanded, is_range
 from brokerd.overlay.topology import nearest
+from brokerd.text import expanded, is_range
 from brokerd.units import format_size
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brokerd.agent.host.operator_lock import lock_holder, operator_lock
+from brokerd.agent.host.private_files import lock_holder, operator_lock
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
 from pubsubctl.errors import PreflightFailed, UserError

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.overlay.ranges import expanded
+from brokerd.text import expanded
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.inventory.inventory import Inventory, load_inventory
 from pubsubctl.inventory.inventory_schema import json_schema

@@ -12,9 +12,17 @@ from brokerd.protocols.registry import DEFAULT
 from brokerd.simulator.checks.marks import Reached, in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of, simulated
 from brokerd.simulator.named_bugs import NoCheckout, has_data
-from brokerd.simulator.search.ablations import SEEDS, Caught, ablations, catch_all, left_out
+from brokerd.simulator.search.ablations import (
+    SEEDS,
+    CanaryReport,
+    Caught,
+    ablations,
+    canaries_among,
+    catch_all,
+    left_out,
+    run_canary,
+)
 from brokerd.simulator.search.campaign import ROWS, Setting
-from brokerd.simulator.search.canary import CanaryReport, canaries_among, run_canary
 from brokerd.simulator.search.ledger import Campaign, in_one_line, with_caught, with_runs
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.plan_scope import PlanError

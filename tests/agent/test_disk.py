@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from brokerd.agent.disk import disk_bytes_of
+from brokerd.agent.facts import disk_bytes_of
 
 
 def test_all_files_of_a_process_count_with_the_room_that_they_take(tmp_path: Path) -> None:

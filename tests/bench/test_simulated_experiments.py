@@ -28,8 +28,8 @@ from bench.papers.figure_experiments import (
 from bench.spec.deployed_experiment import is_deployed_experiment
 from bench.spec.spec import SpecError
 from bench.spec.toml_text import toml_text
-from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
+from brokerd.overlay.graph import Connectivity
 from tests.helpers.patience import PATIENCE_S
 
 SMALL = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from brokerd.client import store
 from brokerd.client.store import FileStore
-from brokerd.storage.memory_files import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
+from brokerd.storage.memory import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
 from tests.helpers.crash_states import CrashStates
 
 SIZES = (40, 700, 0, 25)
@@ -23,7 +23,7 @@ class RecordedCalls:
     """The calls of `os` that a store makes, carried out and written down.
 
     Attributes:
-        trail: see `brokerd.storage.memory_files`.
+        trail: see `brokerd.storage.memory`.
     """
 
     def __init__(self) -> None:

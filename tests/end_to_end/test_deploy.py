@@ -286,7 +286,7 @@ def test_ctrl_c_during_deploy_leaves_nothing(lab: Lab) -> None:
 
 
 def test_a_second_operator_is_refused_by_name(lab: Lab) -> None:
-    from brokerd.agent.host.operator_lock import operator_lock
+    from brokerd.agent.host.private_files import operator_lock
 
     with operator_lock(lab.state / "e1", "bench demo"):
         for arguments in (["deploy", "chain3"], ["down"]):

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from brokerd.overlay.chains import longest_lost
 from brokerd.overlay.generate import balanced_tree, random_tree
+from brokerd.overlay.outage import longest_lost
 from brokerd.overlay.topology import Topology
 from fault_injection.schedule.draw import draw_targets, drawn_in_words
 from fault_injection.schedule.lint import lint

@@ -6,8 +6,8 @@ from enum import Enum
 from typing import Any
 
 from brokerd.protocols import interface
+from brokerd.wire.codec import KINDS as MESSAGE_TYPES
 from brokerd.wire.codec import encode
-from brokerd.wire.registry import KINDS as MESSAGE_TYPES
 
 _KINDS = {
     getattr(interface, name): number

@@ -15,7 +15,7 @@ from brokerd.protocols.interface import Event, LossReason, MessageReceived
 from brokerd.protocols.registry import definition_of, parameters_on
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
-from brokerd.simulator.world.network import Endpoint, SessionEnd
+from brokerd.simulator.world.sessions import Endpoint, SessionEnd
 from brokerd.units import SECOND_NS
 from tests.fuzz.client_script import ClientScript
 from tests.fuzz.values import any_message
@@ -206,7 +206,7 @@ class FuzzedCluster:
         for broker in self.cluster.brokers:
             broker.core.status()
             broker.core.statistics()
-        return [*oracle.first_violations, *oracle.undelivered()]
+        return [*oracle.first_violations, *oracle.obligations.undelivered()]
 
     def repeat(self) -> None:
         """Replay each broker without the refused messages; its effects must be the same."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from brokerd.config import TlsFiles
 from brokerd.runtime.tls import TlsCredentials
-from brokerd.sessions.identity import CertifiedRole
+from brokerd.sessions.messages import CertifiedRole
 from pubsubctl.deploying.authority import Authority
 
 

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from brokerd.overlay.topology import SCHEMA, Topology
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS
 
 STEADY = NetworkParameters(

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import product
 from pathlib import PurePosixPath
 
-from brokerd.storage.memory_files import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
+from brokerd.storage.memory import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
 
 SECTOR_BYTES = 512
 EVERY_BYTE_BYTES = 64

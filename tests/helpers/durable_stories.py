@@ -11,7 +11,7 @@ from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import ProtocolChecks
 from brokerd.simulator.world.cluster import Published, Subscription
-from brokerd.simulator.world.logs import SimulatedLogs
+from brokerd.simulator.world.disk import SimulatedLogs
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, cells
 

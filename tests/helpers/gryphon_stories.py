@@ -14,7 +14,8 @@ from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.interface import Append, Deliver, Effect, Event, Send
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
-from brokerd.simulator.world.network import Endpoint, Network
+from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.sessions import Endpoint
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY
 

@@ -124,7 +124,7 @@ class SimulatedBackend:
                     broker.thaw() if fault.verb == "freeze" else broker.release()
             else:
                 for a, b in self._pairs(fault):
-                    self._cluster.network.heal(a, b)
+                    self._cluster.link_faults.heal(a, b)
                 # The network heals all faults of a link at once; others go on.
                 for other in self._active.values():
                     if other.target.element == fault.target.element:
@@ -159,16 +159,16 @@ class SimulatedBackend:
             verbs["send-omission"] = broker.omit_sends
             verbs.get(fault.verb, broker.absorb)()
             return
-        network = self._cluster.network
+        link_faults = self._cluster.link_faults
         which = "out" if fault.target.one_way else "both"
         for a, b in self._pairs(fault):
             self._cluster.note(f"{fault.verb} {a}-{b} {which}")
             if fault.verb == "cut":
-                network.cut(a, b, "out" if fault.target.one_way else "both")
+                link_faults.cut(a, b, "out" if fault.target.one_way else "both")
             elif fault.verb == "blackhole":
-                network.blackhole(a, b, "out" if fault.target.one_way else "both")
+                link_faults.blackhole(a, b, "out" if fault.target.one_way else "both")
             else:
-                network.absorb_link(a, b)
+                link_faults.absorb(a, b)
 
     def _pairs(self, fault: Fault) -> Iterator[tuple[Peer, Peer]]:
         """The links that a fault of the network concerns: one, or all of a broker."""
@@ -196,7 +196,7 @@ class SimulatedBackend:
                 if end.peer == there
             )
         broker = self._cluster.broker(fault.target.brokers[0]).broker
-        return len(broker._absorbed) + sum(len(end.held_out) for end in broker.connected)
+        return len(broker._absorbed) + sum(len(end.withheld_messages) for end in broker.connected)
 
     def _has_session(self, a: Peer, b: Peer) -> bool:
         endpoints = self._cluster.network.endpoints

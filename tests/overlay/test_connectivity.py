@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree, chain
+from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.overlay.tree_section import TreeSection

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.overlay.ranges import expanded, expanded_list
+from brokerd.text import expanded, expanded_list
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
+from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.agent.host.operator_lock import operator_lock
+from brokerd.agent.host.private_files import operator_lock
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 from tests.pubsubctl.conftest import Call

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.overlay.ranges import expanded
+from brokerd.text import expanded
 from pubsubctl.errors import UserError
 from pubsubctl.inventory.host_ranges import in_ranges
 from pubsubctl.inventory.inventory import Gateway, Inventory, SshSettings, load_inventory

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.agent.host.operator_lock import lock_holder, lock_path, operator_lock
+from brokerd.agent.host.private_files import lock_holder, lock_path, operator_lock
 from brokerd.errors import ControlError
 
 
@@ -39,7 +39,7 @@ def test_a_released_lock_leaves_no_files_and_can_be_acquired_again(tmp_path: Pat
 def test_the_lock_of_an_operator_that_was_killed_is_free(tmp_path: Path) -> None:
     root = tmp_path / "host"
     program = (
-        "import os, pathlib, signal\nfrom brokerd.agent.host.operator_lock import operator_lock\n"
+        "import os, pathlib, signal\nfrom brokerd.agent.host.private_files import operator_lock\n"
         f"with operator_lock(pathlib.Path({str(root)!r}), 'deploy'):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from brokerd.agent.tails import read_tails
+from brokerd.agent.facts import read_tails
 from brokerd.errors import ControlError
 from pubsubctl.watching.logbook import (
     HostTime,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import bench
-from brokerd.overlay.chains import longest_lost
 from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
+from brokerd.overlay.outage import longest_lost
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.registry import protocol_on, read_topology

@@ -9,7 +9,7 @@ import trio.testing
 
 from brokerd.protocols.interface import Change, Commit, Event, Persisted
 from brokerd.runtime.disk import LAZY_NS, Disk
-from brokerd.storage.memory_store import MemoryMetaStore
+from brokerd.storage.memory import MemoryMetaStore
 from brokerd.storage.meta_store import RowChange
 
 

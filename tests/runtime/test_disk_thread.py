@@ -6,7 +6,7 @@ import threading
 import pytest
 import trio
 
-from brokerd.runtime.disk_thread import DiskThread
+from brokerd.runtime.disk import DiskThread
 from tests.helpers.patience import PATIENCE_S
 
 

@@ -10,11 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from brokerd.runtime.disk import Disk
-from brokerd.runtime.disk_thread import DiskThread
-from brokerd.runtime.durable import DurableWrites
+from brokerd.runtime.disk import Disk, DiskThread, DurableWrites
 from brokerd.sessions.link_faults import LinkFaults, read_fault
-from brokerd.storage.memory_store import MemoryMetaStore
+from brokerd.storage.memory import MemoryMetaStore
 from brokerd.storage.meta_store import SqliteMetaStore
 from tests.helpers.patience import PATIENCE_S
 from tests.storage.test_log_volume import A, entry, opened, reopened

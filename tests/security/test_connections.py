@@ -24,7 +24,7 @@ from brokerd.runtime.links import Links
 from brokerd.runtime.streams import dial_tcp
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import SelfDescription, SessionTable, client_hello
-from brokerd.wire.registry import KINDS
+from brokerd.wire.codec import KINDS
 from tests.helpers.exchange import run_of
 from tests.helpers.memory_links import (
     LinkedBroker,

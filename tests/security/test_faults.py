@@ -15,8 +15,8 @@ import trio
 from brokerd.config import BrokerConfig
 from brokerd.errors import ControlError
 from brokerd.runtime.control import open_control
+from brokerd.wire.codec import KINDS
 from brokerd.wire.control import Request, encode_control
-from brokerd.wire.registry import KINDS
 from tests.helpers.agents import Lab, make_lab, run
 from tests.helpers.memory_broker import MemoryBroker, chain
 from tests.helpers.memory_links import MemoryNet

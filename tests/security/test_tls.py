@@ -22,8 +22,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.messages import PublicationCopy, RecoveryFlag
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
 from brokerd.runtime.tls import HANDSHAKE_LIMIT_BYTES, TlsCredentials, TlsError, TlsStream
-from brokerd.sessions.identity import Identity
-from brokerd.sessions.messages import Farewell, Heartbeat, Hello
+from brokerd.sessions.messages import Farewell, Heartbeat, Hello, Identity
 from brokerd.sessions.session import client_hello
 from brokerd.wire.codec import encode
 from tests.helpers.certificates import Certificates

@@ -1,6 +1,6 @@
 """Links whose sessions end with the same error again and again do not flap."""
 
-from brokerd.sessions.fault_backoff import FORGOTTEN_NS, LONGEST_NS, FaultBackoff
+from brokerd.sessions.failure_detector import FORGOTTEN_NS, LONGEST_NS, FaultBackoff
 from brokerd.units import SECOND_NS
 
 

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from brokerd.sessions.pace import COMPANY, LONGEST_NS, SHORTEST_NS, TO_PUBLISHER_NS, Pace
+from brokerd.sessions.outbox import COMPANY, LONGEST_NS, SHORTEST_NS, TO_PUBLISHER_NS, Pace
 
 MS = 1_000_000
 NOW = 1_000 * MS

@@ -10,8 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from brokerd.config import SessionParameters
 from brokerd.errors import RemoteProtocolError
-from brokerd.sessions.failure_detector import FailureDetector, check_interval_ns
-from brokerd.sessions.fault_backoff import FORGOTTEN_NS, FaultBackoff
+from brokerd.sessions.failure_detector import (
+    FORGOTTEN_NS,
+    FailureDetector,
+    FaultBackoff,
+    check_interval_ns,
+)
 from brokerd.sessions.link_faults import Absorbed
 from brokerd.sessions.outbox import Outbox
 from brokerd.units import SECOND_NS

@@ -20,9 +20,10 @@ from brokerd.simulator.search.adversary import (
 )
 from brokerd.simulator.search.campaign import CAMPAIGN
 from brokerd.simulator.search.seed_report import SeedReport, total
-from brokerd.simulator.search.shrink_history import failure_of
+from brokerd.simulator.search.shrink import failure_of
 from brokerd.simulator.world.actions import ActedCluster, Scene
-from brokerd.simulator.world.network import Network, SessionEnd
+from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.sessions import SessionEnd
 from tests.helpers.delta_tree_bugs import Mutant
 
 ROOT = Path(__file__).parents[2]
@@ -250,10 +251,10 @@ def test_there_is_nothing_to_cut_down_where_nothing_fails() -> None:
 class _SessionsThatGoOn(Network):
     """What a cut destroys is lost, but the session lives on when the link does."""
 
-    def _deafen(self, end: SessionEnd) -> None:
+    def deafen(self, end: SessionEnd) -> None:
         end.lane.truncate(0)
         if not end.up:
-            super()._deafen(end)
+            super().deafen(end)
 
 
 def _play_flaps(seed: int, make_network: type[Network]) -> None:

@@ -38,8 +38,8 @@ def _stall(cluster: SimulatedCluster, random: Random) -> None:
         return
     peer = random.choice(names)
     here = cluster.clients[peer].broker if kind == "client" else broker.number
-    cluster.network.delay(here, peer, wait_ns)
-    schedule.at(schedule.now_ns + wait_ns, cluster.network.delay, here, peer, 0)
+    cluster.link_faults.delay(here, peer, wait_ns)
+    schedule.at(schedule.now_ns + wait_ns, cluster.link_faults.delay, here, peer, 0)
 
 
 def with_late_answers(seed: int, protocol: str) -> SeedReport:

@@ -36,7 +36,7 @@ class Story:
 
     def waiting(self) -> list[str]:
         """What is owed and not there."""
-        return self.cluster.oracle.undelivered()
+        return self.cluster.oracle.obligations.undelivered()
 
     def relayed(self, name: str) -> list[str]:
         """With whom a broker has a relayed session."""

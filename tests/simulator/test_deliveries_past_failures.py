@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
+from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.strategies import trees

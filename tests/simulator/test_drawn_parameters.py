@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.errors import ConfigError
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.checks.limits import with_limits
+from brokerd.simulator.checks.growth import with_limits
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.adversary import AdversaryOptions, command_for, run_adversary

@@ -6,8 +6,13 @@ import pytest
 
 from brokerd.protocols.delta_tree.checks.ablations import CANARIES
 from brokerd.simulator.checks.protocol_checks import simulated
-from brokerd.simulator.search.ablations import Caught, first_catch
-from brokerd.simulator.search.canary import EVERY, canaries_among, run_canary
+from brokerd.simulator.search.ablations import (
+    EVERY,
+    Caught,
+    canaries_among,
+    first_catch,
+    run_canary,
+)
 from brokerd.simulator.search.ledger import (
     Campaign,
     LedgerError,
@@ -96,6 +101,6 @@ def test_every_canary_fails(place: int) -> None:
 def test_a_canary_that_nothing_sees_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that this swarm cannot meet: the sender of frames is no part of a simulation."""
     blind = replace(simulated("delta_tree"), canaries=(str(Mutant.HALF_A_FRAME),))
-    monkeypatch.setattr("brokerd.simulator.search.canary.simulated", lambda protocol: blind)
-    monkeypatch.setattr("brokerd.simulator.search.canary.TRIES", 2)
+    monkeypatch.setattr("brokerd.simulator.search.ablations.simulated", lambda protocol: blind)
+    monkeypatch.setattr("brokerd.simulator.search.ablations.TRIES", 2)
     assert run_canary("delta_tree", 99).failed_at == -1

@@ -11,8 +11,8 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.simulator.search.plan import read_plan, write_plan
 from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.world.clock import WallClocks
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.wall_clock import WallClocks
 from tests.helpers.cluster import STEADY, chain
 from tests.helpers.gryphon_stories import cells, paper_cells
 

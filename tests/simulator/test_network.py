@@ -8,7 +8,9 @@ import pytest
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import LossReason
 from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule
-from brokerd.simulator.world.network import Endpoint, Network, NetworkParameters, SessionEnd
+from brokerd.simulator.world.link_faults import LinkFaults
+from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.sessions import Endpoint, NetworkParameters, SessionEnd
 
 MILLISECOND = 1_000_000
 
@@ -44,6 +46,7 @@ class World:
     def __init__(self, schedule: Schedule, seed: int = 1, **parameters: Any) -> None:
         self.schedule = schedule
         self.network = Network(schedule, Random(seed), NetworkParameters(**parameters))
+        self.link_faults = LinkFaults(self.network)
         self.diaries = {number: Diary(number) for number in range(3)}
         self.network.endpoints.update(self.diaries)
 
@@ -93,7 +96,7 @@ def test_two_that_open_at_once_get_one_session(world: World) -> None:
 
 def test_an_open_to_the_dead_is_refused_and_to_the_unreachable_times_out(world: World) -> None:
     world.diaries[1].alive = False
-    world.network.cut(0, 2)
+    world.link_faults.cut(0, 2)
     world.network.open(world.diaries[0], 1)
     world.network.open(world.diaries[0], 2)
     world.run()
@@ -106,7 +109,7 @@ def test_an_open_to_the_dead_is_refused_and_to_the_unreachable_times_out(world: 
 def test_a_cut_loses_what_is_under_way_and_both_ends_notice_once(world: World) -> None:
     one, other = world.connect()
     world.network.send(one, 1, "lost")
-    world.network.cut(0, 1)
+    world.link_faults.cut(0, 1)
     world.network.send(one, 1, "lost too")
     world.run()
     assert one.entries == [("lost", 1, 1, "silent")]
@@ -115,8 +118,8 @@ def test_a_cut_loses_what_is_under_way_and_both_ends_notice_once(world: World) -
 
 def test_a_link_that_was_cut_for_a_moment_does_not_resume_its_session(world: World) -> None:
     one, other = world.connect()
-    world.network.cut(0, 1)
-    world.network.heal(0, 1)
+    world.link_faults.cut(0, 1)
+    world.link_faults.heal(0, 1)
     world.network.send(one, 1, "into a dead session")
     world.run()
     assert other.heard() == []
@@ -126,7 +129,7 @@ def test_a_link_that_was_cut_for_a_moment_does_not_resume_its_session(world: Wor
 
 def test_the_deaf_end_detects_a_one_way_cut_and_notifies_the_other(world: World) -> None:
     one, other = world.connect()
-    world.network.cut(0, 1, "out")
+    world.link_faults.cut(0, 1, "out")
     world.network.send(other, 0, "still passes")
     world.run()
     assert other.entries == [("lost", 0, 1, "silent")]
@@ -135,11 +138,11 @@ def test_the_deaf_end_detects_a_one_way_cut_and_notifies_the_other(world: World)
 
 def test_a_black_hole_healed_in_time_loses_nothing(world: World) -> None:
     one, other = world.connect()
-    world.network.blackhole(0, 1)
+    world.link_faults.blackhole(0, 1)
     world.network.send(one, 1, "late")
     world.run(400)
     assert other.entries == []
-    world.network.heal(0, 1)
+    world.link_faults.heal(0, 1)
     world.run()
     assert other.entries == [("message", 0, 1, "late")]
     assert one.entries == []
@@ -147,7 +150,7 @@ def test_a_black_hole_healed_in_time_loses_nothing(world: World) -> None:
 
 def test_a_lasting_black_hole_ends_the_session_at_both_ends(world: World) -> None:
     one, other = world.connect()
-    world.network.blackhole(0, 1)
+    world.link_faults.blackhole(0, 1)
     world.run()
     assert one.entries == [("lost", 1, 1, "silent")]
     assert other.entries == [("lost", 0, 1, "silent")]
@@ -155,23 +158,23 @@ def test_a_lasting_black_hole_ends_the_session_at_both_ends(world: World) -> Non
 
 def test_an_absorbed_link_shows_signs_of_life_and_lets_go_in_order(world: World) -> None:
     one, other = world.connect()
-    world.network.absorb_link(0, 1)
+    world.link_faults.absorb(0, 1)
     for number in range(3):
         world.network.send(one, 1, number)
     world.run()
     assert other.entries == []
-    world.network.heal(0, 1)
+    world.link_faults.heal(0, 1)
     world.run()
     assert other.heard() == [0, 1, 2]
 
 
 def test_absorbed_messages_are_lost_with_a_cut(world: World) -> None:
     one, other = world.connect()
-    world.network.absorb_link(0, 1)
+    world.link_faults.absorb(0, 1)
     world.network.send(one, 1, "absorbed")
     world.run()
-    world.network.cut(0, 1)
-    world.network.heal(0, 1)
+    world.link_faults.cut(0, 1)
+    world.link_faults.heal(0, 1)
     world.run()
     assert other.heard() == []
     assert other.entries == [("lost", 0, 1, "silent")]
@@ -209,9 +212,9 @@ def test_a_thawed_end_receives_earlier_messages_and_then_the_closed_session(worl
 
 def test_a_new_session_ends_the_old_one_that_the_far_end_still_believes_in(world: World) -> None:
     one, other = world.connect()
-    world.network.cut(0, 1, "out")  # what 0 says does not arrive, its close neither
+    world.link_faults.cut(0, 1, "out")  # what 0 says does not arrive, its close neither
     world.network.close(one, 1, "closed_by_us")
-    world.network.heal(0, 1)
+    world.link_faults.heal(0, 1)
     world.network.open(one, 1)
     world.run(50)
     assert one.entries == [("lost", 1, 1, "closed_by_us"), ("established", 1, 2)]
@@ -242,11 +245,11 @@ def test_whatever_happens_each_end_sees_sessions_one_after_another(seed: int) ->
             case 0:
                 world.network.open(one, b)
             case 1:
-                world.network.cut(a, b, random.choice(("both", "out")))
+                world.link_faults.cut(a, b, random.choice(("both", "out")))
             case 2:
-                world.network.heal(a, b)
+                world.link_faults.heal(a, b)
             case 3:
-                world.network.blackhole(a, b)
+                world.link_faults.blackhole(a, b)
             case 4 if b in one.ends:
                 world.network.suspect(one.ends[b])
             case 5:

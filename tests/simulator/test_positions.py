@@ -8,8 +8,8 @@ import pytest
 from brokerd.protocols.interface import Change, Commit, DeadlineReached, Started
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.positions import Position, PositionChecks
 from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.recounts import Position, PositionChecks
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.helpers.delta_tree_bugs import Mutant
 

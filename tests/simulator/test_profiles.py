@@ -59,7 +59,7 @@ def _played(topology: Topology) -> tuple[list[int], list[str]]:
     cluster.link("x", "v").heal()
     other.client.take_after_ns = 0
     cluster.run_for(60)
-    assert cluster.oracle.undelivered() == []
+    assert cluster.oracle.obligations.undelivered() == []
     return [5 + got.sequence for got in late.received], cluster.oracle.first_violations
 
 

@@ -2,7 +2,7 @@
 
 from brokerd.overlay.generate import balanced_tree
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 
 
 def test_a_thousand_brokers_route_around_a_dead_one() -> None:

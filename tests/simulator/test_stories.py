@@ -437,4 +437,4 @@ def test_separately_confirmed_parts_of_a_frame_are_all_acknowledged() -> None:
     assert at_once.received == sent[:2]
     assert soon.received == sent[2:3]
     assert late.received == sent[3:]
-    assert not list(cluster.oracle.unacknowledged())
+    assert not list(cluster.oracle.obligations.unacknowledged())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
-from brokerd.simulator.checks.timeliness import bounds_of
+from brokerd.simulator.checks.liveness import bounds_of
 from brokerd.simulator.search.plan import Plan, read_plan
 from brokerd.simulator.search.swarm import PlanRun, plan_of
 from brokerd.units import SECOND_NS

@@ -19,7 +19,7 @@ from brokerd.simulator.search.moves import (
 )
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.through_wire import through_wire
+from brokerd.simulator.world.network import through_wire
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import STEADY, chain

@@ -62,7 +62,7 @@ def test_queued_publications_are_discarded_after_the_last_unsubscription() -> No
     cluster.unsubscribe("s")
     cluster.run_for(0.1)
     assert cluster.statistics()["queue_publications"] == 0
-    assert cluster.oracle.undelivered() == [], "the publisher knows that all is done"
+    assert cluster.oracle.obligations.undelivered() == [], "the publisher knows that all is done"
 
 
 def test_ending_a_subscription_again_or_before_it_started_changes_nothing_else() -> None:
@@ -118,7 +118,7 @@ def test_subscriptions_of_a_vanished_client_end_after_its_linger_time() -> None:
     assert set(_rows(cluster).values()) == {1}
     cluster.run_for(3)
     assert set(_rows(cluster).values()) == {0}
-    assert cluster.oracle.undelivered() == []
+    assert cluster.oracle.obligations.undelivered() == []
 
 
 def test_a_number_is_free_again_for_an_application_that_forgot_it() -> None:

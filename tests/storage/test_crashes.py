@@ -16,13 +16,13 @@ import trio.testing
 
 from brokerd.errors import DiskFailed, StorageCorrupt
 from brokerd.protocols.interface import Append, Event, LogEnds, Persisted, Read
-from brokerd.runtime.durable import DurableWrites
+from brokerd.runtime.disk import DurableWrites
 from brokerd.runtime.log_writer import LogWriter
 from brokerd.storage import log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_state import NAME
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.memory_files import Cut, MemoryFiles, Removed, Step
-from brokerd.storage.synced_mark import NAME
+from brokerd.storage.memory import Cut, MemoryFiles, Removed, Step
 from tests.helpers.crash_states import Contents, CrashStates
 from tests.helpers.patience import PATIENCE_S
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brokerd.errors import StorageCorrupt
-from brokerd.storage.memory_store import MemoryMetaStore
+from brokerd.storage.memory import MemoryMetaStore
 from brokerd.storage.meta_store import MetaStore, SqliteMetaStore
 
 Reopen = Callable[[], MetaStore]

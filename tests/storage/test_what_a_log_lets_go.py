@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_state import NAME
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.synced_mark import NAME
 from tests.helpers.lossy_disk import LossyDisk
 
 A, B = "events", "filters"

@@ -16,8 +16,8 @@ from brokerd.protocols.delta_tree.messages import (
     RecoveryFlag,
 )
 from brokerd.protocols.gryphon.messages import WindowProbe
-from brokerd.wire import gathering
-from brokerd.wire.gathering import gather
+from brokerd.wire import framing
+from brokerd.wire.framing import gather
 
 A, B = SourceId(0, 0, 1), SourceId(0, 1, 1)
 
@@ -82,10 +82,10 @@ def test_a_deferrable_message_does_not_pass_an_unjoined_message() -> None:
 
 
 def test_a_joined_run_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = gathering.KINDS[Publish]
+    kind = framing.KINDS[Publish]
     assert kind.joining is not None
     few = replace(kind, joining=replace(kind.joining, most=5))
-    monkeypatch.setitem(gathering.KINDS, Publish, few)
+    monkeypatch.setitem(framing.KINDS, Publish, few)
     lengths = [len(m.run) for m in gather([Publish(run(n, 2)) for n in range(1, 13, 2)])]
     assert lengths == [4, 4, 4]
     lengths = [len(m.run) for m in gather([Publish(run(n)) for n in range(1, 7)], 6)]

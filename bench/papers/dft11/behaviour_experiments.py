@@ -28,7 +28,7 @@ from brokerd.overlay.generate import balanced_tree, chain
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 

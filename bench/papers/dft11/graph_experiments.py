@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 
 from bench.papers.record import ExperimentRecord, RunContext, Tables
 from bench.run.experiment_folder import ExperimentFile, Row
-from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
+from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree_section import MAXIMUM_DELTA
 from brokerd.simulator.world.cluster import SimulatedCluster

@@ -32,8 +32,8 @@ from pydantic import Field, model_validator
 from bench.papers.record import ExperimentRecord, Progress, RunContext, SimulationFailed
 from bench.run.experiment_folder import ExperimentFile
 from brokerd.model.identity import SourceId
-from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
+from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree_section import MAXIMUM_DELTA
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters

@@ -119,13 +119,13 @@ def _judge(
     early: set[str],
 ) -> Stalls:
     missing = not_started = 0
-    for client, _, started, lacking in cluster.oracle.lacking():
+    for client, _, started, lacking in cluster.oracle.obligations.lacking():
         not_started += not started
         if client in early:
             missing += sum(len(sequences) for _, sequences in lacking)
     homes = {client.broker for client in cluster.clients.values() if client.publishes}
     closed = sum(len(homes & gates) for gates in cluster.oracle.closed_by_subscription())
-    unacknowledged = sum(len(left) for _, left in cluster.oracle.unacknowledged())
+    unacknowledged = sum(len(left) for _, left in cluster.oracle.obligations.unacknowledged())
     return Stalls(seed, delta, broken, owed, missing, late, not_started, closed, unacknowledged)
 
 

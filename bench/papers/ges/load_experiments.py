@@ -24,7 +24,7 @@ from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.protocols.interface import Deliver, Effect, Send
 from brokerd.protocols.registry import read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.simulator.world.views import BrokerView
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 

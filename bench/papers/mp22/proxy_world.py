@@ -12,7 +12,7 @@ from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 

@@ -1,8 +1,20 @@
-"""Private files: unreadable for other users, and written only where no other user had access."""
+"""Private files of an operator, and the lock of one operator at a time per root.
 
+Other users cannot read the files, which are written only where no other user had access. The lock
+is released by the end of its holder.
+"""
+
+import fcntl
+import getpass
+import json
 import os
+import socket
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from brokerd.errors import ControlError
 
@@ -55,3 +67,99 @@ def _refuse_others(path: Path) -> None:
         return
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise ControlError("user", f"{path}: not a file of ours; remove it")
+
+
+@contextmanager
+def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iterator[int]:
+    """Exclude other changes of `root` while this block runs.
+
+    A process that is given the descriptor shares the lock, which is free when all have ended.
+
+    Args:
+        who, pid: the operator and process that request the lock, if not this process.
+
+    Raises:
+        ControlError: `busy`: the lock is held; the text names holder, time and purpose.
+    """
+    path = lock_path(root)
+    descriptor = _locked(path)
+    if descriptor is None:
+        raise ControlError("busy", f"{root}: locked by {holder_text(root)}")
+    try:
+        holder = {
+            "who": who or operator_name(),
+            "pid": pid or os.getpid(),
+            "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "purpose": purpose,
+        }
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        yield descriptor
+    finally:
+        # Unlinked while still locked: a waiter on the old file sees that the file is gone.
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+        try:
+            path.parent.rmdir()
+        except OSError:
+            pass  # something is in it, as usual
+
+
+def operator_name() -> str:
+    """Return the person at the command line, as shown to a second operator."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def lock_path(root: Path) -> Path:
+    """Return the path of the lock of a root."""
+    return root.with_name(root.name + ".lock")
+
+
+def lock_holder(root: Path) -> dict[str, Any] | None:
+    """Return the holder of a root's lock: who, pid, since, purpose; None if there is none."""
+    try:
+        descriptor = os.open(lock_path(root), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        try:
+            content = json.loads(os.pread(descriptor, 4096, 0))
+        except ValueError:
+            content = {}  # taken this very moment, and not yet signed
+        return content if isinstance(content, dict) else {}
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def holder_text(root: Path) -> str:
+    """Return the holder in words."""
+    holder = lock_holder(root) or {}
+    return (
+        f"{holder.get('who', 'somebody')} (pid {holder.get('pid', '?')}) since "
+        f"{holder.get('since', 'just now')} for `{holder.get('purpose', '?')}`"
+    )
+
+
+def _locked(path: Path) -> int | None:
+    """Return a descriptor that holds the lock, or None if another process has it."""
+    while True:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue  # the holder of the last lock in the folder removed it
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        try:
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except FileNotFoundError:
+            pass  # its holder released it between our open and our lock
+        os.close(descriptor)

@@ -27,8 +27,13 @@ import trio
 from brokerd.agent.client import open_agent_of
 from brokerd.agent.facts import machine_facts
 from brokerd.agent.host.bootstrap import BLOBS, COMPLETE
-from brokerd.agent.host.operator_lock import holder_text, lock_holder, operator_lock
-from brokerd.agent.host.private_files import make_private_folder, write_private
+from brokerd.agent.host.private_files import (
+    holder_text,
+    lock_holder,
+    make_private_folder,
+    operator_lock,
+    write_private,
+)
 from brokerd.agent.paths import announced_agent, socket_folder
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError

@@ -1,8 +1,8 @@
 """Definition of best_effort."""
 
+from brokerd.overlay.outage import reached_in_tree
 from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import Topology
-from brokerd.overlay.tree_reach import reached_in_tree
 from brokerd.protocols.best_effort.messages import KINDS
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
 from brokerd.protocols.definition import (

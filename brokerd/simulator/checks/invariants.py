@@ -40,8 +40,8 @@ from brokerd.protocols.interface import (
 )
 from brokerd.simulator.checks.marks import MarkObserver
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
-from brokerd.simulator.checks.positions import PositionChecks
 from brokerd.simulator.checks.protocol_checks import ProtocolChecks
+from brokerd.simulator.checks.recounts import PositionChecks
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.trace import Trace
 from brokerd.simulator.world.views import BrokerView

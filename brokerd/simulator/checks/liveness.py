@@ -1,31 +1,18 @@
-"""Demands on a cluster while links stay broken for ever, and exceptions.
-
-All brokers are alive except lost brokers, and all faults except the broken links have ended. Two
-brokers can have a session if no direction between them is broken. The following is demanded, within
-the same time as after healing:
-
-- every possible session, connection and answer (`SimulatedCluster.unsettled`);
-- every publication of a source at P, for every started subscription at S, if P reaches S; the
-  protocol defines reachability by its Reach;
-- the acknowledgement of every publication of a source that reaches all subscriptions, started or
-  not, unless acknowledgements promise less. (Acknowledgements cover whole runs: one publication for
-  an unreached subscription delays its neighbours. A publication for an ended subscription delays
-  its neighbours too, because its access broker releases the publication.)
-- the start of every subscription, unless the protocol delays the start for unreached brokers:
-  missing confirmations are recorded in the tags of the subscription.
-
-Brokers that had not recovered when the links broke may be exempt: the only brokers with the missing
-state may have no usable session with them. Nothing is then demanded of their publishers, or of
-subscriptions at these brokers.
-
-All exempted deliveries are owed once the links are healed.
-"""
+"""Deliveries that a cluster owes: while links stay broken, and within time limits."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.protocols.registry import definition_of
+from brokerd.simulator.checks.protocol_checks import planning_of, simulated
+from brokerd.simulator.search.moves import FaultInjection, Reattachment, Relocation
+from brokerd.simulator.search.plan import Plan
+from brokerd.simulator.world.broker import DISK_NS
+from brokerd.simulator.world.clients import RECONNECT_NS
+from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.units import MILLISECOND_NS
 
 Pair = tuple[BrokerNumber, BrokerNumber]
 
@@ -47,7 +34,7 @@ class WhileBroken:
     def missing(self) -> list[str]:
         """Return the unmet demands, in words."""
         return [
-            *self._cluster.unsettled(all_attempts=False, may_ask=self._reach.ends),
+            *self._cluster.waits.unsettled(all_attempts=False, may_ask=self._reach.ends),
             *self._unfinished(),
             *self._undelivered(),
             *self._unacknowledged(),
@@ -66,7 +53,7 @@ class WhileBroken:
 
     def _undelivered(self) -> Iterator[str]:
         clients = self._cluster.clients
-        for subscriber, number, started, lacking in self._cluster.oracle.lacking():
+        for subscriber, number, started, lacking in self._cluster.oracle.obligations.lacking():
             home = clients[subscriber].broker
             if home in self._let_off or subscriber in self._cluster.held:
                 continue
@@ -81,10 +68,74 @@ class WhileBroken:
         clients = self._cluster.clients
         if self._cluster.held:
             return  # held publications are not acknowledged, and may wait for broken links
-        homes = [clients[subscriber].broker for subscriber in self._cluster.oracle.subscribers()]
-        for publisher, sequences in self._cluster.oracle.unacknowledged():
+        homes = [
+            clients[subscriber].broker for subscriber in self._cluster.oracle.register.subscribers()
+        ]
+        for publisher, sequences in self._cluster.oracle.obligations.unacknowledged():
             source = clients[publisher].broker
             if source in self._let_off:
                 continue
             if self._let_off.isdisjoint(homes) and self._reach.acknowledges(source, homes):
                 yield f"{publisher} has not been told that {sequences[:6]} are done"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Durations from the end of the last obstacle.
+
+    Attributes:
+        sessions_ns: until every wanted session between brokers is established, and every client is
+            connected.
+        gates_ns: until no gate of a subscription is closed.
+        everything_ns: until all publications are delivered, acknowledged and released.
+        saying_ns: from then on, until brokers have sent their periodic announcements.
+    """
+
+    sessions_ns: int
+    gates_ns: int
+    everything_ns: int
+    saying_ns: int
+
+
+def bounds_of(plan: Plan) -> Bounds:
+    """Return the time limits of a plan on a clock."""
+    parameters, network, session = plan.parameters, plan.network, plan.network.session
+    planning = planning_of(plan.protocol)
+    bypasses_links = definition_of(plan.protocol).bypasses_links(parameters)
+    delays = [int(move.on[-1]) for move in _failing(plan, "delay")]
+    message_ns = network.latency_highest_ns + network.jitter_ns
+    slowest_ns = message_ns + max(delays, default=0) * MILLISECOND_NS
+    disk_ns = 2 * DISK_NS
+    brokers = len(plan.topology.brokers)
+    # A dead session is detected, an attempt that is too early fails, and after the longest wait
+    # another attempt follows: hello, answer, Summary.
+    broker_ns = (
+        session.suspicion_ns + session.connect_timeout_ns + planning.retry_limit_ns(parameters)
+    ) + 4 * slowest_ns
+    client_ns = (
+        session.suspicion_ns + session.connect_timeout_ns + 2 * RECONNECT_NS + disk_ns
+    ) + 5 * slowest_ns
+    sessions_ns = broker_ns + client_ns
+    if bypasses_links:  # a direct session replaces the relayed session, as another instance
+        sessions_ns += broker_ns
+    # Recoveries end one after the other; then subscriptions are sent, confirmations return, and
+    # notifiers return, each broker on the path waiting for its disk.
+    gates_ns = sessions_ns + brokers * (4 * message_ns + 2 * disk_ns)
+    slow = [int(move.on[-1]) for move in _failing(plan, "slow_client")]
+    window = planning.client_window(parameters)
+    windows = 1 + (plan.publications // window if window else 0)
+    window_ns = 2 * message_ns + max(slow, default=0) * MILLISECOND_NS
+    everything_ns = gates_ns + windows * window_ns + 2 * brokers * message_ns
+    if any(type(move) in (Relocation, Reattachment) for move in plan.moves):
+        everything_ns += 2 * gates_ns  # restart elsewhere, then drain of the old broker
+    everything_ns += planning.discovery_ns(parameters)
+    everything_ns += planning.turns(parameters, plan.publications) * (message_ns + disk_ns)
+    if parameters.client_linger_ns < NEVER_NS:  # subscriptions without a repeated request end then
+        everything_ns += parameters.client_linger_ns
+    # A new interval, a further interval, and an answer that a slow client may delay.
+    saying_ns = planning.saying_ns(parameters) + 2 * window_ns + 2 * slowest_ns + disk_ns
+    return Bounds(sessions_ns, gates_ns, everything_ns, saying_ns)
+
+
+def _failing(plan: Plan, kind: str) -> list[FaultInjection]:
+    return [move for move in plan.moves if type(move) is FaultInjection and move.kind == kind]

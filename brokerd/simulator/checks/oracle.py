@@ -26,7 +26,7 @@ total order any two subscribers receive their common publications in the same or
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
@@ -34,8 +34,14 @@ from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.model.publication import Buffer
 from brokerd.protocols.definition import Order, Promises
-from brokerd.simulator.checks.total_order import TotalOrder
-from brokerd.simulator.world.streams import Publisher, Stream, Subscription
+from brokerd.simulator.checks.obligations import Obligations, listed
+from brokerd.simulator.checks.streams import (
+    Publisher,
+    Stream,
+    StreamRegister,
+    Subscription,
+    TotalOrder,
+)
 
 OriginsOf = Callable[[StreamId, int, int], Iterable[tuple[SourceId, int]] | None]
 """Returns the publications of a stream from the first to the last position; None if unknown."""
@@ -74,6 +80,8 @@ class Oracle:
         redelivered: number of permitted redeliveries.
         owed: number of (publication, subscription) pairs that were owed.
         homes: access broker by client.
+        register: the publishers and subscriptions of the run.
+        obligations: the owed deliveries.
         accepts_losses: the operator has accepted a loss of state, so gaps with this reason are
             permitted.
         origins_of: returns the publications at positions of a stream that no publisher has.
@@ -93,13 +101,11 @@ class Oracle:
         self._decode = decode
         self._strict = strict
         self.promises = promises
+        self.homes: dict[ClientId, BrokerNumber] = {}
+        self.register = StreamRegister(self.homes)
+        self.obligations = Obligations(self.register, promises)
         self._total_order = TotalOrder()
         self.reliable = promises.exactly_once
-        self._publishers: dict[str, Publisher] = {}
-        self._current: dict[ClientId, Publisher] = {}
-        self._by_source: dict[SourceId, Publisher] = {}
-        self._subscriptions: dict[tuple[ClientId, int], Subscription] = {}
-        self._ended: dict[tuple[ClientId, int], Subscription] = {}
         self._closed: dict[tuple[ClientId, int], frozenset[BrokerNumber]] = {}
         self._before: dict[tuple[ClientId, int], Subscription] = {}
         self._unnamed: dict[SourceId, list[tuple[ClientId, Notice]]] = {}
@@ -109,7 +115,6 @@ class Oracle:
         self.announced = 0
         self.in_gaps: dict[str, int] = {}
         self.redelivered = 0
-        self.homes: dict[ClientId, BrokerNumber] = {}
         self.logged = False
         self.accepts_losses = False
         self.origins_of: OriginsOf = lambda stream, first, last: None
@@ -121,14 +126,14 @@ class Oracle:
 
     def published(self, client: ClientId, sequence: int, blob: bytes, payload: bytes) -> None:
         """Record a publication passed to a client; numbers rise by one from 1."""
-        publisher = self._publisher(client)
+        publisher = self.register.publisher(client)
         assert sequence == len(publisher.contents) + 1, f"{client} skips to {sequence}"
         publisher.contents.append((blob, payload))
         publisher.published_ns.append(self._now_ns() if self._now_ns is not None else 0)
         self.published_count += 1
-        for subscription in self._subscriptions.values():
+        for subscription in self.register.subscriptions.values():
             if self.wants(subscription.predicate, blob):
-                stream = self._stream(subscription, publisher)
+                stream = self.register.stream(subscription, publisher)
                 stream.ranks[sequence] = len(stream.matching)
                 stream.matching.append(sequence)
 
@@ -139,9 +144,9 @@ class Oracle:
         before = self._before.pop((client, number), None)
         if before is not None and before.predicate == predicate:
             subscription.before = before
-        self._subscriptions[client, number] = subscription
-        for publisher in self._publishers.values():
-            stream = self._stream(subscription, publisher)
+        self.register.subscriptions[client, number] = subscription
+        for publisher in self.register.publishers.values():
+            stream = self.register.stream(subscription, publisher)
             for sequence, (blob, _) in enumerate(publisher.contents, 1):
                 if self.wants(predicate, blob):
                     stream.ranks[sequence] = len(stream.matching)
@@ -149,11 +154,11 @@ class Oracle:
 
     def unsubscribed(self, client: ClientId, number: int) -> None:
         """Record the end of a subscription, after which no delivery is owed or permitted."""
-        self._ended[client, number] = self._subscriptions.pop((client, number))
+        self.register.ended[client, number] = self.register.subscriptions.pop((client, number))
 
     def forgot(self, client: ClientId) -> None:
         """Record a client's loss of memory, after which only its new requests count."""
-        for (name, number), subscription in list(self._subscriptions.items()):
+        for (name, number), subscription in list(self.register.subscriptions.items()):
             if name == client:
                 self.unsubscribed(name, number)
                 before = subscription.before  # without a start since the last loss
@@ -162,7 +167,7 @@ class Oracle:
                     before = subscription
                 if before is not None:
                     self._before[name, number] = before
-        publisher = self._current.pop(client, None)
+        publisher = self.register.current.pop(client, None)
         if publisher is not None:
             publisher.over = True
 
@@ -171,7 +176,7 @@ class Oracle:
 
         Other owed deliveries are owed at the new broker of the client.
         """
-        for (name, _), subscription in self._subscriptions.items():
+        for (name, _), subscription in self.register.subscriptions.items():
             subscription.draining = subscription.draining or name == client
 
     def moved(self, client: ClientId, successor: ClientId, *, whole: bool) -> None:
@@ -183,23 +188,25 @@ class Oracle:
         gap. Otherwise the streams restart, at the latest with the first publication after the start
         of the subscription at the new broker.
         """
-        for (name, number), before in list(self._subscriptions.items()):
+        for (name, number), before in list(self.register.subscriptions.items()):
             if name != client:
                 continue
             self.unsubscribed(name, number)
-            after = self._subscriptions.get((successor, number))
+            after = self.register.subscriptions.get((successor, number))
             if after is None:
-                assert (successor, number) in self._ended, f"{successor} never had {number}"
+                assert (successor, number) in self.register.ended, f"{successor} never had {number}"
                 continue
-            for publisher in self._publishers.values():
-                self._go_on(
-                    self._stream(before, publisher),
-                    self._stream(after, publisher),
+            for publisher in self.register.publishers.values():
+                self._continue_stream(
+                    self.register.stream(before, publisher),
+                    self.register.stream(after, publisher),
                     len(publisher.contents),
                     whole=whole,
                 )
 
-    def _go_on(self, before: Stream, after: Stream, published: int, *, whole: bool) -> None:
+    def _continue_stream(
+        self, before: Stream, after: Stream, published: int, *, whole: bool
+    ) -> None:
         if not self.promises.order.is_of_sources:
             # A publication missing before the last delivered one may follow.
             after.got |= before.got
@@ -226,10 +233,10 @@ class Oracle:
         """Record the source that a client was notified of."""
         if source is None:
             return
-        publisher = self._publisher(client)
+        publisher = self.register.publisher(client)
         if publisher.given_up:
-            self._come_back(publisher)
-        holder = self._by_source.setdefault(source, publisher)
+            self._restore_publisher(publisher)
+        holder = self.register.by_source.setdefault(source, publisher)
         if holder is not publisher:
             self._break("identity", f"{source} was given to {holder.client} and to {client}")
         publisher.source = source
@@ -239,19 +246,19 @@ class Oracle:
 
     def started(self, client: ClientId, number: int) -> None:
         """Record that a client was notified of the start of a subscription."""
-        subscription = self._subscriptions.get((client, number))
+        subscription = self.register.subscriptions.get((client, number))
         if subscription is not None and subscription.lost:
             self._restart_lost(subscription)
         if subscription is None or (subscription.started and not subscription.given_up):
             return
         subscription.started = True
-        for publisher in self._publishers.values():
-            stream = self._stream(subscription, publisher)
+        for publisher in self.register.publishers.values():
+            stream = self.register.stream(subscription, publisher)
             if subscription.given_up:
-                stream.begin_anew()
+                stream.restart()
                 stream.absent = len(publisher.contents)
             stream.asked = len(publisher.contents)
-            if stream.fence is None and not self._is_closed(subscription, publisher):
+            if stream.fence is None and not self.register.is_closed(subscription, publisher):
                 self._open(stream, publisher)
             if subscription.before is not None:
                 self._resume(subscription.before, stream, publisher)
@@ -266,7 +273,7 @@ class Oracle:
         has a new subscription, since neither end has a position.
         """
         self.accepts_losses = True
-        for subscription in self._subscriptions.values():
+        for subscription in self.register.subscriptions.values():
             if self.homes[subscription.client] == broker:
                 subscription.lost, subscription.before = True, None
         for key in [key for key in self._before if self.homes[key[0]] == broker]:
@@ -275,8 +282,8 @@ class Oracle:
     def _restart_lost(self, subscription: Subscription) -> None:
         """Wait for a subscription again: a gap may still announce earlier publications."""
         subscription.lost = False
-        for publisher in self._publishers.values():
-            stream = self._stream(subscription, publisher)
+        for publisher in self.register.publishers.values():
+            stream = self.register.stream(subscription, publisher)
             stream.lost_until = len(publisher.contents)
 
     def _resume(self, before: Subscription, stream: Stream, publisher: Publisher) -> None:
@@ -298,7 +305,7 @@ class Oracle:
 
     def given_up(self, client: ClientId, number: int) -> None:
         """Record the end of a subscription of a client that was away for too long."""
-        subscription = self._subscriptions.get((client, number))
+        subscription = self.register.subscriptions.get((client, number))
         if subscription is not None:
             subscription.given_up, subscription.before = True, None
         self._before.pop((client, number), None)
@@ -309,27 +316,29 @@ class Oracle:
         The broker that the client has left ended the subscription, because the client was away for
         too long, before the new broker had the publications retained.
         """
-        subscription = self._subscriptions.get((client, number))
+        subscription = self.register.subscriptions.get((client, number))
         if subscription is not None:
-            for publisher in self._publishers.values():
-                self._stream(subscription, publisher).absent = len(publisher.contents)
+            for publisher in self.register.publishers.values():
+                self.register.stream(subscription, publisher).absent = len(publisher.contents)
 
     def publisher_given_up(self, client: ClientId) -> None:
         """Record that a broker, after a crash, no longer waits for a publisher."""
-        self._publisher(client).given_up = True
+        self.register.publisher(client).given_up = True
 
     def _name_earlier(self, publisher: Publisher, source: SourceId) -> None:
         """Name earlier lives of a client that lost its memory before its source was known."""
-        lives = [each for each in self._publishers.values() if each.client == publisher.client]
+        lives = [
+            each for each in self.register.publishers.values() if each.client == publisher.client
+        ]
         for place, earlier in enumerate(reversed(lives[: lives.index(publisher)]), 1):
             if earlier.source is None:
                 earlier.source = source._replace(incarnation=source.incarnation - place)
-                self._by_source.setdefault(earlier.source, earlier)
+                self.register.by_source.setdefault(earlier.source, earlier)
 
-    def _come_back(self, publisher: Publisher) -> None:
+    def _restore_publisher(self, publisher: Publisher) -> None:
         publisher.given_up = False
-        for subscription in self._subscriptions.values():
-            stream = self._stream(subscription, publisher)
+        for subscription in self.register.subscriptions.values():
+            stream = self.register.stream(subscription, publisher)
             if stream.old_until < 0:
                 stream.old_until = len(publisher.contents)
 
@@ -341,7 +350,7 @@ class Oracle:
 
     def joined(self, client: ClientId, number: int, newcomer: BrokerNumber) -> None:
         """Record a new source broker behind a closed gate of a subscription."""
-        subscription = self._subscriptions.get((client, number))
+        subscription = self.register.subscriptions.get((client, number))
         if subscription is not None:
             subscription.closed |= {newcomer}
             self._closed[client, number] = subscription.closed
@@ -349,7 +358,7 @@ class Oracle:
     def gates(self, client: ClientId, number: int, closed: frozenset[BrokerNumber]) -> None:
         """Replace the source brokers behind closed gates of a subscription."""
         self._closed[client, number] = closed
-        subscription = self._subscriptions.get((client, number))
+        subscription = self.register.subscriptions.get((client, number))
         if subscription is None:
             return  # ended at its client, not on this disk
         if subscription.started and not subscription.given_up:
@@ -359,35 +368,35 @@ class Oracle:
             elif again:
                 self._break("gate closed", f"{client}/{number} does not hear {sorted(again)}")
             subscription.closed = closed
-            for publisher in self._publishers.values():
-                stream = self._stream(subscription, publisher)
-                if stream.fence is None and not self._is_closed(subscription, publisher):
+            for publisher in self.register.publishers.values():
+                stream = self.register.stream(subscription, publisher)
+                if stream.fence is None and not self.register.is_closed(subscription, publisher):
                     self._open(stream, publisher)
         subscription.closed = closed
 
     def _close_lost(self, subscription: Subscription, closed: frozenset[BrokerNumber]) -> None:
         """Restart the streams of a lost subscription behind gates that are closed again."""
-        for publisher in self._publishers.values():
+        for publisher in self.register.publishers.values():
             if self.homes.get(publisher.client, -1) in closed:
-                self._stream(subscription, publisher).begin_anew()
+                self.register.stream(subscription, publisher).restart()
 
     def closed_by_subscription(self) -> list[frozenset[BrokerNumber]]:
         """Return the source brokers behind closed gates, by subscription."""
-        return [subscription.closed for subscription in self._subscriptions.values()]
+        return [subscription.closed for subscription in self.register.subscriptions.values()]
 
     def closed_gates(self) -> list[str]:
         """Return the subscriptions with closed gates, in words."""
         return [
             f"{subscription.client}/{subscription.number} does not hear {sorted(closed)}"
-            for subscription in self._subscriptions.values()
+            for subscription in self.register.subscriptions.values()
             if (closed := subscription.closed) and not subscription.given_up
         ]
 
     def withheld(self, client: ClientId, notice: Notice) -> None:
         """Record a notice of withheld publications."""
-        publisher = self._by_source.get(notice.source)
+        publisher = self.register.by_source.get(notice.source)
         what = f"{client}/{notice.subscription} is told that {notice} is withheld"
-        subscription = self._subscriptions.get((client, notice.subscription))
+        subscription = self.register.subscriptions.get((client, notice.subscription))
         if subscription is None:
             self._break("ended", f"{what} after its end")
             return
@@ -398,7 +407,7 @@ class Oracle:
         if notice.ranges[-1][1] > len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
-        stream = self._stream(subscription, publisher)
+        stream = self.register.stream(subscription, publisher)
         for first, last in notice.ranges:
             for sequence in range(first, last + 1):
                 if sequence not in stream.ranks:
@@ -425,9 +434,9 @@ class Oracle:
     ) -> None:
         """Judge a delivery to the application, with `again` marked as a possible redelivery."""
         self.deliveries += 1
-        publisher = self._by_source.get(source)
+        publisher = self.register.by_source.get(source)
         what = f"{client}/{number} got {tuple(source)} {sequence}"
-        subscription = self._subscriptions.get((client, number))
+        subscription = self.register.subscriptions.get((client, number))
         if subscription is None:
             self._break("ended", f"{what} after its end")
             return
@@ -438,9 +447,9 @@ class Oracle:
             self._break("phantom", f"{what} with contents that were not published")
         if self.reliable and not subscription.started:
             self._break("early", f"{what} before it was told that it had started")
-        if self._is_closed(subscription, publisher):
+        if self.register.is_closed(subscription, publisher):
             self._break("closed gate", f"{what} through a closed gate")
-        stream = self._stream(subscription, publisher)
+        stream = self.register.stream(subscription, publisher)
         rank = stream.ranks.get(sequence)
         if rank is None:
             self._break("unwanted", f"{what}, which does not match {subscription.predicate}")
@@ -477,10 +486,10 @@ class Oracle:
         elif rank < stream.at:
             self._break("order", f"{what} after {stream.matching[stream.at]}")
         elif rank > stream.at + 1:
-            missing = self._owed_of(stream, stream.matching[stream.at + 1 : rank])
+            missing = self.obligations.owed_of(stream, stream.matching[stream.at + 1 : rank])
             if missing:
                 self._break(
-                    "gap", f"{what} after {stream.matching[stream.at]}, without {_listed(missing)}"
+                    "gap", f"{what} after {stream.matching[stream.at]}, without {listed(missing)}"
                 )
 
     def gap(
@@ -488,8 +497,8 @@ class Oracle:
     ) -> None:
         """Judge an announced gap: publications that do not arrive, now or ever."""
         what = f"{client}/{number} is told of a gap, {tuple(source)} {first} to {last} ({reason})"
-        publisher = self._by_source.get(source)
-        subscription = self._subscriptions.get((client, number))
+        publisher = self.register.by_source.get(source)
+        subscription = self.register.subscriptions.get((client, number))
         if subscription is None:
             self._break("ended", f"{what}, after its end")
             return
@@ -501,13 +510,13 @@ class Oracle:
                 return
             for origin, sequence in origins:
                 # A restarted subscription may have some of them from before.
-                if not self._had(subscription, origin, sequence):
+                if not self.register.has_delivered(subscription, origin, sequence):
                     self.gap(client, number, origin, sequence, sequence, reason)
             return
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
-        stream = self._stream(subscription, publisher)
+        stream = self.register.stream(subscription, publisher)
         is_absence = reason in self.promises.absence_gaps and last <= stream.absent
         is_promised = is_lost_state or is_absence or reason in self.promises.gaps
         if not is_promised:
@@ -528,15 +537,11 @@ class Oracle:
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
 
-    def _had(self, subscription: Subscription, source: SourceId, sequence: int) -> bool:
-        publisher = self._by_source.get(source)
-        return publisher is not None and sequence in self._stream(subscription, publisher).got
-
     def _excuse_stream(self, subscription: Subscription, broker: BrokerNumber) -> None:
         """Excuse all publications so far of a broker: a gap of a stream names no source."""
-        for publisher in self._publishers.values():
+        for publisher in self.register.publishers.values():
             if self.homes.get(publisher.client) == broker:
-                stream = self._stream(subscription, publisher)
+                stream = self.register.stream(subscription, publisher)
                 lost = {n for n in stream.matching if n > stream.last} - stream.excused
                 stream.excused |= lost
                 self.in_gaps[STATE_LOST] = self.in_gaps.get(STATE_LOST, 0) + len(lost)
@@ -552,19 +557,19 @@ class Oracle:
         self, client: ClientId, number: int, source: SourceId, first: int, last: int
     ) -> None:
         """Record committed publications, which need not arrive after a restart."""
-        subscription = self._subscriptions.get((client, number))
-        if subscription is not None and source in self._by_source:
-            stream = self._stream(subscription, self._by_source[source])
+        subscription = self.register.subscriptions.get((client, number))
+        if subscription is not None and source in self.register.by_source:
+            stream = self.register.stream(subscription, self.register.by_source[source])
             stream.committed.append((first, last))
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
         """Judge an acknowledgement; owed subscriptions, or the log, must have the publication."""
-        publisher = self._current[client]
+        publisher = self.register.current[client]
         publisher.acknowledged[sequence] = None
         if not self.reliable or self.logged:
             return
-        for subscription in self._subscriptions.values():
-            if not self._has(subscription, publisher, sequence):
+        for subscription in self.register.subscriptions.values():
+            if not self.obligations.has(subscription, publisher, sequence):
                 self._break(
                     "acknowledged",
                     f"{client} was told that {sequence} is done, "
@@ -575,32 +580,13 @@ class Oracle:
 
     def missing_at(self, source: SourceId, sequence: int) -> list[ClientId]:
         """Return the subscribers that are owed a publication and have not received it."""
-        publisher = self._by_source.get(source)
+        publisher = self.register.by_source.get(source)
         if publisher is None or sequence > len(publisher.contents):
             return []
         return [
             subscription.client
-            for subscription in self._subscriptions.values()
-            if not self._has(subscription, publisher, sequence)
-        ]
-
-    def got(self, subscriber: ClientId, client: ClientId, sequence: int) -> bool:
-        """Return True if all matching subscriptions of a client have a publication."""
-        streams = [
-            self._stream(subscription, self._current[client])
-            for subscription in self._subscriptions.values()
-            if subscription.client == subscriber
-        ]
-        return all(sequence in stream.got for stream in streams if sequence in stream.ranks)
-
-    def owed_to(self, client: ClientId, sequence: int) -> list[ClientId]:
-        """Return the started subscribers with a predicate that matches a publication."""
-        return [
-            subscription.client
-            for subscription in self._subscriptions.values()
-            if subscription.started
-            and not subscription.given_up
-            and sequence in self._stream(subscription, self._current[client]).ranks
+            for subscription in self.register.subscriptions.values()
+            if not self.obligations.has(subscription, publisher, sequence)
         ]
 
     def wants(self, predicate: Predicate, blob: bytes) -> bool:
@@ -611,70 +597,9 @@ class Oracle:
             found = self._matches[key] = predicate.matches(self._decode(blob))
         return found
 
-    def undelivered(self) -> list[str]:
-        """Return the owed deliveries that are missing, in words, one line per stream."""
-        lines = []
-        for subscription in self._subscriptions.values():
-            name = f"{subscription.client}/{subscription.number}"
-            if not subscription.started or subscription.given_up:
-                lines.append(f"{name} has not started")
-                continue
-            for publisher, stream in self._streams(subscription):
-                missing = self._owed(stream, publisher)
-                if missing:
-                    lines.append(f"{name} misses {_listed(missing)} of {publisher.name}")
-        for publisher in self._current.values():
-            left = len(publisher.contents) - len(publisher.acknowledged)
-            if left:
-                lines.append(f"{publisher.client} has {left} publications unacknowledged")
-        return lines
-
-    def lacking(
-        self,
-    ) -> Iterator[tuple[ClientId, int, bool, list[tuple[ClientId, list[int]]]]]:
-        """Yield (client, number, started, missing publications) of each subscription."""
-        for subscription in self._subscriptions.values():
-            if subscription.draining:
-                continue
-            owed = [
-                (publisher.client, missing)
-                for publisher, stream in self._streams(subscription)
-                if (missing := self._owed(stream, publisher))
-            ]
-            started = subscription.started and not subscription.given_up
-            yield subscription.client, subscription.number, started, owed
-
-    @property
-    def living(self) -> int:
-        """The number of subscriptions that have not ended."""
-        return len(self._subscriptions)
-
-    def living_at(self, home: BrokerNumber) -> int:
-        """Return the number of live subscriptions of clients at one broker."""
-        return sum(
-            self.homes[subscription.client] == home for subscription in self._subscriptions.values()
-        )
-
-    @property
-    def sources(self) -> int:
-        """The number of all sources, present and former."""
-        return len(self._publishers)
-
-    def subscribers(self) -> list[ClientId]:
-        """Return all clients with present or former subscriptions."""
-        return list(dict.fromkeys(client for client, _ in [*self._subscriptions, *self._ended]))
-
-    def unacknowledged(self) -> Iterator[tuple[ClientId, list[int]]]:
-        """Yield each client that has unacknowledged publications, with these publications."""
-        for publisher in self._current.values():
-            sequences = range(1, len(publisher.contents) + 1)
-            left = [number for number in sequences if number not in publisher.acknowledged]
-            if left:
-                yield publisher.client, left
-
     def judge_end(self) -> None:
         """Judge the end: every owed delivery must have arrived; also count the owed deliveries."""
-        for subscription in self._subscriptions.values():
+        for subscription in self.register.subscriptions.values():
             for stream in subscription.streams.values():
                 if stream.fence is not None:
                     first = bisect_right(stream.matching, stream.fence)
@@ -682,19 +607,17 @@ class Oracle:
                     self.owed += sum(n not in never for n in stream.matching[first:])
         for source, notices in self._unnamed.items():
             self._break("phantom", f"{notices[0][0]} was told of {source}, which nobody is")
-        for line in self.undelivered():
+        for line in self.obligations.undelivered():
             self._break("incomplete", line)
 
     # ------------------------------------------------------------ internals
 
     def _check_first(self, stream: Stream, rank: int, what: str) -> None:
         """Check that no owed publication lies before the first delivery."""
-        owed = self._missing(stream)
+        owed = self.obligations.missing(stream)
         before = [sequence for sequence in owed if sequence < stream.matching[rank]]
         if before:
-            self._break(
-                "gap", f"{what} first, without {_listed(before)}, published after the start"
-            )
+            self._break("gap", f"{what} first, without {listed(before)}, published after the start")
         if self.reliable:
             silent = [
                 sequence
@@ -703,7 +626,7 @@ class Oracle:
                 and sequence not in stream.excused
             ]
             if silent:
-                self._break("silent", f"{what} first; nobody told it of {_listed(silent)}")
+                self._break("silent", f"{what} first; nobody told it of {listed(silent)}")
 
     def _compare_orders(
         self, subscription: Subscription, publisher: Publisher, sequence: int, what: str
@@ -711,89 +634,9 @@ class Oracle:
         if self._total_order.got(subscription.log, (publisher.name, sequence)):
             self._break("total order", f"{what} in another order than somebody else")
 
-    def _publisher(self, client: ClientId) -> Publisher:
-        """Return the client as its present source."""
-        publisher = self._current.get(client)
-        if publisher is None:
-            earlier = sum(each.client == client for each in self._publishers.values())
-            publisher = Publisher(client, f"{client} ({earlier + 1})" if earlier else client)
-            self._current[client] = self._publishers[publisher.name] = publisher
-        return publisher
-
-    def _streams(self, subscription: Subscription) -> Iterator[tuple[Publisher, Stream]]:
-        for name, stream in subscription.streams.items():
-            yield self._publishers[name], stream
-
-    def _owed(self, stream: Stream, publisher: Publisher) -> list[int]:
-        """Return the publications that must still arrive."""
-        missing = self._missing(stream)
-        if publisher.over:
-            return [sequence for sequence in missing if sequence in publisher.acknowledged]
-        return missing
-
-    def _missing(self, stream: Stream) -> list[int]:
-        if not self.promises.order.is_of_sources:
-            owed = [n for n in stream.matching if stream.fence is not None and n > stream.fence]
-            return [n for n in self._owed_of(stream, owed) if n not in stream.got]
-        if stream.at is not None:
-            return self._owed_of(stream, stream.matching[stream.at + 1 :])
-        if stream.fence is None:
-            return []
-        return self._owed_of(stream, stream.matching[bisect_right(stream.matching, stream.fence) :])
-
-    def _owed_of(self, stream: Stream, sequences: list[int]) -> list[int]:
-        """Return the publications behind a delivered publication that must not be missing.
-
-        A reliable stream has no holes, from any start. An unreliable stream counts from the start
-        of the subscription.
-        """
-        if stream.excused:
-            sequences = [n for n in sequences if n not in stream.excused]
-        if self.reliable and stream.old_until:
-            old_until = stream.old_until
-            return [n for n in sequences if 0 <= old_until < n]
-        if self.reliable:
-            return sequences
-        return [n for n in sequences if stream.fence is not None and n > stream.fence]
-
-    def _has(self, subscription: Subscription, publisher: Publisher, sequence: int) -> bool:
-        """Return True if the subscription has the publication, or is not owed it."""
-        if not subscription.started or subscription.draining or subscription.given_up:
-            return True
-        stream = self._stream(subscription, publisher)
-        if subscription.lost or sequence <= stream.lost_until:
-            return True
-        rank = stream.ranks.get(sequence)
-        if rank is None:
-            return True
-        if sequence in stream.excused:
-            return True
-        if not self.promises.order.is_of_sources and sequence in stream.got:
-            return True
-        if stream.at is None or not self.promises.order.is_of_sources:
-            return stream.fence is None or sequence <= stream.fence
-        return rank <= stream.at
-
-    def _stream(self, subscription: Subscription, publisher: Publisher) -> Stream:
-        stream = subscription.streams.get(publisher.name)
-        if stream is None:
-            stream = subscription.streams[publisher.name] = Stream()
-            if subscription.started and not self._is_closed(subscription, publisher):
-                stream.fence = 0
-        return stream
-
-    def _is_closed(self, subscription: Subscription, publisher: Publisher) -> bool:
-        return self.homes.get(publisher.client, -1) in subscription.closed
-
     def _break(self, rule: str, what: str) -> None:
         self.violations[rule] = self.violations.get(rule, 0) + 1
         if self.violations[rule] <= 10:
             self.first_violations.append(f"{rule}: {what}")
         if self._strict:
             raise InvariantViolated(rule, what)
-
-
-def _listed(sequences: list[int]) -> str:
-    """Return sequence numbers in words: a few numbers, and the count of the rest."""
-    more = f" and {len(sequences) - 6} more" if len(sequences) > 6 else ""
-    return ", ".join(map(str, sequences[:6])) + more

@@ -18,19 +18,35 @@ from brokerd.overlay.topology import nearest
 from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS, definition_of
-from brokerd.simulator.checks.ablations import Ablation
-from brokerd.simulator.checks.growth import Kept
-from brokerd.simulator.checks.limits import SHARED, Limit
+from brokerd.simulator.checks.growth import SHARED, Kept, Limit
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, Mark, MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.planning import ProtocolPlanning
-from brokerd.simulator.checks.positions import Position, PositionChecks
 from brokerd.simulator.checks.reach import Reach
-from brokerd.simulator.checks.recounts import Recount
+from brokerd.simulator.checks.recounts import Position, PositionChecks, Recount
 from brokerd.simulator.checks.wording import NamedWorld, Wording
 from brokerd.simulator.named_bugs import NamedBug, bugs_of, planted
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """A way to break the protocol.
+
+    Attributes:
+        mutants: named bugs of every broker.
+        row: row of the campaign; "" for the mix.
+        settings: parameters of the protocol, as `name=value`.
+        moves: clients move, and brokers join and depart.
+        unseen: reason why no swarm finds the bugs; "" if a swarm must find them.
+    """
+
+    mutants: tuple[str, ...] = ()
+    row: str = ""
+    settings: tuple[str, ...] = ()
+    moves: bool = False
+    unseen: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

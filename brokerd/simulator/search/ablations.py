@@ -1,7 +1,4 @@
-"""Runs of a protocol's ablations, seed after seed, until a seed finds the missing rule.
-
-pubsubctl simulate mutants
-"""
+"""Ablations and canaries: protocols with a rule left out, or a named bug, that seeds must find."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -10,13 +7,18 @@ from typing import NamedTuple
 
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.anchors import AnchorLost
-from brokerd.simulator.checks.ablations import Ablation
-from brokerd.simulator.checks.protocol_checks import named_bug, simulated
+from brokerd.simulator.checks.protocol_checks import Ablation, named_bug, simulated
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from brokerd.simulator.search.workers import map_in_workers
 
 SEEDS = 500
 """Default number of seeds for an ablation."""
+
+EVERY = 100
+"""Period of canaries: the last of each hundred seeds has a canary."""
+
+TRIES = 40
+"""Maximum number of seeds until a canary must fail; not every workload reaches every bug."""
 
 
 class _OfProtocol(NamedTuple):
@@ -106,3 +108,43 @@ def _is_sound_without(name: str, seed: int) -> bool:
         options = replace(options, settings=())
     plan = replace(plan_of(seed, protocol, options), mutants=())
     return not PlanRun(plan, check_purity=False).report(seed, "").violations
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryReport:
+    """The outcome of a canary.
+
+    Attributes:
+        failed_at: the seed that found the bug; -1 for none.
+        rule: the broken rule.
+        tries: number of seeds run.
+        lost: the reason why the bug could not be planted; "" if it was.
+    """
+
+    seed: int
+    mutant: str
+    failed_at: int
+    rule: str
+    tries: int
+    lost: str = ""
+
+
+def canaries_among(seeds: Iterable[int]) -> list[int]:
+    """Return the seeds that have a canary."""
+    return [seed for seed in seeds if seed % EVERY == EVERY - 1]
+
+
+def run_canary(protocol: str, seed: int) -> CanaryReport:
+    """Run the bug of this seed, from this seed on, until a seed finds the bug."""
+    canaries = simulated(protocol).canaries
+    assert canaries, f"{protocol} has no canaries"
+    mutant = canaries[seed // EVERY % len(canaries)]
+    options = SwarmOptions(mutants=frozenset((mutant,)), check_purity=False)
+    for tries in range(TRIES):
+        try:
+            report = run_seed(seed + tries, protocol, options)
+        except AnchorLost as error:
+            return CanaryReport(seed, mutant, -1, "", tries, str(error))
+        if report.violations:
+            return CanaryReport(seed, mutant, seed + tries, report.rule, tries + 1)
+    return CanaryReport(seed, mutant, -1, "", TRIES)

@@ -33,7 +33,7 @@ from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.search.plan import set_parameters
 from brokerd.simulator.search.planning.draw import is_simple
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
-from brokerd.simulator.search.shrink_history import ShortHistory, shrink_history
+from brokerd.simulator.search.shrink import ShortHistory, shrink_history
 from brokerd.simulator.search.workers import map_in_workers
 from brokerd.simulator.world.actions import BLOBS, PREDICATES, ActedCluster, Action, Scene
 from brokerd.units import SECOND_NS
@@ -233,7 +233,7 @@ class _Run:
         failed = self._failed()
         if failed:
             last = self._cluster.clients[name].core.next_sequence - 1
-            for subscriber in self._cluster.oracle.owed_to(name, last):
+            for subscriber in self._cluster.oracle.obligations.owed_to(name, last):
                 path = self._cluster.graph.path(home, self._cluster.clients[subscriber].broker)
                 self._at_risk += count * any(_touches(element, path) for element in failed)
 
@@ -269,7 +269,7 @@ class _Run:
             for broker in brokers
             if not broker.alive or broker.core.status().state != "running"
         ]
-        cut = cluster.network.cut_ways()
+        cut = cluster.link_faults.cut_ways()
         if self._forgetful:
             self._broken = {
                 (a, b): None

@@ -12,8 +12,7 @@ from typing import Any
 
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.protocol_checks import simulated
-from brokerd.simulator.search.ablations import Caught
-from brokerd.simulator.search.canary import CanaryReport
+from brokerd.simulator.search.ablations import CanaryReport, Caught
 from brokerd.simulator.search.seed_report import SeedReport
 
 SCHEMA = "pubsubctl/reliability/1"

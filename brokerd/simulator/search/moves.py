@@ -209,7 +209,7 @@ class PublicationRun(ClientAction):
             return
         cluster = context.cluster
         start = cluster.clients[publisher].broker
-        for name in cluster.oracle.owed_to(publisher, sequence):
+        for name in cluster.oracle.obligations.owed_to(publisher, sequence):
             path = cluster.graph.path(start, cluster.clients[name].broker)
             context.counts[self.counter] += any(fault.touches(path) for fault in failed)
 

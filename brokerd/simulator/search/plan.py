@@ -30,7 +30,7 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.topology import SCHEMA, TREE, Topology, nearest
 from brokerd.protocols.definition import Parameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
-from brokerd.simulator.checks.limits import check_limit
+from brokerd.simulator.checks.growth import check_limit
 from brokerd.simulator.checks.protocol_checks import limits_of, named_bug, planning_of
 from brokerd.simulator.search.moves import (
     MOVES,
@@ -41,7 +41,7 @@ from brokerd.simulator.search.moves import (
     SubscriptionRequest,
 )
 from brokerd.simulator.search.plan_scope import PlanError, PlanScope
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 
 LAYERS = ("timed", "adversarial")
 _BOOLEANS = ("True", "False")

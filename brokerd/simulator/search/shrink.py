@@ -1,18 +1,14 @@
-"""Shrinking: from a failing plan to a small failing plan that is its own story.
-
-The method is delta debugging: leave out as much as possible at once, then less and less; first
-faults, then publications, subscriptions, brokers. An omission changes later draws, so a candidate
-that does not fail is retried with a few more seeds of chance before it counts as correct. The
-search is deterministic, and bounded by numbers of runs and of steps, not by a clock.
-"""
+"""Shrinking: from a failing plan or history to a small one that fails for the same reason."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from random import Random
 from typing import Any, TypeVar
 
 from brokerd.overlay.topology import TREE, Topology
+from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.planning import ProtocolPlanning
-from brokerd.simulator.checks.protocol_checks import planning_of
+from brokerd.simulator.checks.protocol_checks import planning_of, with_bugs
 from brokerd.simulator.search.moves import (
     MOVES,
     BrokerJoin,
@@ -26,8 +22,9 @@ from brokerd.simulator.search.moves import (
 from brokerd.simulator.search.plan import Plan, make_topology, write_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.world.actions import ActedCluster, Action, Scene, in_words
 from brokerd.simulator.world.client_mobility import home_of
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 
 MOST_RUNS = 4_000
 MOST_STEPS = 1_000_000
@@ -40,6 +37,9 @@ _ROUNDS = (1, 3, 10)
 """Number of seeds of chance per candidate, by round."""
 
 Item = TypeVar("Item")
+
+MOST_ACTIONS = 1_000_000
+"""Limit over all candidates: less than a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,3 +379,95 @@ def _with_steps_renumbered(plan: Plan) -> Plan:
             moves.append(replace(move, when=number[move.when]))
     heal = number[plan.heal]
     return replace(plan, heal=heal, end=heal + plan.end - plan.heal).with_moves(moves)
+
+
+@dataclass(frozen=True, slots=True)
+class ShortHistory:
+    """A shrunk history.
+
+    Attributes:
+        scene: the state before the actions.
+        actions: the remaining actions, each necessary as far as tried.
+        violation: the violation, in words.
+        tried: number of played candidates.
+    """
+
+    scene: Scene
+    actions: tuple[Action, ...]
+    violation: str
+    tried: int
+
+    def in_words(self) -> str:
+        """Return the brokers and clients, the actions, and the violation, in words."""
+        topology = self.scene.topology
+        brokers = ", ".join(f"{number} = {name}" for number, name in enumerate(topology.brokers))
+        links = ", ".join(f"{a}-{b}" for a, b in topology.links)
+        publishers = ", ".join(f"{name} at {broker}" for name, broker in self.scene.publishers)
+        lines = [
+            f"{len(self.actions)} actions are left ({self.tried} histories tried)",
+            f"brokers: {brokers}; links: {links}; publishers: {publishers}",
+            *(f"  {in_words(action)}" for action in self.actions),
+            self.violation,
+        ]
+        return "\n".join(lines)
+
+
+_AT_THE_END = ("", "liveness", "incomplete")
+"""Rules that only show after the healing of all faults."""
+
+
+def failure_of(
+    scene: Scene, actions: Sequence[Action], *, to_the_end: bool = True, trace: bool = False
+) -> tuple[str, str, ActedCluster]:
+    """Play actions, without impossible ones; then, if requested, heal, settle and judge.
+
+    Returns:
+        The rule that was broken first ("" for none), the violation in words, and the cluster.
+    """
+    with with_bugs(scene.mutants, scene.protocol):
+        cluster = ActedCluster(scene, trace=trace)
+        return *_played(cluster, actions, to_the_end), cluster
+
+
+def _played(cluster: ActedCluster, actions: Sequence[Action], to_the_end: bool) -> tuple[str, str]:
+    cluster.start()
+    try:
+        for action in actions:
+            cluster.perform(action)
+        if to_the_end:
+            cluster.heal_all()
+            cluster.settle(Random(0))
+            cluster.oracle.judge_end()
+    except InvariantViolated as violation:
+        return violation.rule, str(violation)
+    except Exception as error:
+        # Any failure of a core is a finding; the caller compares its name.
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def shrink_history(scene: Scene, actions: Sequence[Action], rule: str) -> ShortHistory:
+    """Leave out as many actions as possible at once, then fewer, until no omission is possible."""
+    budget = MOST_ACTIONS
+    tried = 0
+    kept = list(actions)
+    to_the_end = rule in _AT_THE_END
+    found, violation, cluster = failure_of(scene, kept, to_the_end=to_the_end)
+    assert found == rule, f"played again, the actions break {found!r}, not {rule!r}"
+    size = max(1, len(kept) // 2)
+    while budget > 0:
+        before = len(kept)
+        place = len(kept)
+        while place > 0 and budget > 0:
+            candidate = [*kept[: max(0, place - size)], *kept[place:]]
+            found, words, cluster = failure_of(scene, candidate, to_the_end=to_the_end)
+            tried += 1
+            budget -= len(cluster.actions)
+            if found == rule:
+                kept = candidate
+                violation = words
+            place -= size
+        if size == 1 and len(kept) == before:
+            break
+        size = max(1, size // 2)
+    return ShortHistory(scene, tuple(kept), violation, tried)

@@ -18,10 +18,9 @@ from typing import Any, NoReturn
 
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.growth import Alive, check_growth
+from brokerd.simulator.checks.growth import Alive, check_growth, with_limits
 from brokerd.simulator.checks.invariants import Watcher
-from brokerd.simulator.checks.limits import with_limits
-from brokerd.simulator.checks.liveness import WhileBroken
+from brokerd.simulator.checks.liveness import WhileBroken, bounds_of
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import (
@@ -30,7 +29,6 @@ from brokerd.simulator.checks.protocol_checks import (
     simulated,
     with_bugs,
 )
-from brokerd.simulator.checks.timeliness import bounds_of
 from brokerd.simulator.search.campaign import setting
 from brokerd.simulator.search.moves import LaneChoice, MoveContext
 from brokerd.simulator.search.plan import Plan, with_settings
@@ -41,7 +39,7 @@ from brokerd.simulator.world.client_mobility import ClientMobility, home_of
 from brokerd.simulator.world.clock import AdversarialSchedule, TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import OLD_MESSAGE, Faults
-from brokerd.simulator.world.network import WhichWay
+from brokerd.simulator.world.link_faults import WhichWay
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 UNTIMED_CONVERGENCE_NS = 30 * SECOND_NS
@@ -376,7 +374,7 @@ class PlanRun:
         if self._while_broken is not None:
             self._stalled = sum(
                 len(missing)
-                for _, _, _, lacking in self._cluster.oracle.lacking()
+                for _, _, _, lacking in self._cluster.oracle.obligations.lacking()
                 for _, missing in lacking
             )
         self._while_broken = None
@@ -397,7 +395,11 @@ class PlanRun:
             return cluster.is_quiet()
         if self._mobility.under_way():
             return False
-        if cluster.oracle.undelivered() or cluster.unsettled() or cluster.oracle.closed_gates():
+        if (
+            cluster.oracle.obligations.undelivered()
+            or cluster.waits.unsettled()
+            or cluster.oracle.closed_gates()
+        ):
             return False
         return not self._left_over()
 
@@ -408,7 +410,7 @@ class PlanRun:
         lines = checker.left_over(brokers)
         for broker in brokers:
             had = broker.core.status().own_subscriptions
-            asked = self._cluster.oracle.living_at(broker.number)
+            asked = self._cluster.oracle.register.living_at(broker.number)
             if had > asked:
                 lines.append(
                     f"{broker.name} has {had} subscriptions of its clients, who want {asked}"
@@ -441,11 +443,11 @@ class PlanRun:
                 f"{'; '.join(self._while_broken.missing()[:12])}",
             )
         left = (
-            cluster.unsettled()
+            cluster.waits.unsettled()
             + self._mobility.under_way()
             + self._left_over()
             + self._still_to_say()
-            + cluster.oracle.undelivered()
+            + cluster.oracle.obligations.undelivered()
         )
         left += cluster.oracle.closed_gates()
         raise InvariantViolated(
@@ -458,7 +460,9 @@ class PlanRun:
         clients = sum(not client.detached for client in cluster.clients.values())
         oracle, kept = cluster.oracle, simulated(cluster.protocol).kept
         streams = 1 + getattr(cluster.parameters, kept.streams) if kept.streams else 0
-        alive = Alive(len(cluster.brokers), oracle.living, oracle.sources, clients, streams)
+        alive = Alive(
+            len(cluster.brokers), oracle.register.living, oracle.register.sources, clients, streams
+        )
         for broker in cluster.staying:
             check_growth(broker, alive, kept)
 

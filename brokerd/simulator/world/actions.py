@@ -37,7 +37,8 @@ from brokerd.protocols.interface import Effect, Event
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.clock import AdversarialSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.network import Network, NetworkParameters
+from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 
@@ -113,6 +114,7 @@ class ActedCluster:
         self.clients = cluster.clients
         self.oracle = cluster.oracle
         self.network = cluster.network
+        self.link_faults = cluster.link_faults
         self._verbs: dict[str, Callable[..., bool]] = {
             "hold": self.schedule.hold,
             "release": self.schedule.release,
@@ -169,7 +171,7 @@ class ActedCluster:
         """Release all lanes, heal all cuts and restart all dead brokers."""
         for lane in list(self.schedule.held):
             self.perform(("release", lane))
-        for way in self.network.cut_ways():
+        for way in self.link_faults.cut_ways():
             self.perform(("heal", *way))
         for broker in self.brokers:
             if not broker.alive:
@@ -192,19 +194,19 @@ class ActedCluster:
             if not waiting or len(self.actions) > most:
                 break
             self.perform(("deadline", random.choice(waiting).number))
-        left = [*self.cluster.unsettled(), *self._left_over(), *self.oracle.closed_gates()]
+        left = [*self.cluster.waits.unsettled(), *self._left_over(), *self.oracle.closed_gates()]
         rule = "liveness" if left else "incomplete"  # without a holder it is lost
-        left += self.oracle.undelivered()
+        left += self.oracle.obligations.undelivered()
         why = "no end" if len(self.actions) > most else "nothing left to happen"
         raise InvariantViolated(rule, f"{why}: {'; '.join(left[:12])}")
 
     def has_converged(self) -> bool:
         """Return True if all owed deliveries have arrived, and brokers hold no excess."""
         if not self.scene.strict:
-            return not self.cluster.unsettled()
-        if self.oracle.undelivered() or self.oracle.closed_gates():
+            return not self.cluster.waits.unsettled()
+        if self.oracle.obligations.undelivered() or self.oracle.closed_gates():
             return False
-        return not self.cluster.unsettled() and not self._left_over()
+        return not self.cluster.waits.unsettled() and not self._left_over()
 
     def _left_over(self) -> list[str]:
         checker = self.cluster.checker
@@ -256,15 +258,15 @@ class ActedCluster:
         return True
 
     def _cut(self, sender: Peer, receiver: Peer) -> bool:
-        if (sender, receiver) in self.network.cut_ways():
+        if (sender, receiver) in self.link_faults.cut_ways():
             return False
-        self.network.cut(sender, receiver, "out")
+        self.link_faults.cut(sender, receiver, "out")
         return True
 
     def _heal(self, sender: Peer, receiver: Peer) -> bool:
-        if (sender, receiver) not in self.network.cut_ways():
+        if (sender, receiver) not in self.link_faults.cut_ways():
             return False
-        self.network.heal(sender, receiver, "out")
+        self.link_faults.heal(sender, receiver, "out")
         return True
 
     def _hand_over_old(self, age: int) -> bool:

@@ -40,10 +40,10 @@ from brokerd.protocols.interface import (
     Truncate,
 )
 from brokerd.sessions.messages import StateMark
-from brokerd.simulator.world.clock import PATIENCE_NS, Schedule
+from brokerd.simulator.world.clock import PATIENCE_NS, Schedule, WallClocks
 from brokerd.simulator.world.disk import SimulatedDisk
-from brokerd.simulator.world.network import Endpoint, Network, OldMessage, SessionEnd
-from brokerd.simulator.world.wall_clock import WallClocks
+from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.sessions import Endpoint, OldMessage, SessionEnd
 from brokerd.units import MILLISECOND_NS
 
 DISK_NS = 2 * MILLISECOND_NS
@@ -231,7 +231,7 @@ class SimulatedBroker(Endpoint):
             return
         self.absorbing = False
         self._handles_all = True
-        self._network.let_out(self)
+        self._network.send_withheld(self)
         absorbed, self._absorbed = self._absorbed, []
         for end, message in absorbed:
             if end.up:

@@ -190,7 +190,7 @@ class ClientMobility:
     def _is_calm(self) -> bool:
         """Return True if nothing has failed, and earlier failures have no aftermath."""
         cluster = self._cluster
-        if self._is_broken() or self._faults.any_active() or cluster.unsettled():
+        if self._is_broken() or self._faults.any_active() or cluster.waits.unsettled():
             return False
         return not any(broker.core.aftermath() for broker in cluster.brokers if broker.alive)
 

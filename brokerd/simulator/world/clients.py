@@ -29,7 +29,8 @@ from brokerd.model.predicate import Predicate
 from brokerd.model.publication import Buffer
 from brokerd.protocols.interface import LossReason
 from brokerd.simulator.world.clock import Lane
-from brokerd.simulator.world.network import Endpoint, Network, SessionEnd
+from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.sessions import Endpoint, SessionEnd
 from brokerd.units import MILLISECOND_NS
 
 RECONNECT_NS = 100 * MILLISECOND_NS

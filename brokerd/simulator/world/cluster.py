@@ -55,16 +55,17 @@ from brokerd.simulator.checks.protocol_checks import (
     simulated,
 )
 from brokerd.simulator.checks.recounts import check_recounts
-from brokerd.simulator.checks.redeliveries import Redeliveries
 from brokerd.simulator.world.authority import AUTHORITY, signed
 from brokerd.simulator.world.broker import OwnClock, SimulatedBroker
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
-from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule
-from brokerd.simulator.world.consumers import SimulatedConsumer
+from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule, WallClocks
+from brokerd.simulator.world.consumers import Redeliveries, SimulatedConsumer
+from brokerd.simulator.world.link_faults import LinkFaults, WhichWay
 from brokerd.simulator.world.moving import ClientMove
-from brokerd.simulator.world.network import Network, NetworkParameters, WhichWay
+from brokerd.simulator.world.network import Network
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.simulator.world.trace import Trace
-from brokerd.simulator.world.wall_clock import WallClocks
+from brokerd.simulator.world.waits import Waits
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, decode_attributes, encode_attributes
 
@@ -103,11 +104,13 @@ class SimulatedCluster:
     Attributes:
         oracle: judges deliveries; `oracle.judge_end()` reports missing deliveries.
         graph: the overlay of the protocol.
+        link_faults: injects faults of links.
         brokers: brokers by number.
         clients: clients by name.
         held: moving clients that withhold their deliveries from the application.
         gone: brokers that were decommissioned, and their clients with them, or are lost.
         checker: judges single steps.
+        waits: the waits of brokers and clients for sessions and answers.
         redirected: number of clients that followed a redirect.
         losses_accepted, losses_refused: number of proved losses of state, by the operator's answer.
     """
@@ -143,6 +146,7 @@ class SimulatedCluster:
         assert adversarial or not own_clocks, "where there are durations there is one clock"
         self._own_clocks = own_clocks
         self.network = make_network(self.schedule, self.random, network)
+        self.link_faults = LinkFaults(self.network)
         self.oracle = Oracle(
             decode_attributes,
             strict,
@@ -193,6 +197,7 @@ class SimulatedCluster:
         self.redeliveries = Redeliveries()
         self.held: dict[ClientId, None] = {}
         self.brokers: list[SimulatedBroker] = []
+        self.waits = Waits(self.brokers, self.clients, self.network, self.graph, self.gone)
         for name in topology.brokers:
             self._add_broker(name)
 
@@ -225,7 +230,7 @@ class SimulatedCluster:
         self.note(" ".join(("join", name, "at", at, *further)))
         self.checker.joined(number)
         grown = TopologyGrown(number, self.topology.number_of(at))
-        self._tell_change(before, grown, self._near(number))
+        self._announce_change(before, grown, self._near(number))
         return self.broker(name)
 
     def leave(self, name: str) -> None:
@@ -241,9 +246,9 @@ class SimulatedCluster:
             self.broker(name).kill()
         self._change(topology)
         self.note(f"{name} has left")
-        self._tell_change(before, TopologyShrunk(number), near)
+        self._announce_change(before, TopologyShrunk(number), near)
 
-    def _tell_change(
+    def _announce_change(
         self, before: Topology, links: TopologyGrown | TopologyShrunk, near: list[SimulatedBroker]
     ) -> None:
         """Notify near brokers of links, or all brokers of a section of the overlay."""
@@ -295,7 +300,7 @@ class SimulatedCluster:
             self.gone[number] = None
             for client in self.clients.values():
                 if client.broker == number and not client.detached:
-                    self._lose(client)
+                    self._end_client(client)
             for each in others:
                 each.tell(BrokerDecommissioned(number, signed(DECOMMISSION, name)))
         return refusals
@@ -306,7 +311,7 @@ class SimulatedCluster:
         present = [self.brokers[number] for number in self.graph.present]
         return [each for each in present if each.number not in self.gone]
 
-    def _lose(self, client: SimulatedClient) -> None:
+    def _end_client(self, client: SimulatedClient) -> None:
         """End a client with its broker, without further owed publications."""
         for number in client.core.subscriptions:
             self.oracle.unsubscribed(client.name, number)
@@ -596,7 +601,9 @@ class SimulatedCluster:
         until_ns = self.schedule.now_ns + int(limit_s * SECOND_NS)
         while not self.is_quiet():
             if self.schedule.now_ns > until_ns:
-                left = self.unsettled() or [f"{self.schedule.pending} messages are on their way"]
+                left = self.waits.unsettled() or [
+                    f"{self.schedule.pending} messages are on their way"
+                ]
                 raise NotQuietError(f"not quiet after {limit_s:g} s: {'; '.join(left)}")
             for _ in range(max(1, self.schedule.pending)):
                 if not self.schedule.step():
@@ -608,62 +615,7 @@ class SimulatedCluster:
         Links may stay broken: once a broker has failed to reach another broker, further attempts,
         as long as no attempt can succeed, are ignored.
         """
-        return self.schedule.pending == 0 and not self.unsettled()
-
-    def unsettled(
-        self,
-        *,
-        all_attempts: bool = True,
-        may_ask: Callable[[BrokerNumber], bool] = lambda broker: True,
-    ) -> list[str]:
-        """Return the waits for possible sessions or answers, in words.
-
-        Args:
-            all_attempts: True to count an attempt that cannot succeed, until its failure. A
-                repeated attempt after a wait never counts.
-            may_ask: returns True if clients of a broker can receive an answer to the end of a
-                subscription.
-        """
-        lines = []
-        for broker in self.brokers:
-            if not broker.alive or broker.frozen:
-                continue
-            if broker.number in self.gone:
-                near = self.graph.near(broker.number)
-                if any(self.network.is_open(broker.number, peer) for peer in near):
-                    lines.append(f"{broker.name} runs, and was decommissioned")
-                continue
-            attempts = [
-                peer
-                for peer, attempt in broker.attempts.items()
-                if (all_attempts and not attempt.again) or self.network.is_open(broker.number, peer)
-            ]
-            if attempts:
-                lines.append(f"{broker.name} dials {attempts}")
-            status = broker.core.status()
-            waiting = [
-                peer
-                for peer in status.wanted
-                if peer not in status.ready or peer not in broker.ends
-            ]
-            if not broker.absorbing:
-                reachable = [
-                    peer for peer in waiting
-                    if self.network.is_open(broker.number, peer)
-                    and not self.brokers[peer].absorbing
-                ]  # fmt: skip
-                if reachable:
-                    lines.append(f"{broker.name} waits for sessions with {reachable}")
-        for client in self.clients.values():
-            if client.detached:
-                continue
-            if not client.ends and self.network.is_open(client.name, client.broker):
-                lines.append(f"{client.name} is not connected")
-            if client.ends and client.waits and may_ask(client.broker):
-                lines.append(f"{client.name} waits for {client.waits}")
-            if client.asking_again:
-                lines.append(f"{client.name} was told to ask again")
-        return lines
+        return self.schedule.pending == 0 and not self.waits.unsettled()
 
     # ------------------------------------------------------------ records
 
@@ -897,36 +849,36 @@ class LinkHandle:
     def cut(self, which: WhichWay = "both") -> Self:
         """Cut the link and lose messages in flight; `out` is from first to second."""
         self._note(f"cut {which}")
-        self._network.cut(self._a, self._b, which)
+        self._cluster.link_faults.cut(self._a, self._b, which)
         return self
 
     def blackhole(self, which: WhichWay = "both") -> Self:
         """Block all messages without a loss."""
         self._note(f"blackhole {which}")
-        self._network.blackhole(self._a, self._b, which)
+        self._cluster.link_faults.blackhole(self._a, self._b, which)
         return self
 
     def absorb(self, which: WhichWay = "both") -> Self:
         """Pass only signs of life; `out` is from the first to the second."""
         self._note("absorb" if which == "both" else f"absorb {which}")
-        self._network.absorb_link(self._a, self._b, which)
+        self._cluster.link_faults.absorb(self._a, self._b, which)
         return self
 
     def let_one_pass(self) -> bool:
         """Deliver the first absorbed message from the first to the second end."""
         self._note("let one pass")
-        return self._network.let_one_pass(self._a, self._b)
+        return self._cluster.link_faults.pass_one(self._a, self._b)
 
     def delay(self, delay_ns: int) -> Self:
         """Delay every message."""
         self._note(f"delay {delay_ns}")
-        self._network.delay(self._a, self._b, delay_ns)
+        self._cluster.link_faults.delay(self._a, self._b, delay_ns)
         return self
 
     def heal(self) -> Self:
         """End all faults of the link."""
         self._note("heal")
-        self._network.heal(self._a, self._b)
+        self._cluster.link_faults.heal(self._a, self._b)
         return self
 
     def suspect(self) -> Self:

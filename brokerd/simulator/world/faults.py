@@ -312,7 +312,7 @@ class Faults:
             or any(asked not in each.started_numbers for asked in each.core.subscriptions)
             for each in clients
         ) and not any(
-            each.core.status().own_subscriptions > cluster.oracle.living_at(each.number)
+            each.core.status().own_subscriptions > cluster.oracle.register.living_at(each.number)
             for each in cluster.brokers
             if each.number != number and each.number not in cluster.gone
         )

@@ -8,161 +8,40 @@ direction.
 Paper: [DFT11] §II (system model).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
-from brokerd.config import SessionParameters
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import LossReason
 from brokerd.simulator.world.clock import Lane, Schedule
-from brokerd.simulator.world.through_wire import through_wire
+from brokerd.simulator.world.sessions import (
+    Attempt,
+    Endpoint,
+    LinkStates,
+    NetworkParameters,
+    OldMessage,
+    SessionEnd,
+)
+from brokerd.wire.codec import decode, frames
 
-Direction = tuple[Peer, Peer]
-"""The sender and the receiver."""
-
-WhichWay = Literal["both", "out", "in"]
+_PREFIX_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkParameters:
-    """Durations and options of the network.
+def through_wire(message: Any, limit_bytes: int) -> list[tuple[Any, int]]:
+    """Return the received form of a message: one or several messages, each with its frame's size.
 
-    Attributes:
-        latency_lowest_ns, latency_highest_ns: bounds of a session's own one-way latency.
-        jitter_ns: maximum extra time of a single message; 0 makes suspicion punctual too.
-        lost_on_close: True if a close may overtake, and so destroy, messages in flight.
-        early_timeouts: without durations, some attempts may time out although the peer answers.
-        keep_old_messages: keep messages for closed sessions, so that a test can pass them to the
-            broker as messages of the old session.
-        encode: pass every message through the codec of the wire, as between processes, in several
-            frames if one frame would exceed the session's limit.
-        session: heartbeat and suspicion times, connect timeout.
+    Several messages are returned if one frame would exceed `limit_bytes`, as in the session layer.
     """
-
-    latency_lowest_ns: int = 100_000
-    latency_highest_ns: int = 2_000_000
-    jitter_ns: int = 300_000
-    lost_on_close: bool = True
-    early_timeouts: bool = True
-    keep_old_messages: bool = False
-    encode: bool = False
-    session: SessionParameters = field(default_factory=SessionParameters)
-
-
-class Endpoint:
-    """An endpoint of sessions: a broker or a client. Subclasses react to the methods below.
-
-    Attributes:
-        key: number of a broker, name of a client.
-        incarnation: announced to the other end of each session.
-        alive: True while a process exists.
-        frozen: True while the time of the process is stopped.
-        absorbing: True while only signs of life leave the process.
-        ends: the established sessions, by peer.
-        attempts: the attempts to open a session, by peer.
-        connected: the ends, established here or not yet, in order of creation.
-        deferred: actions that fell due while the process was frozen.
-    """
-
-    def __init__(self, key: Peer) -> None:
-        self.key = key
-        self.incarnation = 0
-        self.alive = False
-        self.frozen = False
-        self.absorbing = False
-        self.ends: dict[Peer, SessionEnd] = {}
-        self.attempts: dict[Peer, Attempt] = {}
-        self.connected: dict[SessionEnd, None] = {}
-        self.deferred: list[tuple[Any, tuple[Any, ...]]] = []
-        self._sessions = 0
-
-    def next_session(self) -> int:
-        """Return a session number that is new in this incarnation."""
-        self._sessions += 1
-        return self._sessions
-
-    def established(self, end: "SessionEnd", incarnation: int) -> None:
-        """Handle the establishment of a session at this end."""
-        raise NotImplementedError
-
-    def lost(self, end: "SessionEnd", reason: LossReason) -> None:
-        """Handle the end of a session at this end."""
-        raise NotImplementedError
-
-    def open_failed(self, peer: Peer, reason: str) -> None:
-        """Handle a failed attempt."""
-        raise NotImplementedError
-
-    def message_arrived(self, end: "SessionEnd", message: Any) -> None:
-        """Handle a message on an established session."""
-        raise NotImplementedError
-
-
-class SessionEnd:
-    """One end of one session instance.
-
-    Attributes:
-        lane: messages in flight to this end.
-        other: the far end.
-        attempt: the attempt that the session answers, at the end that opened the session.
-        up: established here and not lost.
-        over: lost here, or never to be established.
-        deaf: a message to this end was lost, so no later message may arrive.
-        silence: number of the current period of silence; 0 while the peer is audible.
-        held_out: outgoing messages that an absorbing owner has withheld.
-    """
-
-    __slots__ = (
-        "attempt", "deaf", "endpoint", "held_out", "incarnation", "lane", "latency_ns",
-        "number", "other", "over", "peer", "silence", "up", "watch",
-    )  # fmt: skip
-
-    def __init__(self, endpoint: Endpoint, peer: Peer, schedule: Schedule, latency_ns: int) -> None:
-        self.endpoint = endpoint
-        self.peer = peer
-        self.lane = Lane(schedule, f"{peer}>{endpoint.key}")
-        self.watch = Lane(schedule, f"{endpoint.key}:suspects:{peer}")
-        self.latency_ns = latency_ns
-        self.number = 0
-        self.incarnation = endpoint.incarnation
-        self.other: SessionEnd = self
-        self.attempt: Attempt | None = None
-        self.up = False
-        self.over = False
-        self.deaf = False
-        self.silence = 0
-        self.held_out: list[Any] = []
-
-
-class Attempt:
-    """One attempt to open a session, until an answer, a refusal, a close or a timeout.
-
-    Attributes:
-        again: made at the end of a wait, and not as a reaction to an event.
-    """
-
-    __slots__ = ("again", "endpoint", "lane", "over", "peer", "timeout")
-
-    def __init__(self, endpoint: Endpoint, peer: Peer, schedule: Schedule, again: bool) -> None:
-        self.again = again
-        self.endpoint = endpoint
-        self.peer = peer
-        self.lane = Lane(schedule, f"{endpoint.key}:dials:{peer}")
-        self.timeout = Lane(schedule, f"{endpoint.key}:gives-up:{peer}")
-        self.over = False
-
-
-@dataclass(frozen=True, slots=True)
-class OldMessage:
-    """A message for a session instance that is closed at its receiver."""
-
-    endpoint: Endpoint
-    incarnation: int
-    peer: Peer
-    session: int
-    message: Any
+    parts = []
+    for pieces, size in frames(message, limit_bytes):
+        frame = b"".join(pieces)
+        header_end = _PREFIX_BYTES + int.from_bytes(frame[4:_PREFIX_BYTES])
+        assert int.from_bytes(frame[:4]) == len(frame) - 4 == size - 4, (
+            f"a frame of {len(frame)} bytes says another length: {message}"
+        )
+        payload = memoryview(frame)[header_end:]
+        parts.append((decode(frame[_PREFIX_BYTES:header_end], payload), len(frame)))
+    return parts
 
 
 class Network:
@@ -171,6 +50,7 @@ class Network:
     Attributes:
         counters: numbers of carried, lost and broken items.
         bytes_between_brokers: bytes of frames from the codec, if `encode` is set.
+        links: the states of links with faults.
         old_messages: see NetworkParameters.keep_old_messages.
     """
 
@@ -189,10 +69,7 @@ class Network:
         self.bytes_between_brokers = 0
         self.old_messages: list[OldMessage] = []
         self._random = random
-        self._cut: dict[Direction, int] = {}
-        self._blackholed: dict[Direction, int] = {}
-        self._absorbed: dict[Direction, int] = {}
-        self._delays: dict[Direction, int] = {}
+        self.links = LinkStates()
         self._silences = 0
 
     # ------------------------------------------------------------ requests of endpoints
@@ -219,7 +96,7 @@ class Network:
         end = endpoint.ends.get(peer)
         if end is not None:
             self._end_here(end, reason)
-            self._tell_other(end)
+            self._notify_far_end(end)
         elif peer in endpoint.attempts:
             self._give_up(endpoint.attempts[peer], "closed by us")
 
@@ -229,76 +106,18 @@ class Network:
         if end is None:
             self.counters["messages_lost"] += 1
         elif endpoint.absorbing:
-            end.held_out.append(message)
+            end.withheld_messages.append(message)
         else:
             self._put(end, message)
 
-    # ------------------------------------------------------------ faults of links
-
-    def cut(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
-        """Lose messages in flight, and block all further messages until `heal`."""
-        for way in _ways(a, b, which):
-            self._cut[way] = 1
-            for end in self._ends_reached_by(way):
-                self._deafen(end)
-
-    def blackhole(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
-        """Block all messages until `heal`, without a loss and without a notification."""
-        for way in _ways(a, b, which):
-            if way not in self._blackholed:
-                self._blackholed[way] = 1
-                for end in self._ends_reached_by(way):
-                    end.lane.hold()
-                    if end.attempt is not None and not end.attempt.over:
-                        self._wait_for_timeout(end.attempt)
-                    self._update_silence(end)
-                    if end.attempt is not None and not end.attempt.over:
-                        self._wait_for_timeout(end.attempt)
-
-    def absorb_link(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
-        """Pass only signs of life until `heal`; a cut destroys absorbed messages."""
-        for way in _ways(a, b, which):
-            if way not in self._absorbed:
-                self._absorbed[way] = 1
-                for end in self._ends_reached_by(way):
-                    if end.up:
-                        end.lane.hold()
-
-    def let_one_pass(self, a: Peer, b: Peer) -> bool:
-        """Deliver the first absorbed message from a to b; return False if there is none."""
-        for end in self._ends_reached_by((a, b)):
-            if end.up and (a, b) in self._absorbed:
-                return end.lane.let_one_out()
-        return False
-
-    def delay(self, a: Peer, b: Peer, delay_ns: int) -> None:
-        """Delay every message between two endpoints by this time; 0 ends the delay."""
-        for way in _ways(a, b, "both"):
-            if delay_ns:
-                self._delays[way] = delay_ns
-            else:
-                self._delays.pop(way, None)
-
-    def heal(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
-        """Undo every fault of this link. A session with a loss stays dead."""
-        for way in _ways(a, b, which):
-            self._cut.pop(way, None)
-            self._delays.pop(way, None)
-            if self._blackholed.pop(way, None):
-                for end in self._ends_reached_by(way):
-                    end.lane.release()
-                    self._update_silence(end)
-            if self._absorbed.pop(way, None):
-                for end in self._ends_reached_by(way):
-                    if end.up:
-                        end.lane.release()
+    # ------------------------------------------------------------ suspicions and timeouts
 
     def suspect(self, end: SessionEnd) -> None:
         """Suspect the peer at this end and close the session, rightly or not."""
         if end.up:
             self.counters["sessions_lost_silent"] += 1
             self._end_here(end, "silent")
-            self._tell_other(end)
+            self._notify_far_end(end)
 
     def time_out(self, endpoint: Endpoint, peer: Peer) -> bool:
         """Time out an attempt, answered or not; return False without an attempt."""
@@ -308,16 +127,12 @@ class Network:
         self._give_up(attempt, "timed out")
         return True
 
-    def cut_ways(self) -> list[Direction]:
-        """Return the directions that are cut, oldest first."""
-        return [*self._cut]
-
     def is_open(self, a: Peer, b: Peer) -> bool:
         """Return True if a session between two endpoints could be opened now."""
         first, second = self.endpoints[a], self.endpoints[b]
         if not (first.alive and second.alive) or first.frozen or second.frozen:
             return False
-        return not self._blocked((a, b)) and not self._blocked((b, a))
+        return not self.links.is_blocked((a, b)) and not self.links.is_blocked((b, a))
 
     # ------------------------------------------------------------ faults of endpoints
 
@@ -327,9 +142,9 @@ class Network:
             attempt.over = True
         endpoint.attempts.clear()
         for end in list(endpoint.connected):
-            end.held_out.clear()
+            end.withheld_messages.clear()
             self._forget(end)
-            self._tell_other(end)
+            self._notify_far_end(end)
         endpoint.ends.clear()
         endpoint.deferred.clear()
 
@@ -338,23 +153,23 @@ class Network:
         endpoint.frozen = True
         for end in endpoint.connected:
             end.lane.hold()
-            self._update_silence(end.other)
+            self.update_silence(end.other)
 
     def thaw(self, endpoint: Endpoint) -> None:
         """Resume the time of an endpoint, first with the deferred actions."""
         endpoint.frozen = False
         for end in list(endpoint.connected):
             end.lane.release()
-            self._update_silence(end.other)
-            self._update_silence(end)
+            self.update_silence(end.other)
+            self.update_silence(end)
         deferred, endpoint.deferred = endpoint.deferred, []
         for action, arguments in deferred:
             action(*arguments)
 
-    def let_out(self, endpoint: Endpoint) -> None:
+    def send_withheld(self, endpoint: Endpoint) -> None:
         """Send the withheld messages of an absorbing endpoint, in order."""
         for end in list(endpoint.ends.values()):
-            held, end.held_out = end.held_out, []
+            held, end.withheld_messages = end.withheld_messages, []
             for message in held:
                 self._put(end, message)
 
@@ -364,13 +179,15 @@ class Network:
         if attempt.over:
             return
         here, there = attempt.endpoint, self.endpoints[attempt.peer]
-        blocked = self._blocked((here.key, there.key)) or self._blocked((there.key, here.key))
+        blocked = self.links.is_blocked((here.key, there.key)) or self.links.is_blocked(
+            (there.key, here.key)
+        )
         if blocked:
-            self._wait_for_timeout(attempt)
+            self.wait_for_timeout(attempt)
             return
         if there.frozen:  # its kernel has the connection: Hello is read after the thaw
             there.deferred.append((self._hello_arrives, (attempt,)))
-            self._wait_for_timeout(attempt)
+            self.wait_for_timeout(attempt)
             return
         if not there.alive:
             self._give_up(attempt, "refused")
@@ -380,14 +197,14 @@ class Network:
             assert isinstance(here.key, int), f"{here.key} is a client, and nobody dials clients"
             assert isinstance(there.key, int), f"{there.key} is a client, and dials no broker back"
             if here.key > there.key:  # the attempt of the smaller number is kept
-                self._wait_for_timeout(attempt)
+                self.wait_for_timeout(attempt)
                 return
             crossing.over = True
             del there.attempts[here.key]
         old = there.ends.get(here.key)
         if old is not None:
             self._end_here(old, "closed_by_peer")
-            self._tell_other(old)
+            self._notify_far_end(old)
             late = there.attempts.pop(here.key, None)
             if late is not None:  # made on the loss of the old session
                 late.over = True
@@ -412,7 +229,7 @@ class Network:
             return
         if attempt.over or not attempt.endpoint.alive:
             self._forget(end)
-            self._tell_other(end)
+            self._notify_far_end(end)
             return
         attempt.over = True
         del attempt.endpoint.attempts[attempt.peer]
@@ -422,13 +239,13 @@ class Network:
         self.counters["sessions_established"] += 1
         end.up = True
         end.number = end.endpoint.next_session()
-        if (end.peer, end.endpoint.key) in self._absorbed:
+        if (end.peer, end.endpoint.key) in self.links.absorbed:
             end.lane.hold()
         end.endpoint.ends[end.peer] = end
         end.endpoint.established(end, incarnation)
-        self._update_silence(end)
+        self.update_silence(end)
 
-    def _wait_for_timeout(self, attempt: Attempt) -> None:
+    def wait_for_timeout(self, attempt: Attempt) -> None:
         """Set a timeout for an attempt without an answer, if timeouts are not always set."""
         if self.schedule.adversarial:
             self._arm_timeout(attempt)
@@ -452,7 +269,7 @@ class Network:
         for end in list(attempt.endpoint.connected):
             if end.attempt is attempt:  # answered, but the answer has not arrived
                 self._forget(end)
-                self._tell_other(end)
+                self._notify_far_end(end)
         self.counters["opens_failed"] += 1
         attempt.endpoint.open_failed(attempt.peer, reason)
 
@@ -479,8 +296,8 @@ class Network:
         delay_ns = end.latency_ns
         if self.parameters.jitter_ns:
             delay_ns += int(self._random.random() * self.parameters.jitter_ns)
-        if self._delays:
-            delay_ns += self._delays.get((end.endpoint.key, end.peer), 0)
+        if self.links.delays:
+            delay_ns += self.links.delays.get((end.endpoint.key, end.peer), 0)
         self.schedule.post(target.lane, delay_ns, self._arrives, target, message)
 
     def _arrives(self, end: SessionEnd, message: Any) -> None:
@@ -505,21 +322,27 @@ class Network:
                 if was_up:
                     self._keep_old(end, arguments[1])
 
-    def _tell_other(self, end: SessionEnd) -> None:
+    def _notify_far_end(self, end: SessionEnd) -> None:
         """Send the close of this end to the other end, unless the link loses the close."""
         other = end.other
         if other.over or other.deaf:
             return
         way = (end.endpoint.key, end.peer)
-        if self._cut.get(way):
-            self._deafen(other)
+        if way in self.links.cuts:
+            self.deafen(other)
             return
-        if way in self._absorbed or (self.parameters.lost_on_close and self._random.random() < 0.5):
-            keep = 0 if way in self._absorbed else self._random.randrange(len(other.lane.queue) + 1)
+        if way in self.links.absorbed or (
+            self.parameters.lost_on_close and self._random.random() < 0.5
+        ):
+            keep = (
+                0
+                if way in self.links.absorbed
+                else self._random.randrange(len(other.lane.queue) + 1)
+            )
             self.counters["messages_lost"] += len(other.lane.truncate(keep))
         # A close passes wherever signs of life pass.
         lane = other.lane
-        if way in self._absorbed:
+        if way in self.links.absorbed:
             lane = Lane(self.schedule, f"{end.endpoint.key}:closes:{end.peer}")
         self.schedule.post(lane, end.latency_ns, self._close_arrives, other)
 
@@ -534,14 +357,15 @@ class Network:
         if end.attempt is not None:
             self._give_up(end.attempt, "closed by peer")
 
-    def _deafen(self, end: SessionEnd) -> None:
+    def deafen(self, end: SessionEnd) -> None:
+        """Lose the messages in flight to an end, and all later ones."""
         if end.over:
             return
         end.deaf = True
         self.counters["messages_lost"] += len(end.lane.truncate(0))
         if end.attempt is not None and not end.attempt.over:
-            self._wait_for_timeout(end.attempt)
-        self._update_silence(end)
+            self.wait_for_timeout(end.attempt)
+        self.update_silence(end)
 
     def _keep_old(self, end: SessionEnd, message: Any) -> None:
         if self.parameters.keep_old_messages and end.number and end.endpoint.alive:
@@ -551,13 +375,14 @@ class Network:
 
     # ------------------------------------------------------------ failure detector
 
-    def _update_silence(self, end: SessionEnd) -> None:
+    def update_silence(self, end: SessionEnd) -> None:
+        """Update the silence that the failure detector of an end measures."""
         if not end.up:
             return
         silent = (
             end.deaf
             or end.other.endpoint.frozen
-            or (end.peer, end.endpoint.key) in self._blackholed
+            or (end.peer, end.endpoint.key) in self.links.blackholed
         )
         if silent and not end.silence:
             self._silences += 1
@@ -580,19 +405,6 @@ class Network:
 
     # ------------------------------------------------------------ helpers
 
-    def _blocked(self, way: Direction) -> bool:
-        return way in self._cut or way in self._blackholed
-
-    def _ends_reached_by(self, way: Direction) -> Iterator[SessionEnd]:
-        sender, receiver = way
-        for end in list(self.endpoints[receiver].connected):
-            if end.peer == sender:
-                yield end
-
     def _draw_latency(self) -> int:
         low, high = self.parameters.latency_lowest_ns, self.parameters.latency_highest_ns
         return low if low == high else self._random.randrange(low, high)
-
-
-def _ways(a: Peer, b: Peer, which: WhichWay) -> tuple[Direction, ...]:
-    return {"both": ((a, b), (b, a)), "out": ((a, b),), "in": ((b, a),)}[which]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import trio
 
 from brokerd.agent.client import AgentClient
-from brokerd.agent.host.operator_lock import operator_name
+from brokerd.agent.host.private_files import operator_name
 from brokerd.errors import ControlError
 from pubsubctl.deploying.cores import cores_of
 from pubsubctl.deploying.placement import LOOPBACK

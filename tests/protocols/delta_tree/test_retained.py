@@ -24,8 +24,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
 )
 from brokerd.wire.codec import decode
-from brokerd.wire.framing import FrameDecoder
-from brokerd.wire.gathering import gather
+from brokerd.wire.framing import FrameDecoder, gather
 from brokerd.wire.straight import StraightReader
 from tests.helpers.raw_peer import words
 from tests.protocols.delta_tree.cost import (

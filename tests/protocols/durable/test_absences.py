@@ -102,6 +102,6 @@ def test_a_lease_as_long_as_an_absence_promises_gaps_of_its_age(lease_s: int) ->
 def test_a_gap_without_an_absence_is_not_promised() -> None:
     story = MovingStory(client_linger_ns=NEVER_NS, hold_lease_ns=NEVER_NS)
     assert story.cluster.oracle.promises.gaps == ()
-    source = next(iter(story.cluster.oracle._by_source))
+    source = next(iter(story.cluster.oracle.register.by_source))
     with pytest.raises(InvariantViolated, match="gap unpromised"):
         story.cluster.oracle.gap(story.mover.client.name, 1, source, 1, 1, LOST)

@@ -29,7 +29,7 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.simulator.named_bugs import bugs_of, planted
-from brokerd.simulator.world.through_wire import through_wire
+from brokerd.simulator.world.network import through_wire
 from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM, run_at

@@ -20,7 +20,7 @@ from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import heard
 from brokerd.simulator.named_bugs import bugs_of, planted
-from brokerd.simulator.world.network import OldMessage
+from brokerd.simulator.world.sessions import OldMessage
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.durable_stories import DurableStory

@@ -8,7 +8,7 @@ from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.protocols.ges.paths import Paths
 from brokerd.protocols.interface import MessageReceived
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.network import NetworkParameters
+from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS
 from pubsubctl.deploying.topologies import load_topology
 from tests.helpers.exchange import topology, with_cluster

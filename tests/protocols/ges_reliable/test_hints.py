@@ -16,7 +16,7 @@ def test_subscribers_and_publishers_that_are_sent_next_door_lose_nothing() -> No
             cluster.run_for(0.1)
     crowd.settle(20)
     cluster.oracle.judge_end()
-    assert not list(cluster.oracle.unacknowledged())
+    assert not list(cluster.oracle.obligations.unacknowledged())
     assert len(crowd.at("a")) == len(crowd.at("b")) == 8
     assert not crowd.at("c")[1:]
     gone = [name for name in crowd.told if cluster.clients[name].broker == 1]
@@ -40,7 +40,7 @@ def test_a_client_redirected_while_its_storage_is_down_misses_nothing() -> None:
     cluster.publish("a", client="p", kind="a")
     crowd.settle(10)
     cluster.oracle.judge_end()
-    assert not list(cluster.oracle.unacknowledged())
+    assert not list(cluster.oracle.obligations.unacknowledged())
     assert [len(cluster.clients[name].received[1]) for name in names(2)] == [7, 7]
 
 
@@ -61,5 +61,5 @@ def test_clients_in_a_partition_miss_no_publication() -> None:
         each.heal()
     cluster.run_for(20)
     cluster.oracle.judge_end()
-    assert not list(cluster.oracle.unacknowledged())
+    assert not list(cluster.oracle.obligations.unacknowledged())
     assert [len(cluster.clients[f"s-{at}"].received[1]) for at in "abd"] == [48, 48, 48]

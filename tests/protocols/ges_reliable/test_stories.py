@@ -62,7 +62,7 @@ class Story:
         """All that is owed has come, once and in order, and nobody keeps any of it."""
         self.cluster.run_for(seconds)
         self.cluster.oracle.judge_end()
-        assert not list(self.cluster.oracle.unacknowledged())
+        assert not list(self.cluster.oracle.obligations.unacknowledged())
         left = [broker.core.status().queued for broker in self.cluster.staying]
         assert not any(left), left
 
@@ -116,7 +116,7 @@ def a_storage_stalls_and_then_dies_and_comes_back() -> None:
     story.publish("z", "a", "a", seconds=3)
     story.cluster.broker("s").kill()
     story.publish("z", "a", seconds=30)
-    ((_, open_ones),) = list(story.cluster.oracle.unacknowledged())
+    ((_, open_ones),) = list(story.cluster.oracle.obligations.unacknowledged())
     assert len(open_ones) == 3
     story.cluster.broker("s").start()
     story.publish("z", "a")

@@ -102,7 +102,7 @@ def a_finer_storage_dies_and_comes_back() -> None:
     trees.cluster.broker("f").kill()
     trees.publish("z", "a", "a", "b", seconds=4)
     assert trees.log_of("r").retained() == 3
-    assert not list(trees.cluster.oracle.unacknowledged())
+    assert not list(trees.cluster.oracle.obligations.unacknowledged())
     trees.cluster.broker("f").start()
     trees.publish("z", "a")
     trees.settle()

@@ -23,8 +23,8 @@ from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_state import NAME
 from brokerd.storage.log_volume import LogVolume
-from brokerd.storage.synced_mark import NAME
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.gryphon_stories import TWO_SUBENDS, PaperStory, Story, cells

@@ -6,7 +6,7 @@ from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
-from brokerd.simulator.world.wall_clock import WallClocks
+from brokerd.simulator.world.clock import WallClocks
 
 PLAN = """
 simulation timed

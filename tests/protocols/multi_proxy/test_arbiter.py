@@ -159,7 +159,7 @@ def told_when(story: Story, kind: type, broker: str, crash: str) -> None:
 
 
 def unacknowledged(story: Story) -> list[object]:
-    return [each for each in story.cluster.oracle.unacknowledged() if each[1]]
+    return [each for each in story.cluster.oracle.obligations.unacknowledged() if each[1]]
 
 
 def a_candidate_that_dies_is_replaced() -> bool:

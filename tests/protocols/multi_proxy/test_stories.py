@@ -197,7 +197,11 @@ def a_publisher_is_done_when_all_topics_are() -> bool:
     story.publish("e2", 1, kind=kinds[live])
     story.publish("e2", 1, kind=kinds[dead])
     story.cluster.run_for(1)
-    done = {number for _, numbers in story.cluster.oracle.unacknowledged() for number in numbers}
+    done = {
+        number
+        for _, numbers in story.cluster.oracle.obligations.unacknowledged()
+        for number in numbers
+    }
     return done == {2, 3, 4}
 
 

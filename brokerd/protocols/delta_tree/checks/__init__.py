@@ -12,9 +12,9 @@ from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
 from brokerd.protocols.delta_tree.publications.deliveries import POSITIONS
 from brokerd.protocols.delta_tree.storage.home_table import ATTACHED
 from brokerd.protocols.delta_tree.subscriptions.tombstones import TOMBSTONES
-from brokerd.simulator.checks.limits import Limit
-from brokerd.simulator.checks.positions import Position
+from brokerd.simulator.checks.growth import Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
+from brokerd.simulator.checks.recounts import Position
 
 _FOLDER = "brokerd.protocols.delta_tree"
 

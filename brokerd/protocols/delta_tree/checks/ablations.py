@@ -4,7 +4,7 @@ Paper: [DFT11] §V-§VIII, rule by rule.
 """
 
 from brokerd.protocols.delta_tree.checks.planning import PAPER_LITERAL
-from brokerd.simulator.checks.ablations import Ablation
+from brokerd.simulator.checks.protocol_checks import Ablation
 
 CANARIES = (
     "M21",

@@ -3,11 +3,9 @@
 Paper: [DFT11] §II ("δ-fault-tolerance").
 """
 
-from brokerd.overlay.chains import longest_lost, row_around
-from brokerd.overlay.outage import Outage, Reached
+from brokerd.overlay.outage import Outage, Reached, longest_lost, reached_in_tree, row_around
 from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import Topology
-from brokerd.overlay.tree_reach import reached_in_tree
 from brokerd.protocols.definition import Excess
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 

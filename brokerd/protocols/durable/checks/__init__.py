@@ -12,10 +12,9 @@ from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
 from brokerd.protocols.gryphon.checks import SIMULATED as CORE
 from brokerd.protocols.gryphon.checks import GryphonReach
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
-from brokerd.simulator.checks.growth import Kept
-from brokerd.simulator.checks.limits import Limit
-from brokerd.simulator.checks.positions import Position
+from brokerd.simulator.checks.growth import Kept, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
+from brokerd.simulator.checks.recounts import Position
 
 SIMULATED = SimulatedProtocol(
     canaries=("restart-forgets-where-streams-are",),

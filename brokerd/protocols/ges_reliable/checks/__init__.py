@@ -8,8 +8,8 @@ from brokerd.protocols.ges_reliable.checks.steps import GesReliableChecks
 from brokerd.protocols.ges_reliable.checks.words import GesReliableWording
 from brokerd.protocols.ges_reliable.epoch_log import FRONTIERS, RELEASED
 from brokerd.protocols.ges_reliable.registrations import GENERATIONS, RECEIPTS
-from brokerd.simulator.checks.positions import Position
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
+from brokerd.simulator.checks.recounts import Position
 
 SIMULATED = SimulatedProtocol(
     canaries=("released-by-the-fastest",),

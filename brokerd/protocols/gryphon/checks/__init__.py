@@ -11,11 +11,10 @@ from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.exchange import FILTERED
 from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.gryphon.routes import hosts_clients
-from brokerd.simulator.checks.growth import Kept
-from brokerd.simulator.checks.limits import Limit
-from brokerd.simulator.checks.positions import Position
+from brokerd.simulator.checks.growth import Kept, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach
+from brokerd.simulator.checks.recounts import Position
 
 
 class GryphonReach(Reach):

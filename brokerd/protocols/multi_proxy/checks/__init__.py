@@ -11,10 +11,9 @@ from brokerd.protocols.multi_proxy.followers import FOLLOWERS
 from brokerd.protocols.multi_proxy.moves import MOVES
 from brokerd.protocols.multi_proxy.moving_owners import CHOSEN
 from brokerd.protocols.multi_proxy.topic_log import PUT, RELEASED
-from brokerd.simulator.checks.growth import Kept
-from brokerd.simulator.checks.limits import Limit
-from brokerd.simulator.checks.positions import Position
+from brokerd.simulator.checks.growth import Kept, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
+from brokerd.simulator.checks.recounts import Position
 
 SIMULATED = SimulatedProtocol(
     canaries=("puts-twice",),

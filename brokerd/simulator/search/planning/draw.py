@@ -13,21 +13,18 @@ from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.overlay.tree import graph_of
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.limits import Chosen, draw_limits
+from brokerd.simulator.checks.growth import Chosen, draw_limits
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import limits_of, planning_of
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.moves import FaultInjection, Move
 from brokerd.simulator.search.plan import BrokenLink, Plan
-from brokerd.simulator.search.planning.clients import (
-    draw_absences,
-    draw_consumers,
-    draw_groups,
-    draw_lost_memories,
-    draw_short_absences,
-    enlarge,
+from brokerd.simulator.search.planning.draft import (
+    Draft,
+    draw_alike,
+    draw_parameters,
+    draw_wire,
 )
-from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.search.planning.faults import (
     draw_broken,
     draw_kinds,
@@ -40,18 +37,19 @@ from brokerd.simulator.search.planning.faults import (
     draw_slowed,
     fail,
 )
-from brokerd.simulator.search.planning.kinds import draw_alike
-from brokerd.simulator.search.planning.settings import (
-    draw_parameters,
-    draw_wire,
-)
 from brokerd.simulator.search.planning.workload import (
     LONG_MOST_PUBLICATIONS,
     MOST_PUBLICATIONS,
+    draw_absences,
+    draw_consumers,
     draw_ends,
+    draw_groups,
+    draw_lost_memories,
     draw_mobility,
     draw_newcomers,
     draw_reattaching,
+    draw_short_absences,
+    enlarge,
     publish_runs,
     subscribe,
 )

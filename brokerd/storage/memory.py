@@ -1,12 +1,23 @@
-"""Files in memory that record all operations, so that tests can crash at any moment."""
+"""Files and the meta store in memory, so that tests can crash at any moment."""
 
+import copy
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from brokerd.storage.files import Buffer
+from brokerd.storage.meta_store import (
+    WITNESSED,
+    Beginning,
+    FolderMarks,
+    NewMarks,
+    RowChange,
+    Tables,
+    decode_value,
+    encode_value,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +186,49 @@ class MemoryFiles:
         self.before("remove")
         del self._names[str(path)]
         self.trail.append(Removed(str(path)))
+
+
+class MemoryMetaStore:
+    """A store of rows for the life of the object; values pass the same encoding."""
+
+    def __init__(self) -> None:
+        self._incarnation = 0
+        self._deployment_id = ""
+        self._rows: Tables = {}
+        self.commits = 0
+
+    def knows(self, deployment_id: str) -> bool:
+        """See MetaStore."""
+        return self._deployment_id == deployment_id
+
+    def check_owner(self, deployment_id: str) -> None:
+        """See MetaStore; a store in memory never moves to another broker."""
+
+    def marks(self) -> FolderMarks:
+        """See MetaStore; state in memory is never restored from a copy."""
+        return FolderMarks(commits=self.commits)
+
+    def begin(self, deployment_id: str, marks: NewMarks | None = None) -> Beginning:
+        """See MetaStore."""
+        self._incarnation += 1
+        recovering = self._deployment_id == deployment_id
+        if not recovering:
+            self._rows.clear()
+        self._deployment_id = deployment_id
+        return Beginning(self._incarnation, recovering, copy.deepcopy(self._rows))
+
+    def commit(self, changes: Iterable[RowChange]) -> None:
+        """See MetaStore."""
+        changes = list(changes)
+        self.commits += any(table != WITNESSED for table, _, _ in changes)
+        for table, key, value in changes:
+            rows = self._rows.setdefault(table, {})
+            if value is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = decode_value(encode_value(value))
+            if not rows:
+                del self._rows[table]
+
+    def close(self) -> None:
+        """See MetaStore."""

@@ -1,0 +1,87 @@
+"""Waits of brokers and clients for sessions and answers: a cluster without any is quiet."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.overlay.graph import OverlayGraph
+from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.simulator.world.clients import SimulatedClient
+from brokerd.simulator.world.network import Network
+
+
+class Waits:
+    """The waits of a cluster.
+
+    Args:
+        gone: brokers that were decommissioned, or are lost.
+    """
+
+    def __init__(
+        self,
+        brokers: Sequence[SimulatedBroker],
+        clients: Mapping[ClientId, SimulatedClient],
+        network: Network,
+        graph: OverlayGraph,
+        gone: Collection[BrokerNumber],
+    ) -> None:
+        self._brokers = brokers
+        self._clients = clients
+        self._network = network
+        self._graph = graph
+        self._gone = gone
+
+    def unsettled(
+        self,
+        *,
+        all_attempts: bool = True,
+        may_ask: Callable[[BrokerNumber], bool] = lambda broker: True,
+    ) -> list[str]:
+        """Return the waits for possible sessions or answers, in words.
+
+        Args:
+            all_attempts: True to count an attempt that cannot succeed, until its failure. A
+                repeated attempt after a wait never counts.
+            may_ask: returns True if clients of a broker can receive an answer to the end of a
+                subscription.
+        """
+        lines = []
+        for broker in self._brokers:
+            if not broker.alive or broker.frozen:
+                continue
+            if broker.number in self._gone:
+                near = self._graph.near(broker.number)
+                if any(self._network.is_open(broker.number, peer) for peer in near):
+                    lines.append(f"{broker.name} runs, and was decommissioned")
+                continue
+            attempts = [
+                peer
+                for peer, attempt in broker.attempts.items()
+                if (all_attempts and not attempt.again)
+                or self._network.is_open(broker.number, peer)
+            ]
+            if attempts:
+                lines.append(f"{broker.name} dials {attempts}")
+            status = broker.core.status()
+            waiting = [
+                peer
+                for peer in status.wanted
+                if peer not in status.ready or peer not in broker.ends
+            ]
+            if not broker.absorbing:
+                reachable = [
+                    peer for peer in waiting
+                    if self._network.is_open(broker.number, peer)
+                    and not self._brokers[peer].absorbing
+                ]  # fmt: skip
+                if reachable:
+                    lines.append(f"{broker.name} waits for sessions with {reachable}")
+        for client in self._clients.values():
+            if client.detached:
+                continue
+            if not client.ends and self._network.is_open(client.name, client.broker):
+                lines.append(f"{client.name} is not connected")
+            if client.ends and client.waits and may_ask(client.broker):
+                lines.append(f"{client.name} waits for {client.waits}")
+            if client.asking_again:
+                lines.append(f"{client.name} was told to ask again")
+        return lines
