@@ -72,11 +72,12 @@ def made(folder: Path, program: str, cases: str, *arguments: str) -> tuple[int, 
 def test_the_whole_suite_runs_but_for_the_browser_and_its_status_counts(
     tmp_path: Path, ended: int, status: int
 ) -> None:
-    cases = f"*compileall*) exit 0;; *) exit {ended};;"
+    cases = f"*compile*) exit 0;; *) exit {ended};;"
     came, calls = made(tmp_path, "python", cases, "test", "TEST_OPTIONS=-k delta")
     assert came == status
-    compiled, call = calls
+    compiled, rewritten, call = calls
     assert compiled.startswith("-m compileall ")
+    assert rewritten == "-m tests.helpers.compiled"
     assert call.startswith("-m pytest -m not report -n ")
     assert call.endswith(" -k delta")
 
