@@ -51,7 +51,7 @@ lab-demo: setup ## the same over SSH, on 8 test hosts made for it (root, openssh
 # Many tests wait, for processes and disks: three more workers than cores keep the cores busy.
 test: setup ## run the whole test suite on all cores, what takes longest first
 	@$(BIN)/python -m compileall -q -j 0 -x 'tests/.*/?(test_[^/]*|conftest)\.py$$' \
-	    brokerd bench fault_injection pubsubctl results tests  # else each worker does
+	    tests brokerd bench fault_injection pubsubctl results  # else each worker does
 	@$(BIN)/python -m tests.helpers.compiled
 	@$(BIN)/python -m pytest -m "not report" -n $(WORKERS) --dist loadfile \
 	    --no-loadscope-reorder --draw-bugs=new $(TEST_OPTIONS)
