@@ -36,13 +36,22 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not hasattr(config, "workerinput") and config.option.draw_bugs != drawn.ALL:
+    if hasattr(config, "workerinput"):
+        config.option.draw_bugs, config.option.draw_bugs_changed = config.workerinput["draw_bugs"]
+    elif config.option.draw_bugs != drawn.ALL:
         changed = drawn.changes()
         if config.option.keyword or changed is None:
             config.option.draw_bugs = drawn.ALL
         elif config.option.draw_bugs == drawn.NEW:
             config.option.draw_bugs = drawn.new_seed()
         config.option.draw_bugs_changed = changed
+
+
+@pytest.hookimpl(optionalhook=True)  # not without xdist
+def pytest_configure_node(node: Any) -> None:
+    """Give each worker the same seed and the same changes."""
+    option = node.config.option
+    node.workerinput["draw_bugs"] = option.draw_bugs, getattr(option, "draw_bugs_changed", None)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
