@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo lab-demo test lab-long test-report explore campaign fuzz bench peers lint format locks clean
+.PHONY: help setup demo lab-demo test bugs lab-long test-report explore campaign fuzz bench peers lint format locks clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 TEST_OPTIONS ?=
 PEERS_OPTIONS ?=
 # Tests start hundreds of interpreters, and each would compile what it imports.
-test test-report lab-long campaign fuzz explore: export PYTHONDONTWRITEBYTECODE :=
+test bugs test-report lab-long campaign fuzz explore: export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= $(shell echo $$(($$(nproc) + 3)))
 RUNS ?=
 SEEDS ?= 1..2000
@@ -50,9 +50,14 @@ lab-demo: setup ## the same over SSH, on 8 test hosts made for it (root, openssh
 
 # Many tests wait, for processes and disks: three more workers than cores keep the cores busy.
 test: setup ## run the whole test suite on all cores, what takes longest first
-	@$(BIN)/python -m compileall -q -j 0 brokerd bench pubsubctl results  # else each worker does
+	@$(BIN)/python -m compileall -q -j 0 -x 'tests/.*/?(test_[^/]*|conftest)\.py$$' \
+	    tests brokerd bench fault_injection pubsubctl results  # else each worker does
+	@$(BIN)/python -m tests.helpers.compiled
 	@$(BIN)/python -m pytest -m "not report" -n $(WORKERS) --dist loadfile \
-	    --no-loadscope-reorder $(TEST_OPTIONS)
+	    --no-loadscope-reorder --draw-bugs=new $(TEST_OPTIONS)
+
+bugs: setup ## plant every named bug; `make test` plants a third per run
+	@$(BIN)/python -m pytest -m drawn -n $(WORKERS) $(TEST_OPTIONS)
 
 lab-long: setup ## run the tests on test hosts at full length; prints the table of kills
 	@$(BIN)/python -m pytest -m lab --lab-long $(TEST_OPTIONS)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from pubsubctl.lab import requirements
+from tests.helpers import drawn
 from tests.helpers.workers import BY_FILE, FilesOfWorkers, begins_with
 
 if TYPE_CHECKING:
@@ -25,14 +26,37 @@ settings.register_profile("explore", deadline=None, print_blob=True, max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 
-def pytest_configure() -> None:
-    """Let the programs under test hear Ctrl-C: what is started in the background ignores it.
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the seed of the named bugs, for all workers alike.
+
+    Let the programs under test hear Ctrl-C: what is started in the background ignores it.
 
     Nothing that is collected is garbage: to look for some takes half of the collection.
     """
     gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
+        config.option.draw_bugs, config.option.draw_bugs_changed = config.workerinput["draw_bugs"]
+    elif config.option.draw_bugs != drawn.ALL:
+        changed = drawn.changes()
+        if config.option.keyword or changed is None:
+            config.option.draw_bugs = drawn.ALL
+        elif config.option.draw_bugs == drawn.NEW:
+            config.option.draw_bugs = drawn.new_seed()
+        config.option.draw_bugs_changed = changed
+
+
+@pytest.hookimpl(optionalhook=True)  # not without xdist
+def pytest_configure_node(node: Any) -> None:
+    """Give each worker the same seed and the same changes."""
+    option = node.config.option
+    node.workerinput["draw_bugs"] = option.draw_bugs, getattr(option, "draw_bugs_changed", None)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Print the seed of the named bugs."""
+    return f"named bugs: --draw-bugs={config.option.draw_bugs}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -53,6 +77,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--lab-long", action="store_true", help="every moment and the full times, of lab tests"
+    )
+    parser.addoption(
+        "--draw-bugs",
+        default=drawn.ALL,
+        metavar="SEED",
+        help="plant a third of the named bugs, and all that changed: 'new' for a new seed; "
+        "'all' (default) for all",
     )
     parser.addoption("--lab-seed", type=int, help="which moments the lab tests take")
 
@@ -81,6 +112,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+    if config.option.draw_bugs != drawn.ALL:
+        _draw_bugs(config, items)
     # Stable, so that what is alike keeps the order of its files.
     items.sort(key=begins_with if hasattr(config, "workerinput") else _phase)
     if problems := requirements.missing():
@@ -88,6 +121,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if any(item.iter_markers("lab")):
                 item.add_marker(skip)
+
+
+def _draw_bugs(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the rows of named bugs that this run does not plant."""
+    tests: dict[str, dict[str, set[str]]] = {}
+    for item in items:
+        for mark in item.iter_markers("drawn"):
+            assert isinstance(item, pytest.Function)
+            values = item.callspec.params.values()
+            about = {each for value in values for each in drawn.depends_on(value, *mark.args)}
+            tests.setdefault(item.nodeid.partition("[")[0], {})[item.nodeid] = about
+    seed, changed = config.option.draw_bugs, config.option.draw_bugs_changed
+    taken = {row for rows in tests.values() for row in drawn.drawn_rows(rows, seed, changed)}
+    left = [item for item in items if any(item.iter_markers("drawn")) and item.nodeid not in taken]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in {*left}]
 
 
 def pytest_collection_finish() -> None:

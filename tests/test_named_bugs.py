@@ -1,6 +1,8 @@
 """A named bug is planted in a process, is gone afterwards, and outlives a change of wording."""
 
 import ast
+import copy
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from brokerd.simulator import named_bugs
 from brokerd.simulator.anchors import AnchorLost, Edit, Source, functions_of
 from brokerd.simulator.checks.protocol_checks import named_bug, simulated, with_bugs
 from brokerd.simulator.named_bugs import NamedBug, NoCheckout, bugs_of, mistaken_sources, planted
+from tests.helpers.drawn import changes, depends_on, drawn_rows
 from tests.named_bugs.rows import ROWS
 
 ROOT = Path(__file__).parents[1]
@@ -318,6 +321,78 @@ def test_canaries_and_ablations_have_rows() -> None:
         of_ablations = {name for each in found.ablations.values() for name in each.mutants}
         assert {*found.canaries, *of_ablations} <= {*bugs_of(protocol)}
 
+
+def test_the_row_of_each_bug_beside_the_protocols_fits_its_source() -> None:
+    """All rows share one tree per module: each edited function is restored."""
+    sources: dict[str, Source] = {}
+    for row in ROWS:
+        for edit in row.bug.edits:
+            if edit.module not in sources:
+                text = (ROOT / edit.module).read_text(encoding="utf-8")
+                sources[edit.module] = Source(edit.module, text)
+        touched = {(edit.module, edit.function) for edit in row.bug.edits}
+        functions = [sources[module].functions.get(name) for module, name in sorted(touched)]
+        sound = [(each, copy.deepcopy(vars(each))) for each in functions if each is not None]
+        for edit in row.bug.edits:
+            sources[edit.module].apply(row.name, edit)  # else AnchorLost
+        for function, attributes in sound:
+            vars(function).update(attributes)
+
+
+# ---------------------------------------------------------------- drawn rows
+
+TABLE = {f"row {n}": {f"bug {n}", f"module_{n % 10}.py"} for n in range(100)}
+
+
+def test_a_run_plants_a_third_of_the_rows_and_all_that_changed() -> None:
+    first, other = (drawn_rows(TABLE, seed, []) for seed in ("1", "2"))
+    assert first != other
+    assert len(first) == len(other) == 34
+    assert drawn_rows(TABLE, "1", []) == first
+    concerned = {row for row, about in TABLE.items() if "module_3.py" in about}
+    assert drawn_rows(TABLE, "1", ["module_3.py", "bug 7"]) == first | concerned | {"row 7"}
+    assert drawn_rows({"row": {"bug"}}, "1", []) == {"row"}
+
+
+def test_each_row_is_drawn_by_some_seed() -> None:
+    assert set().union(*(drawn_rows(TABLE, str(seed), []) for seed in range(40))) == {*TABLE}
+
+
+@pytest.mark.parametrize("seed, changed", [("all", []), ("1", None)])
+def test_all_rows_are_planted_on_request_and_without_history(seed: str, changed: Any) -> None:
+    assert drawn_rows(TABLE, seed, changed) == {*TABLE}
+
+
+def test_a_row_depends_on_its_name_and_its_modules() -> None:
+    bug = bugs_of("gryphon")["M01-horizon-ignored"]
+    about = {bug.name, *(edit.module for edit in bug.edits)}
+    assert depends_on(bug, "gryphon") == depends_on(bug.name, "durable") == about
+    assert depends_on(ROWS[0], "delta_tree") >= {ROWS[0].name}
+    of_an_ablation = simulated("delta_tree").ablations
+    name, ablation = next(item for item in of_an_ablation.items() if item[1].mutants)
+    assert depends_on(name, "delta_tree") >= {*ablation.mutants}
+
+
+def test_changed_files_and_rows_are_those_since_a_commit(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *author, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    assert changes(tmp_path, "HEAD") is None
+    table = tmp_path / "tests/named_bugs/some.toml"
+    table.parent.mkdir(parents=True)
+    table.write_text('name = "old"\n')
+    (tmp_path / "same.py").write_text("")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "first")
+    assert changes(tmp_path, "HEAD") == []
+    assert changes(tmp_path, "HEAD~1") is None
+    table.write_text('name = "old"\nname = "new"\n')
+    assert changes(tmp_path, "HEAD") == ["tests/named_bugs/some.toml", "new"]
+
+
+# ---------------------------------------------------------------- files that cannot be used
 
 ROW = '[[bug]]\nname = "x"\nleaves_out = "Nothing."\n'
 EDIT = '[[bug.edit]]\nmodule = "m.py"\nfunction = "f"\nfind = "1"\nreplace = ""\n'

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.compiled import compile_all, stale
 from tests.helpers.workers import LONGEST, uses_spark
 
 ROOT = Path(__file__).parents[1]
@@ -71,11 +72,12 @@ def made(folder: Path, program: str, cases: str, *arguments: str) -> tuple[int, 
 def test_the_whole_suite_runs_but_for_the_browser_and_its_status_counts(
     tmp_path: Path, ended: int, status: int
 ) -> None:
-    cases = f"*compileall*) exit 0;; *) exit {ended};;"
+    cases = f"*compile*) exit 0;; *) exit {ended};;"
     came, calls = made(tmp_path, "python", cases, "test", "TEST_OPTIONS=-k delta")
     assert came == status
-    compiled, call = calls
+    compiled, rewritten, call = calls
     assert compiled.startswith("-m compileall ")
+    assert rewritten == "-m tests.helpers.compiled"
     assert call.startswith("-m pytest -m not report -n ")
     assert call.endswith(" -k delta")
 
@@ -105,3 +107,14 @@ def test_lab_hosts_are_removed_if_they_were_started(
         {"up": "lab up --name x --hosts 8", "demo": "-i x demo", "down": "lab down --name x"}[verb]
         for verb in said
     ]
+
+
+def test_test_modules_are_compiled_once_before_the_workers_begin(tmp_path: Path) -> None:
+    module = tmp_path / "test_some.py"
+    module.write_text("def test_some():\n    assert [1] == [1]\n")
+    (tmp_path / "helper.py").write_text("")
+    assert [*stale(tmp_path)] == [module]
+    compile_all([module])
+    assert [*stale(tmp_path)] == []
+    module.write_text("def test_some():\n    assert [2] == [2]\n")
+    assert [*stale(tmp_path)] == [module]

@@ -10,8 +10,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from results.checker.spark import spark_session
-from tests.freeze.figures import figure_digests
 from tests.freeze.histories import History, digest_of, histories, steps_of
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +53,9 @@ def _digests(wanted: Sequence[History], processes: int) -> Iterator[str]:
 
 
 def _figures() -> dict[str, str]:
+    from results.checker.spark import spark_session
+    from tests.freeze.figures import figure_digests
+
     with spark_session("freeze", master="local[2]") as spark:
         return dict(figure_digests(spark))
 

@@ -5,10 +5,13 @@ cut, each write whole, torn at a byte or with any of its sectors, with zeros in 
 or with the file ending there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from math import prod
 from pathlib import PurePosixPath
+from random import Random
 
 from brokerd.storage.memory import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
 
@@ -74,19 +77,65 @@ class CrashStates:
 
     def all(self) -> Iterator[Contents]:
         """Everything that a crash at this moment may leave; some of it more than once."""
-        variants = [
-            [(file, content) for content in _left(self._durable[file], changes)]
-            for file, changes in self._unsynced.items()
+        names, remains = self._possible()
+        for chosen in names:
+            for left in product(*remains.values()):
+                yield self._state(chosen, dict(zip(remains, left, strict=True)))
+
+    def some(self, random: Random, count: int) -> list[Contents]:
+        """What a crash at this moment surely leaves, and some other states that it may leave.
+
+        Only these states are built: after a large transaction there are thousands.
+        """
+        names, remains = self._possible()
+        total = len(names) * prod(map(len, remains.values()))
+        found = []
+        for number in (0, *random.sample(range(1, total), min(total - 1, count))):
+            rest, chosen = divmod(number, len(names))
+            left = {}
+            for file, choices in remains.items():
+                rest, place = divmod(rest, len(choices))
+                left[file] = choices[place]
+            found.append(self._state(names[chosen], left))
+        return found
+
+    def _possible(self) -> tuple[list[dict[str, int]], dict[int, list["_Remains"]]]:
+        """Return the names that may be left, and what may be left of each unsynced file."""
+        names = [
+            _named(self._names, [self._changed_names[place] for place in chosen])
+            for chosen in _subsets(len(self._changed_names))
         ]
-        for chosen in _subsets(len(self._changed_names)):
-            names = _named(self._names, [self._changed_names[place] for place in chosen])
-            for contents in product(*variants):
-                found = {**self._durable, **dict(contents)}
-                yield {
-                    path: found[file]
-                    for path, file in names.items()
-                    if file >= 0 and _folder(path) in names
-                }
+        return names, {file: [*_left(changes)] for file, changes in self._unsynced.items()}
+
+    def _state(self, names: Mapping[str, int], left: Mapping[int, "_Remains"]) -> Contents:
+        built = {file: each.built(self._durable[file]) for file, each in left.items()}
+        found = {**self._durable, **built}
+        return {
+            path: found[file]
+            for path, file in names.items()
+            if file >= 0 and _folder(path) in names
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Remains:
+    """What is left of the unsynced changes of a file.
+
+    Attributes:
+        whole: changes that are there.
+        pieces: parts of one more change.
+        size: of the file at least, with these pieces.
+        after: changes that are there, over the pieces.
+    """
+
+    whole: list[_Change]
+    pieces: Sequence[_Piece] = ()
+    size: int = 0
+    after: Sequence[_Change] = ()
+
+    def built(self, content: bytes) -> bytes:
+        """Return the content of the file, by that before these changes."""
+        return _whole(_with(_whole(content, self.whole), self.pieces, self.size), self.after)
 
 
 @cache
@@ -129,30 +178,29 @@ def _with(content: bytes, pieces: Iterable[_Piece], size: int = 0) -> bytes:
     return content.ljust(size, b"\0")
 
 
-def _left(content: bytes, changes: list[_Change]) -> Iterator[bytes]:
+def _left(changes: list[_Change]) -> Iterator[_Remains]:
     """What may be left of a file: any of its changes, one of them torn."""
     for chosen in _subsets(len(changes)):
-        yield _whole(content, [changes[place] for place in chosen])
+        yield _Remains([changes[place] for place in chosen])
         for torn in chosen:
             change = changes[torn]
             if isinstance(change, Wrote):
-                before = _whole(content, [changes[place] for place in chosen if place < torn])
+                before = [changes[place] for place in chosen if place < torn]
                 after = [changes[place] for place in chosen if place > torn]
-                for part in _torn(before, change):
-                    yield _whole(part, after)
+                for pieces, size in _torn(change):
+                    yield _Remains(before, pieces, size, after)
 
 
-def _torn(content: bytes, write: Wrote) -> Iterator[bytes]:
+def _torn(write: Wrote) -> Iterator[tuple[Sequence[_Piece], int]]:
     end = write.place + len(write.data)
     for size in _tears(len(write.data)):
-        part = _with(content, [(write.place, write.data[:size])])
-        yield part
-        yield part.ljust(end, b"\0")
+        part = [(write.place, write.data[:size])]
+        yield part, 0
+        yield part, end
     sectors = _sectors(write)
     if 1 < len(sectors) <= TOGETHER:
         for picked in product((False, True), repeat=len(sectors)):
-            kept = [piece for piece, is_in in zip(sectors, picked, strict=True) if is_in]
-            yield _with(content, kept, end)
+            yield [piece for piece, is_in in zip(sectors, picked, strict=True) if is_in], end
 
 
 def _tears(size: int) -> Iterable[int]:

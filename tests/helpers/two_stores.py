@@ -311,18 +311,14 @@ def crashed_rows(groups: Sequence[Group], folder: Path, of_a_moment: int, random
             reopened.close()
         return repr(rows), rows
 
-    def some(states: CrashStates) -> list[Contents]:
-        found = list({tuple(each.items()): each for each in states.all()}.values())
-        return [found[0], *random.sample(found[1:], min(len(found) - 1, of_a_moment))]
-
     states, found, taken = CrashStates(folders=[str(written)]), Store(), 0
     for group, length in zip(groups, lengths, strict=True):
-        during = some(states)
+        during = states.some(random, of_a_moment)
         for step in recording.trail[taken:length]:
             states.take(step)
-            during += some(states)
+            during += states.some(random, of_a_moment)
         taken = length
-        behind = found.look(some(states), read)
+        behind = found.look(states.some(random, of_a_moment), read)
         found.windows.append(Window(group.began, group.ended, found.look(during, read), behind))
     return found
 

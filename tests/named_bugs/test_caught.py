@@ -18,6 +18,7 @@ def _is_a_test(row: Row) -> bool:
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS if not _is_a_test(row)}
 
 
+@pytest.mark.drawn("delta_tree")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_named_bug_is_seen(row: Row, request: pytest.FixtureRequest) -> None:
     see_caught(row, request)

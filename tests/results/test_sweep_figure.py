@@ -1,6 +1,7 @@
 """The figure of a sweep, from summaries made up for it."""
 
 import json
+from functools import cache
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -27,24 +28,26 @@ def point(rate: str, protocol: str, *p50_ms: float, verdict: str = "VALID") -> d
     }
 
 
-POINTS = {
-    "b": point("400/s", "one", 3.0, 5.0),
-    "a": point("25/s", "one", 1.0, 2.0),
-    "c": point("25/s", "another", 1.0, 1.5),
-    "d": point("400/s", "another", 7.0, 9.0, verdict="INVALID"),
-    "large": {**point("25/s", "one", 1.0, 2.0), "keys": {"publishers.size": "64KiB"}},
-}
+@cache  # and not on import, which every worker would wait for
+def _points() -> dict[str, dict[str, Any]]:
+    return {
+        "b": point("400/s", "one", 3.0, 5.0),
+        "a": point("25/s", "one", 1.0, 2.0),
+        "c": point("25/s", "another", 1.0, 1.5),
+        "d": point("400/s", "another", 7.0, 9.0, verdict="INVALID"),
+        "large": {**point("25/s", "one", 1.0, 2.0), "keys": {"publishers.size": "64KiB"}},
+    }
 
 
 def drawn(instances: int = 2, **bounds: float) -> Drawing:
-    return draw({**MANIFEST, "instances": instances}, [RATE, PROTOCOL, CALM], POINTS, bounds)
+    return draw({**MANIFEST, "instances": instances}, [RATE, PROTOCOL, CALM], _points(), bounds)
 
 
 def test_there_is_a_line_for_each_combination_of_the_other_keys_that_vary() -> None:
-    lines = lines_of(RATE, [PROTOCOL, CALM], POINTS)
+    lines = lines_of(RATE, [PROTOCOL, CALM], _points())
     assert [line.name for line in lines] == ["protocol one", "protocol another"]
     assert [[at for at, _ in line.at] for line in lines] == [[25.0, 400.0]] * 2, "rising"
-    beside = lines_of(PROTOCOL, [RATE], POINTS)
+    beside = lines_of(PROTOCOL, [RATE], _points())
     assert [[at for at, _ in line.at] for line in beside] == [[0.0, 1.0]] * 2, "no numbers"
 
 
@@ -73,10 +76,10 @@ def test_lines_of_simulated_brokers_are_dashed_in_the_colour_of_the_real_ones() 
 def test_a_sweep_with_one_number_draws_its_constant_values() -> None:
     """Simulated runs have no latency of a machine; and all may have been delivered."""
     share = {"delivered_fraction": spread_of([1.0, 1.0]).row()}
-    points = {name: {**about, "numbers": share} for name, about in POINTS.items()}
+    points = {name: {**about, "numbers": share} for name, about in _points().items()}
     (panel,) = draw(MANIFEST, [RATE, PROTOCOL, CALM], points, {}).figure.axes
     assert panel.get_title() == "delivered_fraction"
-    nothing = {name: {**about, "numbers": {}} for name, about in POINTS.items()}
+    nothing = {name: {**about, "numbers": {}} for name, about in _points().items()}
     with pytest.raises(ResultsError, match="no run has a number to draw: latency_p50_ms"):
         draw(MANIFEST, [RATE, PROTOCOL, CALM], nothing, {})
 
@@ -94,7 +97,7 @@ def test_values_that_are_names_are_not_joined_and_many_of_them_stand_upright() -
         [[place, 1.0], [place, 3.0]] for place in range(10)
     ]
     assert {label.get_rotation() for label in panel.get_xticklabels()} == {90.0}
-    upright = draw(MANIFEST, [RATE, PROTOCOL, CALM], POINTS, {}).figure.axes[0]
+    upright = draw(MANIFEST, [RATE, PROTOCOL, CALM], _points(), {}).figure.axes[0]
     assert {label.get_rotation() for label in upright.get_xticklabels()} == {0.0}
 
 
@@ -172,7 +175,7 @@ def test_the_values_stand_beside_the_picture() -> None:
 def test_a_folder_without_a_usable_sweep_is_refused(tmp_path: Path) -> None:
     def folder(manifest: dict[str, Any]) -> Path:
         (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-        (tmp_path / "series.json").write_text(json.dumps({"axes": [], "points": POINTS}))
+        (tmp_path / "series.json").write_text(json.dumps({"axes": [], "points": _points()}))
         return tmp_path
 
     with pytest.raises(ResultsError, match="is no series of runs"):

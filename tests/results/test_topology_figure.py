@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import pytest
 from results.figures.by_name import draw
 from results.figures.data import figure_data
 from results.figures.of_runs import narrow_svg, numbers_beside
-from results.figures.style import run_style
 from results.figures.topology import paint, topology_rows, topology_svg
 from results.figures.topology_key import natural
 from results.rules.faults import FaultSpan
@@ -60,6 +60,13 @@ def test_each_target_shows_the_worst_that_happened_to_it_and_all_of_it_in_words(
         ("b1", "s1"): ("cut", "cut 3.0–4.0 s"),
         ("b1", "s2"): ("untouched", ""),
     }
+
+
+def run_style() -> AbstractContextManager[None]:
+    """Import matplotlib when it is needed: every worker imports this file."""
+    from results.figures import style
+
+    return style.run_style()
 
 
 def texts(width: str, hosts: dict[str, str], domains: dict[str, str]) -> list[str]:

@@ -65,6 +65,7 @@ its restart, and that covers what is sent again.
 """
 
 
+@pytest.mark.drawn("delta_tree")
 @pytest.mark.parametrize("mutant", CAUGHT, ids=lambda mutant: mutant.value)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     catch = CAUGHT[mutant]

@@ -26,6 +26,7 @@ TABLE = json.loads(LEDGER.read_text(encoding="utf-8"))["mutants"]
 BUDGET = 60
 
 
+@pytest.mark.drawn("delta_tree")
 @pytest.mark.parametrize("name", [name for name, row in ABLATIONS.items() if not row.unseen])
 def test_a_mutant_is_caught(name: str) -> None:
     """From the seed of the table on."""

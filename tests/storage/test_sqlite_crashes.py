@@ -68,9 +68,7 @@ def crashes(
     states = CrashStates(folders=[str(Path(recording.prefix).parent)])
     for moment, step in enumerate(recording.trail, 1):
         states.take(step)
-        found = list({tuple(state.items()): state for state in states.all()}.values())
-        chosen = random.sample(found[1:], min(len(found) - 1, of_a_moment))
-        for state in (found[0], *chosen):
+        for state in states.some(random, of_a_moment):
             yield moment, state
 
 

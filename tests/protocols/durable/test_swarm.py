@@ -79,6 +79,7 @@ def test_state_kept_for_pending_silence_is_not_counted_as_growth(
     assert "FilterLog" in report.violations[0]
 
 
+@pytest.mark.drawn("durable")
 @pytest.mark.parametrize("name", [*BY_SEEDS])
 def test_a_named_bug_is_seen(name: str) -> None:
     assert name in MUTANTS

@@ -403,6 +403,7 @@ def test_the_rules_hold_in(story: Callable[[], None]) -> None:
     story()
 
 
+@pytest.mark.drawn("ges")
 @pytest.mark.parametrize("bug", [*MUTANTS])
 def test_each_named_bug_is_seen(bug: str) -> None:
     with planted([MUTANTS[bug]]), pytest.raises(BROKEN):

@@ -97,6 +97,7 @@ STORIES_OF_ALL = (
 TOLD = {each.__name__: each for each in STORIES_OF_ALL}
 
 
+@pytest.mark.drawn("ges_reliable")
 @pytest.mark.parametrize("bug", RULES)
 def test_each_named_bug_breaks_the_test_of_its_rule(bug: str) -> None:
     with planted((MUTANTS[bug],)), pytest.raises(BROKEN):

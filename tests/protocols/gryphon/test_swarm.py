@@ -110,6 +110,7 @@ def test_an_adversary_without_a_clock_breaks_nothing(first: int) -> None:
     assert not [(report.seed, report.violations) for report in reports if report.violations]
 
 
+@pytest.mark.drawn("gryphon")
 @pytest.mark.parametrize("name", [name for name in MUTANTS if name not in BY_STORIES])
 def test_a_named_bug_is_seen(name: str) -> None:
     options = SwarmOptions(mutants=frozenset((name,)), check_purity=False)
