@@ -202,6 +202,7 @@ NO_ABSENCES: Mapping[str, Sequence[tuple[float, str, str]]] = {
     "two sessions at its broker": (
         (-9, "up", "s1"), (-8, "up", "s1"), (-7, "down", "s1"), (-1, "down", "s1"), (0, "up", "s1"),
     ),
+    "away before, and back in time": ((-9, "up", "s1"), (-8, "down", "s1"), (-7, "up", "s1")),
     "away later": ((-9, "up", "s1"), (1, "down", "s1"), (6, "up", "s1")),
     "moved in time": ((-9, "up", "s1"), (-1.5, "down", "s1"), (-1, "up", "s2")),
 }  # fmt: skip
