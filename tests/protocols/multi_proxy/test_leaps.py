@@ -1,14 +1,25 @@
-"""Generations that are too far ahead of the known one."""
+"""Generations that are too far ahead of the known one, or that nobody has decided."""
+
+from typing import Any
 
 import pytest
 from _pytest.outcomes import Failed
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.interface import Commit, MessageReceived
-from brokerd.protocols.multi_proxy.messages import Assign, Generation, Owned, Owner
+from brokerd.protocols.multi_proxy.messages import (
+    Assign,
+    Generation,
+    Located,
+    Merged,
+    Owned,
+    Owner,
+)
 from brokerd.protocols.multi_proxy.parameters import ARBITER
+from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.named_bugs import bugs_of, planted
-from tests.helpers.proxy_stories import Story
+from brokerd.wire.attributes import decode_attribute_table
+from tests.helpers.proxy_stories import CountedStory, Story, sides
 from tests.protocols.multi_proxy.test_server import PROXY, SERVER, TOPIC, Disk
 
 MUTANTS = bugs_of("multi_proxy")
@@ -43,3 +54,112 @@ def test_a_generation_that_leaps_is_refused(story, number: int) -> None:
     story(number)
     with planted([MUTANTS["generations-leap"]]), pytest.raises((Failed, AssertionError)):
         story(number)
+
+
+class Forged(CountedStory):
+    """A home that follows a topic, and a proxy that states wrong owners of the topic."""
+
+    def __init__(self) -> None:
+        super().__init__(sides(servers=3), "a", ownership=ARBITER, topics=8)
+        self.subscribe("e1", "a")
+        self.cluster.run_for(1)
+        self.put()
+        self.cluster.run_for(1)
+        topics = Topics(self.parameters, decode_attribute_table)
+        self.topic = topics.of_value("a")
+        self.owners: Any = self.cluster.broker("e1").broker.core._owners
+        self.right = self.owners.of(self.topic)
+        arbiter = self.owners._arbiters[self.topic]
+        self.wrong = [each for each in (2, 3, 4) if each != self.right][0]
+        self.proxy = self.topology.number_of("x1")
+        self.arbiter = arbiter
+
+    def state(self, *messages: Any) -> None:
+        """Let the home receive messages of its proxy."""
+        home = self.cluster.broker("e1").broker
+        for message in messages:
+            home._handle(MessageReceived(self.proxy, home.session_with(self.proxy), message))
+
+    def ends_well(self) -> bool:
+        """Whether the home has the right owner, all has come, and nothing is kept."""
+        self.put()
+        self.cluster.run_for(3)
+        self.put()
+        self.cluster.run_for(8)
+        self.cluster.oracle.judge_end()
+        kept = [each.core.status().queued for each in self.cluster.brokers]
+        is_found = self.owners.of(self.topic) == self.right and not self.owners.sought()
+        return is_found and self.lost() == 0 and not any(kept)
+
+
+def a_wrong_owner_is_stated() -> bool:
+    story = Forged()
+    known = story.owners._generations[story.topic]
+    for generation in (known + 1, known + 2):
+        story.state(Owned((Owner(story.topic, story.wrong, generation),)))
+    return story.ends_well()
+
+
+def a_later_generation_of_the_owner_is_stated() -> bool:
+    """It hides no owner in a generation between the right one and the stated one."""
+    story = Forged()
+    known = story.owners._generations[story.topic]
+    story.state(Owned((Owner(story.topic, story.right, known + 2),)))
+    return story.owners._generations[story.topic] == known and story.ends_well()
+
+
+def a_first_owner_is_stated_in_a_later_generation() -> bool:
+    """A topic that no client of the home has needed before."""
+    story = Forged()
+    home = story.cluster.broker("e2").broker
+    owners: Any = home.core._owners
+    owners._known.pop(story.topic, None)
+    owners._generations.pop(story.topic, None)
+    message = Owned((Owner(story.topic, story.wrong, 1 << 20),))
+    home._handle(MessageReceived(story.proxy, home.session_with(story.proxy), message))
+    story.cluster.run_for(1)
+    story.subscribe("e2", "a")
+    story.cluster.run_for(1)
+    story.sent.clear()
+    return story.ends_well() and owners.of(story.topic) == story.right
+
+
+STORIES = {
+    "wrong-owner-is-believed": a_wrong_owner_is_stated,
+    "stated-generation-is-kept": a_later_generation_of_the_owner_is_stated,
+    "first-owner-is-not-verified": a_first_owner_is_stated_in_a_later_generation,
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_home_verifies_an_owner_that_a_proxy_states(name: str) -> None:
+    assert STORIES[name]()
+    with planted([MUTANTS[name]]):
+        try:
+            assert not STORIES[name]()
+        except RemoteProtocolError as error:
+            assert "asks for topic" in error.reason
+
+
+@pytest.mark.parametrize("kind", ["located", "merged", "owned"])
+def test_an_owner_beyond_the_number_of_servers_is_refused(kind: str) -> None:
+    """Each server has a topic once, so a generation is bounded by the known one."""
+
+    def refused() -> bool:
+        story = Forged()
+        home = story.cluster.broker("e1").broker
+        owners = (Owner(story.topic, story.wrong, story.owners._generations[story.topic] + 3),)
+        number = story.topology.number_of("e1")
+        message = {
+            "located": Located(story.arbiter, number, owners),
+            "merged": Merged(number, owners),
+            "owned": Owned(owners),
+        }[kind]
+        with pytest.raises(RemoteProtocolError, match="leaps from"):
+            event = MessageReceived(story.proxy, home.session_with(story.proxy), message)
+            home.core.handle(event, story.cluster.schedule.now_ns)
+        return True
+
+    assert refused()
+    with planted([MUTANTS["generations-beyond-the-servers"]]), pytest.raises(Failed):
+        refused()
