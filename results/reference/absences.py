@@ -51,9 +51,7 @@ class _Walk:
         left_ns = self._left_ns.get(broker)
         if left_ns is not None and at_ns - left_ns + SESSION_SLACK_NS >= self._absence_ns:
             again_ns = self._again_ns.get(broker, at_ns)
-            self.found_ns.append(
-                max(left_ns + self._absence_ns, again_ns) + SESSION_SLACK_NS
-            )
+            self.found_ns.append(max(left_ns + self._absence_ns, again_ns) + SESSION_SLACK_NS)
 
 
 def after_absence_ns(gap: Gap, sessions: Sequence[SessionRow], promises: Promises) -> int | None:

@@ -403,11 +403,11 @@ class _Pair:
         return gap.reason in self.promises.gaps or self._follows_absence(gap)
 
     def _follows_absence(self, gap: Gap) -> bool:
-        """Return True if the subscriber was absent for so long that the protocol may announce it."""
+        """Return True if a long absence of the subscriber is the promised reason."""
         return gap.absent_until_ns is not None and gap.reason in self.promises.absence_gaps
 
     def _is_early(self, gap: Gap, sent_ns: int) -> bool:
-        """Return True if a publication is too young for a permitted gap, and sent after absences."""
+        """Return True if a publication is too young for a gap, and no absence explains it."""
         if self.error_ns is None:
             return False
         if self._follows_absence(gap) and sent_ns <= (gap.absent_until_ns or 0) + self.error_ns:

@@ -258,9 +258,7 @@ def a_gap_has_what_was_sent_after_an_absence(history: History, rng: Random) -> H
 
 
 @_case(ABSENT_OR_OLD, "gap_early")
-def a_gap_has_what_is_young_and_was_sent_after_an_absence(
-    history: History, rng: Random
-) -> History:
+def a_gap_has_what_is_young_and_was_sent_after_an_absence(history: History, rng: Random) -> History:
     return _with_gap_after_absence(history, rng, short_of_ns=1)
 
 

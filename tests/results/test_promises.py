@@ -254,8 +254,12 @@ def test_both_judges_permit_the_same_gaps_after_absences(
 def test_both_readers_find_promises_gaps_and_commits(tmp_path: Path) -> None:
     folder = run_with_gap(tmp_path)
     run, history = read_run(folder), read_history(folder)
-    assert run.promises == history.promises == Promises(
-        "publisher", (LOST,), gap_age_ns=10**7, absence_gaps=(LOST,), absence_ns=MONTH_NS
+    assert (
+        run.promises
+        == history.promises
+        == Promises(
+            "publisher", (LOST,), gap_age_ns=10**7, absence_gaps=(LOST,), absence_ns=MONTH_NS
+        )
     )
     logs = read_logs(run)
     ((pair, (gap,)),) = gaps_of(logs, run.moved).items()

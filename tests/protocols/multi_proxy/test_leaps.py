@@ -1,5 +1,6 @@
 """Generations that are too far ahead of the known one, or that nobody has decided."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ class Forged(CountedStory):
         self.owners: Any = self.cluster.broker("e1").broker.core._owners
         self.right = self.owners.of(self.topic)
         arbiter = self.owners._arbiters[self.topic]
-        self.wrong = [each for each in (2, 3, 4) if each != self.right][0]
+        self.wrong = next(each for each in (2, 3, 4) if each != self.right)
         self.proxy = self.topology.number_of("x1")
         self.arbiter = arbiter
 
@@ -131,14 +132,19 @@ STORIES = {
 }
 
 
+def _ends_well(story: Callable[[], bool]) -> bool:
+    """Whether a story succeeds, and no server refuses the home's requests."""
+    try:
+        return story()
+    except RemoteProtocolError:
+        return False
+
+
 @pytest.mark.parametrize("name", STORIES)
 def test_a_home_verifies_an_owner_that_a_proxy_states(name: str) -> None:
     assert STORIES[name]()
     with planted([MUTANTS[name]]):
-        try:
-            assert not STORIES[name]()
-        except RemoteProtocolError as error:
-            assert "asks for topic" in error.reason
+        assert not _ends_well(STORIES[name])
 
 
 @pytest.mark.parametrize("kind", ["located", "merged", "owned"])
@@ -155,8 +161,8 @@ def test_an_owner_beyond_the_number_of_servers_is_refused(kind: str) -> None:
             "merged": Merged(number, owners),
             "owned": Owned(owners),
         }[kind]
+        event = MessageReceived(story.proxy, home.session_with(story.proxy), message)
         with pytest.raises(RemoteProtocolError, match="leaps from"):
-            event = MessageReceived(story.proxy, home.session_with(story.proxy), message)
             home.core.handle(event, story.cluster.schedule.now_ns)
         return True
 
