@@ -19,8 +19,9 @@ from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.arbiter import Ownership
 from brokerd.protocols.multi_proxy.known import Known
-from brokerd.protocols.multi_proxy.messages import Give, Locate, Located, Merged, Owner
+from brokerd.protocols.multi_proxy.messages import Give, Located, Merged, Owner
 from brokerd.protocols.multi_proxy.moving_owners import CHOSEN, MovingOwners
+from brokerd.protocols.multi_proxy.owners import Owners
 from brokerd.protocols.multi_proxy.sharing import Hosting, Passing, SharingParameters
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
@@ -98,10 +99,7 @@ class Giving(Passing):
 
 
 class GivenOwners(MovingOwners):
-    """The owners of topics at an access broker, in the highest confirmed generations.
-
-    Servers and arbiters confirm an owner. What a proxy states by itself is verified at the topic's
-    arbiter, because a wrong owner in a high generation would hide all later owners.
+    """The owners of topics at an access broker, in the highest generations received.
 
     After a crash, subscriptions or an arbiter have the first owner of a topic; any later owner is
     durable before its use, because an older owner's answers are not valid any more.
@@ -123,65 +121,37 @@ class GivenOwners(MovingOwners):
         super().remember([owner for owner in owners if owner.topic not in self._known])
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """See Owners: a proxy's announcement of a later owner is a hint to ask the arbiter.
+        """See Owners: the highest generation counts, from any sender.
 
-        A change is final, because the old owner then releases what this broker follows.
-        """
-        self._check_stated(peer, owners)
-        first = [owner for owner in owners if owner.generation <= 1 and self._is_new(owner.topic)]
-        self._go_by(first)
-        self._verify([owner.topic for owner in owners if self._is_later(owner)])
-
-    def _verify(self, topics: Sequence[int]) -> None:
-        """Request the owners of topics that a proxy states, unless requested."""
-        new: dict[BrokerNumber, dict[int, None]] = {}
-        for topic in topics:
-            arbiter = self._arbiters[topic]
-            if topic not in self._sought.get(arbiter, ()):
-                new.setdefault(arbiter, {})[topic] = None
-        for arbiter, asked in new.items():
-            self._sought.setdefault(arbiter, {}).update(asked)
-            self._send(Locate(arbiter, self._broker, tuple(asked)))
-
-    def _take(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """Take the owners that an arbiter or a server states; the highest generation counts."""
-        self._check_stated(peer, owners)
-        for owner in owners:
-            if self._known.get(owner.topic) == owner.server:
-                self._generations[owner.topic] = max(owner.generation, self._generation(owner))
-        later = [owner for owner in owners if self._is_later(owner)]
-        first = [owner for owner in owners if self._is_new(owner.topic)]
-        self._choose([owner for owner in first if owner.generation > 1])
-        self._go_by([owner for owner in first if owner.generation <= 1])
-        self._change([owner for owner in later if owner not in first])
-
-    def _check_stated(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """Check that stated owners are possible after the known owners.
-
-        Raises:
-            RemoteProtocolError: no such topic or server, another owner in the same generation, or
-                a later generation than the topic can have reached: each server has it once.
+        Each server has a topic once, so no owner is as many generations later than another as there
+        are servers.
         """
         self._check(peer, owners)
         for owner in owners:
-            topic, server, stated = owner
-            before, known = self._known.get(topic), self._generation(owner)
-            check_generation(peer, topic, known, stated)
+            known, stated = self._generation(owner), owner.generation
+            check_generation(peer, owner.topic, known, stated)
+            before = self._known.get(owner.topic)
             if before is not None and known and stated >= known + len(self._names):
-                reason = f"generation {stated} of {topic} leaps from {known}"
+                reason = f"generation {stated} of {owner.topic} leaps from {known}"
                 raise RemoteProtocolError(peer, reason)
-            if before not in (None, server) and stated == known:
-                raise RemoteProtocolError(peer, f"topic {topic} is {before}'s and not {server}'s")
+            if before not in (None, owner.server) and owner.generation == self._generation(owner):
+                reason = f"topic {owner.topic} is {before}'s and not {owner.server}'s"
+                raise RemoteProtocolError(peer, reason)
+        first = [owner for owner in owners if self._is_new(owner.topic)]
+        self._choose([owner for owner in first if owner.generation > 1])
+        self._go_by([owner for owner in first if owner.generation <= 1])
+        self._change([owner for owner in owners if self._is_later(owner)])
 
     def _generation(self, owner: Owner) -> int:
         return self._generations.get(owner.topic, 0)
 
     def _is_later(self, owner: Owner) -> bool:
-        """Return True if an owner may replace the known owner, or is not a topic's first owner."""
-        if owner.topic in self._choosing or self._known.get(owner.topic) == owner.server:
+        if self._known.get(owner.topic) is None or owner.topic in self._choosing:
             return False
-        is_first = owner.topic not in self._known and owner.generation <= 1
-        return not is_first and owner.generation > self._generation(owner)
+        if self._known[owner.topic] == owner.server:
+            self._generations[owner.topic] = max(owner.generation, self._generation(owner))
+            return False
+        return owner.generation > self._generation(owner)
 
     def _go_by(self, owners: Sequence[Owner]) -> None:
         """See MovingOwners."""
@@ -193,17 +163,12 @@ class GivenOwners(MovingOwners):
         return Change(CHOSEN, str(owner.topic), [owner.server, owner.generation])
 
     def on_located(self, peer: Peer, message: Located) -> None:
-        """See Owners: also answers requests about stated owners."""
-        before, sought = self.awaits(message.server), self._sought.get(message.server, {})
-        self._take(peer, message.owners)
-        for owner in message.owners:
-            sought.pop(owner.topic, None)
-        if before:
-            self._answered(message.server, Locate, wholly=not self.awaits(message.server))
+        """See Owners."""
+        Owners.on_located(self, peer, message)
 
     def on_merged(self, peer: Peer, message: Merged) -> None:
         """See MovingOwners."""
-        self._take(peer, message.owners)
+        self.learn(peer, message.owners)
         self._hear_again(message.owners)
 
     def _move(self, owner: Owner) -> None:

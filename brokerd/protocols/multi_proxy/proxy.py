@@ -139,7 +139,7 @@ class Proxy:
             self._counters["publications_forwarded"] += len(message.run)
         self._answer(peer, message)
         if type(message) is Located:
-            self._learn(peer, message.owners, is_announced=False)
+            self._learn(peer, message.owners)
 
     def _answer(self, peer: BrokerNumber, message: Answer) -> None:
         if message.home == self._broker:
@@ -152,16 +152,11 @@ class Proxy:
         self._claims.hear(peer)
         self._learn(peer, message.owners)
 
-    def _learn(
-        self, peer: BrokerNumber, owners: Sequence[Owner], *, is_announced: bool = True
-    ) -> None:
-        """Take owners, and announce new ones to access brokers.
-
-        An arbiter's answer that contains nothing new is no reason to move another topic.
-        """
+    def _learn(self, peer: BrokerNumber, owners: Sequence[Owner]) -> None:
+        """Take announced owners, and announce new ones to access brokers."""
         new = self._claims.learn(peer, owners)
         self._merge()
-        move = self._claims.move() if new or is_announced else None
+        move = self._claims.move()
         if move is not None:
             self._send(move.server, move)
         if not new:
