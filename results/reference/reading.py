@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from results.reference import busyness, specification
+from results.reference.absences import SessionRow, after_absence_ns
 from results.reference.clocks import Clocks
 from results.reference.contents import Contents, clients_of
 from results.reference.counting import Count
@@ -571,7 +572,7 @@ class _Folder:
             started=bool(accepted_ns),
             issued_ns=self._moved(issued_ns, host) if issued_ns else None,
             accepted_ns=self._moved(accepted_ns, host) if accepted_ns else None,
-            gaps=self._gaps(process / "gaps.jsonl", name, places, host),
+            gaps=self._gaps(process, name, places),
             commits=_commits(process / "commits.jsonl", name, places),
         )
 
@@ -605,8 +606,9 @@ class _Folder:
             for number in reversed(numbers)
         ]  # fmt: skip
 
-    def _gaps(self, path: Path, subscription: str, places: Sequence[int], host: str) -> list[Gap]:
-        return [
+    def _gaps(self, process: Path, subscription: str, places: Sequence[int]) -> list[Gap]:
+        path, host = process / "gaps.jsonl", process.parent.name
+        gaps = [
             Gap(
                 *_said_of(path, line),
                 str(line.get("reason")),
@@ -616,6 +618,21 @@ class _Folder:
             for line in read_lines(path)
             if not _is_nobodys(line) and _is_of(path, line, subscription, "reason")
         ]
+        sessions = self._sessions(process, subscription.partition("/")[0]) if gaps else []
+        return [
+            replace(gap, absent_until_ns=after_absence_ns(gap, sessions, self.promises))
+            for gap in gaps
+        ]
+
+    def _sessions(self, process: Path, client: str) -> list[SessionRow]:
+        """Return the sessions of a client in the order of time, if absences may explain gaps."""
+        rows: list[SessionRow] = []
+        for line in read_lines(process / "sessions.jsonl") if self.promises.absence_gaps else ():
+            at_ns, broker, session = map(line.get, ("t_ns", "broker", "session"))
+            if line.get("client") == client and type(at_ns) is int and type(broker) is str:
+                is_up, number = line.get("event") == "up", session if type(session) is int else 0
+                rows.append((self._moved(at_ns, process.parent.name), is_up, broker, number))
+        return sorted(rows)
 
     def _absences(self, process: Path, load_hosts: Sequence[str]) -> Iterator[Fault]:
         """Yield the absences of subscribers by the workload, for a load generator."""

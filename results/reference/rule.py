@@ -12,7 +12,8 @@ proves nothing about its end, and nothing is owed to a subscription that was nev
 
 A protocol may promise more or less. In a total order any two subscriptions received common
 publications in the same order; without any order, no order is required. A gap that was announced
-for a promised reason excuses its publications. If redelivery is promised, a delivery that is marked
+for a promised reason excuses its publications; so does a gap that is promised after an absence, for
+publications until the subscriber was back. If redelivery is promised, a delivery that is marked
 as redelivered is no duplicate unless committed before, and may have been in a gap.
 """
 
@@ -399,19 +400,29 @@ class _Pair:
             if accepted_ns is None:
                 return False
             return self.error_ns is None or accepted_ns <= gap.received_ns + self.error_ns
-        return gap.reason in self.promises.gaps
+        return gap.reason in self.promises.gaps or self._follows_absence(gap)
+
+    def _follows_absence(self, gap: Gap) -> bool:
+        """Return True if a long absence of the subscriber is the promised reason."""
+        return gap.absent_until_ns is not None and gap.reason in self.promises.absence_gaps
+
+    def _is_early(self, gap: Gap, sent_ns: int) -> bool:
+        """Return True if a publication is too young for a gap, and no absence explains it."""
+        if self.error_ns is None:
+            return False
+        if self._follows_absence(gap) and sent_ns <= (gap.absent_until_ns or 0) + self.error_ns:
+            return False
+        if gap.reason not in self.promises.gaps:
+            return gap.reason in self.promises.absence_gaps  # else of a loss, of any age
+        age_ns = self.promises.gap_age_ns
+        return age_ns > 0 and gap.received_ns - sent_ns + self.error_ns < age_ns
 
     def _wrong_gaps(self) -> Iterator[Violation]:
         for gap in self.gaps:
             if not self._is_permitted(gap):
                 yield Violation("gap_unpromised", *self.names, gap.incarnation, gap.first)
-        if not self.promises.gap_age_ns or self.error_ns is None:
-            return
         for key, gap in sorted(self.skipped.items()):
-            if gap.reason not in self.promises.gaps:
-                continue  # of a loss, which is of any age
-            age_ns = gap.received_ns - self.source.by_key[key].sent_ns
-            if age_ns + self.error_ns < self.promises.gap_age_ns:
+            if self._is_early(gap, self.source.by_key[key].sent_ns):
                 yield Violation("gap_early", *self.names, *key)
 
     def _objection(self, row: Delivered) -> str:

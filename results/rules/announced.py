@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from results.rules.facts import RunFacts
-from results.rules.losses import permitted
+from results.rules.losses import is_of_absence, permitted
 from results.rules.risks import Tree
 from results.rules.terms import NEVER_NS, STATE_LOST, Gap, Notice
 from results.rules.withheld import (
@@ -249,11 +249,15 @@ def _told_in_gaps(
 ) -> Iterator[Told]:
     age_ns, error_ns = facts.promises.gap_age_ns, facts.clock_errors.get(pair, 0)
     named = [*permitted(gaps, facts.promises, error_ns)]
-    reasons = (*facts.promises.gaps, STATE_LOST)
+    reasons = (*facts.promises.gaps, *facts.promises.absence_gaps, STATE_LOST)
     for gap, first, last in stretches_in_gaps(named, reasons, stretches):
         until_ns = NEVER_NS
-        if age_ns and error_ns is not None and gap.reason in facts.promises.gaps:
+        is_promised = gap.reason in facts.promises.gaps
+        if age_ns and error_ns is not None and is_promised:
             until_ns = gap.received_ns + error_ns - age_ns
+        if error_ns is not None and is_of_absence(gap, facts.promises):
+            absent_ns = (gap.absent_until_ns or 0) + error_ns
+            until_ns = absent_ns if not is_promised else max(until_ns, absent_ns)
         yield Told(
             key_of(*first), key_of(*last), "", gap.place, gap.received_ns, late=False,
             until_ns=until_ns, reason=gap.reason,

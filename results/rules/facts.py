@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from results.rules.absences import with_absences
 from results.rules.busy import busy_signs, ended_in_silence
 from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
@@ -127,7 +128,7 @@ class RunFacts:
             timeline_errors=_timeline_errors(run, logs),
             measured_until_ns=run.phase("measure").to_ns if run.has_measured else None,
             promises=promises_with_losses(run, logs),
-            gaps=gaps_of(logs, run.moved),
+            gaps=with_absences(gaps_of(logs, run.moved), run, logs),
             commits=commits_of(logs),
             routes=run.routes,
             online=findings_online(RunFolder(run.folder, run), rows),

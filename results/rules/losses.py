@@ -31,8 +31,13 @@ def promises_with_losses(run: Run, logs: Logs) -> Promises:
     return replace(run.promises, losses_from_ns=min(times, default=None))
 
 
+def is_of_absence(gap: Gap, promises: Promises) -> bool:
+    """Return True if the protocol promises a gap because of an absence before it."""
+    return gap.reason in promises.absence_gaps and gap.absent_until_ns is not None
+
+
 def permitted(gaps: Iterable[Gap], promises: Promises, error_ns: int | None) -> Iterator[Gap]:
-    """Yield the gaps with a promised reason, or with an accepted loss as the reason.
+    """Yield the gaps with a promised reason, after an absence, or of an accepted loss.
 
     Args:
         error_ns: maximum difference between the clocks of a subscription and a source; None:
@@ -45,5 +50,5 @@ def permitted(gaps: Iterable[Gap], promises: Promises, error_ns: int | None) -> 
             and since_ns is not None
             and (error_ns is None or gap.received_ns + error_ns >= since_ns)
         )
-        if is_explained or gap.reason in promises.gaps:
+        if is_explained or gap.reason in promises.gaps or is_of_absence(gap, promises):
             yield gap

@@ -104,6 +104,9 @@ class Gap:
         first, last: sequence numbers, both included; only matching publications count.
         place: place in the log; earlier deliveries have a lower place.
         received_ns: time of the announcement.
+        absent_until_ns: publications until this time may be in the gap, whatever their age, if the
+            protocol promises such gaps after an absence: its broker ended the subscription. None:
+            the subscriber was not absent for that long.
     """
 
     source: str
@@ -113,6 +116,7 @@ class Gap:
     reason: str
     place: int
     received_ns: int = 0
+    absent_until_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,8 @@ class Promises:
         gap_age_ns: minimum age of a publication in a gap at the announcement.
         losses_from_ns: time since which a broker serves with a loss of state that an operator's
             signed act accepts; None: no such act. From event logs, not from the manifest.
+        absence_gaps: permitted reasons of gaps that are announced to a subscriber after an absence
+            from its broker for `absence_ns`. From the protocol, not from the manifest.
     """
 
     order: str = "publisher"
@@ -152,6 +158,8 @@ class Promises:
     gap_age_ns: int = 0
     topic: str = ""
     losses_from_ns: int | None = None
+    absence_gaps: tuple[str, ...] = ()
+    absence_ns: int = 0
 
     @classmethod
     def of_mapping(cls, values: Mapping[str, Any]) -> "Promises":

@@ -36,9 +36,10 @@ def running_of(folder: RunFolder) -> RunningProtocol | None:
 
 def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Promises:
     """Return the promises for the deliveries of a run."""
-    running = running_protocol(workload, topology)
+    running, absence_ns = running_protocol(workload, topology), 0
     if running is not None:
         promised = running.promises()
+        absence_ns = running.parameters.client_linger_ns if promised.absence_gaps else 0
     elif (protocol := workload.get("protocol")) in DEFINITIONS:
         promised = DEFINITIONS[str(protocol)].promises
     else:
@@ -51,6 +52,8 @@ def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Pro
         promised.redelivers,
         promised.gap_age_ns,
         promised.topic,
+        absence_gaps=tuple(promised.absence_gaps) if absence_ns else (),
+        absence_ns=absence_ns,
     )
 
 

@@ -19,6 +19,7 @@ def heard(history: History) -> Oracle:
         order=Order(history.order),
         gaps=history.promises.gaps,
         gap_age_ns=history.promises.gap_age_ns,
+        absence_gaps=history.promises.absence_gaps,
         redelivers=history.promises.redelivers,
     )
     clock = [0]
@@ -78,6 +79,7 @@ def _play(
                 clock[0] = gap.received_ns
                 since_ns = history.promises.losses_from_ns
                 oracle.accepts_losses = since_ns is not None and since_ns <= gap.received_ns
+                _explain(oracle, log, logs[gap.source], sources[gap.source], gap.absent_until_ns)
                 oracle.gap(log.subscription, 1, source, gap.first, gap.last, gap.reason)
         for row in log.delivered[place : place + 1]:
             blob, _ = _content(history, logs[row.source], row.sequence)
@@ -85,3 +87,13 @@ def _play(
                 log.subscription, 1, sources[row.source], row.sequence, blob,
                 str(row.digest).encode(), again=row.kind == REDELIVERED,
             )  # fmt: skip
+
+
+def _explain(
+    oracle: Oracle, log: SubscriptionLog, published: PublisherLog, source: SourceId,
+    until_ns: int | None,
+) -> None:  # fmt: skip
+    """An absence explains what was published until a time, if there was one."""
+    sent = [row.sequence for row in published.published if row.sent_ns <= (until_ns or 0)]
+    stream = oracle._stream(oracle._subscriptions[log.subscription, 1], oracle._by_source[source])
+    stream.absent = max(sent, default=0)

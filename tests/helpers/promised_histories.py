@@ -32,6 +32,8 @@ GAPS = Promises(gaps=("full", RELEASED))
 OLD = Promises(gaps=(RELEASED,), gap_age_ns=20 * MILLISECOND)
 LOST = Promises(losses_from_ns=100 * MILLISECOND)
 LOST_AND_OLD = replace(OLD, losses_from_ns=0)
+ABSENT = Promises(absence_gaps=(RELEASED,), absence_ns=20 * MILLISECOND)
+ABSENT_OR_OLD = replace(ABSENT, gaps=(RELEASED,), gap_age_ns=20 * MILLISECOND)
 AGAIN = Promises(redelivers=True)
 ALL = Promises("total", (RELEASED,), True)
 PREDICATES = ("true", "true", "price > 20", "price <= 90")
@@ -216,6 +218,63 @@ def a_gap_has_what_is_old_enough(history: History, rng: Random) -> History:
 @_case(OLD, "gap_early")
 def a_gap_has_what_is_too_young(history: History, rng: Random) -> History:
     return _with_aged_gap(history, rng, short_of_ns=1)
+
+
+def _with_gap_after_absence(
+    history: History, rng: Random, *, short_of_ns: int | None, reason: str = RELEASED
+) -> History:
+    """A gap of young publications, the last of which was sent as its subscriber was back."""
+    history = _with_gap(history, rng, reason)
+    (gap,) = history.subscriptions[0].gaps
+    last_ns = gap.last * MILLISECOND
+    until_ns = None if short_of_ns is None else last_ns - short_of_ns
+    gap = replace(gap, received_ns=last_ns + MILLISECOND, absent_until_ns=until_ns)
+    return with_log(history, 0, gaps=[gap])
+
+
+@_case(ABSENT)
+def a_gap_follows_a_long_absence(history: History, rng: Random) -> History:
+    return _with_gap_after_absence(history, rng, short_of_ns=0)
+
+
+@_case(ABSENT_OR_OLD)
+def a_gap_after_a_long_absence_has_what_is_young(history: History, rng: Random) -> History:
+    return _with_gap_after_absence(history, rng, short_of_ns=0)
+
+
+@_case(ABSENT, "gap_unpromised", "missing")
+def a_gap_follows_no_long_absence(history: History, rng: Random) -> History:
+    return _with_gap_after_absence(history, rng, short_of_ns=None)
+
+
+@_case(ABSENT_OR_OLD, "gap_early")
+def a_gap_without_a_long_absence_has_what_is_young(history: History, rng: Random) -> History:
+    return _with_gap_after_absence(history, rng, short_of_ns=None)
+
+
+@_case(ABSENT, "gap_early")
+def a_gap_has_what_was_sent_after_an_absence(history: History, rng: Random) -> History:
+    return _with_gap_after_absence(history, rng, short_of_ns=1)
+
+
+@_case(ABSENT_OR_OLD, "gap_early")
+def a_gap_has_what_is_young_and_was_sent_after_an_absence(history: History, rng: Random) -> History:
+    return _with_gap_after_absence(history, rng, short_of_ns=1)
+
+
+@_case(ABSENT, "gap_unpromised", "missing")
+def a_gap_for_another_reason_follows_a_long_absence(history: History, rng: Random) -> History:
+    return _with_gap_after_absence(history, rng, short_of_ns=0, reason="tired")
+
+
+@_case(GAPS)
+def a_gap_of_any_age_follows_an_absence(history: History, rng: Random) -> History:
+    return _with_gap_after_absence(history, rng, short_of_ns=MILLISECOND)
+
+
+@_case(PLAIN, "gap_unpromised", "missing")
+def a_gap_follows_an_absence_where_that_is_no_reason(history: History, rng: Random) -> History:
+    return _with_gap_after_absence(history, rng, short_of_ns=0)
 
 
 def _with_lost_gap(history: History, rng: Random, received_ns: int) -> History:
@@ -436,6 +495,8 @@ def with_noise(history: History, rng: Random) -> History:
         rng.choice((0, 0, 30 * MILLISECOND)),
         rng.choice(("symbol", "flag")),
         rng.choice((None, 0, 30 * MILLISECOND)),
+        rng.choice(((), (), (RELEASED,))),
+        20 * MILLISECOND,
     )
     order = rng.choice((*("promised",) * 5, *("publisher", "total", "topic", "stream", "none")))
     history = replace(
@@ -448,7 +509,8 @@ def with_noise(history: History, rng: Random) -> History:
             _disturb(rows, rng)
         said = [_random_stretch(history, rows, rng) for _ in range(rng.choice((0, 1, 4)))]
         gaps = [Gap(*what, rng.choice((RELEASED, RELEASED, "full", "tired", STATE_LOST)), at,
-                    rng.randrange(60) * MILLISECOND)
+                    rng.randrange(60) * MILLISECOND,
+                    rng.choice((None, rng.randrange(60) * MILLISECOND)))
                 for *what, at in said[:2]]  # fmt: skip
         commits = [Commit(*what, at) for *what, at in said[2:]]
         for gap in gaps:

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,6 +16,7 @@ from results.reference.files import Refused
 from results.reference.history import History
 from results.reference.reading import judge_folder, read_history
 from results.reference.rule import check
+from results.rules.absences import with_absences
 from results.rules.terms import STATE_LOST, Commit, Promises
 from results.tables.json_files import IntegrityError
 from results.tables.logs import commits_of, gaps_of, read_logs
@@ -124,12 +126,14 @@ def test_both_agree_on_whatever_may_be_promised_and_happen(spark: "SparkSession"
 
 SUBSCRIPTION, SOURCE = "s1-sub-1/1", "p1/0"
 LOST = "early release"
+MONTH_NS = 30 * 24 * 3_600 * SECOND
 CELLS = {"bundles": DEMO_TOPOLOGY["links"]}
 
 
 def run_with_gap(
     folder: Path, name: str = "gap", *, max_retain_ns: int = 10**7, told_after_s: float = 0.2,
-    away: bool = True, **changes: Any,
+    away: bool = True, sessions: Sequence[tuple[float, str, str]] = (),
+    parameters: Mapping[str, int] | None = None, **changes: Any,
 ) -> Path:  # fmt: skip
     """A run of a protocol with gaps: three publications never came to s1, and it was told."""
     calm = {"calm": True}
@@ -139,7 +143,7 @@ def run_with_gap(
         run.path(f"faults/{faults}.jsonl").unlink()
     topology = {
         **DEMO_TOPOLOGY, "kind": ["tree", "cells"], "cells": CELLS,
-        "parameters": {"durable": {"max_retain_ns": max_retain_ns}},
+        "parameters": {"durable": parameters or {"max_retain_ns": max_retain_ns}},
     }  # fmt: skip
     run.path("spec/topology.toml").write_text(toml_text(topology))
     with run.records(NEAR, "deliveries") as rows:
@@ -165,14 +169,98 @@ def run_with_gap(
             "t_back_ns": told_ns - 1_000_000,
         }  # fmt: skip
         write_lines(run.path(f"raw/{NEAR}/absences.jsonl"), [absence])
+    if sessions:
+        lines = [
+            {"t_ns": told_ns + int(at_s * SECOND), "client": "s1-sub-1", "broker": broker,
+             "session": number, "event": event, "reason": "closed_by_peer"}
+            for number, (at_s, event, broker) in enumerate(sessions)
+        ]  # fmt: skip
+        for number, line in enumerate(lines):
+            if line["event"] == "down":  # of the last session at its broker
+                ups = [each for each in lines[:number] if each["broker"] == line["broker"]]
+                line["session"] = ups[-1]["session"]
+        write_lines(run.path(f"raw/{NEAR}/sessions.jsonl"), lines)
     seal(run.folder)
     return run.folder
+
+
+LINGER = {"client_linger_ns": 3 * SECOND}
+"""Nothing else permits gaps: a hold lasts longer than any run."""
+ABSENCES: Mapping[str, Sequence[tuple[float, str, str]]] = {
+    "returned to its broker": ((-9, "up", "s1"), (-4, "down", "s1"), (0, "up", "s1")),
+    "moved from its broker": (
+        (-9, "up", "s1"), (-4, "down", "s1"), (-3.9, "up", "s2"), (-0.1, "down", "s2"),
+        (0, "up", "s2"),
+    ),
+    "returned twice": (
+        (-9, "up", "s1"), (-8, "down", "s1"), (-4, "up", "s1"), (-3, "down", "s1"), (0, "up", "s1"),
+    ),
+}  # fmt: skip
+NO_ABSENCES: Mapping[str, Sequence[tuple[float, str, str]]] = {
+    "never away": ((-9, "up", "s1"),),
+    "back in time": ((-9, "up", "s1"), (-1.9, "down", "s1"), (0, "up", "s1")),
+    "two sessions at its broker": (
+        (-9, "up", "s1"), (-8, "up", "s1"), (-7, "down", "s1"), (-1, "down", "s1"), (0, "up", "s1"),
+    ),
+    "away before, and back in time": ((-9, "up", "s1"), (-8, "down", "s1"), (-7, "up", "s1")),
+    "away later": ((-9, "up", "s1"), (1, "down", "s1"), (6, "up", "s1")),
+    "moved in time": ((-9, "up", "s1"), (-1.5, "down", "s1"), (-1, "up", "s2")),
+}  # fmt: skip
+
+
+def run_after_absence(folder: Path, number: int, sessions: Sequence[Any], **changes: Any) -> Path:
+    parameters = {**LINGER, "hold_lease_ns": MONTH_NS}
+    return run_with_gap(
+        folder, f"away-{number}", sessions=sessions, parameters=parameters, away=False, **changes
+    )
+
+
+def test_a_gap_after_an_absence_beyond_the_linger_is_permitted(tmp_path: Path) -> None:
+    runs = [
+        *(run_after_absence(tmp_path, n, each) for n, each in enumerate(ABSENCES.values())),
+        *(run_after_absence(tmp_path, 9 + n, each) for n, each in enumerate(NO_ABSENCES.values())),
+    ]
+    found = [judge_folder(each) for each in runs]
+    violations = [dict(each.counts.violations) for each in found]
+    unpromised = {"gap_unpromised": 1, "missing": 3}
+    assert violations == [{}] * len(ABSENCES) + [unpromised] * len(NO_ABSENCES)
+    for path in runs:
+        run, history = read_run(path), read_history(path)
+        assert run.promises.gaps == ()
+        logs = read_logs(run)
+        (gaps,) = with_absences(gaps_of(logs, run.moved), run, logs).values()
+        plain = [gap for each in history.subscriptions for gap in each.gaps]
+        assert [each.absent_until_ns for each in gaps] == [each.absent_until_ns for each in plain]
+
+
+def test_a_gap_after_an_absence_for_another_reason_is_a_violation(tmp_path: Path) -> None:
+    sessions = ABSENCES["returned to its broker"]
+    judgement = judge_folder(run_after_absence(tmp_path, 0, sessions, reason="tired"))
+    assert judgement.counts.violations == {"gap_unpromised": 1, "missing": 3}
+
+
+@pytest.mark.spark
+def test_both_judges_permit_the_same_gaps_after_absences(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """`check_runs` fails if the judges disagree."""
+    all_sessions = [*ABSENCES.values(), *NO_ABSENCES.values()]
+    runs = [run_after_absence(tmp_path, n, each) for n, each in enumerate(all_sessions)]
+    found = [each.document["counts"]["violations"] for each in check_runs(spark, runs)]
+    wanted = {"gap_unpromised": 1, "missing": 3}
+    assert found == [{}] * len(ABSENCES) + [wanted] * len(NO_ABSENCES)
 
 
 def test_both_readers_find_promises_gaps_and_commits(tmp_path: Path) -> None:
     folder = run_with_gap(tmp_path)
     run, history = read_run(folder), read_history(folder)
-    assert run.promises == history.promises == Promises("publisher", (LOST,), gap_age_ns=10**7)
+    assert (
+        run.promises
+        == history.promises
+        == Promises(
+            "publisher", (LOST,), gap_age_ns=10**7, absence_gaps=(LOST,), absence_ns=MONTH_NS
+        )
+    )
     logs = read_logs(run)
     ((pair, (gap,)),) = gaps_of(logs, run.moved).items()
     assert pair == (SUBSCRIPTION, SOURCE)

@@ -206,7 +206,10 @@ def test_a_proxy_that_lost_its_disk_serves_again_and_nothing_is_lost(tmp_path: P
         trio.run(story, brokers)
 
 
-def test_a_copy_that_is_put_back_again_by_a_newer_one_is_served(tmp_path: Path) -> None:
+@stories("gryphon", "ges_reliable", "multi_proxy")
+def test_a_copy_that_is_put_back_again_by_a_newer_one_is_served(
+    protocol: str, tmp_path: Path
+) -> None:
     """The record of the loss is in the folder that was replaced."""
 
     async def story(brokers: Chain) -> None:
@@ -230,12 +233,13 @@ def test_a_copy_that_is_put_back_again_by_a_newer_one_is_served(tmp_path: Path) 
                 shutil.copy(path, target)
         brokers.start("c1")
         await brokers.wait_ready(*BROKERS)
+        await publish_more(brokers, tmp_path, range(101, 151))
         async with reader_at(brokers, tmp_path, received) as reader:
-            await received.until(reader, 100)
-        assert received.numbers == [*range(1, 101)]
+            await received.until(reader, 150)
+        assert received.numbers == [*range(1, 151)]
         assert not received.gaps
 
-    with chain(tmp_path, "gryphon") as brokers:
+    with chain(tmp_path, protocol) as brokers:
         trio.run(story, brokers)
 
 

@@ -121,11 +121,19 @@ class GivenOwners(MovingOwners):
         super().remember([owner for owner in owners if owner.topic not in self._known])
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
-        """See Owners: the highest generation counts, from any sender."""
+        """See Owners: the highest generation counts, from any sender.
+
+        Each server has a topic once, so no owner is as many generations later than another as there
+        are servers.
+        """
         self._check(peer, owners)
         for owner in owners:
-            check_generation(peer, owner.topic, self._generation(owner), owner.generation)
+            known, stated = self._generation(owner), owner.generation
+            check_generation(peer, owner.topic, known, stated)
             before = self._known.get(owner.topic)
+            if before is not None and known and stated >= known + len(self._names):
+                reason = f"generation {stated} of {owner.topic} leaps from {known}"
+                raise RemoteProtocolError(peer, reason)
             if before not in (None, owner.server) and owner.generation == self._generation(owner):
                 reason = f"topic {owner.topic} is {before}'s and not {owner.server}'s"
                 raise RemoteProtocolError(peer, reason)

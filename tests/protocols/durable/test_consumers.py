@@ -10,7 +10,9 @@ from brokerd.model.client_messages import (
     Connect,
     Consume,
     ConsumedCommitted,
+    Consuming,
     Refused,
+    Subscribed,
 )
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.durable.messages import Beyond, Fetch
@@ -18,6 +20,7 @@ from brokerd.protocols.interface import (
     Append,
     Commit,
     DeadlineReached,
+    Effect,
     Event,
     MessageReceived,
     Persisted,
@@ -275,6 +278,35 @@ def came_back_with_more() -> bool:
     return core.statistics()["released_us.0.0"] == 9
 
 
+def claimed_in_an_earlier_session() -> bool:
+    """Whether a request of a lost session attaches nothing in the next session.
+
+    The row of the higher limit is durable only after the client has connected again. It has not
+    asked for the subscription in that session yet, so it cannot place deliveries.
+    """
+    core, predicate = relay(), parse_predicate("true")
+
+    def connect(session: int) -> None:
+        handle(core, SessionEstablished("c", session, session))
+        handle(core, MessageReceived("c", session, Connect(False, session, 1, 0, ())))
+
+    connect(20)
+    handle(core, MessageReceived("c", 20, Consume(1, predicate, 1)))
+    handle(core, SessionLost("c", 20, "silent"))
+    connect(21)
+    asked = core.handle(MessageReceived("c", 21, Consume(1, predicate, 4)), 0)
+    handle(core, SessionLost("c", 21, "silent"))
+    connect(22)
+    rows = [each for each in asked if isinstance(each, Commit) and each.token is not None]
+    unasked = [each for row in rows for each in handle(core, Persisted(row.token))]
+    again = handle(core, MessageReceived("c", 22, Consume(1, predicate, 4)))
+
+    def told(effects: list[Effect]) -> list[type]:
+        return [type(each.message) for each in effects if type(each) is Send and each.peer == "c"]
+
+    return bool(rows) and told(unasked) == [] and told(again) == [Consuming, Subscribed]
+
+
 def committed_and_not_let_go_of() -> bool:
     """Whether a broker is at rest only when it has let go of what a consumer has committed."""
     story = DurableStory(commit_interval_ns=SECOND_NS)
@@ -295,6 +327,7 @@ def matches(story: DurableStory, at: str = "s1") -> int:
 
 
 STORIES = (
+    ("claim-of-an-earlier-session", claimed_in_an_earlier_session, [()]),
     ("at-rest-before-tokens-let-go", committed_and_not_let_go_of, [()]),
     ("adopted-releases-nothing", came_back_with_more, [()]),
     ("answered-before-committed", crashed_together, [(each,) for each in MOMENTS]),

@@ -63,6 +63,7 @@ def test_each_bug_has_a_story() -> None:
         "waits-although-its-peer-is-there",
         "dials-whatever-its-peer-closes",
         "generations-leap",
+        "generations-beyond-the-servers",
         "given-up-on-a-neighbours-word",
         "over-a-hole",
         "begins-for-all",
