@@ -24,7 +24,7 @@ from brokerd.overlay.routes import Link
 from brokerd.overlay.small_world import small_world
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.outline import outline
-from brokerd.protocols.ges.profiles import Profiles
+from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.propagation import Propagation
 from brokerd.protocols.ges.units import Place, is_inside
 from brokerd.protocols.interface import Send

@@ -15,12 +15,9 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.reading import linked
 from brokerd.protocols.definition import CoreContext
-from brokerd.protocols.ges.ageing import LOOKS, Ageing
-from brokerd.protocols.ges.apart import APART, Fragment
-from brokerd.protocols.ges.forwarding import PublicationForwarding
-from brokerd.protocols.ges.graph import Graph
-from brokerd.protocols.ges.hints import HINT, RoamingHints
-from brokerd.protocols.ges.load import LOAD, LinkLoad
+from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
+from brokerd.protocols.ges.dissemination import Graph
+from brokerd.protocols.ges.membership import LOOKS, READDRESSED, Ageing, Readdressing
 from brokerd.protocols.ges.messages import (
     GraphStated,
     LoadAnswered,
@@ -30,17 +27,14 @@ from brokerd.protocols.ges.messages import (
     ProfileStated,
     RoutedPublications,
 )
+from brokerd.protocols.ges.overload import LOAD, SLOW, LinkLoad, SlowBroker
 from brokerd.protocols.ges.parameters import GesParameters, HintParameters
-from brokerd.protocols.ges.paths import Paths
-from brokerd.protocols.ges.places import hierarchy_from, hierarchy_of
-from brokerd.protocols.ges.profiles import Profiles
+from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.propagation import Propagation
-from brokerd.protocols.ges.readdressing import READDRESSED, Readdressing
-from brokerd.protocols.ges.router import Router
-from brokerd.protocols.ges.slow import SLOW, SlowBroker
+from brokerd.protocols.ges.roaming import APART, HINT, Fragment, RoamingHints
+from brokerd.protocols.ges.router import PublicationForwarding, Router
 from brokerd.protocols.ges.subscriptions import LocalSubscriptions
-from brokerd.protocols.ges.units import Place
-from brokerd.protocols.ges.view import GraphView
+from brokerd.protocols.ges.units import Place, hierarchy_from, hierarchy_of
 from brokerd.protocols.interface import CoreStatus, OverlayChanged
 from brokerd.protocols.parts.clients.service import ClientService
 from brokerd.protocols.parts.event_machine import MessageHandler

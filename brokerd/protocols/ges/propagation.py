@@ -17,15 +17,18 @@ from typing import Any, Final
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.overlay.hierarchy import Address, Hierarchy
-from brokerd.protocols.ges.messages import (
-    Entry,
-    ProfileChanged,
-    ProfileReached,
-    ProfileStated,
+from brokerd.protocols.ges.messages import Entry, ProfileChanged, ProfileReached, ProfileStated
+from brokerd.protocols.ges.profile_graph import Profiles
+from brokerd.protocols.ges.units import (
+    FIRST,
+    Place,
+    Unit,
+    Version,
+    after,
+    in_its_place,
+    is_inside,
+    is_its_own,
 )
-from brokerd.protocols.ges.profiles import Profiles
-from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.leaps import is_leap

@@ -8,10 +8,10 @@ from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import ClientId, SubscriptionId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.ges.forwarding import PublicationForwarding
-from brokerd.protocols.ges.profiles import Profiles
+from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.propagation import Propagation
-from brokerd.protocols.ges.versions import Version
+from brokerd.protocols.ges.router import PublicationForwarding
+from brokerd.protocols.ges.units import Version
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.event_machine import EventMachine
 

@@ -17,7 +17,7 @@ from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.reading import linked
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.ges.core import UnitBroker
-from brokerd.protocols.ges.places import hierarchy_from, hierarchy_of
+from brokerd.protocols.ges.units import hierarchy_from, hierarchy_of
 from brokerd.protocols.ges_reliable.carriage import Carriage
 from brokerd.protocols.ges_reliable.changes import CHANGE, Changes
 from brokerd.protocols.ges_reliable.clients import RoamingClients

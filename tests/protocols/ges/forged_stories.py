@@ -10,7 +10,7 @@ from brokerd.model.predicate import NOTHING
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.ges.core import UnitBroker
 from brokerd.protocols.ges.messages import GraphStated, ProfileChanged, ProfileStated
-from brokerd.protocols.ges.versions import Version
+from brokerd.protocols.ges.units import Version
 from brokerd.protocols.interface import MessageReceived
 from brokerd.protocols.registry import parameters_on
 from brokerd.simulator.world.cluster import SimulatedCluster

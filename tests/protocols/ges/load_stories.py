@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from brokerd.protocols.ges.connectivity_graph import Paths
 from brokerd.protocols.ges.messages import LoadProbe, RoutedPublications
 from brokerd.protocols.ges.parameters import GesParameters
-from brokerd.protocols.ges.paths import Paths
 from brokerd.protocols.interface import MessageReceived
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.network import NetworkParameters

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.ges.ageing import LOOKS, MOST_LOOKS, Ageing
+from brokerd.protocols.ges.membership import LOOKS, MOST_LOOKS, Ageing
 
 UNIT, OTHER = (1,), (2,)
 BROKER = 7

@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from brokerd.protocols.ges.graph import UP
-from brokerd.protocols.ges.load import LOAD, MOST_CHECKS_TO_FALL, LinkLoad
+from brokerd.protocols.ges.dissemination import UP
 from brokerd.protocols.ges.messages import LoadAnswered, LoadProbe
+from brokerd.protocols.ges.overload import LOAD, MOST_CHECKS_TO_FALL, LinkLoad
 from brokerd.protocols.ges.parameters import GesParameters
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue

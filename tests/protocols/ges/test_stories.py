@@ -8,8 +8,8 @@ import pytest
 
 from bench.papers.ges.routing import Routing, RoutingWrong, flooded
 from brokerd.errors import RemoteProtocolError
-from brokerd.protocols.ges.paths import Paths
-from brokerd.protocols.ges.router import Target
+from brokerd.protocols.ges.connectivity_graph import Paths
+from brokerd.protocols.ges.messages import Target
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster

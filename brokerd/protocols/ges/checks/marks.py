@@ -15,7 +15,7 @@ from brokerd.protocols.ges.messages import (
     ProfileStated,
     RoutedPublications,
 )
-from brokerd.protocols.ges.versions import is_its_own
+from brokerd.protocols.ges.units import is_its_own
 from brokerd.protocols.interface import (
     CloseSession,
     DeadlineReached,

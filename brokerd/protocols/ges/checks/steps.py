@@ -25,9 +25,7 @@ from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.checks.outline import outline
 from brokerd.protocols.ges.checks.starts import StartChecks
-from brokerd.protocols.ges.messages import GraphStated, RoutedPublications
-from brokerd.protocols.ges.paths import Path
-from brokerd.protocols.ges.router import SYSTEM, Target
+from brokerd.protocols.ges.messages import SYSTEM, GraphStated, Path, RoutedPublications, Target
 from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.interface import (
     Commit,

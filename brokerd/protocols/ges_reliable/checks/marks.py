@@ -10,7 +10,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.ges.checks.marks import members_told
 from brokerd.protocols.ges.messages import ClientsCounted
-from brokerd.protocols.ges.places import hierarchy_from
+from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import (
     Change,
     Events,

@@ -14,9 +14,10 @@ from typing import Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.protocols.ges.graph import DEAREST, UP, Graph
-from brokerd.protocols.ges.messages import LoadAnswered, LoadProbe
-from brokerd.protocols.interface import Instant
+from brokerd.protocols.ges.connectivity_graph import GraphView
+from brokerd.protocols.ges.dissemination import DEAREST, UP, Graph
+from brokerd.protocols.ges.messages import DOWN, LoadAnswered, LoadProbe
+from brokerd.protocols.interface import Instant, Shutdown
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
@@ -219,3 +220,75 @@ class LinkLoad:
     def _state(self, peer: BrokerNumber, link: _Link, factor: int) -> None:
         link.higher, link.lower = [], []
         self._graph.charge(peer, factor)
+
+
+SLOW: Final = "slow"
+"""Purpose of the deadline at which this broker has been slow for long."""
+
+WITNESSES: Final = 2
+"""The least number of neighbours that find it slow and some other link cheap."""
+
+
+class SlowParameters(Protocol):
+    """The parameters of slow brokers."""
+
+    @property
+    def slow_broker_ns(self) -> int:
+        """The time after which a broker ends that all its neighbours find slow; 0: never."""
+
+
+class SlowBroker:
+    """The detection that this broker is slow.
+
+    Args:
+        neighbours: returns the neighbours that have sessions.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        machine: EventMachine,
+        deadlines: DeadlineQueue[tuple[str, Peer]],
+        parameters: SlowParameters,
+        view: GraphView,
+        neighbours: Callable[[], Iterable[BrokerNumber]],
+    ) -> None:
+        self._broker = broker
+        self._machine = machine
+        self._deadlines = deadlines
+        self._slow_ns = parameters.slow_broker_ns
+        self._view = view
+        self._neighbours = neighbours
+
+    def look(self) -> None:
+        """Check the statements of neighbours after a change of statements or sessions."""
+        if not self._slow_ns:
+            return
+        deadline = SLOW, self._broker
+        if not self._is_slow():
+            self._deadlines.cancel(deadline)
+        elif deadline not in self._deadlines:
+            self._deadlines.set(deadline, self._machine.now_ns + self._slow_ns)
+
+    def waited(self) -> None:
+        """Shut down, as this broker has been slow for long."""
+        seconds = self._slow_ns / 1e9
+        reason = f"all neighbours have found this broker slow for {seconds:g} s (slow_broker_ns)"
+        self._machine.emit(Shutdown(reason))
+
+    def _is_slow(self) -> bool:
+        near = [*self._neighbours()]
+        if any(self._said_by(peer) < DEAREST for peer in near):
+            return False
+        return sum(map(self._finds_another_cheap, near)) >= WITNESSES
+
+    def _said_by(self, peer: BrokerNumber) -> int:
+        """Return the factor that a neighbour states for the cost of its link to this broker."""
+        statement = self._view.said_by(peer, self._broker)
+        return DOWN if statement is None else statement.factor
+
+    def _finds_another_cheap(self, peer: BrokerNumber) -> bool:
+        return any(
+            statement.by == peer and UP <= statement.factor < DEAREST
+            for statement in self._view.known()
+        )

@@ -17,8 +17,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges.messages import Entry, ProfileStated
-from brokerd.protocols.ges.units import Unit, is_inside
-from brokerd.protocols.ges.versions import Version
+from brokerd.protocols.ges.units import Unit, Version, is_inside
 from brokerd.protocols.parts.selection import match_run
 
 

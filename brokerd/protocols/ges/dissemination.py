@@ -9,9 +9,9 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.routes import Link
-from brokerd.protocols.ges.messages import GraphStated
+from brokerd.protocols.ges.connectivity_graph import GraphView
+from brokerd.protocols.ges.messages import DOWN, GraphStated, Statement
 from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.ges.view import DOWN, GraphView, Statement
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.leaps import is_leap
 
