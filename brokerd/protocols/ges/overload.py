@@ -8,18 +8,18 @@ is loaded.
 Paper: [GES] §3 (link costs are updated for overload every few seconds).
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.ges.connectivity_graph import GraphView
-from brokerd.protocols.ges.dissemination import DEAREST, UP, Graph
+from brokerd.protocols.ges.dissemination import DEAREST, UP
 from brokerd.protocols.ges.messages import DOWN, LoadAnswered, LoadProbe
-from brokerd.protocols.interface import Instant, Shutdown
+from brokerd.protocols.ges.parameters import LoadParameters, SlowParameters
+from brokerd.protocols.ges.state import CostChange, Neighbours
+from brokerd.protocols.interface import Instant, Send, Shutdown
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
 
 LOAD: Final = "load"
 """Purpose of the deadline at which the load of links is checked."""
@@ -28,22 +28,6 @@ CHECKS_TO_RISE: Final = 2
 CHECKS_TO_FALL: Final = 3
 MOST_CHECKS_TO_FALL: Final = 48
 """A cost that rises within this many checks of a fall shows a link emptied by a high cost."""
-
-
-class LoadParameters(Protocol):
-    """The parameters of load measurement."""
-
-    @property
-    def slow_link_ns(self) -> int:
-        """A longer round trip raises the cost of its link; 0: never."""
-
-    @property
-    def cost_check_ns(self) -> int:
-        """The time between two checks."""
-
-    @property
-    def slow_broker_ns(self) -> int:
-        """See `slow.SlowParameters`."""
 
 
 @dataclass(slots=True)
@@ -77,50 +61,43 @@ class LinkLoad:
     expensive. Where slow brokers end, all links are probed while a link with a session is
     expensive: a broker must find out if other links are cheap.
 
-    Args:
-        neighbours: returns the neighbours that have sessions.
-        reaches: returns True if a neighbour has a session.
+    Attributes:
+        is_measuring: False where the topology asks for no measurement.
     """
 
     def __init__(
         self,
         broker: BrokerNumber,
-        machine: EventMachine,
+        neighbours: Neighbours,
         deadlines: DeadlineQueue[tuple[str, Peer]],
         parameters: LoadParameters,
-        graph: Graph,
-        neighbours: Callable[[], Iterable[BrokerNumber]],
-        reaches: Callable[[BrokerNumber], bool],
     ) -> None:
         self.counters = dict.fromkeys(("costs_raised", "costs_raised_again", "costs_lowered"), 0)
-        self._broker = broker
-        self._machine = machine
+        self.is_measuring = parameters.slow_link_ns > 0
+        self._deadline = LOAD, broker
+        self._neighbours = neighbours
         self._deadlines = deadlines
         self._slow_ns = parameters.slow_link_ns
         self._check_ns = parameters.cost_check_ns
         self._compares = parameters.slow_broker_ns > 0
-        self._graph = graph
-        self._neighbours = neighbours
-        self._reaches = reaches
         self._links: dict[BrokerNumber, _Link] = {}
 
-    def sent(self, peer: BrokerNumber) -> None:
+    def sent(self, peer: BrokerNumber, now_ns: Instant) -> list[Send]:
         """Note publications to a neighbour, and send a probe after the first since a check."""
         if not self._slow_ns:
-            return
+            return []
         link = self._links.get(peer)
         if link is None:
             link = self._links[peer] = _Link()
-        if not link.is_probed:
-            self._probe(peer, link)
+        return [] if link.is_probed else self._probe(peer, link, now_ns)
 
-    def came(self, peer: BrokerNumber) -> None:
+    def came(self, peer: BrokerNumber, now_ns: Instant) -> list[Send]:
         """Probe the link of a new session if the cost is raised.
 
         The cost stays until checks change it.
         """
-        if self._graph.factor(peer) > UP:
-            self._probe(peer, self._links[peer])
+        is_raised = self._factor(peer) > UP
+        return self._probe(peer, self._links[peer], now_ns) if is_raised else []
 
     def went(self, peer: BrokerNumber) -> None:
         """Forget the measurements of a closed session."""
@@ -129,27 +106,30 @@ class LinkLoad:
             link.is_probed, link.asked_ns, link.took_ns = False, None, None
             link.higher, link.lower = [], []
 
-    def check(self) -> None:
-        """Judge the links by their load since the last check, and state lasting changes."""
+    def check(self, now_ns: Instant) -> list[Send | CostChange]:
+        """Judge the links by their load since the last check, and return lasting changes."""
+        linked = self._neighbours.linked
         compares = self._compares and any(
-            self._graph.factor(peer) > UP for peer in self._links if self._reaches(peer)
+            self._factor(peer) > UP for peer in self._links if peer in linked
         )
         if compares:
-            for peer in self._neighbours():
+            for peer in self._neighbours.all_linked():
                 self._links.setdefault(peer, _Link())
+        outcomes: list[Send | CostChange] = []
         for peer, link in self._links.items():
-            if self._reaches(peer):
-                self._judge(peer, link)
+            if peer in linked:
+                outcomes += self._judge(peer, link, now_ns)
                 link.is_probed, link.took_ns = False, None
-                dear = link.higher or self._graph.factor(peer) > UP
+                dear = link.higher or self._factor(peer) > UP
                 if dear or compares or link.asked_ns is not None:
-                    self._probe(peer, link)
+                    outcomes += self._probe(peer, link, now_ns)
+        return outcomes
 
-    def on_probe(self, peer: BrokerNumber, _message: LoadProbe) -> None:
+    def on_probe(self, peer: BrokerNumber) -> Send:
         """Answer a probe of a neighbour."""
-        self._machine.send(peer, LoadAnswered())
+        return Send(peer, LoadAnswered())
 
-    def on_answered(self, peer: BrokerNumber, _message: LoadAnswered) -> None:
+    def on_answered(self, peer: BrokerNumber, now_ns: Instant) -> None:
         """Record the round trip of a probe.
 
         Raises:
@@ -158,37 +138,43 @@ class LinkLoad:
         link = self._links.get(peer)
         if link is None or link.asked_ns is None:
             raise RemoteProtocolError(peer, "an answer to no probe")
-        link.took_ns = self._machine.now_ns - link.asked_ns
+        link.took_ns = now_ns - link.asked_ns
         link.asked_ns = None
 
-    def _probe(self, peer: BrokerNumber, link: _Link) -> None:
-        link.is_probed = True
-        if link.asked_ns is None:
-            link.asked_ns = self._machine.now_ns
-            self._machine.send(peer, LoadProbe())
-        if (LOAD, self._broker) not in self._deadlines:
-            self._deadlines.set((LOAD, self._broker), self._machine.now_ns + self._check_ns)
+    def _factor(self, peer: BrokerNumber) -> int:
+        return self._neighbours.factors.get(peer, UP)
 
-    def _judge(self, peer: BrokerNumber, link: _Link) -> None:
-        stated = self._graph.factor(peer)
-        called = self._called_for(link, stated)
+    def _probe(self, peer: BrokerNumber, link: _Link, now_ns: Instant) -> list[Send]:
+        link.is_probed = True
+        probes: list[Send] = []
+        if link.asked_ns is None:
+            link.asked_ns = now_ns
+            probes.append(Send(peer, LoadProbe()))
+        if self._deadline not in self._deadlines:
+            self._deadlines.set(self._deadline, now_ns + self._check_ns)
+        return probes
+
+    def _judge(self, peer: BrokerNumber, link: _Link, now_ns: Instant) -> list[CostChange]:
+        stated = self._factor(peer)
+        called = self._called_for(link, stated, now_ns)
         if called is None:
-            return
+            return []
         link.higher = [*link.higher, called] if called > stated else []
         link.lower = [*link.lower, called] if called < stated else []
         if len(link.higher) >= CHECKS_TO_RISE:
-            self._rise(peer, link)
-        elif len(link.lower) >= link.checks_to_fall:
-            self._fall(peer, link)
+            return [self._rise(peer, link, now_ns)]
+        if len(link.lower) >= link.checks_to_fall:
+            return [self._fall(peer, link, now_ns)]
+        return []
 
-    def _called_for(self, link: _Link, stated: int) -> int | None:
+    def _called_for(self, link: _Link, stated: int, now_ns: Instant) -> int | None:
         """Return the factor that the last round trip calls for; None if undecided.
 
         A probe without an answer has either taken too long already, or proves nothing yet.
         """
         if link.asked_ns is None:
             return None if link.took_ns is None else self._factor_of(link.took_ns)
-        so_far = self._factor_of(self._machine.now_ns - link.asked_ns)
+        so_far = self._factor_of(now_ns - link.asked_ns)
         return so_far if so_far > stated else None
 
     def _factor_of(self, took_ns: int) -> int:
@@ -197,29 +183,30 @@ class LinkLoad:
             factor *= 2
         return factor
 
-    def _rise(self, peer: BrokerNumber, link: _Link) -> None:
+    def _rise(self, peer: BrokerNumber, link: _Link, now_ns: Instant) -> CostChange:
         """Raise the cost to the smaller of the factors that the checks called for.
 
         The cost of a link that is loaded whenever it is cheap would rise and fall for ever: after
         every rise soon after a fall, the next fall takes twice as many checks.
         """
         soon_ns = MOST_CHECKS_TO_FALL * self._check_ns
-        if link.fell_ns is not None and self._machine.now_ns - link.fell_ns <= soon_ns:
+        if link.fell_ns is not None and now_ns - link.fell_ns <= soon_ns:
             link.checks_to_fall = min(2 * link.checks_to_fall, MOST_CHECKS_TO_FALL)
             self.counters["costs_raised_again"] += 1
         else:
             link.checks_to_fall = CHECKS_TO_FALL
         self.counters["costs_raised"] += 1
-        self._state(peer, link, min(link.higher))
+        return self._state(peer, link, min(link.higher))
 
-    def _fall(self, peer: BrokerNumber, link: _Link) -> None:
-        link.fell_ns = self._machine.now_ns
+    def _fall(self, peer: BrokerNumber, link: _Link, now_ns: Instant) -> CostChange:
+        link.fell_ns = now_ns
         self.counters["costs_lowered"] += 1
-        self._state(peer, link, max(link.lower))
+        return self._state(peer, link, max(link.lower))
 
-    def _state(self, peer: BrokerNumber, link: _Link, factor: int) -> None:
+    def _state(self, peer: BrokerNumber, link: _Link, factor: int) -> CostChange:
         link.higher, link.lower = [], []
-        self._graph.charge(peer, factor)
+        self._neighbours.factors[peer] = factor
+        return CostChange(peer, factor)
 
 
 SLOW: Final = "slow"
@@ -229,38 +216,24 @@ WITNESSES: Final = 2
 """The least number of neighbours that find it slow and some other link cheap."""
 
 
-class SlowParameters(Protocol):
-    """The parameters of slow brokers."""
-
-    @property
-    def slow_broker_ns(self) -> int:
-        """The time after which a broker ends that all its neighbours find slow; 0: never."""
-
-
 class SlowBroker:
-    """The detection that this broker is slow.
-
-    Args:
-        neighbours: returns the neighbours that have sessions.
-    """
+    """The detection that this broker is slow."""
 
     def __init__(
         self,
         broker: BrokerNumber,
-        machine: EventMachine,
+        neighbours: Neighbours,
         deadlines: DeadlineQueue[tuple[str, Peer]],
         parameters: SlowParameters,
         view: GraphView,
-        neighbours: Callable[[], Iterable[BrokerNumber]],
     ) -> None:
         self._broker = broker
-        self._machine = machine
+        self._neighbours = neighbours
         self._deadlines = deadlines
         self._slow_ns = parameters.slow_broker_ns
         self._view = view
-        self._neighbours = neighbours
 
-    def look(self) -> None:
+    def look(self, now_ns: Instant) -> None:
         """Check the statements of neighbours after a change of statements or sessions."""
         if not self._slow_ns:
             return
@@ -268,16 +241,16 @@ class SlowBroker:
         if not self._is_slow():
             self._deadlines.cancel(deadline)
         elif deadline not in self._deadlines:
-            self._deadlines.set(deadline, self._machine.now_ns + self._slow_ns)
+            self._deadlines.set(deadline, now_ns + self._slow_ns)
 
-    def waited(self) -> None:
-        """Shut down, as this broker has been slow for long."""
+    def waited(self) -> Shutdown:
+        """Return the shutdown of this broker, which has been slow for long."""
         seconds = self._slow_ns / 1e9
         reason = f"all neighbours have found this broker slow for {seconds:g} s (slow_broker_ns)"
-        self._machine.emit(Shutdown(reason))
+        return Shutdown(reason)
 
     def _is_slow(self) -> bool:
-        near = [*self._neighbours()]
+        near = self._neighbours.all_linked()
         if any(self._said_by(peer) < DEAREST for peer in near):
             return False
         return sum(map(self._finds_another_cheap, near)) >= WITNESSES

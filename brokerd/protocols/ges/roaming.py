@@ -9,7 +9,7 @@ destination.
 Paper: [GES] §1, §6 (induced roaming; the paper's prototype does not have it).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,10 +19,9 @@ from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.protocols.ges.connectivity_graph import GraphView
 from brokerd.protocols.ges.messages import ClientsCounted
 from brokerd.protocols.ges.parameters import READDRESS, STAY, HintParameters
-from brokerd.protocols.ges.units import Place
-from brokerd.protocols.interface import Instant, RedirectClient
+from brokerd.protocols.ges.state import Neighbours, Outcome, Refusal, Separation
+from brokerd.protocols.interface import Effect, Instant, RedirectClient, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 HINT: Final = "hint"
 """Purpose of the deadline at which a broker checks for too many clients."""
@@ -44,88 +43,78 @@ class _Told:
 
 
 class RoamingHints:
-    """The redirects of a broker.
-
-    Args:
-        is_near: returns True if a broker is in the cluster of this broker.
-        around: returns the neighbours in the cluster that have a session.
-        clients: returns the clients of this broker, in order of arrival.
-    """
+    """The redirects of a broker's clients by numbers of clients."""
 
     def __init__(
         self,
         broker: BrokerNumber,
-        machine: EventMachine,
+        neighbours: Neighbours,
         deadlines: DeadlineQueue[tuple[str, Peer]],
         parameters: HintParameters,
-        is_near: Callable[[BrokerNumber], bool],
-        around: Callable[[], Sequence[BrokerNumber]],
-        clients: Callable[[], Sequence[ClientId]],
     ) -> None:
         self.counters = {"clients_redirected": 0, "client_counts_told": 0}
-        self._machine = machine
+        self._neighbours = neighbours
         self._deadlines = deadlines
         self._deadline = HINT, broker
         self._limit = parameters.roam_clients_above
         self._check_ns = parameters.roam_check_ns
         self._step = max(1, self._limit // STEPS)
-        self._is_near = is_near
-        self._around = around
-        self._clients = clients
         self._said = 0
         self._heard: dict[BrokerNumber, int] = {}
         self._told: dict[ClientId, _Told] = {}
 
-    def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of messages about numbers of clients."""
-        return {ClientsCounted: self._on_counted}
-
-    def changed(self) -> None:
+    def changed(self, now_ns: Instant) -> None:
         """Schedule a look after the number of clients here or at a neighbour has changed."""
         if self._limit and self._deadline not in self._deadlines:
-            self._deadlines.set(self._deadline, self._machine.now_ns + self._check_ns)
+            self._deadlines.set(self._deadline, now_ns + self._check_ns)
 
-    def came(self, peer: BrokerNumber) -> None:
+    def came(self, peer: BrokerNumber) -> list[Send]:
         """Send the number of clients to a neighbour with a new session."""
-        if self._limit and self._is_near(peer):
-            self._tell(peer)
+        if self._limit and self._neighbours.is_in_cluster(peer):
+            return [self._tell(peer)]
+        return []
 
     def went(self, peer: BrokerNumber) -> None:
         """Forget the number of a neighbour without a session; no client is sent there."""
         self._heard.pop(peer, None)
 
-    def _on_counted(self, peer: BrokerNumber, message: ClientsCounted) -> None:
+    def on_counted(self, peer: BrokerNumber, message: ClientsCounted, now_ns: Instant) -> None:
         """Record the approximate number of clients of a neighbour.
 
         Raises:
             RemoteProtocolError: the neighbour is of another cluster, or the number is negative;
                 the fault of the neighbour.
         """
-        if not self._is_near(peer) or message.clients < 0:
+        if not self._neighbours.is_in_cluster(peer) or message.clients < 0:
             raise RemoteProtocolError(peer, f"{message} of another cluster, or of less than nobody")
         self._heard[peer] = message.clients
-        self.changed()
+        self.changed(now_ns)
 
-    def look(self) -> None:
-        """Send the number of clients if it has changed by a step, and redirect clients."""
-        here = self._clients()
+    def look(self, here: Sequence[ClientId], now_ns: Instant) -> list[Effect]:
+        """Send the number of clients if it has changed by a step, and redirect clients.
+
+        Args:
+            here: the clients of this broker, in order of arrival.
+        """
+        effects: list[Effect] = []
         if abs(len(here) - self._said) >= self._step:
             self._said = len(here)
-            for peer in self._around():
-                self._tell(peer)
-        oldest_ns = self._machine.now_ns - LOOKS_TO_STAY * self._check_ns
+            effects += [self._tell(peer) for peer in self._around()]
+        oldest_ns = now_ns - LOOKS_TO_STAY * self._check_ns
         self._told = {name: told for name, told in self._told.items() if told.at_ns > oldest_ns}
-        self._redirect(here)
-        if self._going():
-            self.changed()
+        effects += self._redirect(here, now_ns)
+        if self._going(now_ns):
+            self.changed(now_ns)
+        return effects
 
-    def _redirect(self, here: Sequence[ClientId]) -> None:
+    def _redirect(self, here: Sequence[ClientId], now_ns: Instant) -> list[RedirectClient]:
         """Redirect the last arrived clients, to the broker with the fewest clients.
 
         No broker is made worse than this broker. A neighbour may by now have almost a step more
         clients than reported.
         """
-        going = self._going()
+        redirects: list[RedirectClient] = []
+        going = self._going(now_ns)
         staying = [name for name in here if name not in going]
         left, may_have = len(staying), {}
         for peer in self._around():
@@ -135,23 +124,29 @@ class RoamingHints:
         for name in reversed(staying):
             better = [peer for peer, number in may_have.items() if number + 2 <= left]
             if left <= self._limit or not better:
-                return
+                break
             if name not in self._told:
                 better.sort(key=lambda peer: (may_have[peer], peer))
-                self._told[name] = _Told(self._machine.now_ns, better[0])
-                self._machine.emit(RedirectClient(name, tuple(better)))
+                self._told[name] = _Told(now_ns, better[0])
+                redirects.append(RedirectClient(name, tuple(better)))
                 self.counters["clients_redirected"] += 1
                 may_have[better[0]] += 1
                 left -= 1
+        return redirects
 
-    def _going(self) -> dict[ClientId, _Told]:
+    def _going(self, now_ns: Instant) -> dict[ClientId, _Told]:
         """Return clients that were redirected a short while ago."""
-        since_ns = self._machine.now_ns - LOOKS_TO_GO * self._check_ns
+        since_ns = now_ns - LOOKS_TO_GO * self._check_ns
         return {name: told for name, told in self._told.items() if told.at_ns > since_ns}
 
-    def _tell(self, peer: BrokerNumber) -> None:
-        self._machine.send(peer, ClientsCounted(self._said))
+    def _around(self) -> list[BrokerNumber]:
+        """Return the linked neighbours in the cluster."""
+        near = self._neighbours
+        return [each for each in near.addresses if near.is_in_cluster(each) and each in near.linked]
+
+    def _tell(self, peer: BrokerNumber) -> Send:
         self.counters["client_counts_told"] += 1
+        return Send(peer, ClientsCounted(self._said))
 
 
 APART: Final = "apart"
@@ -166,12 +161,6 @@ REFUSAL: Final = "this broker is cut off from the rest of its cluster; try anoth
 class Fragment:
     """The part of its cluster that one broker is in.
 
-    Args:
-        reaches: returns True if a neighbour has a session.
-        clients: returns the clients of this broker.
-        refuse: refuses new clients for a reason; "" accepts them again.
-        leave: makes the brokers of this part, by address, a unit of their own.
-
     Attributes:
         is_closed: True while this part takes no new clients.
         members: the members of the cluster by address, from the topology.
@@ -181,17 +170,13 @@ class Fragment:
     def __init__(
         self,
         broker: BrokerNumber,
-        place: Place,
-        view: GraphView,
-        machine: EventMachine,
+        neighbours: Neighbours,
         deadlines: DeadlineQueue[tuple[str, Peer]],
         parameters: HintParameters,
         wait_ns: int,
-        reaches: Callable[[BrokerNumber], bool],
-        clients: Callable[[], Sequence[ClientId]],
-        refuse: Callable[[str], None],
-        leave: Callable[[Collection[Address]], None],
+        view: GraphView,
     ) -> None:
+        place = neighbours.place
         self.is_closed = False
         self.counters = {"clients_sent_out": 0, "came_apart": 0, "members_failed": 0}
         self._policy = parameters.partition_policy
@@ -199,16 +184,11 @@ class Fragment:
         self._stays_until_ns = 0
         self._returns = 0
         self._deadline = APART, broker
-        self._broker = broker
         self._place = place
         self._view = view
-        self._machine = machine
+        self._neighbours = neighbours
         self._deadlines = deadlines
         self._wait_ns = wait_ns
-        self._reaches = reaches
-        self._clients = clients
-        self._refuse = refuse
-        self._leave = leave
         self.members: dict[Address, BrokerNumber] = {}
         self._near: tuple[BrokerNumber, ...] = ()
         self._told: dict[ClientId, None] = {}
@@ -224,14 +204,14 @@ class Fragment:
         self._near = tuple(near)
         self._looked_at = -1
 
-    def look(self) -> None:
+    def look(self, now_ns: Instant) -> list[Refusal]:
         """Compare this part with the cluster after a change of the graph or of the members."""
         if self._policy == STAY or self._looked_at == self._view.changes:
-            return
+            return []
         self._looked_at = self._view.changes
         if self._place.address != self._home:
             self._deadlines.cancel(self._deadline)
-            return
+            return []
         part = self._part()
         self._failed = {each: None for each in self._failed if each not in part}
         counted = [each for each in self.members if each not in self._failed]
@@ -241,9 +221,10 @@ class Fragment:
             if self.is_closed:
                 self.is_closed = False
                 self._told.clear()
-                self._refuse("")
+                return [Refusal("")]
         elif not self.is_closed and self._deadline not in self._deadlines:
-            self._deadlines.set(self._deadline, self._machine.now_ns + self._patience_ns())
+            self._deadlines.set(self._deadline, now_ns + self._patience_ns())
+        return []
 
     def _patience_ns(self) -> int:
         """Return the wait for the lowest member.
@@ -256,7 +237,7 @@ class Fragment:
         wait_ns = self._wait_ns << min(self._returns, MOST_DOUBLINGS)
         return wait_ns if is_first else wait_ns * 3 // 2
 
-    def waited(self) -> None:
+    def waited(self, clients: Iterable[ClientId], now_ns: Instant) -> list[Outcome]:
         """Close this part to clients, or move it, or reopen it `purge_ns` after it closed.
 
         Paper: [GES] §4, §6 (a broker may fail for ever, and clients are not denied service).
@@ -266,46 +247,44 @@ class Fragment:
             self._failed = {each: None for each in self.members if each not in part}
             self.counters["members_failed"] += len(self._failed)
             self._looked_at = -1
-            self.look()
-            return
+            return [*self.look(now_ns)]
         self.counters["came_apart"] += 1
         if self._policy == READDRESS:
-            self._leave(self._part())
-            return
+            return [Separation(tuple(self._part()))]
         self.is_closed = True
-        self._deadlines.set(self._deadline, self._machine.now_ns + self._wait_ns)
-        self._refuse(REFUSAL)
-        self.send_out()
+        self._deadlines.set(self._deadline, now_ns + self._wait_ns)
+        return [Refusal(REFUSAL), *self.send_out(clients)]
 
-    @property
-    def may_follow(self) -> bool:
-        """True while this broker is partitioned and may follow another broker of the part."""
-        return self._deadline in self._deadlines and self._machine.now_ns >= self._stays_until_ns
+    def may_follow(self, now_ns: Instant) -> bool:
+        """Return True while this broker is partitioned and may follow a broker of its part."""
+        return self._deadline in self._deadlines and now_ns >= self._stays_until_ns
 
-    def came_back(self) -> None:
+    def came_back(self, now_ns: Instant) -> None:
         """Note a return to the cluster before the lowest member has become reachable."""
         self._returns += 1
         wait_ns = self._wait_ns << min(self._returns, MOST_DOUBLINGS)
-        self._stays_until_ns = self._machine.now_ns + wait_ns // 2
+        self._stays_until_ns = now_ns + wait_ns // 2
         self._looked_at = -1
 
-    def send_out(self) -> None:
+    def send_out(self, clients: Iterable[ClientId]) -> list[RedirectClient]:
         """Redirect clients: to brokers beyond the cluster, or across the partition.
 
         Brokers beyond the cluster that have a session are first; the state of those across is
         unknown.
         """
         if not self.is_closed:
-            return
+            return []
         part = self._part()
         beyond = [each for each in self._near if each not in self.members.values()]
-        beyond = [each for each in beyond if self._reaches(each)]
+        beyond = [each for each in beyond if each in self._neighbours.linked]
         across = [each for address, each in sorted(self.members.items()) if address not in part]
-        for name in self._clients():
+        redirects: list[RedirectClient] = []
+        for name in clients:
             if name not in self._told and (beyond or across):
                 self._told[name] = None
-                self._machine.emit(RedirectClient(name, (*beyond, *across)))
+                redirects.append(RedirectClient(name, (*beyond, *across)))
                 self.counters["clients_sent_out"] += 1
+        return redirects
 
     def _part(self) -> dict[Address, None]:
         """Return the members that this broker reaches over links of the cluster, with itself."""

@@ -10,7 +10,7 @@ each hop on views of different units loop where the costs of links differ.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from brokerd.errors import RemoteProtocolError
@@ -21,8 +21,7 @@ from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
 from brokerd.protocols.ges.messages import SYSTEM, RoutedPublications, Target
 from brokerd.protocols.ges.profile_graph import Interest, Profiles
 from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.interface import Deliver
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.interface import Deliver, Send
 from brokerd.protocols.parts.selection import RunSelection
 
 
@@ -243,25 +242,20 @@ class PublicationForwarding:
     """The forwarding of publications by one broker.
 
     Args:
-        reaches: returns True if a client is connected.
-        sent: called with every neighbour that publications were sent to.
+        connected: the clients that are connected, as a live view.
     """
 
     def __init__(
         self,
-        machine: EventMachine,
         place: Place,
         router: Router,
         profiles: Profiles,
-        reaches: Callable[[ClientId], bool],
-        sent: Callable[[BrokerNumber], None],
+        connected: Collection[ClientId],
     ) -> None:
-        self._machine = machine
         self._place = place
         self._router = router
         self._profiles = profiles
-        self._reaches = reaches
-        self._sent = sent
+        self._connected = connected
         self._delivered: dict[SourceId, int] = {}
         self.counters = dict.fromkeys(
             (
@@ -274,14 +268,18 @@ class PublicationForwarding:
             0,
         )
 
-    def publish(self, run: PublicationRun, client: ClientId) -> None:
+    def publish(self, run: PublicationRun, client: ClientId) -> list[Send | Deliver]:
         """Route publications of a client of this broker."""
-        self._go(run, self._router.first_targets(), 0, client)
+        return self._go(run, self._router.first_targets(), 0, client)
 
-    def on_routed(self, peer: BrokerNumber, message: RoutedPublications) -> None:
-        """Route publications that a neighbour has forwarded."""
+    def on_routed(self, peer: BrokerNumber, message: RoutedPublications) -> list[Send | Deliver]:
+        """Route publications that a neighbour has forwarded.
+
+        Raises:
+            RemoteProtocolError: a target is impossible; the fault of the neighbour.
+        """
         self._check(peer, message)
-        self._go(message.run, message.targets, message.hops, peer)
+        return self._go(message.run, message.targets, message.hops, peer)
 
     def _check(self, peer: BrokerNumber, message: RoutedPublications) -> None:
         if message.hops > HOPS_PER_LEVEL * len(self._place.address):
@@ -291,42 +289,49 @@ class PublicationForwarding:
             if empty or target.level > self._place.top:
                 raise RemoteProtocolError(peer, f"nothing can be done for {target}"[:300])
 
-    def _go(self, run: PublicationRun, targets: Sequence[Target], hops: int, origin: Peer) -> None:
+    def _go(
+        self, run: PublicationRun, targets: Sequence[Target], hops: int, origin: Peer
+    ) -> list[Send | Deliver]:
         self.counters["publications_received"] += len(run)
         undecided = _Undecided()
         routed = self._router.route(targets, undecided.interested)
         if not (undecided.asked or routed.deliver):
-            self._send(run, routed, hops)
-            return
+            return [*self._send(run, routed, hops)]
         interests = self._profiles.match(run, origin)
+        effects: list[Send | Deliver] = []
         for interest, stretch in RunSelection(run).stretches(interests):
             routed = self._router.route(targets, interest.inside)
-            self._send(stretch, routed, hops)
+            effects += self._send(stretch, routed, hops)
             if routed.deliver:
-                self._deliver(stretch, interest)
+                effects += self._deliver(stretch, interest)
+        return effects
 
-    def _send(self, run: PublicationRun, routed: Routed, hops: int) -> None:
+    def _send(self, run: PublicationRun, routed: Routed, hops: int) -> list[Send]:
         if routed.lost:
             self.counters["publications_without_route"] += len(run)
-        for peer, targets in routed.hops.items():
-            self.counters["publications_forwarded"] += len(run)
-            self._machine.send(peer, RoutedPublications(run, tuple(targets), hops + 1))
-            self._sent(peer)
+        self.counters["publications_forwarded"] += len(run) * len(routed.hops)
+        return [
+            Send(peer, RoutedPublications(run, tuple(targets), hops + 1))
+            for peer, targets in routed.hops.items()
+        ]
 
-    def _deliver(self, run: PublicationRun, interest: Interest) -> None:
+    def _deliver(self, run: PublicationRun, interest: Interest) -> list[Deliver]:
         """Deliver publications, except those overtaken by a later publication of their source."""
         latest = self._delivered.get(run.source, 0)
         fresh = [place for place, number in enumerate(run.sequences) if number > latest]
         self.counters["duplicates_received"] += len(run) - len(fresh)
         if not fresh:
-            return
+            return []
         if len(fresh) < len(run):
             run = run.select(fresh)
         self._delivered[run.source] = run.last
-        for client, numbers in interest.clients.items():
-            if self._reaches(client):
-                self.counters["publications_delivered"] += len(run)
-                self._machine.emit(Deliver(client, Deliveries(run, numbers)))
+        deliveries = [
+            Deliver(client, Deliveries(run, numbers))
+            for client, numbers in interest.clients.items()
+            if client in self._connected
+        ]
+        self.counters["publications_delivered"] += len(run) * len(deliveries)
+        return deliveries
 
 
 class _Undecided:

@@ -103,3 +103,8 @@ def hierarchy_from(overlay: Any) -> Hierarchy:
     """Return an overlay that is a hierarchy."""
     assert isinstance(overlay, Hierarchy), f"{overlay} is no hierarchy"
     return overlay
+
+
+def unit_text(unit: Unit) -> str:
+    """Return the text of an address: its numbers, separated by dots."""
+    return ".".join(map(str, unit))

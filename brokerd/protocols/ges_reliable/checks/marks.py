@@ -145,7 +145,7 @@ class GesReliableMarks:
         message = event.message
         if getattr(message, "target", None) is None:
             return
-        if message.target.unit != core.place.address:
+        if message.target.unit != core.units.place.address:
             return
         if getattr(message, "stores", False):
             yield from self._among_storages(core, message)
