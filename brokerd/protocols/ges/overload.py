@@ -83,9 +83,10 @@ class LinkLoad:
         self._links: dict[BrokerNumber, _Link] = {}
 
     def sent(self, peer: BrokerNumber, now_ns: Instant) -> list[Send]:
-        """Note publications to a neighbour, and send a probe after the first since a check."""
-        if not self._slow_ns:
-            return []
+        """Note publications to a neighbour, and send a probe after the first since a check.
+
+        Not to be called unless `is_measuring`.
+        """
         link = self._links.get(peer)
         if link is None:
             link = self._links[peer] = _Link()

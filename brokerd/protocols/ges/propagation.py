@@ -79,8 +79,8 @@ class Propagation:
 
     def start(self, incarnation: int) -> None:
         """Start with an empty profile."""
-        own = ProfileStated(self._broker, self._place.address, (incarnation, FIRST), ())
-        self._profiles.replace(own)
+        address = self._place.address
+        self._profiles.replace(ProfileStated(self._broker, address, (incarnation, FIRST), ()))
 
     def begin_anew(self, now_ns: Instant) -> list[Outcome]:
         """Restart at another address: forget all other profiles, and state the own profile again.
@@ -255,15 +255,11 @@ class Propagation:
             raise RemoteProtocolError(
                 peer, f"version {message.version} of {message.origin}'s profile leaps from {known}"
             )
-        if len(entries) > self._room(message):
+        has = self._profiles.size(message.origin) if isinstance(message, ProfileChanged) else 0
+        if has + len(entries) > ENTRIES_LIMIT:
             raise RemoteProtocolError(
                 peer, f"{message.origin}'s profile has more than {ENTRIES_LIMIT} subscriptions"
             )
-
-    def _room(self, message: ProfileStated | ProfileChanged) -> int:
-        """Return how many subscriptions a message may add to a profile."""
-        has = self._profiles.size(message.origin) if isinstance(message, ProfileChanged) else 0
-        return ENTRIES_LIMIT - has
 
     def _is_forged(self, message: ProfileStated | ProfileChanged) -> bool:
         """Return True for a version of this broker's own profile that it has not stated."""
