@@ -144,7 +144,10 @@ def test_computed_views_match_simulated_brokers_and_a_change_crosses_each_link(s
     cluster = SimulatedCluster(hierarchy(22, 8), "ges", trace=False).start()
     cluster.run_until_quiet()
     known = {
-        broker.name: (len(broker.core.view.units()), sum(map(len, broker.core.view.edges.values())))
+        broker.name: (
+            len(broker.core.units.view.units()),
+            sum(map(len, broker.core.units.view.edges.values())),
+        )
         for broker in cluster.brokers
     }
     for row in named_rows(scale_run, "hierarchies"):

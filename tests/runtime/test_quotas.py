@@ -1,7 +1,7 @@
 """A client that publishes faster than its limit waits, and silence earns no credit."""
 
 from brokerd.model.identity import ClientId
-from brokerd.runtime.quotas import PublishingRate
+from brokerd.runtime.admission_control import PublishingRate
 from brokerd.units import SECOND_NS
 
 CLIENT = ClientId("c1-pub-1")

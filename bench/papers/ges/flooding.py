@@ -7,8 +7,9 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.ges.connectivity_graph import GraphView
+from brokerd.protocols.ges.messages import DOWN, Statement
 from brokerd.protocols.ges.units import Place
-from brokerd.protocols.ges.view import DOWN, GraphView, Statement
 
 
 class Flooded:

@@ -18,8 +18,9 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.outline import outline
-from brokerd.protocols.ges.paths import Paths
-from brokerd.protocols.ges.router import Router, Target
+from brokerd.protocols.ges.connectivity_graph import Paths
+from brokerd.protocols.ges.messages import Target
+from brokerd.protocols.ges.router import Router
 from brokerd.protocols.ges.units import Unit
 
 TOPOLOGIES = ("t22-hi", "t22-lo")

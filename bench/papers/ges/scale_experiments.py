@@ -24,11 +24,12 @@ from brokerd.overlay.routes import Link
 from brokerd.overlay.small_world import small_world
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.outline import outline
-from brokerd.protocols.ges.profiles import Profiles
+from brokerd.protocols.ges.messages import ProfileChanged, ProfileReached
+from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.protocols.ges.propagation import Propagation
+from brokerd.protocols.ges.state import Neighbours, Outcome, ProfileConfirmation
 from brokerd.protocols.ges.units import Place, is_inside
 from brokerd.protocols.interface import Send
-from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.wire.attributes import decode_attribute_table
 
 Hierarchies = Mapping[tuple[int, int], Topology]
@@ -188,52 +189,48 @@ def messages_of_change(section: Hierarchy, origin: BrokerNumber) -> tuple[int, i
     for a, b in section.links:
         neighbours[a][b] = section.addresses[b]
         neighbours[b][a] = section.addresses[a]
-    machines = [EventMachine() for _ in neighbours]
     parts = [
         Propagation(
-            machine, broker, Place(section.addresses[broker]), neighbours[broker],
-            Profiles(decode_attribute_table), lambda peer: True,
+            broker,
+            Neighbours(Place(section.addresses[broker]), around, dict.fromkeys(around)),
+            Profiles(decode_attribute_table),
         )
-        for broker, machine in enumerate(machines)
-    ]  # fmt: skip
+        for broker, around in enumerate(neighbours)
+    ]
     for part in parts:
         part.use(section)
-    handlers: list[Mapping[str, Callable[[int, Any], None]]] = [
-        {"ProfileStated": part.on_stated, "ProfileChanged": part.on_changed,
-         "ProfileReached": part.on_reached}
-        for part in parts
-    ]  # fmt: skip
-    everywhere: list[Any] = []
 
-    def settle() -> Counter[str]:
-        """Let all messages arrive; return the number of messages by kind."""
+    def on_message(here: BrokerNumber, peer: BrokerNumber, message: Any) -> list[Outcome]:
+        part = parts[here]
+        if isinstance(message, ProfileReached):
+            return part.on_reached(peer, message, 0)
+        if isinstance(message, ProfileChanged):
+            return part.on_changed(peer, message, 0)
+        return part.on_stated(peer, message, 0)
+
+    def settle(outcomes: list[Outcome]) -> tuple[Counter[str], bool]:
+        """Let all messages arrive; return their number by kind, and True if all confirmed."""
         counts: Counter[str] = Counter()
-        waiting = deque([origin])
+        is_confirmed = False
+        waiting = deque((origin, each) for each in outcomes)
         while waiting:
-            here = waiting.popleft()
-            effects, machines[here].effects = machines[here].effects, []
-            for effect in effects:
-                assert isinstance(effect, Send), effect
-                assert isinstance(effect.peer, int), effect
-                kind = type(effect.message).__name__
-                counts[kind] += 1
-                handlers[effect.peer][kind](here, effect.message)
-                waiting.append(effect.peer)
-        return counts
+            here, each = waiting.popleft()
+            if isinstance(each, ProfileConfirmation):
+                is_confirmed = True
+                continue
+            assert isinstance(each, Send), each
+            assert isinstance(each.peer, int), each
+            counts[type(each.message).__name__] += 1
+            answers = on_message(each.peer, here, each.message)
+            waiting.extend((each.peer, answer) for answer in answers)
+        return counts, is_confirmed
 
     own = parts[origin]
-
-    def reached(version: tuple[int, int], taken_ns: int, is_complete: bool) -> None:
-        everywhere.append(version)
-
-    own.reached = reached
     own.start(1)
-    for peer in neighbours[origin]:
-        own.offer_all(peer)
-    settle()
-    own.change_own([(SubscriptionId(origin, 1, 1), EVERYTHING)], ())
-    counts = settle()
-    assert everywhere, "a change that not all have"
+    settle([each for peer in neighbours[origin] for each in own.offer_all(peer)])
+    entry = SubscriptionId(origin, 1, 1), EVERYTHING
+    counts, is_confirmed = settle(own.change_own([entry], (), 0))
+    assert is_confirmed, "a change that not all have"
     return counts["ProfileChanged"], counts["ProfileReached"]
 
 

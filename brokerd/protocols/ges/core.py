@@ -3,317 +3,63 @@
 A publication travels to gatekeepers and keepers, which decide which units are interested, and from
 there to those units only. Publications that a failed link or broker held are lost.
 
+The core is the only module that knows all parts. It takes the effects and facts that a part
+returns, in order, and routes each fact to the part that it concerns.
+
 Paper: [GES] §2, §3.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from brokerd.model.identity import BrokerNumber
-from brokerd.model.predicate import DecodeAttributes
+from brokerd.model.client_messages import Subscribed
+from brokerd.model.identity import BrokerNumber, ClientId, SubscriptionId
+from brokerd.model.predicate import DecodeAttributes, Predicate
+from brokerd.model.publication import PublicationRun
 from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.reading import linked
 from brokerd.protocols.definition import CoreContext
-from brokerd.protocols.ges.ageing import LOOKS, Ageing
-from brokerd.protocols.ges.apart import APART, Fragment
-from brokerd.protocols.ges.forwarding import PublicationForwarding
-from brokerd.protocols.ges.graph import Graph
-from brokerd.protocols.ges.hints import HINT, RoamingHints
-from brokerd.protocols.ges.load import LOAD, LinkLoad
+from brokerd.protocols.ges.membership import READDRESSED, Readdressing
 from brokerd.protocols.ges.messages import (
+    AddressStated,
+    AddressTaken,
     GraphStated,
     LoadAnswered,
     LoadProbe,
-    ProfileChanged,
-    ProfileReached,
-    ProfileStated,
     RoutedPublications,
 )
-from brokerd.protocols.ges.parameters import GesParameters, HintParameters
-from brokerd.protocols.ges.paths import Paths
-from brokerd.protocols.ges.places import hierarchy_from, hierarchy_of
-from brokerd.protocols.ges.profiles import Profiles
-from brokerd.protocols.ges.propagation import Propagation
-from brokerd.protocols.ges.readdressing import READDRESSED, Readdressing
-from brokerd.protocols.ges.router import Router
-from brokerd.protocols.ges.slow import SLOW, SlowBroker
-from brokerd.protocols.ges.subscriptions import LocalSubscriptions
-from brokerd.protocols.ges.units import Place
-from brokerd.protocols.ges.view import GraphView
-from brokerd.protocols.interface import CoreStatus, OverlayChanged
-from brokerd.protocols.parts.clients.service import ClientService
+from brokerd.protocols.ges.overload import LOAD, SLOW, LinkLoad, SlowBroker
+from brokerd.protocols.ges.parameters import GesParameters
+from brokerd.protocols.ges.profile_graph import LATE, LocalSubscriptions, Subscription
+from brokerd.protocols.ges.router import PublicationForwarding
+from brokerd.protocols.ges.state import (
+    CostChange,
+    NeighbourArrival,
+    NeighbourRelocation,
+    Outcome,
+    PersistentState,
+    ProfileConfirmation,
+    Refusal,
+    Relocation,
+    Separation,
+)
+from brokerd.protocols.ges.unit_router import MESSAGES, UnitRouter
+from brokerd.protocols.ges.units import hierarchy_from, hierarchy_of
+from brokerd.protocols.interface import CoreStatus, Deliver, OverlayChanged, Send
+from brokerd.protocols.parts.clients.unkept import UnkeptClients
 from brokerd.protocols.parts.event_machine import MessageHandler
-from brokerd.protocols.parts.forwarding_core import ForwardingCore, ForwardingParameters
-
-PURGE = "purge"
-"""Purpose of the deadline after which a neighbour is not awaited any more."""
-
-LOOK = "look"
-"""Purpose of the deadline at which missing brokers and units are counted."""
+from brokerd.protocols.parts.forwarding_core import ForwardingCore
+from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 
 
-class UnitParameters(ForwardingParameters, HintParameters, Protocol):
-    """The parameters of brokers of a hierarchy, whatever they carry."""
-
-    @property
-    def purge_ns(self) -> int:
-        """The time without a session after which a neighbour is not awaited any more."""
-
-    @property
-    def reroute_limit(self) -> int:
-        """The number of times that a publication may leave its route."""
-
-
-class UnitBroker(ForwardingCore):
-    """A broker of a hierarchy: connectivity graph, profiles, and missing units.
-
-    Args:
-        neighbours: the brokers at the other ends of the links, with their addresses.
-        hierarchy: used for the members of the cluster only.
+class Ges(ForwardingCore):
+    """A broker that forwards publications to interested units, and stores none.
 
     Attributes:
-        place: the place of this broker in the hierarchy.
-        view: the connectivity graph.
-        profiles: the profiles of all brokers, as far as received.
+        units: connections, profiles, routes and failures of the hierarchy.
+        persistent: the state on disk.
     """
-
-    def __init__(
-        self,
-        broker: BrokerNumber,
-        address: Address,
-        neighbours: Mapping[BrokerNumber, Address],
-        parameters: UnitParameters,
-        decode_attributes: DecodeAttributes,
-        hierarchy: Hierarchy,
-    ) -> None:
-        super().__init__(broker, tuple(neighbours), parameters)
-        self._purge_ns = parameters.purge_ns
-        self._near = neighbours = dict(neighbours)
-        self._left: Collection[BrokerNumber] = hierarchy.left
-        self._linked: dict[BrokerNumber, None] = {}
-        self._met: dict[BrokerNumber, int] = {}
-        self.place = place = Place(address)
-        self.view = view = GraphView(broker, place)
-        paths = Paths(place, view)
-        self._router = Router(broker, place, view, paths, parameters.reroute_limit)
-        self.profiles = Profiles(decode_attributes)
-        self._graph = Graph(self, place, view, neighbours, self.is_linked)
-        self._propagation = Propagation(
-            self, broker, place, neighbours, self.profiles, self.is_linked
-        )
-        self._ageing = Ageing(place, view, paths, self.profiles, self._graph, self._propagation)
-        self._hints = RoamingHints(
-            broker,
-            self,
-            self._deadlines,
-            parameters,
-            self._is_near,
-            lambda: [peer for peer in self._near if self._is_near(peer) and self.is_linked(peer)],
-            lambda: list(self._clients.here),
-        )
-        self._fragment = Fragment(
-            broker,
-            place,
-            view,
-            self,
-            self._deadlines,
-            parameters,
-            parameters.purge_ns,
-            self.is_linked,
-            lambda: list(self._clients.here),
-            self._refuse_clients,
-            self._leave_cluster,
-        )
-        self._fragment.use(hierarchy, [*neighbours])
-        self._use(hierarchy)
-        self.dispatch_events({**self._event_handlers, OverlayChanged: self._on_overlay_changed})
-
-    def serve(self, clients: ClientService[Any, Any], handlers: dict[type, MessageHandler]) -> None:
-        """See ForwardingCore; may redirect clients to other brokers."""
-        super().serve(clients, handlers)
-        clients.on_change = self._on_clients_changed
-
-    def _on_clients_changed(self) -> None:
-        self._hints.changed()
-        self._fragment.send_out()
-
-    def _refuse_clients(self, why: str) -> None:
-        self._clients.refusal = why
-
-    def _leave_cluster(self, part: Collection[Address]) -> None:
-        """Make the brokers of this part of the cluster a unit of their own."""
-        raise AssertionError(f"{self._broker} is to leave with {part}")
-
-    def _is_near(self, peer: BrokerNumber) -> bool:
-        """Return True if a neighbour is in the cluster of this broker."""
-        address = self._near.get(peer)
-        return address is not None and self.place.seen_as(address) == address
-
-    def is_linked(self, peer: BrokerNumber) -> bool:
-        """Return True if a neighbour has a session and has acknowledged this broker's address.
-
-        Messages about connections and profiles name units as the receiver sees them, so a
-        neighbour without the current address receives none.
-        """
-        return peer in self._linked and self.reaches(peer)
-
-    def unit_handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of messages about connections and profiles."""
-        return {
-            GraphStated: self._on_graph_stated,
-            ProfileStated: self._on_profile_stated,
-            ProfileChanged: self._on_profile_changed,
-            ProfileReached: self._propagation.on_reached,
-            **self._hints.handlers(),
-        }
-
-    def status(self) -> CoreStatus[BrokerNumber]:
-        """See DeliveryProtocol."""
-        return replace(super().status(), discrepancies=self.discrepancies())
-
-    def discrepancies(self) -> tuple[str, ...]:
-        """Return contradictions of this broker's view to the topology and to own statements."""
-        found = []
-        wanting = [each for each in self._left if self.profiles.wants(each)]
-        if wanting:
-            found.append(f"has subscriptions of brokers that have left: {wanting}")
-        outbid = sum(self.outbid_counters().values())
-        if outbid:
-            found.append(
-                f"others have stated profiles or connections in its name {outbid} times, forged "
-                "or damaged; it has replaced them"
-            )
-        return tuple(found)
-
-    def outbid_counters(self) -> Mapping[str, int]:
-        """Return the numbers of statements of other brokers in this broker's name."""
-        return {**self._graph.counters, **self._propagation.counters}
-
-    def link_factor(self, peer: BrokerNumber) -> int:
-        """Return the factor that this broker states for the cost of a connection."""
-        return self._graph.factor(peer)
-
-    def start_routing(self, incarnation: int) -> None:
-        """See ForwardingCore; starts without a connection and with an empty profile."""
-        self._graph.start(incarnation)
-        self._propagation.start(incarnation)
-        self._looked_at = self.view.changes
-        for peer in self._neighbours:
-            self._purge_later(peer)
-        self._fragment.look()
-
-    def neighbour_came(self, peer: BrokerNumber) -> None:
-        """See ForwardingCore; sends connections and profiles to the neighbour."""
-        self._linked[peer] = None
-        self._deadlines.cancel((PURGE, peer))
-        incarnation = self.incarnation_of(peer)
-        if self._met.get(peer, incarnation) != incarnation:
-            self._propagation.restarted(peer)
-        self._met[peer] = incarnation
-        self._graph.on_up(peer)
-        self._propagation.offer_all(peer)
-        self._hints.came(peer)
-        self._look_later()
-
-    def neighbour_went(self, peer: BrokerNumber) -> None:
-        """See ForwardingCore; routes around the neighbour from now on."""
-        self._linked.pop(peer, None)
-        self._graph.on_down(peer)
-        self._hints.went(peer)
-        self._purge_later(peer)
-        self._look_later()
-
-    def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
-        """See ForwardingCore."""
-        if purpose == PURGE:
-            self._propagation.give_up(peer)
-            return
-        if purpose == HINT:
-            self._hints.look()
-            return
-        if purpose == APART:
-            self._fragment.waited()
-            return
-        assert purpose == LOOK, f"{purpose!r} of broker {peer}"
-        self._looked_at = self.view.changes
-        # A broker without any session is itself the missing broker.
-        if self._sessions and self._ageing.look():
-            self._look_again()
-
-    def _on_overlay_changed(self, event: OverlayChanged) -> None:
-        """Add brokers that have joined, dial new neighbours, and remove brokers that have left.
-
-        A new neighbour that has not started is not awaited; a new session sends it everything. For
-        brokers that have left, every broker states at once that they have no connection and an
-        empty profile.
-
-        Paper: [GES] §1, §4 (brokers come and go); a broker that leaves has failed for ever.
-        """
-        hierarchy = hierarchy_from(event.overlay)
-        near = sorted(linked(hierarchy.links, self._broker))
-        for peer in near:
-            if peer not in self._near:
-                self._near[peer] = hierarchy.addresses[peer]
-                self._propagation.give_up(peer)
-        self.change_neighbours(near)
-        self._fragment.use(hierarchy, near)
-        self._use(hierarchy)
-        for peer in [peer for peer in self._near if peer not in near]:
-            self._linked.pop(peer, None)
-            self._purge_later(peer)
-            self._graph.on_down(peer)
-            self._hints.went(peer)
-            del self._near[peer]
-        self._left = hierarchy.left
-        for broker in hierarchy.left:
-            self._graph.speak_for_broker(broker)
-            self._propagation.speak_for_broker(broker)
-        self._look_later()
-
-    def _use(self, hierarchy: Hierarchy) -> None:
-        """Take the brokers and links of a topology; statements about others are refused."""
-        self._graph.use(hierarchy)
-        self._propagation.use(hierarchy)
-
-    def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
-        self._graph.on_stated(peer, message)
-        # Statements in transit when a broker left may reach brokers that had none of it before.
-        for broker in dict.fromkeys(each.by for each in message.statements):
-            if broker in self._left:
-                self._graph.speak_for_broker(broker)
-        self._look_later()
-
-    def _on_profile_stated(self, peer: BrokerNumber, message: ProfileStated) -> None:
-        self._propagation.on_stated(peer, message)
-        self._after_profile(message.origin)
-
-    def _on_profile_changed(self, peer: BrokerNumber, message: ProfileChanged) -> None:
-        self._propagation.on_changed(peer, message)
-        self._after_profile(message.origin)
-
-    def _after_profile(self, origin: BrokerNumber) -> None:
-        if origin in self._left:
-            self._propagation.speak_for_broker(origin)
-        self._look_later()
-
-    def _look_later(self) -> None:
-        """Schedule a look after a change of the graph; units may be missing."""
-        self._fragment.look()
-        if (LOOK, self._broker) in self._deadlines:
-            return
-        if self._looked_at != self.view.changes or self._ageing.unknown():
-            self._look_again()
-
-    def _look_again(self) -> None:
-        self._deadlines.set((LOOK, self._broker), self.now_ns + self._purge_ns // LOOKS)
-
-    def _purge_later(self, peer: BrokerNumber) -> None:
-        self._deadlines.set((PURGE, peer), self.now_ns + self._purge_ns)
-
-
-class Ges(UnitBroker):
-    """A broker that forwards publications to interested units, and stores none."""
 
     def __init__(
         self,
@@ -324,117 +70,226 @@ class Ges(UnitBroker):
         decode_attributes: DecodeAttributes,
         hierarchy: Hierarchy,
     ) -> None:
-        super().__init__(broker, address, neighbours, parameters, decode_attributes, hierarchy)
-        self._readdressing = Readdressing(
-            self.place,
-            self.view,
-            self,
-            self._near,
-            self._fragment,
-            self._rejoin,
-            self._neighbour_moves,
-            self._neighbour_knows,
+        super().__init__(broker, tuple(neighbours), parameters)
+        deadlines = self._deadlines
+        self.units = units = UnitRouter(
+            broker, address, neighbours, parameters, decode_attributes, hierarchy, deadlines
         )
+        self.persistent = PersistentState((PUBLISHERS,))
+        self._readdressing = Readdressing(units.neighbours, units.view)
         self._readdressing.use(hierarchy)
-        about = broker, self, self._deadlines, parameters
-        self._load = LinkLoad(*about, self._graph, self._reached, self.is_linked)
-        self._slow = SlowBroker(*about, self.view, self._reached)
-        self._forwarding = PublicationForwarding(
-            self, self.place, self._router, self.profiles, self.reaches, self._load.sent
-        )
-        subscriptions = LocalSubscriptions(
-            self,
-            self.profiles,
-            self._propagation,
-            self._forwarding,
-            self.reaches,
-            parameters.purge_ns,
-        )
+        self._load = LinkLoad(broker, units.neighbours, deadlines, parameters)
+        self._slow = SlowBroker(broker, units.neighbours, deadlines, parameters, units.view)
+        self._subscriptions = LocalSubscriptions(parameters.purge_ns)
         handlers: dict[type, MessageHandler] = {
-            **self.unit_handlers(),
-            RoutedPublications: self._forwarding.on_routed,
+            **dict.fromkeys(MESSAGES, self._on_unit_message),
+            GraphStated: self._on_graph_stated,
+            RoutedPublications: self._on_routed,
+            LoadProbe: self._on_probe,
+            LoadAnswered: self._on_answered,
+            AddressStated: self._on_address_stated,
+            AddressTaken: self._on_address_taken,
         }
-        heard = {kind: self._readdressing.heard(handler) for kind, handler in handlers.items()}
-        # A probe names no unit: unanswered, it would make its link dear until the session ends.
-        probes: dict[type, MessageHandler] = {
-            LoadProbe: self._load.on_probe,
-            LoadAnswered: self._load.on_answered,
-        }
-        self.begin(subscriptions, {**heard, **probes, **self._readdressing.handlers()})
+        clients: UnkeptClients[Subscription] = UnkeptClients(
+            broker, self._disk, deadlines, parameters, self
+        )
+        clients.on_change = self._on_clients_changed
+        self.serve(clients, handlers)
+        self._forwarding = PublicationForwarding(
+            units.place, units.router, units.profiles, clients.here
+        )
+        self.dispatch_events({**self._event_handlers, OverlayChanged: self._on_overlay_changed})
 
-    def _reached(self) -> list[BrokerNumber]:
-        return [peer for peer in self._near if self.is_linked(peer)]
-
-    def neighbour_came(self, peer: BrokerNumber) -> None:
-        """See UnitBroker; first sends the address of this broker."""
-        self._readdressing.established(peer)
-
-    def hears(self, peer: BrokerNumber) -> bool:
-        """Return True if a neighbour has this broker's address; else its messages are dropped."""
-        return self._readdressing.hears(peer)
-
-    def _neighbour_knows(self, peer: BrokerNumber) -> None:
-        super().neighbour_came(peer)
-        self._load.came(peer)
-        self._slow.look()
-
-    def _neighbour_moves(self, peer: BrokerNumber, address: Address) -> None:
-        """Replace the connection to a neighbour's old address by one to the new address."""
-        self._graph.on_down(peer)
-        self._near[peer] = address
-        self._graph.on_up(peer)
-        self._propagation.restarted(peer)
-        self._propagation.offer_all(peer)
-        self._look_later()
-
-    def _leave_cluster(self, part: Collection[Address]) -> None:
-        self._readdressing.leave(part)
-
-    def _rejoin(self, address: Address) -> None:
-        """Restart at another address, with the current clients."""
-        self.renew_sessions(READDRESSED)
-        self.place.address = address
-        self._graph.begin_anew()
-        self._propagation.begin_anew()
-        self._ageing.begin_anew()
-        self._look_later()
-
-    def _on_overlay_changed(self, event: OverlayChanged) -> None:
-        self._readdressing.use(hierarchy_from(event.overlay))
-        super()._on_overlay_changed(event)
-
-    def neighbour_went(self, peer: BrokerNumber) -> None:
-        """See UnitBroker."""
-        self._readdressing.lost(peer)
-        super().neighbour_went(peer)
-        self._load.went(peer)
-        self._slow.look()
-
-    def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
-        super()._on_graph_stated(peer, message)
-        self._slow.look()
-
-    def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
-        """See ForwardingCore."""
-        if purpose == LOAD:
-            self._load.check()
-        elif purpose == SLOW:
-            self._slow.waited()
-        else:
-            super().deadline_reached(purpose, peer)
+    # ------------------------------------------------------------ for the driver
 
     def routing_statistics(self) -> Mapping[str, int]:
         """See ForwardingCore."""
         return {
             **self._forwarding.counters,
-            **self.profiles.statistics(),
+            **self.units.profiles.statistics(),
             **self._load.counters,
-            **self._hints.counters,
-            **self._fragment.counters,
+            **self.units.statistics(),
             **self._readdressing.counters,
-            **self.outbid_counters(),
-            "spoken_for": self._ageing.spoken_for,
         }
+
+    def status(self) -> CoreStatus[BrokerNumber]:
+        """See DeliveryProtocol."""
+        return replace(
+            super().status(),
+            discrepancies=self.units.discrepancies(),
+            detail=self.units.state().to_mapping(),
+        )
+
+    def hears(self, peer: BrokerNumber) -> bool:
+        """Return True if a neighbour has this broker's address; else its messages are dropped."""
+        return self._readdressing.hears(peer)
+
+    # ------------------------------------------------------------ facts
+
+    def _take(self, outcomes: Iterable[Outcome]) -> None:
+        """Emit effects, and route facts to their parts, in order."""
+        for each in outcomes:
+            kind = type(each)
+            if kind is Send:
+                self.effects.append(each)  # type: ignore[arg-type]  # by its type
+            elif isinstance(each, ProfileConfirmation):
+                self._start_subscriptions(each)
+            elif isinstance(each, CostChange):
+                self._take(self.units.dissemination.on_cost_changed(each))
+            elif isinstance(each, Refusal):
+                self._clients.refusal = each.reason
+            elif isinstance(each, Separation):
+                self._take(self._readdressing.leave(each.part))
+            elif isinstance(each, Relocation):
+                self._relocate(each)
+            elif isinstance(each, NeighbourRelocation):
+                moved = self.units.on_neighbour_moved(each.peer, each.address, self.now_ns)
+                self._take(moved)
+            elif isinstance(each, NeighbourArrival):
+                self._link(each.peer)
+            else:
+                self.effects.append(each)
+
+    def _start_subscriptions(self, confirmation: ProfileConfirmation) -> None:
+        """Start the subscriptions of a confirmed version, or state a later version for them."""
+        coming = self.units.propagation.next_version()
+        started, restates = self._subscriptions.on_confirmed(confirmation, coming)
+        for route in started:
+            if route.path_age_ns:
+                about = {"client": route.client, "number": route.number}
+                self.record(LATE, **about, path_age_ns=route.path_age_ns)
+            if self._clients.is_connected(route.client):
+                self.tell(route)
+        if restates:
+            self._take(self.units.propagation.change_own((), (), self.now_ns))
+
+    def _relocate(self, relocation: Relocation) -> None:
+        """Restart at another address, with the current clients."""
+        if relocation.is_return:
+            self.units.fragment.came_back(self.now_ns)
+        self.units.neighbours.linked.clear()
+        self.renew_sessions(READDRESSED)
+        self._take(self.units.restart_at(relocation.address, self.now_ns))
+
+    def _link(self, peer: BrokerNumber) -> None:
+        incarnation = self.incarnation_of(peer)
+        self._take(self.units.on_neighbour_up(peer, incarnation, self.now_ns))
+        self._take(self._load.came(peer, self.now_ns))
+        self._slow.look(self.now_ns)
+
+    # ------------------------------------------------------------ sessions and deadlines
+
+    def start_routing(self, incarnation: int) -> None:
+        """See ForwardingCore; starts without a connection and with an empty profile."""
+        self._take(self.units.start(incarnation, self.now_ns))
+
+    def neighbour_came(self, peer: BrokerNumber) -> None:
+        """See ForwardingCore; first sends the address of this broker."""
+        self._take((self._readdressing.established(peer),))
+
+    def neighbour_went(self, peer: BrokerNumber) -> None:
+        """See ForwardingCore; routes around the neighbour from now on."""
+        self._readdressing.lost(peer)
+        self._take(self.units.on_neighbour_down(peer, self.now_ns))
+        self._load.went(peer)
+        self._slow.look(self.now_ns)
+
+    def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
+        """See ForwardingCore."""
+        if purpose == LOAD:
+            self._take(self._load.check(self.now_ns))
+        elif purpose == SLOW:
+            self.emit(self._slow.waited())
+        else:
+            clients, is_alone = [*self._clients.here], not self._sessions
+            due = self.units.on_deadline(purpose, peer, clients, self.now_ns, is_alone=is_alone)
+            self._take(due)
+
+    def _on_overlay_changed(self, event: OverlayChanged) -> None:
+        """Add brokers that have joined, dial new neighbours, and remove brokers that have left."""
+        hierarchy = hierarchy_from(event.overlay)
+        self._readdressing.use(hierarchy)
+        self._take(self.units.add_neighbours(hierarchy, self.now_ns))
+        self.change_neighbours(sorted(linked(hierarchy.links, self._broker)))
+        self._take(self.units.use_members(hierarchy, self.now_ns))
+
+    # ------------------------------------------------------------ messages of brokers
+
+    def _on_unit_message(self, peer: BrokerNumber, message: Any) -> None:
+        if self._readdressing.hears(peer):
+            self._take(self.units.on_message(peer, message, self.now_ns))
+
+    def _on_graph_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
+        if self._readdressing.hears(peer):
+            self._take(self.units.on_message(peer, message, self.now_ns))
+            self._slow.look(self.now_ns)
+
+    def _on_routed(self, peer: BrokerNumber, message: RoutedPublications) -> None:
+        if self._readdressing.hears(peer):
+            self._forward(self._forwarding.on_routed(peer, message))
+
+    # A probe names no unit: unanswered, it would make its link dear until the session ends.
+
+    def _on_probe(self, peer: BrokerNumber, _message: LoadProbe) -> None:
+        self.emit(self._load.on_probe(peer))
+
+    def _on_answered(self, peer: BrokerNumber, _message: LoadAnswered) -> None:
+        self._load.on_answered(peer, self.now_ns)
+
+    def _on_address_stated(self, peer: BrokerNumber, message: AddressStated) -> None:
+        may_follow = self.units.fragment.may_follow(self.now_ns)
+        self._take(self._readdressing.on_stated(peer, message, may_follow=may_follow))
+
+    def _on_address_taken(self, peer: BrokerNumber, message: AddressTaken) -> None:
+        self._take((self._readdressing.on_taken(peer, message),))
+
+    # ------------------------------------------------------------ clients
+
+    def _on_clients_changed(self) -> None:
+        self._take(self.units.on_clients_changed(self._clients.here, self.now_ns))
+
+    def add_local(
+        self, client: ClientId, number: int, subscription: SubscriptionId, predicate: Predicate
+    ) -> Subscription:
+        """See Forwarding."""
+        propagation = self.units.propagation
+        self.units.profiles.set_local(subscription, client, number)
+        coming = propagation.next_version()
+        route = Subscription(subscription, predicate, client, number, coming)
+        self._subscriptions.add(route)
+        self._take(propagation.change_own([(subscription, predicate)], (), self.now_ns))
+        if not propagation.is_everywhere(coming):
+            self.tell(route)
+        return route
+
+    def tell(self, route: Subscription) -> None:
+        """See Forwarding."""
+        if self.units.propagation.is_everywhere(route.version):
+            answer = Subscribed(route.number, "started", path_age_ns=route.path_age_ns)
+        else:
+            answer = Subscribed(route.number, "pending")
+        self.send(route.client, answer)
+
+    def forget(self, subscriptions: list[SubscriptionId], origin: ClientId) -> None:
+        """See Forwarding."""
+        self._subscriptions.remove(subscriptions)
+        if subscriptions:
+            self._take(self.units.propagation.change_own((), subscriptions, self.now_ns))
+
+    def forward(self, run: PublicationRun, origin: ClientId) -> None:
+        """See Forwarding."""
+        self._forward(self._forwarding.publish(run, origin))
+
+    def _forward(self, effects: list[Send | Deliver]) -> None:
+        """Emit publications, and probe the links that they load."""
+        if not self._load.is_measuring:
+            self.effects.extend(effects)
+            return
+        for effect in effects:
+            self.effects.append(effect)
+            if isinstance(effect, Send):
+                assert isinstance(effect.peer, int), f"{effect} of publications to a client"
+                self.effects.extend(self._load.sent(effect.peer, self.now_ns))
 
 
 def make_core(context: CoreContext) -> Ges:

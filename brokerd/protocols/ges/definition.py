@@ -3,7 +3,7 @@
 from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition
 from brokerd.protocols.ges.messages import KINDS
 from brokerd.protocols.ges.parameters import GesParameters
-from brokerd.protocols.ges.places import KIND
+from brokerd.protocols.ges.units import KIND
 
 GES = ProtocolDefinition(
     name="ges",

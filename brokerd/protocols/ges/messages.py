@@ -8,12 +8,55 @@ from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 from brokerd.overlay.hierarchy import Address
-from brokerd.protocols.ges.router import Target
-from brokerd.protocols.ges.units import Unit
-from brokerd.protocols.ges.versions import Version
-from brokerd.protocols.ges.view import Statement
+from brokerd.protocols.ges.units import Unit, Version
 
 Entry = tuple[SubscriptionId, Predicate]
+DOWN = 0
+SYSTEM: Unit = ()
+Path = tuple[Unit, ...]
+"""Both ends included."""
+
+
+@record
+class Statement:
+    """A statement of one end about a connection.
+
+    Attributes:
+        low, high: the connected brokers, the smaller number first.
+        by: the author of the two.
+        version: a later one replaces it.
+        low_end, high_end: the two, or their units in the receiver's outline.
+        factor: multiplies the cost; DOWN without a connection.
+    """
+
+    low: BrokerNumber
+    high: BrokerNumber
+    by: BrokerNumber
+    version: Version
+    low_end: Unit
+    high_end: Unit
+    factor: int
+
+
+@record
+class Target:
+    """A destination of a packet, or a gatekeeper that decides on further destinations.
+
+    Attributes:
+        level: 0: all interested brokers in `unit`, but `skip`; otherwise a gatekeeper of this
+            level in `unit`, which is of this level, decides which siblings receive the packet.
+        unit: see there.
+        skip: a unit inside that has the packet already; SYSTEM for none.
+        frames: the remaining parts of chosen paths, the innermost last, from the place of the
+            packet.
+        reroutes: the number of abandoned paths.
+    """
+
+    level: int
+    unit: Unit
+    skip: Unit
+    frames: tuple[Path, ...]
+    reroutes: int
 
 
 @record

@@ -29,6 +29,26 @@ class HintParameters(Protocol):
         """The policy for a partitioned part of a cluster and its clients."""
 
 
+class SlowParameters(Protocol):
+    """The parameters of slow brokers."""
+
+    @property
+    def slow_broker_ns(self) -> int:
+        """The time after which a broker ends that all its neighbours find slow; 0: never."""
+
+
+class LoadParameters(SlowParameters, Protocol):
+    """The parameters of load measurement."""
+
+    @property
+    def slow_link_ns(self) -> int:
+        """A longer round trip raises the cost of its link; 0: never."""
+
+    @property
+    def cost_check_ns(self) -> int:
+        """The time between two checks."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GesParameters:
     """Parameters of ges.

@@ -10,24 +10,26 @@ profile out of a unit replaces the origin inside by the unit.
 Paper: [GES] §3 (propagation of profile changes). Deviates: changes are flooded, and confirmed.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
-from brokerd.overlay.hierarchy import Address, Hierarchy
-from brokerd.protocols.ges.messages import (
-    Entry,
-    ProfileChanged,
-    ProfileReached,
-    ProfileStated,
+from brokerd.overlay.hierarchy import Hierarchy
+from brokerd.protocols.ges.messages import Entry, ProfileChanged, ProfileReached, ProfileStated
+from brokerd.protocols.ges.profile_graph import Profiles
+from brokerd.protocols.ges.state import Neighbours, Outcome, ProfileConfirmation
+from brokerd.protocols.ges.units import (
+    FIRST,
+    Unit,
+    Version,
+    after,
+    in_its_place,
+    is_inside,
+    is_its_own,
 )
-from brokerd.protocols.ges.profiles import Profiles
-from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.ges.versions import FIRST, Version, after, in_its_place, is_its_own
-from brokerd.protocols.interface import Instant
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.interface import Instant, Send
 from brokerd.protocols.parts.leaps import is_leap
 
 ENTRIES_LIMIT: Final = 1 << 18
@@ -56,33 +58,18 @@ class _Awaited:
 class Propagation:
     """The propagation of profiles by one broker.
 
-    Args:
-        neighbours: with their addresses.
-        reaches: returns True if a neighbour has a session.
+    The methods return messages, and a ProfileConfirmation for each version of this broker's own
+    profile that awaits no neighbour any more.
 
     Attributes:
-        reached: called once no neighbour is awaited for a version of this broker's own profile,
-            with the time since its statement, and True if all brokers confirmed it that have had a
-            path since then.
         counters: for statistics.
     """
 
-    def __init__(
-        self,
-        machine: EventMachine,
-        broker: BrokerNumber,
-        place: Place,
-        neighbours: Mapping[BrokerNumber, Address],
-        profiles: Profiles,
-        reaches: Callable[[BrokerNumber], bool],
-    ) -> None:
-        self.reached: Callable[[Version, Instant, bool], None] = lambda *_: None
-        self._machine = machine
+    def __init__(self, broker: BrokerNumber, neighbours: Neighbours, profiles: Profiles) -> None:
         self._broker = broker
-        self._place = place
         self._neighbours = neighbours
+        self._place = neighbours.place
         self._profiles = profiles
-        self._reaches = reaches
         self.counters = {"profiles_outbid": 0}
         self._brokers: Container[BrokerNumber] = ()
         self._given_up: dict[BrokerNumber, None] = {}
@@ -92,10 +79,10 @@ class Propagation:
 
     def start(self, incarnation: int) -> None:
         """Start with an empty profile."""
-        own = ProfileStated(self._broker, self._place.address, (incarnation, FIRST), ())
-        self._profiles.replace(own)
+        address = self._place.address
+        self._profiles.replace(ProfileStated(self._broker, address, (incarnation, FIRST), ()))
 
-    def begin_anew(self) -> None:
+    def begin_anew(self, now_ns: Instant) -> list[Outcome]:
         """Restart at another address: forget all other profiles, and state the own profile again.
 
         Subscriptions that clients await were stated in an earlier version, which every broker with
@@ -108,9 +95,9 @@ class Propagation:
         self._awaited = {self._broker: own} if own else {}
         self._only_outside.clear()
         self._incomplete.clear()
-        self._pass_on(self._profiles.statement(self._broker), None)
+        return self._pass_on(self._profiles.statement(self._broker), None, now_ns)
 
-    def offer_all(self, peer: BrokerNumber) -> None:
+    def offer_all(self, peer: BrokerNumber) -> list[Outcome]:
         """Send all profiles to a neighbour with a new session, and await the confirmations.
 
         Other neighbours of that neighbour count on this broker to await it.
@@ -120,8 +107,8 @@ class Propagation:
             for each in waiting:
                 if each.told_by != peer:
                     each.awaited[peer] = None
-        for origin in self._profiles.origins():
-            self._send(peer, self._profiles.statement(origin))
+        origins = self._profiles.origins()
+        return [self._send(peer, self._profiles.statement(origin)) for origin in origins]
 
     def restarted(self, peer: BrokerNumber) -> None:
         """Record that a neighbour has forgotten the confirmations that it owed and awaited."""
@@ -130,11 +117,13 @@ class Propagation:
                 if peer in each.awaited:
                     each.is_complete = False
 
-    def give_up(self, peer: BrokerNumber) -> None:
+    def give_up(self, peer: BrokerNumber, now_ns: Instant) -> list[Outcome]:
         """Stop waiting for a neighbour that has been unreachable for long."""
         self._given_up[peer] = None
+        outcomes: list[Outcome] = []
         for origin in tuple(self._awaited):
-            self._answered(origin, peer, lambda version: True, is_complete=False)
+            outcomes += self._answered(origin, peer, None, now_ns, is_complete=False)
+        return outcomes
 
     def use(self, hierarchy: Hierarchy) -> None:
         """Take the brokers of a topology; profiles of others are refused."""
@@ -146,33 +135,37 @@ class Propagation:
         assert known is not None, "no profile of its own before it was started"
         return known[0], after(known[1])
 
-    def change_own(self, added: Iterable[Entry], removed: Iterable[SubscriptionId]) -> None:
+    def change_own(
+        self, added: Iterable[Entry], removed: Iterable[SubscriptionId], now_ns: Instant
+    ) -> list[Outcome]:
         """Change this broker's profile, and send the change to all neighbours."""
         version = self.next_version()
         changed = ProfileChanged(
             self._broker, self._place.address, version, tuple(added), tuple(removed)
         )
         self._profiles.change(self._broker, version, changed.added, changed.removed)
-        self._pass_on(changed, None)
+        return self._pass_on(changed, None, now_ns)
 
     def is_everywhere(self, version: Version) -> bool:
         """Return True if all other brokers have this version of this broker's profile."""
         waiting = self._awaited.get(self._broker, ())
         return all(each.version > version for each in waiting)
 
-    def speak_for(self, unit: Unit) -> None:
+    def speak_for(self, unit: Unit, now_ns: Instant) -> list[Outcome]:
         """State in the place of a broker or unit that its profiles are empty."""
+        outcomes: list[Outcome] = []
         for origin in self._profiles.origins_in(unit):
-            self.speak_for_broker(origin)
+            outcomes += self.speak_for_broker(origin, now_ns)
+        return outcomes
 
-    def speak_for_broker(self, origin: BrokerNumber) -> None:
+    def speak_for_broker(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
         """State an empty profile in the place of a broker, unless it is empty already."""
         if not self._profiles.wants(origin):
-            return
+            return []
         known = self._profiles.statement(origin)
         gone = replace(known, version=in_its_place(known.version), predicates=())
         self._profiles.replace(gone)
-        self._pass_on(gone, None)
+        return self._pass_on(gone, None, now_ns)
 
     def only_outside(self) -> Iterable[BrokerNumber]:
         """Return brokers of an own unit with later versions of profiles outside than inside."""
@@ -183,19 +176,21 @@ class Propagation:
         }
         return tuple(self._only_outside)
 
-    def speak_for_unknown(self, origin: BrokerNumber) -> None:
+    def speak_for_unknown(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
         """State an empty profile in the place of a broker of `only_outside`.
 
         A live broker refutes the statement.
         """
         if origin not in self._only_outside:
-            return
+            return []
         version = in_its_place(self._only_outside.pop(origin))
         gone = ProfileStated(origin, self._place.address, version, ())
         self._profiles.replace(gone)
-        self._pass_on(gone, None)
+        return self._pass_on(gone, None, now_ns)
 
-    def on_stated(self, peer: BrokerNumber, message: ProfileStated) -> None:
+    def on_stated(
+        self, peer: BrokerNumber, message: ProfileStated, now_ns: Instant
+    ) -> list[Outcome]:
         """Take the statement of a whole profile from a neighbour, or correct it.
 
         Raises:
@@ -204,17 +199,18 @@ class Propagation:
         self._check(peer, message)
         message = self._precise(message)
         if self._is_forged(message):
-            self._outbid(message.version)
-        elif self._is_refuted(message):
-            self._answer_known(peer, message)
-            self._refute(peer, message)
-        elif self._is_news(message):
+            return self._outbid(message.version, now_ns)
+        if self._is_refuted(message):
+            answers = self._answer_known(peer, message)
+            return [*answers, *self._refute(peer, message, now_ns)]
+        if self._is_news(message):
             self._profiles.replace(message)
-            self._pass_on(message, peer)
-        else:
-            self._answer_known(peer, message)
+            return self._pass_on(message, peer, now_ns)
+        return self._answer_known(peer, message)
 
-    def on_changed(self, peer: BrokerNumber, message: ProfileChanged) -> None:
+    def on_changed(
+        self, peer: BrokerNumber, message: ProfileChanged, now_ns: Instant
+    ) -> list[Outcome]:
         """Take the change of a profile from a neighbour, or correct it.
 
         Raises:
@@ -223,29 +219,26 @@ class Propagation:
         """
         self._check(peer, message)
         if self._is_forged(message):
-            self._outbid(message.version)
-            return
+            return self._outbid(message.version, now_ns)
         if not self._is_news(message):
-            self._answer_known(peer, message)
-            return
+            return self._answer_known(peer, message)
         incarnation, number = message.version
         known = self._profiles.version(message.origin)
         if known is not None and not is_its_own(known):
-            return  # the origin receives the statements in its place, and restates all
+            return []  # the origin receives the statements in its place, and restates all
         if known is None or known[0] != incarnation or after(known[1]) != number:
             raise RemoteProtocolError(
                 peer, f"version {message.version} of {message.origin}'s profile after {known}"
             )
         self._profiles.change(message.origin, message.version, message.added, message.removed)
-        self._pass_on(message, peer)
+        return self._pass_on(message, peer, now_ns)
 
-    def on_reached(self, peer: BrokerNumber, message: ProfileReached) -> None:
+    def on_reached(
+        self, peer: BrokerNumber, message: ProfileReached, now_ns: Instant
+    ) -> list[Outcome]:
         """Record that all on a neighbour's side have a version of a profile, and all before."""
-        self._answered(
-            message.origin,
-            peer,
-            lambda version: version <= message.version,
-            is_complete=message.is_complete,
+        return self._answered(
+            message.origin, peer, message.version, now_ns, is_complete=message.is_complete
         )
 
     def _check(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
@@ -262,15 +255,11 @@ class Propagation:
             raise RemoteProtocolError(
                 peer, f"version {message.version} of {message.origin}'s profile leaps from {known}"
             )
-        if len(entries) > self._room(message):
+        has = self._profiles.size(message.origin) if isinstance(message, ProfileChanged) else 0
+        if has + len(entries) > ENTRIES_LIMIT:
             raise RemoteProtocolError(
                 peer, f"{message.origin}'s profile has more than {ENTRIES_LIMIT} subscriptions"
             )
-
-    def _room(self, message: ProfileStated | ProfileChanged) -> int:
-        """Return how many subscriptions a message may add to a profile."""
-        has = self._profiles.size(message.origin) if isinstance(message, ProfileChanged) else 0
-        return ENTRIES_LIMIT - has
 
     def _is_forged(self, message: ProfileStated | ProfileChanged) -> bool:
         """Return True for a version of this broker's own profile that it has not stated."""
@@ -279,14 +268,14 @@ class Propagation:
             return False
         return is_its_own(message.version) or message.version[0] > own[0]
 
-    def _outbid(self, forged: Version) -> None:
+    def _outbid(self, forged: Version, now_ns: Instant) -> list[Outcome]:
         """State the own profile under a version later than a forged version.
 
         Link-state protocols do the same with forged statements in their own name.
         """
         self._profiles.change(self._broker, (forged[0], after(forged[1])), (), ())
         self.counters["profiles_outbid"] += 1
-        self._pass_on(self._profiles.statement(self._broker), None)
+        return self._pass_on(self._profiles.statement(self._broker), None, now_ns)
 
     def _is_news(self, message: ProfileStated | ProfileChanged) -> bool:
         """Return True for a newer version.
@@ -319,83 +308,104 @@ class Propagation:
             return known[0] == message.version[0]
         return is_its_own(known) and known > message.version
 
-    def _refute(self, peer: BrokerNumber, refuted: ProfileStated) -> None:
+    def _refute(self, peer: BrokerNumber, refuted: ProfileStated, now_ns: Instant) -> list[Outcome]:
         """State the whole profile of a broker that others have stated to be empty in its place."""
         known = self._profiles.statement(refuted.origin)
         if known.version > refuted.version:
-            self._send(peer, known)
-            return
+            return [self._send(peer, known)]
         later = refuted.version[0], after(refuted.version[1])
         self._profiles.change(self._broker, later, (), ())
-        self._pass_on(replace(known, version=later), None)
+        return self._pass_on(replace(known, version=later), None, now_ns)
 
-    def _answer_known(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
+    def _answer_known(
+        self, peer: BrokerNumber, message: ProfileStated | ProfileChanged
+    ) -> list[Outcome]:
         """Confirm a version that is not new, and note later versions from outside an own unit."""
         if self._place.is_in(message.place) and is_its_own(message.version):
             noted = self._only_outside.get(message.origin, message.version)
             self._only_outside[message.origin] = max(noted, message.version)
         for each in self._awaited.get(message.origin, ()):
             if each.version >= message.version and each.told_by == peer:
-                return  # repeated; the confirmation follows later
+                return []  # repeated; the confirmation follows later
         known = self._profiles.version(message.origin)
+        sends: list[Outcome] = []
         if known is not None and known > message.version and not is_its_own(known):
-            self._send(peer, self._profiles.statement(message.origin))
+            sends.append(self._send(peer, self._profiles.statement(message.origin)))
         lost = self._incomplete.get(message.origin)
         is_complete = lost is None or message.version > lost
-        self._machine.send(peer, ProfileReached(message.origin, message.version, is_complete))
+        reached = ProfileReached(message.origin, message.version, is_complete)
+        return [*sends, Send(peer, reached)]
 
     def _pass_on(
-        self, message: ProfileStated | ProfileChanged, told_by: BrokerNumber | None
-    ) -> None:
+        self,
+        message: ProfileStated | ProfileChanged,
+        told_by: BrokerNumber | None,
+        now_ns: Instant,
+    ) -> list[Outcome]:
+        """Return the messages to all neighbours but the sender, and await their confirmations."""
+        outcomes: list[Outcome] = []
         awaited: dict[BrokerNumber, None] = {}
-        for peer in self._neighbours:
+        for peer in self._neighbours.addresses:
             if peer == told_by:
                 continue
             if peer not in self._given_up:
                 awaited[peer] = None
-            if self._reaches(peer):
-                self._send(peer, message)
-        waiting = _Awaited(message.version, told_by, awaited, self._machine.now_ns)
+            if peer in self._neighbours.linked:
+                outcomes.append(self._send(peer, message))
+        waiting = _Awaited(message.version, told_by, awaited, now_ns)
         self._awaited.setdefault(message.origin, []).append(waiting)
-        self._answered(message.origin, None, lambda version: False)
+        return [*outcomes, *self._confirm_unawaited(message.origin, now_ns)]
 
-    def _send(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> None:
+    def _send(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> Send:
         place = self._told(message.place, peer)
         told: Any = replace(message, place=place) if place != message.place else message
-        self._machine.send(peer, told)
+        return Send(peer, told)
 
     def _told(self, place: Unit, peer: BrokerNumber) -> Unit:
         """Return a place as a neighbour sees it."""
-        level = self._place.link_level(self._place.address, self._neighbours[peer])
+        level = self._place.link_level(self._place.address, self._neighbours.addresses[peer])
         left = self._place.own(level)
         return left if level and is_inside(place, left) else place
 
     def _answered(
         self,
         origin: BrokerNumber,
-        peer: BrokerNumber | None,
-        applies: Callable[[Version], bool],
+        peer: BrokerNumber,
+        through: Version | None,
+        now_ns: Instant,
         *,
-        is_complete: bool = True,
-    ) -> None:
-        """Take the confirmation of a neighbour, and confirm versions that await none any more."""
-        waiting = self._awaited.get(origin, [])
-        for each in waiting:
-            if peer is not None and applies(each.version):
+        is_complete: bool,
+    ) -> list[Outcome]:
+        """Take a neighbour's confirmation of all versions through one; of all versions for None."""
+        for each in self._awaited.get(origin, ()):
+            if through is None or each.version <= through:
                 each.is_complete &= is_complete or peer not in each.awaited
                 each.awaited.pop(peer, None)
+        return self._confirm_unawaited(origin, now_ns)
+
+    def _confirm_unawaited(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
+        """Return the confirmations of versions that await no neighbour any more."""
+        waiting = self._awaited.get(origin, [])
         done = [each for each in waiting if not each.awaited]
         self._awaited[origin] = [each for each in waiting if each.awaited]
         if not self._awaited[origin]:
             del self._awaited[origin]
+        if origin == self._broker:
+            return [
+                ProfileConfirmation(each.version, now_ns - each.since_ns, each.is_complete)
+                for each in done
+            ]
+        sends: list[Outcome] = []
         for each in done:
-            taken_ns, is_complete = self._machine.now_ns - each.since_ns, each.is_complete
-            if origin == self._broker:
-                self.reached(each.version, taken_ns, is_complete)
-                continue
-            if is_complete:
+            if each.is_complete:
                 self._incomplete.pop(origin, None)
             else:  # a neighbour that asks again after the end of a session learns of it, too
                 self._incomplete[origin] = each.version
-            if each.told_by is not None and self._reaches(each.told_by):
-                self._machine.send(each.told_by, ProfileReached(origin, each.version, is_complete))
+            if each.told_by is not None and each.told_by in self._neighbours.linked:
+                reached = ProfileReached(origin, each.version, each.is_complete)
+                sends.append(Send(each.told_by, reached))
+        return sends
+
+    def unconfirmed(self) -> int:
+        """Return the number of versions of profiles that await confirmations."""
+        return sum(map(len, self._awaited.values()))

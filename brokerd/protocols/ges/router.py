@@ -10,37 +10,19 @@ each hop on views of different units loop where the costs of links differ.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from brokerd.model.identity import BrokerNumber
-from brokerd.model.record import record
-from brokerd.protocols.ges.paths import Path, Paths
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Deliveries
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
+from brokerd.protocols.ges.messages import SYSTEM, RoutedPublications, Target
+from brokerd.protocols.ges.profile_graph import Interest, Profiles
 from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.ges.view import GraphView
-
-SYSTEM: Unit = ()
-
-
-@record
-class Target:
-    """A destination of a packet, or a gatekeeper that decides on further destinations.
-
-    Attributes:
-        level: 0: all interested brokers in `unit`, but `skip`; otherwise a gatekeeper of this
-            level in `unit`, which is of this level, decides which siblings receive the packet.
-        unit: see there.
-        skip: a unit inside that has the packet already; SYSTEM for none.
-        frames: the remaining parts of chosen paths, the innermost last, from the place of the
-            packet.
-        reroutes: the number of abandoned paths.
-    """
-
-    level: int
-    unit: Unit
-    skip: Unit
-    frames: tuple[Path, ...]
-    reroutes: int
+from brokerd.protocols.interface import Deliver, Send
+from brokerd.protocols.parts.selection import RunSelection
 
 
 @dataclass(slots=True)
@@ -250,3 +232,118 @@ class Router:
             return None
         _, (low, high) = min((factor, link) for link, factor in behind.items())
         return high if low == self._broker else low
+
+
+HOPS_PER_LEVEL = 32
+"""Links per level; a publication that has crossed more has travelled in a circle."""
+
+
+class PublicationForwarding:
+    """The forwarding of publications by one broker.
+
+    Args:
+        connected: the clients that are connected, as a live view.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        router: Router,
+        profiles: Profiles,
+        connected: Collection[ClientId],
+    ) -> None:
+        self._place = place
+        self._router = router
+        self._profiles = profiles
+        self._connected = connected
+        self._delivered: dict[SourceId, int] = {}
+        self.counters = dict.fromkeys(
+            (
+                "publications_received",
+                "publications_forwarded",
+                "publications_delivered",
+                "publications_without_route",
+                "duplicates_received",
+            ),
+            0,
+        )
+
+    def publish(self, run: PublicationRun, client: ClientId) -> list[Send | Deliver]:
+        """Route publications of a client of this broker."""
+        return self._go(run, self._router.first_targets(), 0, client)
+
+    def on_routed(self, peer: BrokerNumber, message: RoutedPublications) -> list[Send | Deliver]:
+        """Route publications that a neighbour has forwarded.
+
+        Raises:
+            RemoteProtocolError: a target is impossible; the fault of the neighbour.
+        """
+        self._check(peer, message)
+        return self._go(message.run, message.targets, message.hops, peer)
+
+    def _check(self, peer: BrokerNumber, message: RoutedPublications) -> None:
+        if message.hops > HOPS_PER_LEVEL * len(self._place.address):
+            raise RemoteProtocolError(peer, f"{message.run.source} came over {message.hops} links")
+        for target in message.targets:
+            empty = not all(target.frames) or not all(map(all, map(_lengths, target.frames)))
+            if empty or target.level > self._place.top:
+                raise RemoteProtocolError(peer, f"nothing can be done for {target}"[:300])
+
+    def _go(
+        self, run: PublicationRun, targets: Sequence[Target], hops: int, origin: Peer
+    ) -> list[Send | Deliver]:
+        self.counters["publications_received"] += len(run)
+        undecided = _Undecided()
+        routed = self._router.route(targets, undecided.interested)
+        if not (undecided.asked or routed.deliver):
+            return [*self._send(run, routed, hops)]
+        interests = self._profiles.match(run, origin)
+        effects: list[Send | Deliver] = []
+        for interest, stretch in RunSelection(run).stretches(interests):
+            routed = self._router.route(targets, interest.inside)
+            effects += self._send(stretch, routed, hops)
+            if routed.deliver:
+                effects += self._deliver(stretch, interest)
+        return effects
+
+    def _send(self, run: PublicationRun, routed: Routed, hops: int) -> list[Send]:
+        if routed.lost:
+            self.counters["publications_without_route"] += len(run)
+        self.counters["publications_forwarded"] += len(run) * len(routed.hops)
+        return [
+            Send(peer, RoutedPublications(run, tuple(targets), hops + 1))
+            for peer, targets in routed.hops.items()
+        ]
+
+    def _deliver(self, run: PublicationRun, interest: Interest) -> list[Deliver]:
+        """Deliver publications, except those overtaken by a later publication of their source."""
+        latest = self._delivered.get(run.source, 0)
+        fresh = [place for place, number in enumerate(run.sequences) if number > latest]
+        self.counters["duplicates_received"] += len(run) - len(fresh)
+        if not fresh:
+            return []
+        if len(fresh) < len(run):
+            run = run.select(fresh)
+        self._delivered[run.source] = run.last
+        deliveries = [
+            Deliver(client, Deliveries(run, numbers))
+            for client, numbers in interest.clients.items()
+            if client in self._connected
+        ]
+        self.counters["publications_delivered"] += len(run) * len(deliveries)
+        return deliveries
+
+
+class _Undecided:
+    """An empty interest that records if a router has requested it."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def interested(self, unit: Unit) -> Iterable[Unit]:
+        self.asked = True
+        return ()
+
+
+def _lengths(frame: tuple[Unit, ...]) -> list[int]:
+    return [len(unit) for unit in frame]

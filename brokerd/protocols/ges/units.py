@@ -3,7 +3,10 @@
 Paper: [GES] §2 (contexts).
 """
 
-from brokerd.overlay.hierarchy import Address
+from typing import Any, Final
+
+from brokerd.overlay.hierarchy import Address, Hierarchy
+from brokerd.overlay.topology import Topology
 
 Unit = Address
 """The common beginning of the addresses of all brokers in it; () for the system."""
@@ -63,3 +66,45 @@ def shared(a: Unit, b: Unit) -> int:
             break
         length += 1
     return length
+
+
+Version = tuple[int, int]
+"""The incarnation of the broker, and a counter within it."""
+
+FIRST = 0
+_STEP = 2
+
+
+def after(number: int) -> int:
+    """Return the number of the next own statement of a broker, after any number."""
+    return number + _STEP - number % _STEP
+
+
+def in_its_place(version: Version) -> Version:
+    """Return the version of a statement in the place of a broker with this latest version."""
+    incarnation, number = version
+    return incarnation, number + 1
+
+
+def is_its_own(version: Version) -> bool:
+    """Return True if the broker itself made the statement."""
+    return version[1] % _STEP == 0
+
+
+KIND: Final = "hierarchy"
+
+
+def hierarchy_of(topology: Topology) -> Hierarchy:
+    """Return the hierarchy of a topology that has one."""
+    return hierarchy_from(topology.overlay(KIND))
+
+
+def hierarchy_from(overlay: Any) -> Hierarchy:
+    """Return an overlay that is a hierarchy."""
+    assert isinstance(overlay, Hierarchy), f"{overlay} is no hierarchy"
+    return overlay
+
+
+def unit_text(unit: Unit) -> str:
+    """Return the text of an address: its numbers, separated by dots."""
+    return ".".join(map(str, unit))

@@ -9,7 +9,8 @@ from typing import Any
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.hierarchy import Address
-from brokerd.protocols.ges.router import SYSTEM, Router, Target
+from brokerd.protocols.ges.messages import SYSTEM, Target
+from brokerd.protocols.ges.router import Router
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.ges_reliable.messages import onward
 from brokerd.protocols.parts.event_machine import EventMachine

@@ -7,7 +7,7 @@ storages.
 Paper: [GES] §1, §4.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -16,8 +16,9 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.reading import linked
 from brokerd.protocols.definition import CoreContext
-from brokerd.protocols.ges.core import UnitBroker
-from brokerd.protocols.ges.places import hierarchy_from, hierarchy_of
+from brokerd.protocols.ges.state import Outcome, ProfileConfirmation, Refusal
+from brokerd.protocols.ges.unit_router import MESSAGES, UnitRouter
+from brokerd.protocols.ges.units import hierarchy_from, hierarchy_of
 from brokerd.protocols.ges_reliable.carriage import Carriage
 from brokerd.protocols.ges_reliable.changes import CHANGE, Changes
 from brokerd.protocols.ges_reliable.clients import RoamingClients
@@ -31,8 +32,16 @@ from brokerd.protocols.ges_reliable.places import place_of, root_of, roots_of, s
 from brokerd.protocols.ges_reliable.puts import PUT, Puts
 from brokerd.protocols.ges_reliable.storage import OTHER_WAITING, WAITING, Storage
 from brokerd.protocols.ges_reliable.unit_profile import PROFILE
-from brokerd.protocols.interface import CoreStatus, LogEnds, OverlayChanged, RecordsRead, Started
+from brokerd.protocols.interface import (
+    CoreStatus,
+    Effect,
+    LogEnds,
+    OverlayChanged,
+    RecordsRead,
+    Started,
+)
 from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.forwarding_core import ForwardingCore
 
 _COUNTERS: Final = (
     "publications_received",
@@ -43,7 +52,7 @@ _COUNTERS: Final = (
 )
 
 
-class GesReliable(UnitBroker):
+class GesReliable(ForwardingCore):
     """A broker of a hierarchy with storages.
 
     Attributes:
@@ -60,12 +69,19 @@ class GesReliable(UnitBroker):
         addresses = hierarchy.addresses
         near = sorted(linked(hierarchy.links, broker))
         neighbours = {each: addresses[each] for each in near}
-        super().__init__(
-            broker, addresses[broker], neighbours, parameters, decode_attributes, hierarchy
+        super().__init__(broker, near, parameters)
+        self.units = units = UnitRouter(
+            broker,
+            addresses[broker],
+            neighbours,
+            parameters,
+            decode_attributes,
+            hierarchy,
+            self._deadlines,
         )
         self._counters = counters = dict.fromkeys(_COUNTERS, 0)
         self._carriage = carriage = Carriage(
-            broker, self, self.place, self._router, addresses, self._take, counters
+            broker, self, units.place, units.router, addresses, self._take, counters
         )
         self._make_storage = partial(
             Storage,
@@ -115,8 +131,15 @@ class GesReliable(UnitBroker):
         if broker in storages:
             self.storage = self._begin_storage(hierarchy)
         carried = {kind.type: carriage.on_carried for kind in KINDS}
-        self.serve(self._homed, {**self.unit_handlers(), **carried})
-        self.dispatch_events({**self._event_handlers, RecordsRead: self._on_records})
+        self._homed.on_change = self._on_clients_changed
+        self.serve(self._homed, {**dict.fromkeys(MESSAGES, self._on_unit_message), **carried})
+        self.dispatch_events(
+            {
+                **self._event_handlers,
+                OverlayChanged: self._on_overlay_changed,
+                RecordsRead: self._on_records,
+            }
+        )
 
     def _begin_storage(self, hierarchy: Hierarchy) -> Storage:
         storage = self._make_storage(place_of(hierarchy, self._broker))
@@ -137,10 +160,7 @@ class GesReliable(UnitBroker):
             "subscriptions": len(self.storage.registrations) if self.storage else 0,
             "matching_hits": self._homed.memo.hits,
             "matching_misses": self._homed.memo.misses,
-            **self._hints.counters,
-            **self._fragment.counters,
-            **self.outbid_counters(),
-            "spoken_for": self._ageing.spoken_for,
+            **self.units.statistics(),
         }
 
     def statistics(self) -> Mapping[str, int]:
@@ -166,7 +186,7 @@ class GesReliable(UnitBroker):
             queued=queued,
             subscriptions=len(self.storage.registrations) if self.storage else own,
             own_subscriptions=own,
-            discrepancies=self.discrepancies(),
+            discrepancies=self.units.discrepancies(),
             wanted=self._neighbours,
             ready=tuple(peer for peer in self._neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
@@ -191,6 +211,34 @@ class GesReliable(UnitBroker):
 
     # ------------------------------------------------------------ events
 
+    def _emit(self, outcomes: Iterable[Outcome]) -> None:
+        """Emit the effects of the unit router, and take its facts, in order."""
+        for each in outcomes:
+            if isinstance(each, Refusal):
+                self._clients.refusal = each.reason
+            elif not isinstance(each, ProfileConfirmation):  # no client waits for this profile
+                assert isinstance(each, Effect), f"{each}, which storages do not allow"
+                self.effects.append(each)
+
+    def start_routing(self, incarnation: int) -> None:
+        """See ForwardingCore; starts without a connection and with an empty profile."""
+        self._emit(self.units.start(incarnation, self.now_ns))
+
+    def neighbour_came(self, peer: BrokerNumber) -> None:
+        """See ForwardingCore; sends connections and profiles to the neighbour."""
+        incarnation = self.incarnation_of(peer)
+        self._emit(self.units.on_neighbour_up(peer, incarnation, self.now_ns))
+
+    def neighbour_went(self, peer: BrokerNumber) -> None:
+        """See ForwardingCore; routes around the neighbour from now on."""
+        self._emit(self.units.on_neighbour_down(peer, self.now_ns))
+
+    def _on_unit_message(self, peer: BrokerNumber, message: Any) -> None:
+        self._emit(self.units.on_message(peer, message, self.now_ns))
+
+    def _on_clients_changed(self) -> None:
+        self._emit(self.units.on_clients_changed(self._clients.here, self.now_ns))
+
     def _on_started(self, event: Started) -> None:
         self._incarnation, self._log_ends = event.incarnation, event.logs[LOG]
         self._changes.start(event.incarnation)
@@ -206,8 +254,10 @@ class GesReliable(UnitBroker):
 
         Paper: [GES] §4 (a finer storage is added).
         """
-        super()._on_overlay_changed(event)
         hierarchy = hierarchy_from(event.overlay)
+        self._emit(self.units.add_neighbours(hierarchy, self.now_ns))
+        self.change_neighbours(sorted(linked(hierarchy.links, self._broker)))
+        self._emit(self.units.use_members(hierarchy, self.now_ns))
         self._carriage.change(hierarchy.addresses)
         storages = storages_for(hierarchy, self._broker)
         if self.storage is not None:
@@ -251,7 +301,9 @@ class GesReliable(UnitBroker):
             assert self.storage is not None, f"{self._broker} is no storage: {purpose}, {peer}"
             self.storage.other_due(purpose, peer)
         else:
-            super().deadline_reached(purpose, peer)
+            clients, is_alone = [*self._clients.here], not self._sessions
+            due = self.units.on_deadline(purpose, peer, clients, self.now_ns, is_alone=is_alone)
+            self._emit(due)
 
 
 def make_core(context: CoreContext) -> GesReliable:

@@ -13,7 +13,7 @@ from brokerd.protocols.definition import (
     ProtocolDefinition,
     excess_of_routes,
 )
-from brokerd.protocols.ges.places import KIND, hierarchy_of
+from brokerd.protocols.ges.units import KIND, hierarchy_of
 from brokerd.protocols.ges_reliable.logs import LOG
 from brokerd.protocols.ges_reliable.messages import KINDS
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters

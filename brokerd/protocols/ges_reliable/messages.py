@@ -13,7 +13,7 @@ from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
-from brokerd.protocols.ges.router import Target
+from brokerd.protocols.ges.messages import Target
 
 Sequences = tuple[tuple[SourceId, int], ...]
 """Per source, the last one of its publications."""

@@ -13,7 +13,7 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.ges.places import hierarchy_of
+from brokerd.protocols.ges.units import hierarchy_of
 
 
 @dataclass(frozen=True, slots=True)

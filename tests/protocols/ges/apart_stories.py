@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brokerd.overlay.topology import SCHEMA
-from brokerd.protocols.ges.core import UnitBroker
+from brokerd.protocols.ges.core import Ges
 from brokerd.protocols.registry import read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import SECOND_NS
@@ -31,9 +31,9 @@ def _started(hierarchy: Mapping[str, Any]) -> SimulatedCluster:
     return cluster
 
 
-def _core(cluster: SimulatedCluster, name: str) -> UnitBroker:
+def _core(cluster: SimulatedCluster, name: str) -> Ges:
     core = cluster.broker(name).broker.core
-    assert isinstance(core, UnitBroker), f"{core} is no broker of a hierarchy"
+    assert isinstance(core, Ges), f"{core} is no broker of a hierarchy"
     return core
 
 
@@ -79,7 +79,7 @@ def who_lives_across_a_gap_is_left_in_peace() -> None:
     cluster.run_for(10 * FOR_EVER_S)
     a, b = (_core(cluster, name) for name in "ab")
     assert 1 <= b.statistics()["spoken_for"] <= 8
-    assert a.view.edges[(1,), (2,)] == {(2, 3): 1}
+    assert a.units.view.edges[(1,), (2,)] == {(2, 3): 1}
 
 
 def who_has_left_is_heard_of_afterwards() -> None:

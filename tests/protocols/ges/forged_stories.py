@@ -8,9 +8,9 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import SubscriptionId
 from brokerd.model.predicate import NOTHING
 from brokerd.overlay.topology import SCHEMA, Topology
-from brokerd.protocols.ges.core import UnitBroker
 from brokerd.protocols.ges.messages import GraphStated, ProfileChanged, ProfileStated
-from brokerd.protocols.ges.versions import Version
+from brokerd.protocols.ges.unit_router import UnitRouter
+from brokerd.protocols.ges.units import Version
 from brokerd.protocols.interface import MessageReceived
 from brokerd.protocols.registry import parameters_on
 from brokerd.simulator.world.cluster import SimulatedCluster
@@ -42,8 +42,8 @@ class Attacked:
         self.cluster.run_until_quiet()
 
     def core(self, name: str) -> Any:
-        core = self.cluster.broker(name).broker.core
-        assert isinstance(core, UnitBroker), f"{core} is no broker of a hierarchy"
+        core: Any = self.cluster.broker(name).broker.core
+        assert isinstance(core.units, UnitRouter), f"{core} is no broker of a hierarchy"
         return core
 
     def forge(self, message: Any, at: str = "c", by: str = "b") -> bool:
@@ -82,7 +82,7 @@ def forged_profiles(protocol: str) -> None:
         assert not story.forge(_profile(origin, (1, 2)))
     for version in NEAR:
         for origin in range(5):
-            place = story.core("c").profiles.statement(origin).place
+            place = story.core("c").units.profiles.statement(origin).place
             assert story.forge(ProfileStated(origin, place, version, ())), (origin, version)
         story.cluster.run_for(5)
     late = story.cluster.subscribe("d", "kind = 'a'")
@@ -100,15 +100,15 @@ def forged_changes_of_profiles() -> None:
     """A forged change of the owner's own profile is outbid, too; one without end is refused."""
     story = Attacked("ges")
     origin = story.cluster.topology.number_of("c")
-    incarnation, number = story.core("c").profiles.version(origin)
-    gone = tuple(story.core("c").profiles.known()[origin].predicates)
+    incarnation, number = story.core("c").units.profiles.version(origin)
+    gone = tuple(story.core("c").units.profiles.known()[origin].predicates)
     change = ProfileChanged(origin, (0, 1), (incarnation, number + 2), (), gone)
     assert story.forge(change, at="b", by="c")
     story.cluster.run_for(5)
-    assert all(story.core(name).profiles.size(origin) for name in "abcde")
+    assert all(story.core(name).units.profiles.size(origin) for name in "abcde")
     assert story.is_served()
     many = tuple((SubscriptionId(origin, 1, each), NOTHING) for each in range((1 << 18) + 1))
-    known = story.core("b").profiles.version(origin)
+    known = story.core("b").units.profiles.version(origin)
     more = ProfileChanged(origin, (0, 1), (known[0], known[1] + 2), many, ())
     assert not story.forge(more, at="b", by="c")
 
@@ -116,7 +116,7 @@ def forged_changes_of_profiles() -> None:
 def forged_connections(protocol: str) -> None:
     """A connection that the topology does not have is refused; one said to be down is up again."""
     story = Attacked(protocol)
-    known = list(story.core("c").view.known())
+    known = list(story.core("c").units.view.known())
     for each in known:
         for version in FAR:
             assert not story.forge(GraphStated((replace(each, version=version),)))
@@ -146,7 +146,7 @@ def a_broker_that_restarted_beside_the_attacker() -> None:
     honest = ProfileStated(origin, (0, 0), (1, 4), ())
     assert story.forge(replace(honest, version=(1 << 61, 0)), by="e")
     assert story.forge(honest, by="e")
-    assert story.core("c").profiles.version(origin) == (1, 4)
+    assert story.core("c").units.profiles.version(origin) == (1, 4)
     assert not story.forge(replace(honest, version=(1 << 61, 0)), by="e")
 
 

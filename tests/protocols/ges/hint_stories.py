@@ -4,8 +4,8 @@ from typing import Any
 
 from brokerd.model.client_messages import Refused
 from brokerd.overlay.topology import SCHEMA, Topology
-from brokerd.protocols.ges.apart import REFUSAL
 from brokerd.protocols.ges.messages import ClientsCounted
+from brokerd.protocols.ges.roaming import REFUSAL
 from brokerd.protocols.interface import MessageReceived, RedirectClient, Send
 from brokerd.protocols.registry import parameters_on
 from brokerd.simulator.world.cluster import SimulatedCluster

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from brokerd.protocols.ges.connectivity_graph import Paths
 from brokerd.protocols.ges.messages import LoadProbe, RoutedPublications
 from brokerd.protocols.ges.parameters import GesParameters
-from brokerd.protocols.ges.paths import Paths
 from brokerd.protocols.interface import MessageReceived
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.sessions import NetworkParameters
@@ -48,7 +48,7 @@ class Triangle:
         """What all know the link from b0 to b1 to cost."""
         self.cluster.checker.own.settled(self.cluster.brokers)
         found = {
-            broker.core.view.edges.get(((0,), (1,)), {}).get((0, 1), 0)
+            broker.core.units.view.edges.get(((0,), (1,)), {}).get((0, 1), 0)
             for broker in self.cluster.brokers
         }
         assert len(found) == 1, found
@@ -172,7 +172,7 @@ def two_loaded_gateways_each_look_better_to_the_other() -> None:
 
     def crossed() -> bool:
         cores = [cluster.brokers[cluster.topology.number_of(name)].core for name in ("n6", "n8")]
-        ways = [Paths(core.place, core.view).best((0, 1)) for core in cores]
+        ways = [Paths(core.units.place, core.units.view).best((0, 1)) for core in cores]
         return [way and way[1][1] for way in ways] == [(0, 0, 0), (0, 0, 2)]
 
     def publish() -> None:

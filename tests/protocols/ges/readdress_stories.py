@@ -83,7 +83,7 @@ class Readdressed:
         return core
 
     def addresses(self) -> Sequence[tuple[int, ...]]:
-        return [self.core(name).place.address for name in self.row]
+        return [self.core(name).units.place.address for name in self.row]
 
     def moves(self) -> list[int]:
         return [self.core(name).statistics()["readdressed"] for name in self.row]
@@ -194,7 +194,7 @@ def a_part_is_beside_the_unit_that_it_has_ways_to() -> None:
     ):
         story.cluster.link(*link).cut()
         story.cluster.run_for(4 * PURGE_S)
-        assert story.core(link[1]).place.address == address
+        assert story.core(link[1]).units.place.address == address
         story.settle()
         assert all(story.reached(at) == [*names] for at in ("n22", *link))
         story.cluster.link(*link).heal()
@@ -280,16 +280,16 @@ def a_probe_that_comes_before_the_address_is_answered() -> None:
         story.cluster.publish("c", kind="a")
         story.cluster.run_for(0.01)
     story.cluster.run_for(2)
-    assert [story.core("c").link_factor(peer) for peer in (1, 2)] == [1, 1]
+    assert [story.core("c").units.dissemination.factor(peer) for peer in (1, 2)] == [1, 1]
 
 
 def nobody_is_told_of_an_address_that_cannot_be() -> None:
     core = Readdressed("abd").core("b")
     for address in ((0, 63), (0, 63, 1), (1, 1, 2), (0, 64, 2), (0, -1, 2), (0, 0, 2)):
         with pytest.raises(RemoteProtocolError, match="says that it is"):
-            core._readdressing._on_stated(2, AddressStated(address))
+            core._readdressing.on_stated(2, AddressStated(address), may_follow=False)
     with pytest.raises(RemoteProtocolError, match="that it was not told"):
-        core._readdressing._on_taken(2, AddressTaken((0, 0, 2)))
+        core._readdressing.on_taken(2, AddressTaken((0, 0, 2)))
 
 
 STORIES = (

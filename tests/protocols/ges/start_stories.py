@@ -4,7 +4,7 @@ The rule `started early` of the checks judges each report; the stories make the 
 """
 
 from brokerd.overlay.topology import SCHEMA
-from brokerd.protocols.ges.core import UnitBroker
+from brokerd.protocols.ges.core import Ges
 from brokerd.protocols.registry import read_topology
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 
@@ -30,16 +30,16 @@ def _started(*links: tuple[str, str]) -> SimulatedCluster:
 def _told_by(cluster: SimulatedCluster, name: str) -> str:
     """Return the neighbour that a broker is to answer."""
     core = cluster.broker(name).broker.core
-    assert isinstance(core, UnitBroker), f"{core} is no broker of a hierarchy"
-    waiting = core._propagation._awaited[0][-1]
+    assert isinstance(core, Ges), f"{core} is no broker of a hierarchy"
+    waiting = core.units.propagation._awaited[0][-1]
     assert waiting.told_by is not None, f"{name} answers nobody"
     return cluster.topology.brokers[waiting.told_by]
 
 
 def _has(cluster: SimulatedCluster, name: str, subscriptions: int) -> bool:
     core = cluster.broker(name).broker.core
-    assert isinstance(core, UnitBroker), f"{core} is no broker of a hierarchy"
-    return core.profiles.size(0) == subscriptions
+    assert isinstance(core, Ges), f"{core} is no broker of a hierarchy"
+    return core.units.profiles.size(0) == subscriptions
 
 
 def _cut_between(cluster: SimulatedCluster, number: int) -> None:
@@ -177,8 +177,8 @@ def an_incomplete_answer_is_lost_on_its_way() -> None:
     found = cluster.subscribe("a", "true")
     cluster.run_for(2)
     core = cluster.broker("a").broker.core
-    assert isinstance(core, UnitBroker), f"{core} is no broker of a hierarchy"
-    stated = core.profiles.version(0)
+    assert isinstance(core, Ges), f"{core} is no broker of a hierarchy"
+    stated = core.units.profiles.version(0)
     assert stated is not None
     cluster.link("c", "d").cut()
     cluster.broker("e").restart()
@@ -187,7 +187,7 @@ def an_incomplete_answer_is_lost_on_its_way() -> None:
     cluster.link("c", "d").heal()
     cluster.run_for(5)
     assert found.started
-    assert (core.profiles.version(0) or stated) > stated, "the first round was complete"
+    assert (core.units.profiles.version(0) or stated) > stated, "the first round was complete"
 
 
 def all_answers_take_longer_than_anybody_is_waited_for() -> None:

@@ -1,11 +1,8 @@
 """Who is missing at several looks in a row is spoken for; who was there in between begins anew."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from brokerd.protocols.ges.ageing import LOOKS, MOST_LOOKS, Ageing
+from brokerd.protocols.ges.membership import LOOKS, MOST_LOOKS, FailureDetection
 
 UNIT, OTHER = (1,), (2,)
 BROKER = 7
@@ -18,27 +15,16 @@ class Looking:
         self.missing: set[tuple[int, ...]] = set()
         self.unknown: list[int] = []
         self.spoken_for: list[object] = []
-        place: Any = SimpleNamespace(is_in=lambda _: False)
-        view: Any = SimpleNamespace(connected=lambda: (UNIT, OTHER))
-        paths: Any = SimpleNamespace(best=lambda unit: None if unit in self.missing else 1)
-        profiles: Any = SimpleNamespace(places=lambda: ())
-        graph: Any = SimpleNamespace(
-            speak_for=self.spoken_for.append,
-            speak_for_unknown=self.spoken_for.append,
-            only_outside=lambda: tuple(self.unknown),
-        )
-        quiet: Any = SimpleNamespace(
-            speak_for=lambda _: None, speak_for_unknown=lambda _: None, only_outside=lambda: ()
-        )
-        self.ageing = Ageing(place, view, paths, profiles, graph, quiet)
+        self.detection = FailureDetection()
 
     def looks(self, count: int) -> list[object]:
         """Return for whom it speaks at so many looks."""
         self.spoken_for.clear()
         for _ in range(count):
-            looks_again = self.ageing.look()
+            self.spoken_for += self.detection.look(sorted(self.missing))
+            self.spoken_for += self.detection.look_for_unknown(self.unknown)
             is_waiting = bool(self.missing or self.unknown) and not self.spoken_for
-            assert looks_again or not is_waiting
+            assert self.detection.is_counting or not is_waiting
         return [*self.spoken_for]
 
 
@@ -55,14 +41,14 @@ def test_a_unit_is_spoken_for_after_so_many_looks_in_a_row(times: int) -> None:
         assert looking.looks(1) == [UNIT]
         looking.missing = set()
         assert looking.looks(1) == []
-    assert looking.ageing.spoken_for == times
+    assert looking.detection.spoken_for == times
 
 
 def test_a_new_beginning_forgets_what_was_missing() -> None:
     looking = Looking()
     looking.missing = {UNIT, OTHER}
     assert looking.looks(LOOKS) == []
-    looking.ageing.begin_anew()
+    looking.detection.begin_anew()
     assert looking.looks(LOOKS) == []
     assert looking.looks(1) == [UNIT, OTHER]
 

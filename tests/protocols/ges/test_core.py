@@ -14,10 +14,10 @@ from brokerd.protocols.ges.messages import (
     ProfileChanged,
     ProfileStated,
     RoutedPublications,
+    Statement,
+    Target,
 )
 from brokerd.protocols.ges.parameters import GesParameters
-from brokerd.protocols.ges.router import Target
-from brokerd.protocols.ges.view import Statement
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.interface import MessageReceived
 from tests.helpers.exchange import Exchange, blob, run_of

@@ -8,8 +8,8 @@ import pytest
 
 from bench.papers.ges.routing import Routing, RoutingWrong, check, flooded, measure
 from brokerd.overlay.generate import random_hierarchy
-from brokerd.protocols.ges.paths import link_cost
-from brokerd.protocols.ges.router import Target
+from brokerd.protocols.ges.connectivity_graph import link_cost
+from brokerd.protocols.ges.messages import Target
 from pubsubctl.deploying.topologies import load_topology
 
 TOPOLOGIES = Path(__file__).parents[3] / "bench" / "topologies"

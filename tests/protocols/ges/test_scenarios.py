@@ -35,7 +35,7 @@ def gateways_known_to(story: Story, name: str) -> set[tuple[str, str]]:
     """The links between super-clusters 1 and 2 that a broker outside of both has in its graph."""
     names = story.cluster.topology.brokers
     core = story.cluster.brokers[names.index(name)].core
-    return {(names[a], names[b]) for a, b in core.view.edges.get(SC_1_TO_2, ())}
+    return {(names[a], names[b]) for a, b in core.units.view.edges.get(SC_1_TO_2, ())}
 
 
 def a02_twin_gateway() -> None:
@@ -90,7 +90,7 @@ def a08_fail_forever() -> None:
     gone = story.cluster.topology.brokers.index("n5")
     for broker in story.cluster.brokers:
         if broker.alive:
-            assert not broker.core.profiles.known()[gone].predicates
+            assert not broker.core.units.profiles.known()[gone].predicates
     story.publish("n22", "c")
     assert len(story.cluster.clients["moved"].received[1]) == 2
 

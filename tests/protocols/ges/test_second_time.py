@@ -1,98 +1,79 @@
 """The load of a link after an episode is judged like that of a new link."""
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
-from brokerd.protocols.ges.graph import UP
-from brokerd.protocols.ges.load import LOAD, MOST_CHECKS_TO_FALL, LinkLoad
-from brokerd.protocols.ges.messages import LoadAnswered, LoadProbe
+from brokerd.model.identity import Peer
+from brokerd.protocols.ges.dissemination import UP
+from brokerd.protocols.ges.messages import LoadProbe
+from brokerd.protocols.ges.overload import LOAD, MOST_CHECKS_TO_FALL, LinkLoad
 from brokerd.protocols.ges.parameters import GesParameters
+from brokerd.protocols.ges.state import CostChange, Neighbours
+from brokerd.protocols.ges.units import Place
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
 
 SLOW_NS = 100
 CHECK_NS = 10_000
 PEER = 7
 
 
-class Factors:
-    """The costs that a broker states, as the graph keeps them."""
-
-    def __init__(self) -> None:
-        self.stated: dict[int, int] = {}
-
-    def factor(self, peer: int) -> int:
-        return self.stated.get(peer, UP)
-
-    def charge(self, peer: int, factor: int) -> None:
-        self.stated[peer] = factor
-
-
 class Measured:
     """A broker with one link that takes `round_trip_ns`, and what it says of that link."""
 
     def __init__(self) -> None:
-        self.machine = EventMachine()
-        self.deadlines: DeadlineQueue[tuple[str, object]] = DeadlineQueue()
-        self.factors = Factors()
-        self.is_up = True
+        self.now_ns = 0
+        self.deadlines: DeadlineQueue[tuple[str, Peer]] = DeadlineQueue()
+        self.neighbours = Neighbours(Place((0, 0)), {PEER: (0, 1)}, {PEER: None})
         self.round_trip_ns: int | None = 0
         self.answer_ns: int | None = None
-        self.load = LinkLoad(
-            1,
-            self.machine,
-            self.deadlines,  # type: ignore[arg-type]
-            GesParameters(slow_link_ns=SLOW_NS, cost_check_ns=CHECK_NS),
-            self.factors,  # type: ignore[arg-type]
-            lambda: (PEER,) if self.is_up else (),
-            lambda _: self.is_up,
-        )
+        parameters = GesParameters(slow_link_ns=SLOW_NS, cost_check_ns=CHECK_NS)
+        self.load = LinkLoad(1, self.neighbours, self.deadlines, parameters)
+
+    @property
+    def factor(self) -> int:
+        return self.neighbours.factors.get(PEER, UP)
 
     def reconnect(self) -> None:
-        self.is_up = False
         self.answer_ns = None
         self.load.went(PEER)
-        self.is_up = True
-        self.load.came(PEER)
-        self._carry()
+        self._carry(self.load.came(PEER, self.now_ns))
 
     def interval(self, *, sends: bool) -> tuple[int, int, bool]:
         """Let the time of a check pass; returns the factor, and the probes that were sent."""
         before = self.probes
         if sends:
-            self.load.sent(PEER)
-            self._carry()
-        end_ns = self.machine.now_ns + CHECK_NS
+            self._carry(self.load.sent(PEER, self.now_ns))
+        end_ns = self.now_ns + CHECK_NS
         while True:
             due_ns = min(self.deadlines.earliest() or end_ns, self.answer_ns or end_ns)
-            self.machine.now_ns = min(due_ns, end_ns)
+            self.now_ns = min(due_ns, end_ns)
             if due_ns >= end_ns:
                 break
             if due_ns == self.answer_ns:
                 self.answer_ns = None
-                self.load.on_answered(PEER, LoadAnswered())
+                self.load.on_answered(PEER, self.now_ns)
             else:
                 self._check()
         self._check()
-        return self.factors.factor(PEER), self.probes - before, (LOAD, 1) in self.deadlines
+        return self.factor, self.probes - before, (LOAD, 1) in self.deadlines
 
     def _check(self) -> None:
-        if self.deadlines.due(self.machine.now_ns):
-            self.load.check()
-            self._carry()
+        if self.deadlines.due(self.now_ns):
+            self._carry(self.load.check(self.now_ns))
 
     probes = 0
 
-    def _carry(self) -> None:
-        for effect in self.machine.effects:
-            assert isinstance(effect, Send)
+    def _carry(self, outcomes: Sequence[Send | CostChange]) -> None:
+        for effect in outcomes:
+            if isinstance(effect, CostChange):
+                continue
             assert effect == Send(PEER, LoadProbe())
             self.probes += 1
             if self.round_trip_ns is not None:
-                self.answer_ns = self.machine.now_ns + self.round_trip_ns
-        self.machine.effects.clear()
+                self.answer_ns = self.now_ns + self.round_trip_ns
 
 
 def episode(measured: Measured, random: Random) -> None:
@@ -116,7 +97,7 @@ def test_a_link_after_an_episode_becomes_dear_and_cheap_like_a_new_one(seed: int
     episode(old, Random(seed))
     for _ in range(4 * MOST_CHECKS_TO_FALL):
         old.interval(sends=True)
-    assert old.factors.factor(PEER) == UP
+    assert old.factor == UP
     for _ in range(MOST_CHECKS_TO_FALL + 1):
         old.interval(sends=False)
     assert old.interval(sends=False) == (UP, 0, False)
@@ -135,7 +116,7 @@ def test_measurements_of_a_session_end_with_it(seed: int) -> None:
         measured.round_trip_ns = random.choice((250, 900, None))
         measured.interval(sends=True)
         measured.reconnect()
-        assert measured.factors.factor(PEER) == UP
+        assert measured.factor == UP
     measured.round_trip_ns = 250
     factors = [measured.interval(sends=True)[0] for _ in range(2)]
     assert factors == [UP, 4 * UP], "two checks of the new session"

@@ -8,8 +8,8 @@ import pytest
 
 from bench.papers.ges.routing import Routing, RoutingWrong, flooded
 from brokerd.errors import RemoteProtocolError
-from brokerd.protocols.ges.paths import Paths
-from brokerd.protocols.ges.router import Target
+from brokerd.protocols.ges.connectivity_graph import Paths
+from brokerd.protocols.ges.messages import Target
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, planted
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
@@ -307,9 +307,9 @@ def who_has_left_dies_before_its_clients_have_gone() -> None:
     story.cluster.run_until_quiet()
     living = [broker for broker in story.cluster.brokers if broker.alive]
     number = story.cluster.topology.number_of("n14")
-    assert not any(broker.core.profiles.wants(number) for broker in living)
+    assert not any(broker.core.units.profiles.wants(number) for broker in living)
     assert not any(
-        each.by == number and each.factor for b in living for each in b.core.view.known()
+        each.by == number and each.factor for b in living for each in b.core.units.view.known()
     )
     story.settle(FOR_EVER_S)
     assert story.count("spoken_for") == 0

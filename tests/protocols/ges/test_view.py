@@ -7,8 +7,9 @@ import pytest
 
 from bench.papers.ges.routing import RoutingWrong, check_graphs, flooded
 from brokerd.overlay.generate import random_hierarchy
+from brokerd.protocols.ges.connectivity_graph import GraphView
+from brokerd.protocols.ges.messages import DOWN
 from brokerd.protocols.ges.units import Place
-from brokerd.protocols.ges.view import DOWN, GraphView
 
 
 def drawn(seed):

@@ -2,7 +2,7 @@
 
 from brokerd.overlay.tree import graph_of
 from brokerd.protocols.ges.checks.planning import is_whole_without
-from brokerd.protocols.ges.places import hierarchy_of
+from brokerd.protocols.ges.units import hierarchy_of
 from brokerd.protocols.ges_reliable.checks.reach import GesReliableReach
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of

@@ -10,7 +10,7 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import SCHEMA, Topology
-from brokerd.protocols.ges.places import hierarchy_of
+from brokerd.protocols.ges.units import hierarchy_of
 from brokerd.protocols.ges_reliable.checks.planning import with_storages
 from brokerd.protocols.ges_reliable.epoch_log import EpochLog
 from brokerd.protocols.ges_reliable.intake import Intake

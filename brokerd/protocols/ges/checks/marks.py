@@ -15,7 +15,7 @@ from brokerd.protocols.ges.messages import (
     ProfileStated,
     RoutedPublications,
 )
-from brokerd.protocols.ges.versions import is_its_own
+from brokerd.protocols.ges.units import is_its_own
 from brokerd.protocols.interface import (
     CloseSession,
     DeadlineReached,
@@ -102,7 +102,7 @@ def members_told(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]
 
 def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str]:
     core: Any = broker.core
-    depth = len(core.place.address)
+    depth = len(core.units.place.address)
     came = getattr(event, "message", None)
     reroutes = (
         max((target.reroutes for target in came.targets), default=0)
@@ -139,8 +139,8 @@ def _heard(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[st
     message = event.message
     if type(message) is GraphStated:
         for each in message.statements:
-            ends = [end for end in (each.low_end, each.high_end) if core.place.is_in(end)]
-            if any(end != core.place.address for end in ends):
+            ends = [end for end in (each.low_end, each.high_end) if core.units.place.is_in(end)]
+            if any(end != core.units.place.address for end in ends):
                 yield "came-around"
             if each.by == broker.number and not is_its_own(each.version) and said:
                 yield "refuted"

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
+from brokerd.protocols.ges.connectivity_graph import Edge
 from brokerd.protocols.ges.units import Unit
-from brokerd.protocols.ges.view import Edge
 
 
 def outline(

@@ -1,6 +1,6 @@
 """Counters of ges, and their recounted values once all is at rest."""
 
-from brokerd.protocols.ges.profiles import Profiles
+from brokerd.protocols.ges.profile_graph import Profiles
 from brokerd.simulator.checks.recounts import Recount
 
 RECOUNTS = (

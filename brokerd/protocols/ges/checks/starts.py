@@ -8,15 +8,14 @@ Paper: [GES] §3 (propagation of profile changes).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from brokerd.model.client_messages import Subscribe, Subscribed
 from brokerd.model.identity import BrokerNumber, Peer, SubscriptionId
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
-from brokerd.protocols.ges.core import UnitBroker
-from brokerd.protocols.ges.units import shared
-from brokerd.protocols.ges.versions import Version, is_its_own
+from brokerd.protocols.ges.unit_router import UnitRouter
+from brokerd.protocols.ges.units import Version, is_its_own, shared
 from brokerd.protocols.interface import (
     Effect,
     Event,
@@ -61,8 +60,8 @@ class StartChecks:
     def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
         """Check the effects of an event that a core has handled."""
         core: Any = broker.core
-        if type(event) is Started or self._addresses.get(broker.number) != core.place.address:
-            self._addresses[broker.number] = core.place.address
+        if type(event) is Started or self._addresses.get(broker.number) != core.units.place.address:
+            self._addresses[broker.number] = core.units.place.address
             self._unlink(broker.number)
         if type(event) is SessionLost and isinstance(event.peer, int):
             self._linked_since.pop(_link(broker.number, event.peer), None)
@@ -72,7 +71,7 @@ class StartChecks:
             requested = _subscription(broker, event.peer, event.message.number)
             if requested is not None:
                 self._requested_ns.setdefault(requested, self._world.schedule.now_ns)
-                self._added.setdefault(requested, core.profiles.version(broker.number))
+                self._added.setdefault(requested, core.units.profiles.version(broker.number))
         for effect in effects:
             message = effect.message if isinstance(effect, Send) else None
             if type(message) is Subscribed and message.state == "started":
@@ -105,7 +104,7 @@ class StartChecks:
         age_ns = max(self._purge_ns, stated_ns)
         for number in self._reached(broker, brokers, max(requested_ns, now_ns - age_ns)):
             there: Any = brokers[number].core
-            known = there.profiles.known().get(broker.number)
+            known = there.units.profiles.known().get(broker.number)
             if known is not None and is_replaced(known.version, self._added[subscription]):
                 continue
             if known is None or subscription not in known.predicates:
@@ -161,11 +160,11 @@ def _is_linked(one: BrokerView, other: BrokerView) -> bool:
     end = one.ends.get(other.number)
     if end is None or not (one.alive and other.alive):
         return False
-    core, core_there = one.core, other.core
-    assert isinstance(core, UnitBroker)
-    assert isinstance(core_there, UnitBroker)
+    core, core_there = cast(Any, one.core), cast(Any, other.core)
+    here: UnitRouter = core.units
+    there: UnitRouter = core_there.units
     return (
         other.ends.get(one.number) is end.other
-        and core.is_linked(other.number)
-        and core_there.is_linked(one.number)
+        and here.is_linked(other.number)
+        and there.is_linked(one.number)
     )

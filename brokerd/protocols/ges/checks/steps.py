@@ -25,9 +25,7 @@ from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.checks.outline import outline
 from brokerd.protocols.ges.checks.starts import StartChecks
-from brokerd.protocols.ges.messages import GraphStated, RoutedPublications
-from brokerd.protocols.ges.paths import Path
-from brokerd.protocols.ges.router import SYSTEM, Target
+from brokerd.protocols.ges.messages import SYSTEM, GraphStated, Path, RoutedPublications, Target
 from brokerd.protocols.ges.units import Place, Unit, is_inside
 from brokerd.protocols.interface import (
     Commit,
@@ -81,7 +79,7 @@ class GesChecks(ProtocolChecks):
         core: Any = broker.core
         predicates = [
             predicate
-            for known in core.profiles.known().values()
+            for known in core.units.profiles.known().values()
             if is_inside(known.place, unit)
             for predicate in known.predicates.values()
         ]
@@ -99,10 +97,11 @@ class GesChecks(ProtocolChecks):
         for number, core in cores.items():
             _check_names(brokers[number].name, core)
         check_client_counts(brokers)
-        addresses = {number: core.place.address for number, core in cores.items()}
+        addresses = {number: core.units.place.address for number, core in cores.items()}
         up = {
             (broker.number, peer): max(
-                cores[broker.number].link_factor(peer), cores[peer].link_factor(broker.number)
+                cores[broker.number].units.dissemination.factor(peer),
+                cores[peer].units.dissemination.factor(broker.number),
             )
             for broker in brokers
             if broker.alive
@@ -123,10 +122,10 @@ def check_client_counts(brokers: Sequence[BrokerView]) -> None:
     """
     cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
     for number, core in cores.items():
-        for peer, clients in core._hints._heard.items():
-            if core.is_linked(peer) and clients != cores[peer]._hints._said:
+        for peer, clients in core.units.hints._heard.items():
+            if core.units.is_linked(peer) and clients != cores[peer].units.hints._said:
                 what = f"{brokers[number].name} goes by {clients} clients at {brokers[peer].name}"
-                raise InvariantViolated("clients known", f"{what}: {cores[peer]._hints._said}")
+                raise InvariantViolated("clients known", f"{what}: {cores[peer].units.hints._said}")
 
 
 def _what(target: Target) -> tuple[int, Unit, Unit]:
@@ -148,7 +147,7 @@ def _check_told(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
     core: Any = broker.core
     if not core.hears(peer):
         return  # a neighbour without this broker's address states for another place
-    place: Place = core.place
+    place: Place = core.units.place
     for each in message.statements:
         level = place.link_level(each.low_end, each.high_end)
         within = each.low_end[: len(place.address) - level - 1]
@@ -157,31 +156,31 @@ def _check_told(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
 
 
 def _check_names(name: str, core: Any) -> None:
-    outbid = {key: value for key, value in core.outbid_counters().items() if value}
+    outbid = {key: value for key, value in core.units.outbid_counters().items() if value}
     if outbid:
         raise InvariantViolated("forged", f"nobody forges, and {name} found {outbid}")
 
 
 def _check_graph(name: str, core: Any, should: Mapping[Any, Mapping[Link, int]]) -> None:
-    if core.view.edges != should:
-        found = {edge: dict(behind) for edge, behind in core.view.edges.items()}
+    if core.units.view.edges != should:
+        found = {edge: dict(behind) for edge, behind in core.units.view.edges.items()}
         wanted = {edge: dict(behind) for edge, behind in should.items()}
         raise InvariantViolated("graph", f"{name} has {found}, not {wanted}")
-    if len(core.view.units()) > BLOCK * len(core.place.address):
-        raise InvariantViolated("graph size", f"{name} knows {len(core.view.units())} units")
+    if len(core.units.view.units()) > BLOCK * len(core.units.place.address):
+        raise InvariantViolated("graph size", f"{name} knows {len(core.units.view.units())} units")
 
 
 def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> None:
-    for origin, known in core.profiles.known().items():
+    for origin, known in core.units.profiles.known().items():
         wanted: Mapping[Any, Any] = {}
         if origin in cores:
-            wanted = cores[origin].profiles.known()[origin].predicates
-            address: Address = cores[origin].place.address
-            if known.place != core.place.seen_as(address):
+            wanted = cores[origin].units.profiles.known()[origin].predicates
+            address: Address = cores[origin].units.place.address
+            if known.place != core.units.place.seen_as(address):
                 raise InvariantViolated("profile", f"{name} has that of {origin} at {known.place}")
         if known.predicates != wanted:
             raise InvariantViolated(
                 "profile", f"{name} has {[*known.predicates]} of {origin}, not {[*wanted]}"
             )
-    if missing := [origin for origin in cores if origin not in core.profiles.known()]:
+    if missing := [origin for origin in cores if origin not in core.units.profiles.known()]:
         raise InvariantViolated("profile", f"{name} has none of {missing}")

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from brokerd.protocols.ges.graph import UP
+from brokerd.protocols.ges.dissemination import UP
 from brokerd.protocols.ges.messages import (
+    DOWN,
     ClientsCounted,
     GraphStated,
     LoadAnswered,
@@ -14,7 +15,6 @@ from brokerd.protocols.ges.messages import (
     RoutedPublications,
 )
 from brokerd.protocols.ges.units import Unit
-from brokerd.protocols.ges.view import DOWN
 from brokerd.simulator.checks.wording import Wording
 
 

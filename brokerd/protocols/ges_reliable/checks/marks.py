@@ -10,7 +10,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.ges.checks.marks import members_told
 from brokerd.protocols.ges.messages import ClientsCounted
-from brokerd.protocols.ges.places import hierarchy_from
+from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import (
     Change,
     Events,
@@ -145,7 +145,7 @@ class GesReliableMarks:
         message = event.message
         if getattr(message, "target", None) is None:
             return
-        if message.target.unit != core.place.address:
+        if message.target.unit != core.units.place.address:
             return
         if getattr(message, "stores", False):
             yield from self._among_storages(core, message)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.reading import unconnected
-from brokerd.protocols.ges.places import hierarchy_from
+from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.simulator.checks.reach import Reach
 
 

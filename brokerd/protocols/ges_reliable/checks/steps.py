@@ -24,7 +24,7 @@ from typing import Any
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.protocols.ges.checks.steps import check_client_counts
-from brokerd.protocols.ges.places import hierarchy_from
+from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.protocols.ges_reliable.messages import Events
 from brokerd.protocols.ges_reliable.places import root_of
 from brokerd.protocols.ges_reliable.registrations import HEIRS, REGISTERED

@@ -3,16 +3,17 @@
 Paper: [GES] §3 (dissemination of connections).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.hierarchy import Address, Hierarchy
+from brokerd.overlay.hierarchy import Hierarchy
 from brokerd.overlay.routes import Link
-from brokerd.protocols.ges.messages import GraphStated
-from brokerd.protocols.ges.units import Place, Unit, is_inside
-from brokerd.protocols.ges.view import DOWN, GraphView, Statement
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.ges.connectivity_graph import GraphView
+from brokerd.protocols.ges.messages import DOWN, GraphStated, Statement
+from brokerd.protocols.ges.state import CostChange, Neighbours
+from brokerd.protocols.ges.units import Unit, is_inside
+from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.leaps import is_leap
 
 UP = 1
@@ -20,30 +21,15 @@ DEAREST = 8
 """The largest factor of a connection's cost; `UP` is the smallest."""
 
 
-class Graph:
-    """The statements of a broker about its connections, and those forwarded for others.
+class Dissemination:
+    """The statements of a broker about its connections, and those forwarded for others."""
 
-    Args:
-        neighbours: with their addresses.
-        reaches: returns True if a neighbour has a session.
-    """
-
-    def __init__(
-        self,
-        machine: EventMachine,
-        place: Place,
-        view: GraphView,
-        neighbours: Mapping[BrokerNumber, Address],
-        reaches: Callable[[BrokerNumber], bool],
-    ) -> None:
-        self._machine = machine
-        self._place = place
+    def __init__(self, view: GraphView, neighbours: Neighbours) -> None:
         self._view = view
         self._neighbours = neighbours
-        self._reaches = reaches
+        self._place = neighbours.place
         self.counters = {"statements_outbid": 0}
         self._links: dict[Link, None] = {}
-        self._factors: dict[BrokerNumber, int] = {}
         self._only_outside: dict[tuple[Link, BrokerNumber], Statement] = {}
 
     def start(self, incarnation: int) -> None:
@@ -55,31 +41,30 @@ class Graph:
         """Restart at another address, without any statement of other brokers."""
         self._only_outside.clear()
         self._view.forget()
-        for peer, address in self._neighbours.items():
+        for peer, address in self._neighbours.addresses.items():
             self._view.state(peer, address, DOWN)
 
-    def on_up(self, peer: BrokerNumber) -> None:
+    def on_up(self, peer: BrokerNumber) -> list[Send]:
         """State a connection to all neighbours, and send all statements to the new neighbour."""
-        made = self._view.state(peer, self._neighbours[peer], self.factor(peer))
-        self._tell(peer, self._view.known())
-        self._tell_others((made,), peer)
+        made = self._view.state(peer, self._neighbours.addresses[peer], self.factor(peer))
+        return [*self._send(peer, self._view.known()), *self._flood((made,), peer)]
 
-    def on_down(self, peer: BrokerNumber) -> None:
+    def on_down(self, peer: BrokerNumber) -> list[Send]:
         """State that the connection to a neighbour is down."""
-        made = self._view.state(peer, self._neighbours[peer], DOWN)
-        self._tell_others((made,), peer)
+        made = self._view.state(peer, self._neighbours.addresses[peer], DOWN)
+        return self._flood((made,), peer)
 
     def factor(self, peer: BrokerNumber) -> int:
         """Return the factor that this broker states for the cost of a connection that is up."""
-        return self._factors.get(peer, UP)
+        return self._neighbours.factors.get(peer, UP)
 
-    def charge(self, peer: BrokerNumber, factor: int) -> None:
+    def on_cost_changed(self, change: CostChange) -> list[Send]:
         """State another factor for the cost of the connection to a neighbour with a session."""
-        self._factors[peer] = factor
-        made = self._view.state(peer, self._neighbours[peer], factor)
-        self._tell_others((made,), None)
+        address = self._neighbours.addresses[change.peer]
+        made = self._view.state(change.peer, address, change.factor)
+        return self._flood((made,), None)
 
-    def on_stated(self, peer: BrokerNumber, message: GraphStated) -> None:
+    def on_stated(self, peer: BrokerNumber, message: GraphStated) -> list[Send]:
         """Take statements from a neighbour, forward new ones, and correct those about this broker.
 
         Raises:
@@ -88,31 +73,33 @@ class Graph:
         """
         for statement in message.statements:
             self._check(peer, statement)
+        sends: list[Send] = []
         for statement in message.statements:
             if self._view.is_forged(statement):
-                self._outbid(statement)
+                sends += self._outbid(statement)
         statements = [self._view.precise(each) for each in message.statements]
         self._note_only_outside(message.statements)
         news = [each for each in statements if self._view.learn(each)]
-        self._tell_others(news, peer)
+        sends += self._flood(news, peer)
         refuted = [
             each
             for each in message.statements
-            if self._view.is_refuted(each) and _other_end(each) in self._neighbours
+            if self._view.is_refuted(each) and _other_end(each) in self._neighbours.addresses
         ]
         for each in refuted:
             self._view.outbid(each.version)
-        self._tell_others([self._state_anew(each) for each in refuted], None)
+        sends += self._flood([self._state_anew(each) for each in refuted], None)
         later = [self._view.spoken_for_since(each) for each in message.statements]
-        self._tell(peer, [each for each in later if each is not None])
+        sends += self._send(peer, [each for each in later if each is not None])
+        return sends
 
-    def speak_for(self, unit: Unit) -> None:
+    def speak_for(self, unit: Unit) -> list[Send]:
         """State in the place of a broker or unit that it has no connection any more."""
-        self._tell_others(self._view.state_for(unit), None)
+        return self._flood(self._view.state_for(unit), None)
 
-    def speak_for_broker(self, broker: BrokerNumber) -> None:
+    def speak_for_broker(self, broker: BrokerNumber) -> list[Send]:
         """State the same in the place of one broker, at any address."""
-        self._tell_others(self._view.state_for_broker(broker), None)
+        return self._flood(self._view.state_for_broker(broker), None)
 
     def only_outside(self) -> Iterable[BrokerNumber]:
         """Return brokers of an own unit that are connected by statements from outside only."""
@@ -123,23 +110,22 @@ class Graph:
         }
         return tuple({said.by: None for said in self._only_outside.values() if said.factor})
 
-    def speak_for_unknown(self, broker: BrokerNumber) -> None:
+    def speak_for_unknown(self, broker: BrokerNumber) -> list[Send]:
         """State in the place of a broker of `only_outside` that it has no connection.
 
         A live broker refutes the statement.
         """
         found = [each for each in self._only_outside.values() if each.by == broker and each.factor]
-        self._tell_others([self._view.state_for_unknown(each) for each in found], None)
+        return self._flood([self._view.state_for_unknown(each) for each in found], None)
 
-    def _outbid(self, forged: Statement) -> None:
+    def _outbid(self, forged: Statement) -> list[Send]:
         """State a connection correctly, under a version later than a forged one."""
         self.counters["statements_outbid"] += 1
         self._view.outbid(forged.version)
         peer = _other_end(forged)
-        if peer in self._neighbours:
-            self._tell_others([self._state_anew(forged)], None)
-        else:
-            self._tell_others([self._view.deny(forged)], None)
+        if peer in self._neighbours.addresses:
+            return self._flood([self._state_anew(forged)], None)
+        return self._flood([self._view.deny(forged)], None)
 
     def use(self, hierarchy: Hierarchy) -> None:
         """Take the links of a topology; statements about other connections are refused."""
@@ -156,21 +142,24 @@ class Graph:
     def _state_anew(self, refuted: Statement) -> Statement:
         """Return the correct statement in place of others' statement about this broker."""
         peer = _other_end(refuted)
-        factor = self.factor(peer) if self._reaches(peer) else DOWN
-        return self._view.state(peer, self._neighbours[peer], factor)
+        factor = self.factor(peer) if peer in self._neighbours.linked else DOWN
+        return self._view.state(peer, self._neighbours.addresses[peer], factor)
 
-    def _tell_others(self, statements: Iterable[Statement], origin: BrokerNumber | None) -> None:
-        told = tuple(statements)
-        for peer in self._neighbours:
-            if peer != origin and self._reaches(peer):
-                self._tell(peer, told)
+    def _flood(self, statements: Iterable[Statement], origin: BrokerNumber | None) -> list[Send]:
+        """Return the messages to all linked neighbours but one."""
+        sends: list[Send] = []
+        flooded = tuple(statements)
+        for peer in self._neighbours.addresses:
+            if peer != origin and peer in self._neighbours.linked:
+                sends += self._send(peer, flooded)
+        return sends
 
-    def _tell(self, peer: BrokerNumber, statements: Iterable[Statement]) -> None:
-        address = self._neighbours[peer]
-        told = [self._view.for_peer(each, peer, address) for each in statements]
-        seen = tuple(each for each in told if each is not None)
-        if seen:
-            self._machine.send(peer, GraphStated(seen))
+    def _send(self, peer: BrokerNumber, statements: Iterable[Statement]) -> list[Send]:
+        """Return the message with the relevant statements, as a neighbour sees them, if any."""
+        address = self._neighbours.addresses[peer]
+        seen = [self._view.for_peer(each, peer, address) for each in statements]
+        relevant = tuple(each for each in seen if each is not None)
+        return [Send(peer, GraphStated(relevant))] if relevant else []
 
     def _check(self, peer: BrokerNumber, statement: Statement) -> None:
         ends = statement.low_end, statement.high_end

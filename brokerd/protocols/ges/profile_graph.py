@@ -9,7 +9,7 @@ only by the gatekeepers that need them, so that none has to fetch a snapshot bef
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
@@ -17,9 +17,14 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges.messages import Entry, ProfileStated
-from brokerd.protocols.ges.units import Unit, is_inside
-from brokerd.protocols.ges.versions import Version
+from brokerd.protocols.ges.state import ProfileConfirmation
+from brokerd.protocols.ges.units import Unit, Version, is_inside
 from brokerd.protocols.parts.selection import match_run
+
+REPETITIONS: Final = 3
+"""The most later versions that replace late versions of a subscription."""
+LATE: Final = "subscription_started_late"
+"""Event of a Record: a subscription has started, and the report is not exact."""
 
 
 class Interest(NamedTuple):
@@ -179,3 +184,73 @@ class Profiles:
                 client, number = self._local[each]
                 clients.setdefault(client, []).append(number)
         return Interest(tuple(sorted(places)), {name: tuple(n) for name, n in clients.items()})
+
+
+@dataclass(slots=True)
+class Subscription:
+    """A client's subscription, and the version of this broker's profile that it starts with.
+
+    Attributes:
+        repetitions: the number of later versions that have replaced a late version.
+        path_age_ns: see Subscribed.
+    """
+
+    subscription: SubscriptionId
+    predicate: Predicate
+    client: ClientId
+    number: int
+    version: Version
+    repetitions: int = 0
+    path_age_ns: int = 0
+
+
+class LocalSubscriptions:
+    """The subscriptions of all clients of this broker.
+
+    An incomplete version proves nothing, because brokers behind a neighbour that restarted or was
+    not awaited any more may lack it although they have other paths. A later version is stated
+    instead, as often as that happens.
+
+    A complete version that took `purge_ns` or longer is late: brokers that have had a path for
+    longer than `purge_ns`, and not for as long as that took, may lack it. A later version is
+    stated instead, up to `REPETITIONS` times. Where messages take so long that none is in time, no
+    version can be, so the subscription then starts with a late one, and the client is notified of
+    the age of the paths that count.
+
+    Args:
+        purge_ns: the time without a session after which a neighbour is not awaited any more.
+    """
+
+    def __init__(self, purge_ns: int) -> None:
+        self._purge_ns = purge_ns
+        self._known: dict[SubscriptionId, Subscription] = {}
+
+    def add(self, subscription: Subscription) -> None:
+        """Add a subscription that starts once its version is confirmed."""
+        self._known[subscription.subscription] = subscription
+
+    def remove(self, subscriptions: Iterable[SubscriptionId]) -> None:
+        """Remove ended subscriptions."""
+        for subscription in subscriptions:
+            del self._known[subscription]
+
+    def on_confirmed(
+        self, confirmation: ProfileConfirmation, coming: Version
+    ) -> tuple[list[Subscription], bool]:
+        """Return the subscriptions that start, and True if a later version must be stated.
+
+        Args:
+            coming: the version after the next change of this broker's profile.
+        """
+        taken_ns = confirmation.taken_ns
+        reached = [each for each in self._known.values() if each.version == confirmation.version]
+        is_late = taken_ns >= self._purge_ns
+        may_wait = [route for route in reached if is_late and route.repetitions < REPETITIONS]
+        again = may_wait if confirmation.is_complete else reached
+        started = [route for route in reached if route not in again]
+        for route in started:
+            route.path_age_ns = taken_ns if is_late else 0
+        for route in again:
+            route.version = coming
+            route.repetitions += confirmation.is_complete
+        return started, bool(again)
