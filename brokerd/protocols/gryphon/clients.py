@@ -107,6 +107,15 @@ class Clients(OwnSubscriptions[Delivered]):
         elif not local.is_over:
             self._own_filter.add(local, partial(self._begin_one, client, local))
 
+    def _resume(self, client: OwnClient, message: Connect) -> None:
+        """See OwnSubscriptions; a client behind the beginning has not taken the gap before it."""
+        for number, seen in message.resume:
+            local = client.subscriptions.get(number)
+            if local is not None and local.started:
+                begun = local.begins_after
+                local.is_restarted |= any(last < begun.get(stream, 0) for stream, last in seen)
+        super()._resume(client, message)
+
     def _begun_after(
         self, client: OwnClient, subscription: OwnSubscription
     ) -> Mapping[StreamId, int]:

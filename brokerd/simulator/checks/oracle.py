@@ -632,7 +632,10 @@ class Oracle:
     def lacking(
         self,
     ) -> Iterator[tuple[ClientId, int, bool, list[tuple[ClientId, list[int]]]]]:
-        """Yield (client, number, started, missing publications) of each subscription."""
+        """Yield (client, number, started, missing publications) of each subscription.
+
+        A subscription that its broker lost has not started until the broker starts it again.
+        """
         for subscription in self._subscriptions.values():
             if subscription.draining:
                 continue
@@ -641,7 +644,7 @@ class Oracle:
                 for publisher, stream in self._streams(subscription)
                 if (missing := self._owed(stream, publisher))
             ]
-            started = subscription.started and not subscription.given_up
+            started = subscription.started and not (subscription.given_up or subscription.lost)
             yield subscription.client, subscription.number, started, owed
 
     @property
