@@ -31,7 +31,7 @@ from brokerd.model.client_messages import (
     Silence,
 )
 from brokerd.model.identity import SourceId, StreamId
-from brokerd.model.losses import STATE_LOST
+from brokerd.model.losses import STATE_LOST, is_stream_marker
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 
@@ -260,12 +260,12 @@ class Progress:
             if number in self._wanted and number not in self._marks
         }
         gaps = tuple(
-            GapAnnounced(number, source, first, last, message.reason)
+            gap
             for number, before in seen.items()
             if before < message.last
-            for source, first, last in self._lacked(number, before, message)
+            for gap in self._lacked(number, before, message)
         )
-        if message.reason == STATE_LOST:
+        if any(gap.reason == STATE_LOST for gap in gaps):
             self._lossy.update(dict.fromkeys((number, message.stream) for number in seen))
         self._skip(message, is_news=bool(gaps) or self.in_transactions)
         if gaps:
@@ -273,18 +273,23 @@ class Progress:
         self._take_if_first()
         return [Received((), self._serial)] if self.in_transactions else []
 
-    def _lacked(self, number: int, before: int, gap: Gap) -> Iterator[tuple[SourceId, int, int]]:
+    def _lacked(self, number: int, before: int, gap: Gap) -> Iterator[GapAnnounced]:
         """Yield the parts of a gap that had not arrived before, by origin.
 
-        In a stream each source's numbers increase; several streams may have parts of one source.
+        In a stream each source's numbers increase; several streams may have parts of one source. A
+        stream's loss marker stands for publications of unknown sources, whatever the gap's reason.
         """
+        rest = gap.stream, max(gap.first, before + 1), gap.last
         if not gap.origins:
-            yield gap.stream, max(gap.first, before + 1), gap.last
+            yield GapAnnounced(number, *rest, gap.reason)
         for source, first, last in gap.origins:
             had = self._received_origins.get((number, gap.stream, source), 0)
             if had < last:
                 self._received_origins[number, gap.stream, source] = last
-                yield source, max(first, had + 1), last
+                if is_stream_marker(source):
+                    yield GapAnnounced(number, *rest, STATE_LOST)
+                else:
+                    yield GapAnnounced(number, source, max(first, had + 1), last, gap.reason)
 
     def _skip(self, message: Silence | Gap, *, is_news: bool) -> None:
         """Record that a stream has nothing more up to some position."""
@@ -353,7 +358,7 @@ class Progress:
     def _stretches_of_origins(
         self, item: Deliveries
     ) -> Iterator[tuple[PublicationRun, tuple[int, ...], tuple[int, ...]]]:
-        """Yield parts of a run, with the subscriptions that lack each part and those that had it."""
+        """Yield parts of a run, with the subscriptions that lack them and those that had them."""
         stream, numbers = item.run.source, item.subscriptions
         lossy = [number for number in numbers if (number, stream) in self._lossy]
         places = [(each.source, n) for each in item.run.origins for n in each.sequences]

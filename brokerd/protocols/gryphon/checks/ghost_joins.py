@@ -60,7 +60,7 @@ class JoinChecks(ProtocolChecks):
         if type(event) is Started:
             self._writing = {k: v for k, v in self._writing.items() if k[0] != broker.number}
             self._note(broker, event.recovered.get(MERGED, {}))
-            if event.lineage:  # it waits for all pubends
+            if event.lineage and broker.number in self._handed:  # it waits for all pubends
                 self._note(broker, self._pubends)
         elif type(event) is Persisted:
             key = broker.number, broker.incarnation, event.token
