@@ -147,7 +147,8 @@ class Gryphon(LogFirstMachine):
             on_done=self._on_clients_done,
             on_unwanted=self._look_at_all,
             is_host=routes.is_host,
-            merged=routes.pubend_streams() if parameters.is_total else (),
+            streams=routes.pubend_streams(),
+            is_total=parameters.is_total,
             position=self._position,
             own_filter=self._own_filter if parameters.filters else None,
         )

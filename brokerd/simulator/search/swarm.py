@@ -468,6 +468,8 @@ class PlanRun:
     def _check_growth(self) -> None:
         """Check I9: the state of brokers is proportional to the live state."""
         cluster = self._cluster
+        if any(map(self._has_ended, cluster.staying)):
+            return
         clients = sum(not client.detached for client in cluster.clients.values())
         oracle, kept = cluster.oracle, simulated(cluster.protocol).kept
         streams = 1 + getattr(cluster.parameters, kept.streams) if kept.streams else 0
