@@ -128,7 +128,8 @@ def test_a_subscription_of_a_copy_without_its_beginning_restarts_behind_a_gap(wo
     cluster.run_until_quiet()
     publish(cluster, 5)
     cluster.run_until_quiet()
-    cluster.client_link(subscriber.name).cut()
+    line = cluster.link(subscriber.client.name, "s1")
+    line.cut()
     publish(cluster, 5)
     cluster.run_for(2)
     broker.kill()
@@ -137,12 +138,11 @@ def test_a_subscription_of_a_copy_without_its_beginning_restarts_behind_a_gap(wo
     cluster.run_for(10)
     publish(cluster, 5)
     cluster.run_for(10)
-    cluster.client_link(subscriber.name).heal()
+    line.heal()
     cluster.run_for(30)
     received = [each.sequence for each in subscriber.received]
-    assert received[-5:] == [*range(11, 16)]
-    assert received[:5] == [*range(1, 6)]
-    assert len(received) + cluster.oracle.in_gaps.get(STATE_LOST, 0) == 15
+    assert received == [*range(1, 6), *range(11, 16)]
+    assert cluster.oracle.in_gaps[STATE_LOST] >= 5
     assert not cluster.oracle.violations, cluster.oracle.first_violations
 
 
