@@ -83,4 +83,3 @@ class Knowledge:
         self.known.add(0, through + 1)
         self.events.drop_through(through)
         return True
-

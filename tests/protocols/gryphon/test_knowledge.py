@@ -106,9 +106,7 @@ def check_questions(knowledge, values):
 
 
 @given(truths.filter(bool), told, st.data())
-def test_contradicting_knowledge_is_found_and_consistent_knowledge_is_accepted(
-    truth, first, data
-):
+def test_contradicting_knowledge_is_found_and_consistent_knowledge_is_accepted(truth, first, data):
     knowledge = Knowledge()
     knowledge.accumulate(*first, within(truth, *first))
     assert knowledge.contradiction(1, SIZE, within(truth, 1, SIZE)) is None

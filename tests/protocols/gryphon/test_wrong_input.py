@@ -124,23 +124,21 @@ def test_an_invalid_message_closes_the_session_and_changes_nothing(
     assert [*again.run.sequences] == [3, 6]
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        Events(0, 5, 9, False, True, EVERYWHERE, events(7)),
-        Silent(STREAM, 0, ((2, 5),)),
-    ],
-)
-def test_a_contradiction_changes_nothing_and_is_counted(message: Any) -> None:
+def test_a_contradiction_changes_nothing_and_is_counted() -> None:
     """An access broker that lost events, with an accepted loss, states their ticks as silent."""
     core = relay()
     assert core.status().discrepancies == ()
-    told = core.handle(MessageReceived(0, 10, message), 0)
-    assert not [each for each in told if isinstance(each, CloseSession)]
+    contradictions = (
+        Events(0, 5, 9, False, True, EVERYWHERE, events(7)),
+        Silent(STREAM, 0, ((2, 5),)),
+    )
+    for message in contradictions:
+        told = core.handle(MessageReceived(0, 10, message), 0)
+        assert not [each for each in told if isinstance(each, CloseSession)]
     answer = core.handle(MessageReceived(2, 12, Nack(STREAM, ((1, 10),))), 0)
     (again,) = [each.message for each in answer if isinstance(each, Send)]
     assert [*again.run.sequences] == [3, 6]
-    assert "1 messages of neighbours" in core.status().discrepancies[0]
+    assert "2 messages of neighbours" in core.status().discrepancies[0]
 
 
 @pytest.mark.parametrize(
