@@ -2,7 +2,6 @@
 
 from unittest.mock import patch
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
