@@ -199,7 +199,7 @@ def rare_events() -> None:
     [
         (
             "event-inside-silence",
-            "",
+            "assert ",
             partial(an_event_soon_after_others, 50),
         ),
         ("silence-beyond-the-lease", "unborn", rare_events),
