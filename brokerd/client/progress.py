@@ -8,6 +8,7 @@ origins and places differ, this module translates between them.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from brokerd.client.commit_requests import CommitRequests
 from brokerd.client.events import (
@@ -30,6 +31,7 @@ from brokerd.model.client_messages import (
     Silence,
 )
 from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.losses import STATE_LOST, is_stream_marker
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 
@@ -85,6 +87,7 @@ class Progress:
         self._given_before: _Places = {}
         self._given_origins: dict[tuple[int, SourceId], int] = {}
         self._received_origins: dict[tuple[int, StreamId, SourceId], int] = {}
+        self._lossy: dict[tuple[int, StreamId], None] = {}
 
     # ------------------------------------------------------------ the session
 
@@ -142,6 +145,8 @@ class Progress:
             del self._given_origins[given]
         for received in [key for key in self._received_origins if key[0] == number]:
             del self._received_origins[received]
+        for lossy in [key for key in self._lossy if key[0] == number]:
+            del self._lossy[lossy]
 
     def take_over(self, predecessor: "Progress") -> None:
         """Continue from the positions of a predecessor, or from later starts of subscriptions here.
@@ -160,6 +165,7 @@ class Progress:
             for key, last in predecessor._received_origins.items()
             if key[0] in self._wanted
         }
+        self._lossy = {key: None for key in predecessor._lossy if key[0] in self._wanted}
         self.duplicates += predecessor.duplicates
 
     def _furthest(self, there: _Places, here: _Places) -> _Places:
@@ -193,6 +199,9 @@ class Progress:
         if wanted:
             message = message if wanted == numbers else Deliveries(run, wanted)
             fresh, repeated = self._sort_out_duplicates(message)
+        if self._lossy and run.origins:
+            fresh, again = self._sort_out_republished(fresh)
+            repeated += again
         if fresh:
             self._serial += 1
         # A mere repetition is acknowledged too, after all earlier arrivals.
@@ -251,29 +260,36 @@ class Progress:
             if number in self._wanted and number not in self._marks
         }
         gaps = tuple(
-            GapAnnounced(number, source, first, last, message.reason)
+            gap
             for number, before in seen.items()
             if before < message.last
-            for source, first, last in self._lacked(number, before, message)
+            for gap in self._lacked(number, before, message)
         )
+        if any(gap.reason == STATE_LOST for gap in gaps):
+            self._lossy.update(dict.fromkeys((number, message.stream) for number in seen))
         self._skip(message, is_news=bool(gaps) or self.in_transactions)
         if gaps:
             return [GapsAnnounced(gaps, self._serial)]
         self._take_if_first()
         return [Received((), self._serial)] if self.in_transactions else []
 
-    def _lacked(self, number: int, before: int, gap: Gap) -> Iterator[tuple[SourceId, int, int]]:
+    def _lacked(self, number: int, before: int, gap: Gap) -> Iterator[GapAnnounced]:
         """Yield the parts of a gap that had not arrived before, by origin.
 
-        In a stream each source's numbers increase; several streams may have parts of one source.
+        In a stream each source's numbers increase; several streams may have parts of one source. A
+        stream's loss marker stands for publications of unknown sources, whatever the gap's reason.
         """
+        rest = gap.stream, max(gap.first, before + 1), gap.last
         if not gap.origins:
-            yield gap.stream, max(gap.first, before + 1), gap.last
+            yield GapAnnounced(number, *rest, gap.reason)
         for source, first, last in gap.origins:
             had = self._received_origins.get((number, gap.stream, source), 0)
             if had < last:
                 self._received_origins[number, gap.stream, source] = last
-                yield source, max(first, had + 1), last
+                if is_stream_marker(source):
+                    yield GapAnnounced(number, *rest, STATE_LOST)
+                else:
+                    yield GapAnnounced(number, source, max(first, had + 1), last, gap.reason)
 
     def _skip(self, message: Silence | Gap, *, is_news: bool) -> None:
         """Record that a stream has nothing more up to some position."""
@@ -319,6 +335,44 @@ class Progress:
             if having:
                 repeated.append(Deliveries(stretch, having))
         return tuple(fresh), repeated
+
+    def _sort_out_republished(
+        self, fresh: Sequence[Deliveries]
+    ) -> tuple[tuple[Deliveries, ...], list[Deliveries]]:
+        """Return new deliveries, and publications that had arrived at a position that was lost.
+
+        The access broker lost a publication before its publisher received the acknowledgement. The
+        publisher publishes it again, and it gets another position.
+        """
+        news: list[Deliveries] = []
+        repeated: list[Deliveries] = []
+        for item in fresh:
+            for part, missing, having in self._stretches_of_origins(item):
+                self.duplicates += len(part) * len(having)
+                if missing:
+                    news.append(type(item)(part, missing))
+                if having:
+                    repeated.append(type(item)(part, having))
+        return tuple(news), repeated
+
+    def _stretches_of_origins(
+        self, item: Deliveries
+    ) -> Iterator[tuple[PublicationRun, tuple[int, ...], tuple[int, ...]]]:
+        """Yield parts of a run, with the subscriptions that lack them and those that had them."""
+        stream, numbers = item.run.source, item.subscriptions
+        lossy = [number for number in numbers if (number, stream) in self._lossy]
+        places = [(each.source, n) for each in item.run.origins for n in each.sequences]
+        had = self._received_origins
+        having = [
+            tuple(number for number in lossy if had.get((number, stream, source), 0) >= sequence)
+            for source, sequence in places
+        ]
+        start = 0
+        for those, group in groupby(having):
+            end = start + len(list(group))
+            missing = tuple(number for number in numbers if number not in those)
+            yield item.run.select(range(start, end)), missing, those
+            start = end
 
     def _marked(self, fresh: Sequence[Deliveries]) -> Iterator[Deliveries]:
         """Yield the same deliveries, with redeliveries after a restart marked."""

@@ -25,6 +25,9 @@ MARKER: Final = b"\xa1\x65$lost\xf5"
 LINEAGE_BITS: Final = 20
 """Publishers that a broker may record between two losses, as a power of two."""
 
+_MARKERS: Final = 1 << 12
+"""Highest numbers of a lineage, which are for markers of streams."""
+
 _RANGE: Final = struct.Struct(">QQQQQ")
 
 
@@ -52,6 +55,12 @@ def stream_marker(
     return PublicationRun(source, range(number, number + 1), (MARKER,), b"\0", 0, ())
 
 
+def is_stream_marker(source: SourceId) -> bool:
+    """Return True for the source of a stream's marker."""
+    lineage, number = divmod(source.publisher, 1 << LINEAGE_BITS)
+    return lineage == source.incarnation > 0 and number >= (1 << LINEAGE_BITS) - _MARKERS
+
+
 def has_marker(run: PublicationRun) -> bool:
     """Return True if a run contains a marker."""
     return MARKER in run.attribute_table
@@ -77,7 +86,9 @@ def _gap(run: PublicationRun, position: int, subscriptions: tuple[int, ...]) -> 
     stream, sequence = run.source, run.sequences[position]
     payload = b"".join(run.select(range(position, position + 1)).payload)
     if not payload:
-        return Gap(subscriptions, stream, sequence, sequence, STATE_LOST)
+        at = [(each.source, number) for each in run.origins for number in each.sequences]
+        markers = tuple((each, number, number) for each, number in at[position : position + 1])
+        return Gap(subscriptions, stream, sequence, sequence, STATE_LOST, markers)
     *source, first, last = _RANGE.unpack(payload)
     lost = SourceId(*source)
     if lost == stream:

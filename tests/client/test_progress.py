@@ -23,6 +23,7 @@ from brokerd.model.client_messages import (
     Subscribed,
 )
 from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.losses import STATE_LOST, stream_marker
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import PublicationRun
 from tests.helpers.stream_runs import origin_runs
@@ -154,6 +155,34 @@ def test_a_gap_by_origin_omits_delivered_publications():
     }
     (more,) = core.on_message(replace(lost, first=40, last=50, origins=((BOB, 1, 7),)))
     assert [(gap.first, gap.last) for gap in more.gaps] == [(6, 7)]
+
+
+def test_a_publication_that_is_published_again_after_a_loss_is_withheld():
+    """Its broker had lost it before its publisher was acknowledged; it gets another position."""
+    core = client()
+    core.on_message(Deliveries(ticks(0, 1), (1,)))
+    core.on_message(Gap((1,), PUBEND, 14, 14, STATE_LOST))
+    again = replace(ticks(0, 1, 2), sequences=(15, 16, 20), attribute_index=bytes(3))
+    told = core.on_message(Deliveries(again, (1,)))
+    withheld = [each.deliveries.run.sequences for each in told if isinstance(each, Withheld)]
+    assert [[*each] for each in withheld] == [[1, 2]]
+    (received,) = [each for each in told if isinstance(each, Received)]
+    assert [item.run.source for item in received.deliveries] == [BOB]
+    core.take(received.serial)
+    assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 20)]
+
+
+def test_a_stream_marker_in_a_gap_is_lost_state_once():
+    """The marker was released with other publications, before this client could have it."""
+    core = client()
+    marker = stream_marker(5, 1_000_000, 3, 4).source
+    lost = Gap((1,), PUBEND, 11, 34, "released", ((ANN, 1, 3), (marker, 1, 1)))
+    (gaps,) = core.on_message(lost)
+    assert gaps.gaps == (
+        GapAnnounced(1, ANN, 1, 3, "released"),
+        GapAnnounced(1, PUBEND, 11, 34, STATE_LOST),
+    )
+    assert core.on_message(replace(lost, last=40)) == []
 
 
 def test_a_gap_in_a_source_omits_delivered_publications():

@@ -100,6 +100,52 @@ def test_lost_publications_of_an_access_broker_are_announced(
     assert bool(of_streams) == (world != "delta_tree"), "publishers may never come back"
 
 
+def test_a_subscribers_broker_that_lost_its_disk_waits_for_all_pubends_of_a_total_order() -> None:
+    """It has lost which pubends have begun, and would deliver nothing of them for ever."""
+    cluster = begun("gryphon in total order")
+    subscriber = cluster.subscribe("s1")
+    cluster.run_until_quiet()
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    cluster.broker("s1").kill()
+    cluster.run_for(2)
+    cluster.broker("s1").put_back(None)
+    cluster.run_for(10)
+    publish(cluster, 5)
+    cluster.run_for(30)
+    assert len(subscriber.received) == 10
+
+
+@pytest.mark.parametrize("world", ["gryphon", "gryphon in total order"])
+def test_a_subscription_of_a_copy_without_its_beginning_restarts_behind_a_gap(world: str) -> None:
+    """It starts while its client is away, and its first deliveries wait before the gap is due."""
+    cluster = begun(world)
+    subscriber = cluster.subscribe("s1")
+    broker = cluster.broker("s1")
+    while not broker.broker.on_disk().get("subscriptions"):
+        cluster.run_for(0.001)
+    copy = broker.broker.disk.copy()
+    cluster.run_until_quiet()
+    publish(cluster, 5)
+    cluster.run_until_quiet()
+    line = cluster.link(subscriber.client.name, "s1")
+    line.cut()
+    publish(cluster, 5)
+    cluster.run_for(2)
+    broker.kill()
+    cluster.run_for(2)
+    broker.put_back(copy)
+    cluster.run_for(10)
+    publish(cluster, 5)
+    cluster.run_for(10)
+    line.heal()
+    cluster.run_for(30)
+    received = [each.sequence for each in subscriber.received]
+    assert received == [*range(1, 6), *range(11, 16)]
+    assert cluster.oracle.in_gaps[STATE_LOST] >= 5
+    assert not cluster.oracle.violations, cluster.oracle.first_violations
+
+
 PLAN = """
 simulation timed
 protocol gryphon

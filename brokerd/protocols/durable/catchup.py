@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from brokerd.model.identity import SourceId
+from brokerd.model.losses import is_stream_marker
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
 from brokerd.protocols.durable.messages import Origins
@@ -82,8 +84,10 @@ class Catchup:
         if batch.unknown_through > batch.after:
             ranges.insert(0, (batch.after + 1, batch.unknown_through + 1))
         needed = []
+        # Below a loss marker, any tick may have an event all the same.
+        known = NOTHING_LOST if any(map(_is_marker, self.lost.origins)) else self.lost
         for start, end in ranges:
-            if (behind := self._take_lost(self.lost, start, end)) < end:
+            if (behind := self._take_lost(known, start, end)) < end:
                 self.open.add(behind, end)
                 needed.append((behind, end))
         return needed
@@ -112,7 +116,8 @@ class Catchup:
         part = part_of(run, start, end) if run is not None else None
         if part is not None:
             self._found.append(((part.first, part.last), part))
-            end = part.first  # nothing is lost after a retained event
+            self._take_lost(lost, part.last + 1, end)
+            end = part.first
         self._take_lost(lost, start, end)
 
     def _take_lost(self, lost: Lost, start: int, end: int) -> int:
@@ -155,6 +160,7 @@ class Catchup:
             source: sequences[0]
             for run in reversed(runs)
             for source, sequences in reversed(run.origins)
+            if not is_stream_marker(source)
         }
         through = tuple(
             (source, min(last, behind.get(source, last + 1) - 1))
@@ -163,6 +169,10 @@ class Catchup:
         if origins := tuple(each for each in through if each[1]):
             yield LostRange(*self._begun, origins)  # else there was no publication yet
         self._begun = None
+
+
+def _is_marker(origin: tuple[SourceId, int]) -> bool:
+    return is_stream_marker(origin[0])
 
 
 def ranges_of(ticks: Sequence[int]) -> list[Range]:

@@ -89,7 +89,7 @@ class Durable(Gryphon):
             clients.on_found,
             clients.on_beyond,
             clients.on_deferred,
-            lambda stream: self._retention.lost_origins(stream),
+            lambda stream, first: self._retention.lost(stream, first),
             lambda broker: broker in self._decommissioning,
         )
         self._retention = Retention(

@@ -22,7 +22,6 @@ from brokerd.protocols.durable.messages import (
     Fetch,
     Fetched,
     NothingFetched,
-    Origins,
     clipped,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
@@ -60,7 +59,7 @@ class Fetching:
         on_found: takes events that this broker has requested.
         on_beyond: takes requested ranges after the end of their stream.
         on_deferred: takes requested ranges to request again later.
-        lost_origins: returns the lost numbers per source, of a stream of this broker's pubends.
+        lost: returns the loss in an answer, of a stream of this broker's pubends.
         is_gone: returns True for a decommissioned broker.
     """
 
@@ -78,7 +77,7 @@ class Fetching:
         on_found: Found,
         on_beyond: Callable[[StreamId, int, Sequence[Range]], None],
         on_deferred: Callable[[StreamId, Sequence[Range]], None],
-        lost_origins: Callable[[Stream], Origins],
+        lost: Callable[[Stream, int], Lost],
         is_gone: Callable[[BrokerNumber], bool],
     ) -> None:
         self._machine = machine
@@ -93,7 +92,7 @@ class Fetching:
         self._on_found = on_found
         self._on_beyond = on_beyond
         self._on_deferred = on_deferred
-        self._lost_origins = lost_origins
+        self._lost = lost
         self._is_gone = is_gone
         self._wanted: dict[StreamId, Questions] = {}
         self._unanswered: dict[BrokerNumber, dict[StreamId, IntervalSet]] = {}
@@ -215,9 +214,7 @@ class Fetching:
             for start, end in ranges
             if (part := stream.knowledge.events.within(start, end)) is not None
         ]
-        final, lost = stream.knowledge.final, NOTHING_LOST
-        if ranges[0][0] <= final:
-            lost = Lost(final, self._lost_origins(stream))
+        lost = self._lost(stream, ranges[0][0])
         self._answer(peer, identity, lost, ranges, merge_runs(parts) if parts else None)
 
     def _ask(self, stream: Stream, ranges: Sequence[Range]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from brokerd.model.identity import StreamId
+from brokerd.protocols.durable.catchup import NOTHING_LOST, Lost
 from brokerd.protocols.durable.messages import Origins
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon.pubends import Pubends
@@ -106,6 +107,16 @@ class Retention:
 
     # ------------------------------------------------------------ losses
 
+    def lost(self, stream: Stream, first: int) -> Lost:
+        """Return the loss in an answer about ticks from `first` on.
+
+        Below a loss marker, events may be lost that are neither released nor in the log.
+        """
+        final, (marked, markers) = stream.knowledge.final, self._pubends.losses(stream.identity)
+        if first <= final:
+            return Lost(max(final, marked), self.lost_origins(stream))
+        return Lost(marked, tuple(sorted(markers))) if first <= marked else NOTHING_LOST
+
     def lost_origins(self, stream: Stream) -> Origins:
         """Return the lost numbers per source: of publications that were on disk and are no more."""
         final = stream.knowledge.final
@@ -122,4 +133,5 @@ class Retention:
             for source, sequences in reversed(run.origins)
         }
         lost = {source: kept.get(source, through + 1) - 1 for source, through in last.items()}
+        lost |= dict(self._pubends.losses(stream.identity)[1])
         return tuple(sorted((source, through) for source, through in lost.items() if through))

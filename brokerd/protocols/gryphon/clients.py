@@ -36,7 +36,8 @@ class Clients(OwnSubscriptions[Delivered]):
         on_done: called when clients have acknowledged an entry.
         on_unwanted: called after the end of the last subscription.
         is_host: whether this broker may have clients.
-        merged: the streams that are merged into one, in order; empty: no merge.
+        streams: the streams of all pubends, in order.
+        is_total: the streams are merged into one.
         position: returns the tick through which a stream was delivered here.
         own_filter: the start of subscriptions in other brokers' streams; None: at the present
             position.
@@ -56,7 +57,8 @@ class Clients(OwnSubscriptions[Delivered]):
         on_done: Callable[[Delivered], None],
         on_unwanted: Callable[[], None],
         is_host: bool,
-        merged: Sequence[StreamId],
+        streams: Sequence[StreamId],
+        is_total: bool,
         position: Callable[[StreamId], int],
         own_filter: OwnFilter | None,
     ) -> None:
@@ -66,7 +68,8 @@ class Clients(OwnSubscriptions[Delivered]):
         self._on_done_with = on_done
         self._on_unwanted = on_unwanted
         self._is_host = is_host
-        self._merged = tuple(merged)
+        self._streams = tuple(streams)
+        self._merged = self._streams if is_total else ()
         self._position = position
         self._own_filter = own_filter
 
@@ -107,14 +110,23 @@ class Clients(OwnSubscriptions[Delivered]):
         elif not local.is_over:
             self._own_filter.add(local, partial(self._begin_one, client, local))
 
+    def _resume(self, client: OwnClient, message: Connect) -> None:
+        """See OwnSubscriptions; a client behind the beginning has not taken the gap before it."""
+        for number, seen in message.resume:
+            local = client.subscriptions.get(number)
+            if local is not None and local.started:
+                begun = local.begins_after
+                local.is_restarted |= any(last < begun.get(stream, 0) for stream, last in seen)
+        super()._resume(client, message)
+
     def _begun_after(
         self, client: OwnClient, subscription: OwnSubscription
     ) -> Mapping[StreamId, int]:
         """See OwnSubscriptions: no filter decides where streams of own pubends begin."""
         had = client.forgotten.get(subscription.number, {})
         begun = {
-            stream: max(last + 1, self._position(stream))
-            for stream, last in had.items()
+            stream: max(had[stream] + 1 if stream in had else 0, self._position(stream))
+            for stream in self._streams
             if self._own_filter is None or stream.broker == self._broker
         }
         return {**subscription.begins_after, **begun}

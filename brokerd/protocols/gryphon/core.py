@@ -147,7 +147,8 @@ class Gryphon(LogFirstMachine):
             on_done=self._on_clients_done,
             on_unwanted=self._look_at_all,
             is_host=routes.is_host,
-            merged=routes.pubend_streams() if parameters.is_total else (),
+            streams=routes.pubend_streams(),
+            is_total=parameters.is_total,
             position=self._position,
             own_filter=self._own_filter if parameters.filters else None,
         )
@@ -254,7 +255,7 @@ class Gryphon(LogFirstMachine):
             wanted=neighbours,
             ready=tuple(peer for peer in neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
-            discrepancies=self._exchange.discrepancies(),
+            discrepancies=(*self._exchange.discrepancies(), *self._relay.discrepancies()),
         )
 
     def streams(self) -> Iterator[Stream]:
@@ -296,7 +297,8 @@ class Gryphon(LogFirstMachine):
         return self._pubends.is_read and not self._pubends.is_reserving
 
     def _begin(self, event: Started) -> None:
-        self._joins.begin(event.incarnation, event.recovered)
+        has_lost = bool(event.lineage)
+        self._joins.begin(event.incarnation, event.recovered, has_lost=has_lost)
         self._exchange.begin(event.incarnation, event.recovered)
         self._clients.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)

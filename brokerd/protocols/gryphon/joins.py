@@ -100,14 +100,30 @@ class Joins:
         """Return the handlers of neighbours' messages by type."""
         return {Join: self._on_join, Joined: self._on_answer}
 
-    def begin(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore the pubends for which an earlier incarnation has waited."""
+    def begin(
+        self,
+        incarnation: int,
+        recovered: Mapping[str, Mapping[str, Any]],
+        *,
+        has_lost: bool = False,
+    ) -> None:
+        """Restore the pubends for which an earlier incarnation has waited.
+
+        Args:
+            has_lost: some of them may be lost; then this broker waits for all pubends.
+        """
         self._incarnation = incarnation
         for key in recovered.get(MERGED, {}):
             broker, pubend = map(int, key.split("."))
             stream = StreamId(broker, pubend, 0)
             self._merged[stream] = True
             self._on_merged(stream)
+        if not has_lost or not self._parameters.is_total or not self._routes.is_host:
+            return
+        for stream in self._routes.pubend_streams():
+            if stream not in self._merged:
+                self._merged[stream] = True
+                self._on_merged(stream)
 
     # ------------------------------------------------------------ at the pubend
 

@@ -11,10 +11,6 @@ from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.retained import RetainedEvents, part_of, sequences_within
 
 
-class Contradiction(ValueError):
-    """A statement about a tick that contradicts an earlier statement."""
-
-
 class Knowledge:
     """The knowledge of one stream.
 
@@ -47,18 +43,18 @@ class Knowledge:
         run = self.known.run(after + 1)
         return after if run is None else run[1] - 1
 
-    def check(self, start: int, end: int, run: PublicationRun | None) -> None:
-        """Check that a statement about [start, end) can be accumulated.
+    def contradiction(self, start: int, end: int, run: PublicationRun | None) -> int | None:
+        """Return the first tick at which a statement about [start, end) differs, if any.
 
-        Raises:
-            Contradiction: an event is stated as silent, or a silent tick as an event.
+        An event is stated as silent, or a silent tick as an event.
         """
         start = max(start, self.final + 1)
         for low, high in self.known.within(start, end) if start < end else ():
             ours = self.events.ticks(low, high)
             theirs = [*sequences_within(run, low, high)] if run is not None else []
             if ours != theirs:
-                raise Contradiction(f"{_first_difference(ours, theirs)} is an event and is silent")
+                return min({*ours} ^ {*theirs})
+        return None
 
     def accumulate(self, start: int, end: int, run: PublicationRun | None) -> list[Range]:
         """Record that [start, end) has these events and is silent otherwise.
@@ -87,7 +83,3 @@ class Knowledge:
         self.known.add(0, through + 1)
         self.events.drop_through(through)
         return True
-
-
-def _first_difference(ours: list[int], theirs: list[int]) -> int:
-    return min({*ours} ^ {*theirs})

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
-from brokerd.model.losses import stream_marker
+from brokerd.model.losses import is_stream_marker, stream_marker
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.protocols.gryphon.beforehand import ExpectedSilence, SilenceParameters
 from brokerd.protocols.gryphon.flow_control import weight_bytes
@@ -118,6 +118,7 @@ class Pubends:
         self._last = [0] * pubends
         self._released = [0] * pubends
         self._restored = [0] * pubends
+        self._marked = [0] * pubends
         self._assigned: dict[SourceId, int] = {}
         self._durable: dict[SourceId, int] = {}
         self._logged: deque[_Logged] = deque()
@@ -227,6 +228,7 @@ class Pubends:
                 )
             self._restored[pubend] = last = first + len(run) - 1
             self._has_begun[pubend] = True
+            self._note_marked(pubend, first, run)
             self._note_logged(_Logged(index, pubend, last, run.source, run.last))
             self._last[pubend] = max(self._last[pubend], last)
             self._assigned[run.source] = max(run.last, self._assigned.get(run.source, 0))
@@ -257,6 +259,18 @@ class Pubends:
         for source, sequence in self._durable.items():
             if source.publisher % len(self._last) == stream.publisher:
                 yield source, sequence
+
+    def losses(self, stream: StreamId) -> tuple[int, list[tuple[SourceId, int]]]:
+        """Return the tick of a stream's last loss marker, and its markers with their numbers.
+
+        Any tick below that is not in the log may have been an event that is lost.
+        """
+        found = [
+            (source, last)
+            for source, last in self._assigned.items()
+            if is_stream_marker(source) and source.publisher % len(self._last) == stream.publisher
+        ]
+        return self._marked[stream.publisher], found
 
     def restored(self, pubend: int) -> int:
         """Return the last tick of an event of an earlier incarnation."""
@@ -310,6 +324,7 @@ class Pubends:
         last = first + len(rest) - 1
         silent = self._last[pubend] = self._silent_after(pubend, last, len(rest))
         self._pending[pubend].append(first)
+        self._note_marked(pubend, first, rest)
         self._note_logged(_Logged(self._next, pubend, last, rest.source, rest.last))
         self._next += 1
 
@@ -331,6 +346,10 @@ class Pubends:
         self._disk.append(LOG, (_HEAD.pack(pubend, first) + bytes(head), *payload), see)
         if silent > last:
             self._reserve(silent + _AHEAD_TICKS)
+
+    def _note_marked(self, pubend: int, tick: int, run: PublicationRun) -> None:
+        if is_stream_marker(run.source):
+            self._marked[pubend] = tick
 
     def _note_logged(self, record: _Logged) -> None:
         """Record the place of a record; in a long list, adjacent records share an entry.

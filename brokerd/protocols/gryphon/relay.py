@@ -12,7 +12,6 @@ from brokerd.protocols.gryphon.acks import Acks
 from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.flow_control import FlowControl
 from brokerd.protocols.gryphon.intervals import Range
-from brokerd.protocols.gryphon.knowledge import Contradiction
 from brokerd.protocols.gryphon.links import Links
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
@@ -51,6 +50,7 @@ class Relay:
 
     Attributes:
         has_lost: this broker has lost state, so neighbours may have more of its streams.
+        contradicted: number of messages that contradicted the knowledge here.
         acks: acks to brokers above.
         links: receivers of messages and nacks.
         below: transmission to cells below.
@@ -85,6 +85,7 @@ class Relay:
         self._on_doubt = on_doubt
         self._on_beyond = on_beyond
         self.has_lost = False
+        self.contradicted = 0
         self._check_run = check_run
         self._streams: dict[StreamId, Stream] = {}
         self.links = Links(routes, has_session)
@@ -95,6 +96,15 @@ class Relay:
     def __iter__(self) -> Iterator[Stream]:
         """Yield all streams with knowledge or requests at this broker."""
         return iter(self._streams.values())
+
+    def discrepancies(self) -> tuple[str, ...]:
+        """Return the statements that contradict events or silence here, for people."""
+        if not self.contradicted:
+            return ()
+        return (
+            f"{self.contradicted} messages of neighbours state events as silent, or silence as "
+            "events: a broker has lost state, or is faulty",
+        )
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of neighbours' messages by type."""
@@ -209,8 +219,8 @@ class Relay:
             raise RemoteProtocolError(peer, f"[{message.start}, {message.end}) around {run}"[:300])
         if not message.again:
             self._check_onto(peer, stream, message.onto)
-        self._check_known(peer, stream, message.final, message.start, message.end, run)
         self._check_run(run, peer)
+        self._compare(stream, message.final, message.start, message.end, run)
         self._note_via(stream, peer)
         self._finish(stream, message.final)
         fresh = stream.knowledge.accumulate(message.start, message.end, run)
@@ -226,7 +236,7 @@ class Relay:
         stream = self._from_above(peer, message.stream)
         _check_ranges(peer, message.ranges)
         for start, end in message.ranges:
-            self._check_known(peer, stream, message.final, start, end, None)
+            self._compare(stream, message.final, start, end, None)
         self._note_via(stream, peer)
         self._finish(stream, message.final)
         for start, end in message.ranges:
@@ -404,25 +414,18 @@ class Relay:
 
     # ------------------------------------------------------------ checks of messages
 
-    def _check_known(
-        self,
-        peer: BrokerNumber,
-        stream: Stream,
-        final: int,
-        start: int,
-        end: int,
-        run: PublicationRun | None,
+    def _compare(
+        self, stream: Stream, final: int, start: int, end: int, run: PublicationRun | None
     ) -> None:
-        """Check that a message does not contradict the knowledge here.
+        """Count a message that contradicts the knowledge here, which stays as it is.
 
-        Not checked with filters: an event unwanted here may arrive for another cell.
+        An access broker that lost events, with an accepted loss, states their ticks as silent. Not
+        compared with filters: an event unwanted here may arrive for another cell.
         """
         if self._filters.is_on:
             return
-        try:
-            stream.knowledge.check(max(start, final + 1), end, run)
-        except Contradiction as error:
-            raise RemoteProtocolError(peer, f"{stream.identity}: {error}") from None
+        if stream.knowledge.contradiction(max(start, final + 1), end, run) is not None:
+            self.contradicted += 1
 
     def _from_above(self, peer: BrokerNumber, identity: StreamId) -> Stream:
         """Return the stream of a message from its upstream cell, or from this cell."""

@@ -27,6 +27,9 @@ class Obligations:
                 missing = self.owed(stream, publisher)
                 if missing:
                     lines.append(f"{name} misses {listed(missing)} of {publisher.name}")
+                if unexplained := sorted(stream.unexplained):
+                    what = f"the loss of {listed(unexplained)} of {publisher.name}"
+                    lines.append(f"{name} received no gap for {what}")
         for publisher in self._register.current.values():
             left = len(publisher.contents) - len(publisher.acknowledged)
             if left:
@@ -36,7 +39,10 @@ class Obligations:
     def lacking(
         self,
     ) -> Iterator[tuple[ClientId, int, bool, list[tuple[ClientId, list[int]]]]]:
-        """Yield (client, number, started, missing publications) of each subscription."""
+        """Yield (client, number, started, missing publications) of each subscription.
+
+        A subscription that its broker lost has not started until the broker starts it again.
+        """
         for subscription in self._register.subscriptions.values():
             if subscription.draining:
                 continue
@@ -45,7 +51,7 @@ class Obligations:
                 for publisher, stream in self._register.streams(subscription)
                 if (missing := self.owed(stream, publisher))
             ]
-            started = subscription.started and not subscription.given_up
+            started = subscription.started and not (subscription.given_up or subscription.lost)
             yield subscription.client, subscription.number, started, owed
 
     def unacknowledged(self) -> Iterator[tuple[ClientId, list[int]]]:

@@ -114,6 +114,7 @@ class Oracle:
         self.deliveries = 0
         self.announced = 0
         self.in_gaps: dict[str, int] = {}
+        self._lossy: dict[BrokerNumber, None] = {}
         self.redelivered = 0
         self.logged = False
         self.accepts_losses = False
@@ -273,6 +274,7 @@ class Oracle:
         has a new subscription, since neither end has a position.
         """
         self.accepts_losses = True
+        self._lossy[broker] = None
         for subscription in self.register.subscriptions.values():
             if self.homes[subscription.client] == broker:
                 subscription.lost, subscription.before = True, None
@@ -470,15 +472,20 @@ class Oracle:
         else:
             if sequence <= stream.had:
                 self._break("duplicate", f"{what}, which it had before it moved")
-            self._check_rank(stream, rank, what)
+            is_lossy = self.homes.get(publisher.client) in self._lossy
+            self._check_rank(stream, rank, what, is_lossy=is_lossy)
         stream.got.add(sequence)
         stream.at = rank if stream.at is None else max(stream.at, rank)
 
-    def _check_rank(self, stream: Stream, rank: int, what: str) -> None:
-        """Check that a delivery is the next publication of its stream."""
+    def _check_rank(self, stream: Stream, rank: int, what: str, *, is_lossy: bool) -> None:
+        """Check that a delivery is the next publication of its stream.
+
+        A publication that survived a loss of its source broker elsewhere may come before the gap
+        that announces the loss.
+        """
         sequence = stream.matching[rank]
         if stream.at is None:
-            self._check_first(stream, rank, what)
+            self._check_first(stream, rank, what, is_lossy=is_lossy)
         elif sequence <= stream.withheld:
             self._break("order", f"{what}, which was withheld")
         elif rank == stream.at:
@@ -487,7 +494,9 @@ class Oracle:
             self._break("order", f"{what} after {stream.matching[stream.at]}")
         elif rank > stream.at + 1:
             missing = self.obligations.owed_of(stream, stream.matching[stream.at + 1 : rank])
-            if missing:
+            if missing and is_lossy:
+                stream.unexplained.update(missing)
+            elif missing:
                 self._break(
                     "gap", f"{what} after {stream.matching[stream.at]}, without {listed(missing)}"
                 )
@@ -528,8 +537,10 @@ class Oracle:
             if sequence in stream.got and not may_repeat:
                 self._break("gap delivered", f"{what}, and had {sequence}")
             stream.gaps.add(sequence)
+            stream.unexplained.discard(sequence)
             if is_promised and sequence not in stream.excused:
                 is_owed = stream.fence is not None and sequence > stream.fence
+                is_owed = is_owed and sequence > stream.lost_until
                 # What is in a gap of an accepted loss may be of any age.
                 is_young = reason in self.promises.gaps and not self._is_old(publisher, sequence)
                 if is_owed and is_young and not is_absence:
@@ -543,6 +554,8 @@ class Oracle:
             if self.homes.get(publisher.client) == broker:
                 stream = self.register.stream(subscription, publisher)
                 lost = {n for n in stream.matching if n > stream.last} - stream.excused
+                lost |= stream.unexplained
+                stream.unexplained = set()
                 stream.excused |= lost
                 self.in_gaps[STATE_LOST] = self.in_gaps.get(STATE_LOST, 0) + len(lost)
 
@@ -612,11 +625,13 @@ class Oracle:
 
     # ------------------------------------------------------------ internals
 
-    def _check_first(self, stream: Stream, rank: int, what: str) -> None:
+    def _check_first(self, stream: Stream, rank: int, what: str, *, is_lossy: bool) -> None:
         """Check that no owed publication lies before the first delivery."""
         owed = self.obligations.missing(stream)
         before = [sequence for sequence in owed if sequence < stream.matching[rank]]
-        if before:
+        if before and is_lossy:
+            stream.unexplained.update(before)
+        elif before:
             self._break("gap", f"{what} first, without {listed(before)}, published after the start")
         if self.reliable:
             silent = [
@@ -624,6 +639,7 @@ class Oracle:
                 for sequence in stream.matching[:rank]
                 if sequence > max(stream.asked, stream.withheld, stream.had)
                 and sequence not in stream.excused
+                and sequence not in stream.unexplained
             ]
             if silent:
                 self._break("silent", f"{what} first; nobody told it of {listed(silent)}")

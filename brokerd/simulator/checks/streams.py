@@ -49,6 +49,7 @@ class Stream:
             this publisher is away.
         lost_until: publications up to this number need not have arrived when they are acknowledged:
             a broker had lost the subscription.
+        unexplained: lost at the source's broker, and to be announced by a later gap.
         gaps: numbers in announced gaps.
         excused: the gaps that the protocol promises to announce.
         absent: publications up to this number may be in a gap of any age: the client was away for
@@ -66,6 +67,7 @@ class Stream:
     had: int = 0
     old_until: int = 0
     lost_until: int = 0
+    unexplained: set[int] = field(default_factory=set)
     gaps: set[int] = field(default_factory=set)
     excused: set[int] = field(default_factory=set)
     absent: int = 0

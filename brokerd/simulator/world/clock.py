@@ -332,12 +332,13 @@ class WallClocks:
         self._most_ns: dict[BrokerNumber, int] = {}
 
     def set_ahead(self, broker: BrokerNumber) -> None:
-        """Set a broker's clock ahead of all its earlier times, and beyond the assigned ticks.
+        """Set a broker's clock ahead of all earlier times of all brokers, and of assigned ticks.
 
         The acceptance of a loss includes a check of the clock. A broker whose clock is behind the
-        lost events would assign the same ticks again.
+        lost events would assign the same ticks again. In total order a broker assigns ticks that
+        are as high as those of the broker with the fastest clock.
         """
-        self._ahead_ns[broker] = self._most_ns.get(broker, 0) + 2 * _LARGEST_STEP_NS
+        self._ahead_ns[broker] = max(self._most_ns.values(), default=0) + 2 * _LARGEST_STEP_NS
 
     def at_start(self, broker: BrokerNumber, now_ns: Instant) -> int:
         """Return the time of a broker's clock at the start of an incarnation, in nanoseconds."""

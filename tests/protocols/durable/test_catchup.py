@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from brokerd.model.losses import stream_marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
 from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, Lost, LostRange
@@ -97,3 +98,18 @@ def test_each_tick_is_given_or_told_to_be_lost_and_never_both(seed: int) -> None
     lost += [(item.first, item.last) for item in catchup.rest()]
     assert lost == sorted(lost)
     assert all(any(low <= tick <= high for low, high in lost) for tick in {*wanted} - {*given})
+
+
+def test_ticks_below_a_loss_marker_are_lost_before_an_event_that_survived() -> None:
+    """The pubend has neither of them in its log; another broker still has the later one."""
+    marker = stream_marker(0, 1_000_000, 0, 4).source
+    catchup = Catchup(BatchReader(FilterLog("log"), 1, 100), 0, 0, 0)
+    lost = Lost(90, ((marker, 1),))
+    assert catchup.next_batch(Batch(0, 0, (10, 20), 20)) == [(10, 11), (20, 21)]
+    catchup.take(NOTHING_LOST, [(20, 21)], run_at([20]))
+    catchup.take(lost, [(10, 11)], None)
+    gap, survivor = catchup.finish()
+    assert gap == LostRange(10, 10, ((marker, 1),))
+    assert isinstance(survivor, PublicationRun)
+    assert [*survivor.sequences] == [20]
+    assert catchup.next_batch(Batch(20, 20, (30,), 30)) == [(30, 31)], "it may be in the log"

@@ -2,12 +2,11 @@
 
 from unittest.mock import patch
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.protocols.gryphon import retained
-from brokerd.protocols.gryphon.knowledge import Contradiction, Knowledge
+from brokerd.protocols.gryphon.knowledge import Knowledge
 from tests.helpers.stream_runs import run_at
 
 SIZE = 40
@@ -106,18 +105,15 @@ def check_questions(knowledge, values):
 
 
 @given(truths.filter(bool), told, st.data())
-def test_contradicting_knowledge_is_refused_and_consistent_knowledge_is_accepted(
-    truth, first, data
-):
+def test_contradicting_knowledge_is_found_and_consistent_knowledge_is_accepted(truth, first, data):
     knowledge = Knowledge()
     knowledge.accumulate(*first, within(truth, *first))
-    knowledge.check(1, SIZE, within(truth, 1, SIZE))
+    assert knowledge.contradiction(1, SIZE, within(truth, 1, SIZE)) is None
     tick = data.draw(st.integers(first[0], first[1] - 1))
     other = truth ^ {tick}
-    with pytest.raises(Contradiction, match=f"^{tick} is an event and is silent"):
-        knowledge.check(1, SIZE, within(other, 1, SIZE))
+    assert knowledge.contradiction(1, SIZE, within(other, 1, SIZE)) == tick
     knowledge.finish(tick)
-    knowledge.check(1, SIZE, within(other, 1, SIZE))
+    assert knowledge.contradiction(1, SIZE, within(other, 1, SIZE)) is None
 
 
 def test_silence_never_replaces_an_event_and_payloads_are_not_copied():

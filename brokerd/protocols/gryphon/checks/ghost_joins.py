@@ -43,6 +43,8 @@ class JoinChecks(ProtocolChecks):
         topology = world.graph.topology
         everybody = range(len(topology.brokers))
         self._hosts = [number for number in everybody if hosts_clients(topology, number)]
+        pubends = range(parameters.pubends)
+        self._pubends = [f"{host}.{pubend}" for host in self._hosts for pubend in pubends]
         self._handed = dict.fromkeys(self._hosts, 0)
         self._writing: dict[tuple[BrokerNumber, int, int], list[str]] = {}
         self._before: dict[tuple[BrokerNumber, str], int] = {}
@@ -58,6 +60,8 @@ class JoinChecks(ProtocolChecks):
         if type(event) is Started:
             self._writing = {k: v for k, v in self._writing.items() if k[0] != broker.number}
             self._note(broker, event.recovered.get(MERGED, {}))
+            if event.lineage and broker.number in self._handed:  # it waits for all pubends
+                self._note(broker, self._pubends)
         elif type(event) is Persisted:
             key = broker.number, broker.incarnation, event.token
             self._note(broker, self._writing.pop(key, ()))

@@ -245,7 +245,8 @@ class GhostChecks(ProtocolChecks):
         elif type(event) is Started:
             self._appended = {k: v for k, v in self._appended.items() if k[0] != broker.number}
             rows = event.recovered.get(RESERVED, {}).values()
-            self._reserved[broker.number] = max([0, *rows])
+            lost = self._reserved.get(broker.number, 0) if event.lineage else 0
+            self._reserved[broker.number] = max([lost, *rows])
             self._disk_changes += 1
 
     def _log(self, broker: BrokerView, records: Sequence[Buffer]) -> None:

@@ -85,6 +85,7 @@ def _drawn_links(
 class GryphonPlanning(ProtocolPlanning):
     """See ProtocolPlanning."""
 
+    draws_restored: ClassVar[bool] = True
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **CLIENT_LIMITS,
         "pubends": (16,),

@@ -55,6 +55,7 @@ class OwnSubscription:
         claimed: the last session on which the client has requested the subscription.
         started: the subscription is on disk, and receives all later matching publications.
         begins_after: see WindowedSubscription.
+        is_restarted: the client is behind the beginning, because this broker has lost state.
     """
 
     client: ClientId
@@ -64,6 +65,7 @@ class OwnSubscription:
     started: bool = False
     is_over: bool = False
     begins_after: dict[StreamId, int] = field(default_factory=dict)
+    is_restarted: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -218,18 +220,22 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
         subscription.claimed = client.session
         if subscription.started:
-            begins_after = self._begins_after(subscription)
+            begun = self._begun_after(client, subscription)
+            gaps = [*self._gaps_of_forgotten(client, subscription.number, begun)]
+            told = {gap.stream for gap in gaps}  # the client takes their positions from the gaps
+            begins_after = tuple(
+                each for each in self._begins_after(subscription) if each[0] not in told
+            )
             self._machine.send(
                 client.name, Subscribed(subscription.number, "started", begins_after)
             )
+            for gap in reversed(gaps):
+                self.windows.announce_first(subscription, gap)
             self.windows.claim(subscription)
-            begun = self._begun_after(client, subscription)
-            for gap in self._gaps_of_forgotten(client, subscription.number, begun):
-                self.windows.announce(client.name, (subscription,), gap.stream, gap.last, gap)
 
     def _has_whole(self, client: OwnClient, number: int) -> bool:
         local = client.subscriptions.get(number)
-        return local is not None and local.started
+        return local is not None and local.started and not local.is_restarted
 
     def _begun_after(
         self, client: OwnClient, subscription: OwnSubscription

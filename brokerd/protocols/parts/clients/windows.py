@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Generic
 
-from brokerd.model.client_messages import Deliveries
+from brokerd.model.client_messages import Deliveries, Gap
 from brokerd.model.identity import ClientId, StreamId
 from brokerd.model.losses import MARKER, without_markers
 from brokerd.model.publication import PublicationRun, without
@@ -87,6 +87,20 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         """Queue an item about publications up to `last`, which need not have arrived here."""
         run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
         self.deliver(client, run, subscriptions, (), instead)
+
+    def announce_first(self, local: Subscription, gap: Gap) -> None:
+        """Queue a gap in front of all deliveries of a subscription that is not claimed.
+
+        No effect if the same gap waits since an earlier session.
+        """
+        assert local not in self._outlet(local.client).claimed, f"{local} has had deliveries"
+        outlet = self._outlet(local.client)
+        if any(each.instead == gap and local in each.subscriptions for each in outlet.parked):
+            return
+        last = gap.last
+        run = PublicationRun(gap.stream, range(last, last + 1), (b"",), b"\0", 0, ())
+        delivery: Delivery[Entry, Subscription] = Delivery(run, (local,), Parcel(()), 0, gap)
+        outlet.parked.insert(0, delivery)
 
     def clients_behind(self) -> list[ClientId]:
         """Return the clients with a full window and waiting deliveries."""
