@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from bench.components import matching, simulator, verdict
-from bench.spec.component_names import Component
+from bench.run.expectations import Component
 
 MEASURES: Final[Mapping[Component, Callable[[], Mapping[str, float]]]] = {
     "matching": matching.measure,

@@ -15,8 +15,8 @@ from typing import Any, Final
 from zlib import crc32
 
 from bench.load.content import FENCE, ContentTables, SourceContent, draw_attribute_sets
-from bench.load.matching_sequences import MatchingSequences, MatchTables
-from bench.load.recording import delivery_rows, publication_rows
+from bench.load.expected_content import MatchingSequences, MatchTables
+from bench.load.records import delivery_rows, publication_rows
 from bench.load.splitmix import splitmix64
 from bench.run.run_directory import RunDirectory, new_run_directory
 from bench.spec.toml_text import toml_text

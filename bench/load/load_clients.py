@@ -7,9 +7,9 @@ from typing import Any
 
 import trio
 
-from bench.load.client_host import ClientHost
 from bench.load.content import ContentTables
 from bench.load.latency_samples import LatencySamples
+from bench.load.load_files import ClientHost
 from bench.load.publishing import PublisherLoad, PublisherSetting
 from bench.load.receiving import SubscriberSetting
 from brokerd.client.client import Callbacks, Client, ClientError, connect

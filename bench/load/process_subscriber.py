@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import trio
 
-from bench.load.client_host import ClientHost
+from bench.load.load_files import ClientHost
 from bench.load.receiving import SubscriberSetting
 from bench.load.subscriber_process import MOMENTS
 from brokerd.client.events import GapAnnounced

@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from bench.peers.figures import Figures
 from bench.peers.servers import PeerFailed
+from bench.peers.system import Figures
 
 NAME: Final = "pubsubctl"
 PROMISE: Final = "exactly once, by content"

@@ -13,12 +13,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.run.acknowledged import acknowledgements
-from bench.run.around_faults import Around, around_faults, fault_edges
 from bench.run.limits import Limit, UseProbe, limit_of
-from bench.run.process_statistics import Memory, statistics_of
-from bench.run.record_rows import rows_of, transposed
 from bench.run.run_directory import RunState
+from bench.run.run_statistics import (
+    Around,
+    Memory,
+    acknowledgements,
+    around_faults,
+    fault_edges,
+    rows_of,
+    statistics_of,
+    transposed,
+)
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES, STRETCH
 from fault_injection.apply.injector import Injection
 

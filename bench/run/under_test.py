@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
-from bench.run.overlay import overlay_document
+from bench.run.run_directory import overlay_document
 from bench.run.testbed import Testbed
 from bench.spec.spec import ExperimentSpec
 from brokerd.protocols.registry import protocol_on

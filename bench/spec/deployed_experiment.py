@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field
 
 from bench.run.experiment_folder import ExperimentFile
-from bench.spec.overrides import Overrides
+from bench.spec.keys import Overrides
 from bench.spec.spec import BENCH_FOLDER, ExperimentSpec, load_experiment, read_toml, validated
 
 SCHEMA: Final = "pubsubctl/deployed-experiment/1"

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bench.load.progress import RunFailed
 from bench.run.outcome import RunOutcome
-from bench.spec.keys import of_topology, of_workload
-from bench.spec.overrides import Overrides
+from bench.run.testbed import RunFailed
+from bench.spec.keys import Overrides, of_topology, of_workload
 from bench.spec.spec import SpecError, load_topology
 from bench.systems.boundary import WrongSettings
 from bench.systems.comparison import Comparison, Entry, load_comparison

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.run.outcome import RunOutcome
-from bench.spec.overrides import Overrides
+from bench.spec.keys import Overrides
 from bench.spec.spec import load_experiment
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS, definition_of, that_run_on
 from pubsubctl.console.console import Result

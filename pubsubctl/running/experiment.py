@@ -7,10 +7,10 @@ from pathlib import Path
 
 import trio
 
-from bench.run.around_faults import in_words
 from bench.run.coordinator import only_cause, run_experiment
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
+from bench.run.run_statistics import in_words
 from bench.run.testbed import BrokerPlace, Testbed
 from bench.spec.spec import ExperimentSpec
 from brokerd.errors import ControlError

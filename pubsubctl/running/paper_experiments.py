@@ -23,7 +23,7 @@ from bench.spec.deployed_experiment import (
     load_deployed_experiment,
     points_of,
 )
-from bench.spec.overrides import Overrides
+from bench.spec.keys import Overrides
 from brokerd.overlay.topology import nearest
 from pubsubctl.console.console import Progress, Result, grouped
 from pubsubctl.console.invocation import Invocation

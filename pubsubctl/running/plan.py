@@ -30,8 +30,7 @@ def plan_experiment(
     Raises:
         UserError, SpecError: a value is invalid; names file, key and the nearest valid value.
     """
-    from bench.spec.churn_lint import churn_warnings
-    from bench.spec.guarantee_lint import guarantee_warnings
+    from bench.spec.lint import churn_warnings, guarantee_warnings
     from bench.spec.spec import load_experiment
     from pubsubctl.deploying.topologies import warn_of_parameters
 

@@ -4,11 +4,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench.run.rate_folder import SCHEMA, RateFolder, Tried, open_search
-from bench.run.rate_search import Bounds, Probe
-from bench.spec.overrides import Overrides
-from bench.spec.rate import Rate, parse_rate
+from bench.run.rate_search import SCHEMA, Bounds, Probe, RateFolder, Tried, open_search
+from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec, load_experiment
+from bench.spec.values import Rate, parse_rate
 from brokerd.errors import ConfigError
 from brokerd.units import format_duration, parse_duration_ns
 from pubsubctl.console.console import Progress, Result

@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from bench.load.progress import RunFailed
 from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open_series
+from bench.run.testbed import RunFailed
 from bench.spec.deployed_experiment import Point
 from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import Axis, expected_ns
@@ -66,7 +66,7 @@ class SimulatedRuns:
             SpecError, ScheduleError: the run cannot be simulated; with the reason.
         """
         from bench.run.run_directory import RunDirectory, new_run_directory
-        from bench.run.simulated import simulate_experiment
+        from bench.run.simulated_run import simulate_experiment
 
         directory = RunDirectory(new_run_directory(results, self.spec.name))
         progress.phase(f"simulating {self.spec.name}")

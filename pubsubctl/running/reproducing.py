@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.spec.overrides import Overrides
+from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec
 from brokerd.errors import ConfigError
 from fault_injection.schedule.schedule import FaultSchedule
@@ -184,7 +184,7 @@ def _is_simulated(run: Path) -> bool:
 
 def _simulated_verdict(call: Invocation, run: Path) -> tuple[str, str]:
     """Return a verdict on simulated brokers, or UNKNOWN and the reason for a missing comparison."""
-    from bench.run.simulated import simulate_experiment
+    from bench.run.simulated_run import simulate_experiment
 
     try:
         found = simulate_experiment(*_experiment(call, run, simulated=True))

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
-from bench.spec.overrides import Overrides
+from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec
 from bench.systems.configuration import Configuration, load_configuration
 from bench.systems.experiment import experiment_on, run_on_system

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import trio
 
-from bench.load.progress import RunFailed
 from bench.run.expectations import Judgement
+from bench.run.testbed import RunFailed
 from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import expected_ns
 from bench.spec.targets import Target, experiment_of, load_targets

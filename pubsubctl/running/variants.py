@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.run.series import alternating
-from bench.spec.keys import TOPOLOGY, check_keys, value_of
-from bench.spec.overrides import Overrides
+from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
 from bench.spec.spec import ExperimentSpec, validated
 from bench.spec.sweep import Sweep, SweepPoint, expected_ns, points_of
 from brokerd.errors import ConfigError

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.spec.deployed_experiment import figures, load_deployed_experiment, points_of
-from bench.spec.overrides import Overrides
+from bench.spec.keys import Overrides
 
 
 @pytest.mark.parametrize("figure", sorted(figures()))

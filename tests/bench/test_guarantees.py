@@ -6,8 +6,8 @@ import pytest
 
 from bench.load.load_plan import _order
 from bench.run.under_test import OurBrokers
-from bench.spec.guarantee_lint import guarantee_warnings
-from bench.spec.overrides import Overrides
+from bench.spec.keys import Overrides
+from bench.spec.lint import guarantee_warnings
 from bench.spec.spec import ExperimentSpec, SpecError, load_experiment
 
 

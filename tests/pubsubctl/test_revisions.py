@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bench.load.progress import RunFailed
+from bench.run.testbed import RunFailed
 from pubsubctl.console.console import Console
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.errors import UserError

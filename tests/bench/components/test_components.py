@@ -9,7 +9,7 @@ import pytest
 from bench.components import matching, simulator
 from bench.components.__main__ import MEASURES
 from bench.papers.dft11.simulator_speed import Speed
-from bench.spec.component_names import COMPONENTS
+from bench.run.expectations import COMPONENTS
 from brokerd.wire.attributes import encode_attributes
 
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from bench.systems.boundary import NotAcknowledged
-from bench.systems.envelope import NotOurs, packed, unpacked
-from bench.systems.fences import FenceCopies, Places
-from bench.systems.outgoing import Outgoing
+from bench.systems.publications import FenceCopies, NotOurs, Outgoing, Places, packed, unpacked
 from brokerd.model.identity import SourceId
 
 SOURCE = SourceId(2, 70_000, 3)

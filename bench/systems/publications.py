@@ -1,13 +1,113 @@
-"""Publications of one publisher, until the system acknowledges."""
+"""Publications through a system under test: format, fences and acknowledgements.
+
+The message format through a system under test: one publication with all facts for checks.
+
+Fences with topics: one copy per topic; a subscriber accepts the fence with the last copy.
+
+Publications of one publisher, until the system acknowledges.
+"""
 
 import asyncio
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from bench.systems.boundary import NotAcknowledged, SystemClient
-from bench.systems.envelope import packed
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
+
+_HEAD: Final = struct.Struct("!4sHIHQQH")
+_MARK: Final = b"pub1"
+
+
+class NotOurs(Exception):
+    """A message that no load generator of this run has published."""
+
+
+def packed(
+    source: SourceId, sequence: int, place: int, blob: bytes, payload: bytes | memoryview
+) -> bytes:
+    """Return a publication as one message.
+
+    Args:
+        place: number of the publication of its source in its topic, from 1.
+    """
+    head = _HEAD.pack(
+        _MARK, source.broker, source.publisher, source.incarnation, sequence, place, len(blob)
+    )
+    return b"".join((head, blob, payload))
+
+
+def unpacked(body: bytes) -> tuple[PublicationRun, int]:
+    """Return the publication in a message, as a run of length 1, and its place in its topic.
+
+    Raises:
+        NotOurs: the message contains no publication.
+    """
+    if len(body) < _HEAD.size or body[:4] != _MARK:
+        raise NotOurs(f"{len(body)} bytes that begin with {body[:8]!r}")
+    _, broker, publisher, incarnation, sequence, place, length = _HEAD.unpack_from(body)
+    end = _HEAD.size + length
+    if end > len(body) or sequence < 1 or place < 1:
+        raise NotOurs(f"{len(body)} bytes, of which {length} were to be attributes")
+    payload = body[end:]
+    run = PublicationRun(
+        SourceId(broker, publisher, incarnation), range(sequence, sequence + 1),
+        (body[_HEAD.size : end],), b"\0", len(payload), (payload,),
+    )  # fmt: skip
+    return run, place
+
+
+class FenceCopies:
+    """The copies of each fence that a subscriber has received, one per topic of the subscription.
+
+    A fence is published to every topic, behind all earlier publications of the topic. The fence has
+    arrived when all copies have arrived. A repeated copy is a repetition of the fence.
+    """
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self._topics = frozenset(topics)
+        self._seen: dict[tuple[SourceId, int], set[str]] = {}
+
+    def is_complete(self, source: SourceId, sequence: int, topic: str) -> bool:
+        """Add a copy. Return True if the fence is complete with this copy."""
+        seen = self._seen.setdefault((source, sequence), set())
+        if topic in seen:
+            return True
+        seen.add(topic)
+        return seen >= self._topics
+
+
+class Places:
+    """The places of sources in topics that a subscriber has received.
+
+    Without a promised order, publications from before a fence may arrive after the fence.
+    """
+
+    def __init__(self) -> None:
+        self._first_open: dict[tuple[SourceId, str], int] = {}
+        self._ahead: dict[tuple[SourceId, str], set[int]] = {}
+
+    @property
+    def holes(self) -> int:
+        """The number of missing places before the last received place."""
+        return sum(
+            max(ahead) - self._first_open[key] + 1 - len(ahead)
+            for key, ahead in self._ahead.items()
+            if ahead
+        )
+
+    def take(self, source: SourceId, topic: str, place: int) -> None:
+        """Add a received place, perhaps again."""
+        key = (source, topic)
+        first_open, ahead = self._first_open.get(key, 1), self._ahead.setdefault(key, set())
+        if place >= first_open:
+            ahead.add(place)
+        while first_open in ahead:
+            ahead.remove(first_open)
+            first_open += 1
+        self._first_open[key] = first_open
+
 
 PAUSE_S: Final = 0.05
 """Pause before all open publications are repeated on a connection that is still up."""
