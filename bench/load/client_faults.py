@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import trio
 
 from bench.load.load_clients import LoadClient, SubscriberClient
-from bench.load.process_subscriber import ProcessSubscriber
+from bench.load.remote_subscriber import ProcessSubscriber
 from brokerd.client.client import ClientError
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import CLIENT_VERBS, CRASH, DISCONNECT, ROAM

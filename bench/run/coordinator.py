@@ -22,8 +22,8 @@ from bench.run.limits import StampedStatus, UseProbe
 from bench.run.outcome import RunOutcome, outcome_of
 from bench.run.run_directory import OVERLAY_FILE, RunDirectory, RunState
 from bench.run.run_statistics import ProcessorTime
+from bench.run.system_under_test import OurBrokers, UnderTest
 from bench.run.testbed import ListingRefused, Progress, RunFailed, Testbed
-from bench.run.under_test import OurBrokers, UnderTest
 from bench.spec.spec import ExperimentSpec
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ControlError

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from brokerd.agent.host.probe import core_threads, numa_nodes
 from pubsubctl.deploying.placement import Placement
 from pubsubctl.errors import HostError
-from pubsubctl.inventory.inventory_model import Host
+from pubsubctl.inventory.inventory import Host
 
 
 def processors_here() -> dict[str, Any]:

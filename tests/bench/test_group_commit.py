@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.group_commit import __main__ as group_commit
+from bench import group_commit
 
 
 def test_publishers_share_the_syncs_of_a_log(

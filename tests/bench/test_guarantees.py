@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bench.load.load_plan import _order
-from bench.run.under_test import OurBrokers
+from bench.run.system_under_test import OurBrokers
 from bench.spec.keys import Overrides
 from bench.spec.lint import guarantee_warnings
 from bench.spec.spec import ExperimentSpec, SpecError, load_experiment

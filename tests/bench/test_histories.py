@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.histories.history import MUTATIONS, Asked, make_history
+from bench.histories import MUTATIONS, Asked, make_history
 from brokerd.errors import ConfigError
 from results.reference.reading import judge_folder
 

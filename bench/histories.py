@@ -1,11 +1,18 @@
-"""Histories of any size, correct or with planted mistakes, to test checkers.
+"""`python -m bench.histories`: generate histories of any size, to test checkers with.
+
+Histories of any size, correct or with planted mistakes, to test checkers.
 
 A history is a run folder in the format of load generators, for publishers and subscribers at a
 broker that never existed. As usual, the seed determines published and owed publications. Every owed
 publication is delivered in order, apart from mutations. Time advances by a microsecond with every
 publication.
+
+`python -m bench.histories`: generate a history of any size to test checkers with.
 """
 
+import argparse
+import json
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -335,3 +342,47 @@ class _Maker:
             ("drain", measured_ns, self._now_ns + _SECOND_NS),
         ):
             yield {"phase": phase, "t0_ns": t0, "t1_ns": t1}
+
+
+def main() -> int:
+    """Generate a history, and print its folder; with --json print its content as JSON."""
+    kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in MUTATIONS.items())
+    parser = argparse.ArgumentParser(prog="python -m bench.histories", description=__doc__)
+    parser.add_argument("--deliveries", type=int, default=100_000, help="about so many")
+    parser.add_argument("--publishers", type=int, default=4)
+    parser.add_argument("--subscribers", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mutate", metavar="KIND=N", action="append", default=[], help=kinds)
+    parser.add_argument("-o", "--output-dir", type=Path, default=Path("results/runs"))
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    try:
+        mutations = {}
+        for text in given.mutate:
+            kind, _, count = text.partition("=")
+            if not count.isdecimal():
+                raise ConfigError(f"--mutate {text}: a kind and how many, such as missing=3")
+            mutations[kind] = int(count)
+        for option in ("deliveries", "publishers", "subscribers"):
+            if getattr(given, option) < 1:
+                raise ConfigError(f"--{option} {getattr(given, option)}: at least one")
+        asked = Asked(given.deliveries, given.publishers, given.subscribers, given.seed, mutations)
+        made = make_history(asked, given.output_dir)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if given.json:
+        about = {
+            "run_directory": str(made.run), "published": made.published,
+            "delivered": made.delivered, "mistakes": dict(made.mistakes),
+        }  # fmt: skip
+        print(json.dumps(about))
+    else:
+        wrong = ", ".join(f"{n} {kind}" for kind, n in made.mistakes.items()) or "nothing wrong"
+        print(f"{made.published:,} published, {made.delivered:,} delivered, {wrong}")
+        print(made.run)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
