@@ -13,10 +13,16 @@ from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import MACHINE_VERBS, STANDING_VERBS
 from brokerd.protocols.interface import CoreStatus
 from brokerd.protocols.registry import RunningProtocol, protocol_on
-from fault_injection.apply.effects import look_for, see_sessions_down
+from fault_injection.apply.evidence import (
+    Deployment,
+    End,
+    direct_sessions,
+    look_for,
+    on_all,
+    see_sessions_down,
+)
 from fault_injection.apply.injector import Evidence, Fault
-from fault_injection.apply.separations import check_nft_can_tell, parted_pairs
-from fault_injection.schedule.ends import Deployment, End, direct_sessions, on_all
+from fault_injection.schedule.targets import check_nft_can_tell, parted_pairs
 
 
 class DeployedBackend:

@@ -11,8 +11,7 @@ from brokerd.overlay.topology import Topology
 from fault_injection.apply.deployed import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
-from fault_injection.schedule.draw import drawn_in_words
-from fault_injection.schedule.plan import PlannedStep
+from fault_injection.schedule.plan import PlannedStep, drawn_in_words
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly

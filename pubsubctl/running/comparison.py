@@ -18,7 +18,7 @@ from bench.systems.configuration import NotInstalled
 from bench.systems.servers import ServerFailed
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import protocol_on
-from fault_injection.schedule.for_good import waits_for_ever
+from fault_injection.schedule.limits import waits_for_ever
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
