@@ -17,9 +17,9 @@ from pubsubctl.errors import HostError, LabDirty, PreflightFailed, Unreachable, 
 if TYPE_CHECKING:
     from brokerd.overlay.topology import Topology
     from pubsubctl.deploying.deployment import Deployment
-    from pubsubctl.deploying.placing import Placing
+    from pubsubctl.deploying.placement_choice import Placing
     from pubsubctl.deploying.plan import Plan
-    from pubsubctl.deploying.rolling import Rolled
+    from pubsubctl.deploying.updates import Rolled
     from pubsubctl.hosts.hosts import Lab
 
 _PLACEMENT = "Placement"
@@ -65,7 +65,7 @@ class PlacementOptions:
         Raises:
             UserError: a file goes with neither a policy nor --safe.
         """
-        from pubsubctl.deploying.placing import Placing
+        from pubsubctl.deploying.placement_choice import Placing
 
         if self.file is not None and (self.policy is not None or self.safe):
             raise UserError(
@@ -155,7 +155,7 @@ def _deployed(
 ) -> Result:
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.deploying.deploy import deployed, wanted_deployment
-    from pubsubctl.deploying.rolling import Rolled, roll
+    from pubsubctl.deploying.updates import Rolled, roll
 
     lab = what[0]
 
@@ -289,7 +289,7 @@ def decommission(
     """
     import trio
 
-    from pubsubctl.deploying import decommissioning
+    from pubsubctl.deploying import membership
     from pubsubctl.hosts.hosts import Lab
 
     call = invocation(context)
@@ -297,13 +297,13 @@ def decommission(
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     does = call.yes and not call.dry_run
 
-    async def work() -> decommissioning.Leaving:
+    async def work() -> membership.Leaving:
         async with lab.opened():
-            leaving = await decommissioning.look_at_leaving(lab, broker)
+            leaving = await membership.look_at_leaving(lab, broker)
             if leaving.refusals:
                 raise PreflightFailed(f"{broker} cannot be given up now", *leaving.refusals)
             if does:
-                await decommissioning.decommission(lab, leaving)
+                await membership.decommission(lab, leaving)
             return leaving
 
     leaving = trio.run(work)
@@ -368,7 +368,7 @@ def down(
 def _stopped(
     lab: "Lab", plan: "Plan", lost: Sequence[Unreachable], *, verify: bool, purge: bool
 ) -> Result:
-    from pubsubctl.inventory.host_ranges import in_ranges
+    from pubsubctl.inventory.inventory_model import in_ranges
 
     stopped = sum(step.verb != "remove" for step in plan.steps)
     text = f"stopped {stopped} agents" if stopped else "nothing was running"

@@ -33,11 +33,10 @@ from pubsubctl.deploying.certificates import (
     check_transport,
     transport_of,
 )
-from pubsubctl.deploying.cores import check_pinning
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.deploying.membership import change_members
-from pubsubctl.deploying.placement import PlacedBroker, Placement
-from pubsubctl.deploying.placing import Placing, chosen_placement
+from pubsubctl.deploying.placement import PlacedBroker, Placement, check_pinning
+from pubsubctl.deploying.placement_choice import Placing, chosen_placement
 from pubsubctl.deploying.plan import (
     Observed,
     Plan,
@@ -58,9 +57,8 @@ from pubsubctl.errors import (
 )
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.hosts import Lab
+from pubsubctl.hosts.hosts import Lab, check_room
 from pubsubctl.hosts.readiness import wait_ready
-from pubsubctl.hosts.room import check_room
 from pubsubctl.project import authority_folder
 
 DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
@@ -299,7 +297,7 @@ async def take_down(
 
 async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
     """Return the configuration of a broker."""
-    from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
+    from pubsubctl.deploying.authority import OperatorKey  # slow to import
 
     wanted = deployment.wanted
     connector = deployment.lab.connector(placed.host)
@@ -457,7 +455,7 @@ async def _accepted_loss(
         UserError: the broker's state folder records no loss.
         PreflightFailed: this account has not deployed, and has no key to sign the act.
     """
-    from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
+    from pubsubctl.deploying.authority import OperatorKey  # slow to import
 
     loss = await connector.recorded_loss(broker)
     if loss is None:

@@ -13,10 +13,9 @@ from brokerd.runtime.program import Program
 from pubsubctl.deploying.placement import PlacedBroker, Placement
 from pubsubctl.deploying.plan import Plan, Wanted
 from pubsubctl.errors import HostError, UserError
-from pubsubctl.hosts.agents import AgentLine
+from pubsubctl.hosts.agents import AgentLine, Held
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.held import Held
 from pubsubctl.hosts.hosts import Lab
 
 DISCONNECT_TIMEOUT_S = 5.0

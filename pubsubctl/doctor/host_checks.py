@@ -14,7 +14,7 @@ from brokerd.runtime.control import MAXIMUM_PATH_BYTES
 from brokerd.runtime.program import own_program
 from brokerd.units import format_duration, format_size
 from pubsubctl.deploying.certificates import ending_soon
-from pubsubctl.deploying.cores import cores_of
+from pubsubctl.deploying.placement import cores_of
 from pubsubctl.doctor.host_facts import HostFacts
 from pubsubctl.errors import PubsubctlError
 from pubsubctl.hosts.ssh.errors import ConnectionFailed, HostKeyRefused

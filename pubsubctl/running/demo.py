@@ -15,7 +15,7 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
 from pubsubctl.injecting.faults import checked, schedule_of, settled
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting, numbers_text
-from pubsubctl.running.judging import Judged, judge_and_report
+from pubsubctl.running.verdicts import Judged, judge_and_report
 
 _WORKLOAD: Final = "demo"
 _WORKLOAD_OF_KIND: Final = {"bipartite": "proxies"}

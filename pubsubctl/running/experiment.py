@@ -28,13 +28,12 @@ from pubsubctl.deploying.deploy import (
 )
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.deploying.plan import Wanted, deploy_plan
-from pubsubctl.deploying.roles import Role, change_roles
-from pubsubctl.deploying.rolling import roll
+from pubsubctl.deploying.updates import Role, change_roles, roll
 from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.injecting.faults import checked
 from pubsubctl.inventory.inventory import Inventory
-from pubsubctl.running.judging import Judged, expectations_of, judge, not_as_expected
+from pubsubctl.running.verdicts import Judged, expectations_of, judge, not_as_expected
 
 LEASE_MS_PER_BROKER = 150
 """The lease per broker if larger: an agent beside hundreds of brokers responds later."""

@@ -56,7 +56,7 @@ def plan_faults(
     from bench.spec.keys import of_steps
     from brokerd.model.fault_verbs import CLIENT_VERBS
     from fault_injection.schedule.plan import drawn_in_words
-    from pubsubctl.deploying.placing import would_be_placed
+    from pubsubctl.deploying.placement_choice import would_be_placed
     from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
 
     changes = of_steps(spec.overrides.get("keys", {}))

@@ -93,7 +93,7 @@ def _judged(
     folder: RateFolder, spec: ExperimentSpec, p99_ns: int, progress: Progress, master: str
 ) -> tuple[dict[str, Any], list[PubsubctlError]]:
     """Return the outcome of the search; the last run at the highest rate is judged like any run."""
-    from pubsubctl.running.judging import judge_with
+    from pubsubctl.running.verdicts import judge_with
     from results.checker.spark import spark_session
     from results.figures.by_name import draw
 

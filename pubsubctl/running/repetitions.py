@@ -25,9 +25,9 @@ from pubsubctl.deploying.deploy import take_down
 from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
-from pubsubctl.running.judging import Judged
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
+from pubsubctl.running.verdicts import Judged
 
 SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"
@@ -274,7 +274,7 @@ def _judged(
     series: Series, design: Design, progress: Progress, master: str
 ) -> tuple[dict[str, Any], list[PubsubctlError]]:
     """Return all verdicts, the spreads, the typical run of each point; and draw the figure."""
-    from pubsubctl.running.judging import judge_with
+    from pubsubctl.running.verdicts import judge_with
     from results.checker.spark import spark_session
     from results.figures.by_name import draw
     from results.repetitions.bounds import beyond

@@ -14,9 +14,9 @@ import pytest
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.running.capsule_index import DOCUMENT, digest_of
 from pubsubctl.running.capsules import Capsule, make_capsule, unpack_capsule
-from pubsubctl.running.judging import Judged
-from pubsubctl.running.reproducing import compared, judged_again
+from pubsubctl.running.reproduction import compared, judged_again
 from pubsubctl.running.runs import run_beside
+from pubsubctl.running.verdicts import Judged
 from results.tables.seals import seal
 from tests.helpers.runs import Scenario, write_demo_run
 from tests.pubsubctl.conftest import Call

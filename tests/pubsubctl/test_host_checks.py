@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from brokerd.agent.host import probe as host_probe
-from pubsubctl.deploying.cores import cores_of
+from pubsubctl.deploying.placement import cores_of
 from pubsubctl.deploying.plan import Observed, Stray
 from pubsubctl.doctor.host_checks import (
     FOR_ALL,

@@ -7,7 +7,7 @@ import pytest
 
 from pubsubctl.errors import UserError
 from pubsubctl.inventory.importers.ansible import read_ansible
-from pubsubctl.inventory.importers.found import (
+from pubsubctl.inventory.importers.findings import (
     Found,
     inventory_text,
     our_name,

@@ -17,7 +17,7 @@ from pubsubctl.running.demo import (
     demonstrable_protocols,
     experiment_of,
 )
-from pubsubctl.running.judging import CASES_SHOWN, Judged, expectations_of
+from pubsubctl.running.verdicts import CASES_SHOWN, Judged, expectations_of
 from results.checker.checks import Verdict
 from results.tables.json_files import IntegrityError
 from tests.pubsubctl.conftest import Call

@@ -15,7 +15,7 @@ from pubsubctl.hosts.ssh.client_config import ClientConfig
 from pubsubctl.hosts.ssh.line import Hop
 from pubsubctl.hosts.ssh.user_config import UserConfig
 from pubsubctl.inventory.importers.ansible import read_ansible
-from pubsubctl.inventory.importers.found import Found, inventory_text
+from pubsubctl.inventory.importers.findings import Found, inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 from pubsubctl.inventory.inventory import Inventory, load_inventory
 from tests.pubsubctl.conftest import Call

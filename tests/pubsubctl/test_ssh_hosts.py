@@ -20,7 +20,7 @@ from pubsubctl.console.console import Console, Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deploying import bundle as bundles
 from pubsubctl.deploying.deploy import deployed, planned, take_down, wanted_deployment
-from pubsubctl.deploying.placing import Placing
+from pubsubctl.deploying.placement_choice import Placing
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.connectors.ssh import SshTransport, ssh_connector

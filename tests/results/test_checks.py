@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import results.checker.canary
-from pubsubctl.running.judging import Judged
+from pubsubctl.running.verdicts import Judged
 from results.checker.canary import CheckerBroken, try_checker
 from results.checker.checks import Verdict, check_run, check_runs
 from results.checker.delivery import DeliveryCheck

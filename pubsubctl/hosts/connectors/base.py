@@ -13,8 +13,7 @@ import trio
 from brokerd.agent.client import AgentClient
 from brokerd.agent.host.operator_lock import operator_name
 from brokerd.errors import ControlError
-from pubsubctl.deploying.cores import cores_of
-from pubsubctl.deploying.placement import LOOPBACK
+from pubsubctl.deploying.placement import LOOPBACK, cores_of
 from pubsubctl.deploying.plan import Observed, Stray
 from pubsubctl.errors import HostError, PreflightFailed, PubsubctlError, Unreachable
 from pubsubctl.inventory.inventory import Host

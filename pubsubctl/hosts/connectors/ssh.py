@@ -22,9 +22,9 @@ from brokerd.errors import ControlError
 from brokerd.runtime.control import ControlClient, open_control
 from pubsubctl.deploying.bundle import Bundle
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, UserError
+from pubsubctl.hosts.agents import Held
 from pubsubctl.hosts.connectors.base import Connector, Ran
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.held import Held
 from pubsubctl.inventory.inventory import Host, Inventory
 
 LOOK_TIMEOUT_S = 60.0

@@ -1,21 +1,30 @@
-"""Replaces the program of a running deployment, broker by broker.
+"""Updates of a running deployment, broker by broker: program and roles.
+
+Replaces the program of a running deployment, broker by broker.
 
 First each host gets an agent of the new program, which adopts the processes of the old agent; then
 brokers are stopped and restarted with the new program, never more at once than the protocol
 tolerates, and the next only after every session is ready again. If the programs have different wire
 versions, all brokers are replaced together, which requires an option.
+
+Changes of brokers' roles in the overlay of a running deployment, one by one.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import trio
 
+from brokerd.errors import ConfigError
 from brokerd.overlay.routes import Lost
-from brokerd.protocols.registry import RunningProtocol, protocol_on
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import RunningProtocol, check_runs_on, definition_of, protocol_on
 from pubsubctl.console.console import Progress
-from pubsubctl.deploying.deploy import broker_config, record_program
+from pubsubctl.deploying.deploy import broker_config, record_program, write_record
 from pubsubctl.deploying.deployment import Deployment, placed_broker
+from pubsubctl.deploying.membership import change_members
+from pubsubctl.deploying.plan import deploy_plan
 from pubsubctl.deploying.programs import check_wire_versions
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.readiness import wait_ready
@@ -113,3 +122,57 @@ async def _start(deployment: Deployment, name: str) -> None:
     placed = placed_broker(deployment.wanted.placement, name)
     config = await broker_config(deployment, placed)
     await deployment.agents[placed.host].start(name, "broker", config, config["control_socket"])
+
+
+READY_TIMEOUT_S = 60.0
+
+Role = tuple[str, str]
+"""A broker's name and new role, in the notation of a topology file."""
+
+
+def read_roles(texts: Sequence[str], topology: Topology, protocol: str) -> tuple[Role, ...]:
+    """Return the role changes of `BROKER=ROLE` options, in order.
+
+    Raises:
+        UserError: malformed, or impossible with this topology and protocol; with the reason.
+    """
+    roles = [text.partition("=") for text in texts]
+    if roles and not definition_of(protocol).promises.roles_may_change:
+        raise UserError(f"--role {texts[0]}: with {protocol} no broker changes its role")
+    for broker, _, role in roles:
+        if not role:
+            raise UserError(f"--role {broker}: not BROKER=LEVEL or BROKER=retired")
+        try:
+            topology = topology.with_role(broker, role, f"--role {broker}={role}")
+            check_runs_on(topology, protocol, f"--role {broker}={role}")
+        except ConfigError as error:
+            raise UserError(str(error)) from None
+    return tuple((broker, role) for broker, _, role in roles)
+
+
+async def change_roles(
+    deployment: Deployment,
+    roles: Sequence[Role],
+    progress: Progress,
+    purpose: str,
+    *,
+    pause_s: float,
+) -> None:
+    """Announce the changes to all brokers, one after the other, as `deploy` does.
+
+    Args:
+        pause_s: the pause before each change, in seconds.
+
+    Raises:
+        HostError, ControlError: a broker refuses, or is not ready in time.
+    """
+    for broker, role in roles:
+        await trio.sleep(pause_s)
+        topology = deployment.wanted.topology.with_role(broker, role, broker)
+        deployment.wanted = replace(deployment.wanted, topology=topology)
+        deployment.plan = deploy_plan(deployment.wanted, await deployment.lab.observe())
+        record = partial(write_record, deployment, purpose, "change-record")
+        await change_members(deployment, progress, record, READY_TIMEOUT_S)
+        await record()
+        await wait_ready(deployment, progress, READY_TIMEOUT_S)
+        progress.say(f"all brokers confirm that {broker} is {role} now")

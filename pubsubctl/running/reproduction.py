@@ -26,9 +26,9 @@ from pubsubctl.running.capsules import Capsule, found_in, is_of_brokers, unpack_
 from pubsubctl.running.claims import judge as judge_claims
 from pubsubctl.running.claims import load_claims, measurements
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
-from pubsubctl.running.judging import Judged, judge_with
 from pubsubctl.running.plan import plan_experiment
 from pubsubctl.running.runs import manifest, read_json, run_beside
+from pubsubctl.running.verdicts import Judged, judge_with
 
 SCHEMA: Final = "pubsubctl/reproduced/1"
 LEVELS: Final = ("figures", "check", "sim", "local")

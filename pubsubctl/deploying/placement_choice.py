@@ -24,7 +24,7 @@ from pubsubctl.deploying.placement import (
     brokers_hosts,
     place,
 )
-from pubsubctl.doctor.fact_cache import known_cores
+from pubsubctl.doctor.host_facts import known_cores
 from pubsubctl.errors import PreflightFailed, PubsubctlError, UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.hosts import Lab
