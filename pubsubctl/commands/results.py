@@ -161,7 +161,7 @@ def remove(
     Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a
     remaining series needs.
     """
-    from pubsubctl.running.runs import find_runs, removal_of, size_text
+    from pubsubctl.running.runs import find_runs, removal_of, remove, size_text
 
     call = invocation(context)
     results = call.project.results_folder(output)
@@ -170,7 +170,7 @@ def remove(
     size = size_text(removal.size_bytes)
     is_done = call.yes and not call.dry_run
     if is_done:
-        runs.remove(removal)
+        remove(removal)
     verb = "removed" if is_done else "would remove"
     lines = [f"{verb} {record.folder}" for record in removal.records]
     is_refused = not call.yes and not call.dry_run
