@@ -55,8 +55,8 @@ def test_a_measured_peer_delivers_all_publications_and_leaves_no_process(
 def test_servers_end_with_the_process_that_started_them_however_that_ends(tmp_path: Path) -> None:
     installed("nats")
     code = (
-        "from bench.peers import servers, systems\n"
-        "with servers.running(systems.SYSTEMS[0], 2) as found:\n"
+        "from bench.peers import nats, servers\n"
+        "with servers.running(nats.SYSTEMS[0], 2) as found:\n"
         "    print(*found.pids, flush=True)\n"
         "    input()\n"
     )
