@@ -57,7 +57,7 @@ class SlowDisk(DiskFiles):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """A row of the table; times are from passing a record to the log until it was durable."""
 
     publishers: int
@@ -108,7 +108,7 @@ class Gathering:
 
 async def measure(
     folder: Path, publishers: int, delay_ms: float, seconds: float, wait_ms: float = 0.0
-) -> Measured:
+) -> Measurement:
     """Run publishers for `seconds` on a new log in `folder`, and return the measurement."""
     files = SlowDisk(delay_ms)
     volume = LogVolume(folder, files=files)
@@ -145,7 +145,7 @@ async def measure(
     elapsed_s = (time.perf_counter_ns() - began_ns) / 1e9
     volume.close()
     took_ns.sort()
-    return Measured(
+    return Measurement(
         publishers,
         delay_ms,
         wait_ms,
@@ -156,14 +156,14 @@ async def measure(
     )
 
 
-def _median(rounds: Sequence[Measured]) -> Measured:
-    of = {name: median(getattr(each, name) for each in rounds) for name in Measured.__slots__}
-    return Measured(**of)
+def _median(rounds: Sequence[Measurement]) -> Measurement:
+    of = {name: median(getattr(each, name) for each in rounds) for name in Measurement.__slots__}
+    return Measurement(**of)
 
 
-def claims(measured: Sequence[Measured]) -> list[tuple[str, bool]]:
+def claims(measured: Sequence[Measurement]) -> list[tuple[str, bool]]:
     """Return the claims about waiting, each with True if the medians of the rows fulfil it."""
-    rounds: dict[tuple[int, float, float], list[Measured]] = {}
+    rounds: dict[tuple[int, float, float], list[Measurement]] = {}
     for each in measured:
         rounds.setdefault((each.publishers, each.delay_ms, each.wait_ms), []).append(each)
     by_wait = {key: _median(each) for key, each in rounds.items()}

@@ -60,7 +60,7 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class HistoryRequest:
     """The parameters of a history.
 
     Attributes:
@@ -83,7 +83,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Made:
+class GeneratedHistory:
     """A generated history.
 
     Attributes:
@@ -98,7 +98,7 @@ class Made:
     mistakes: Mapping[str, int]
 
 
-def make_history(asked: Asked, runs: Path) -> Made:
+def make_history(asked: HistoryRequest, runs: Path) -> GeneratedHistory:
     """Write a history into a new folder below `runs`.
 
     Raises:
@@ -113,7 +113,7 @@ def make_history(asked: Asked, runs: Path) -> Made:
 
 
 class _Maker:
-    def __init__(self, asked: Asked, directory: RunDirectory) -> None:
+    def __init__(self, asked: HistoryRequest, directory: RunDirectory) -> None:
         self._asked = asked
         self._directory = directory
         sets = draw_attribute_sets(asked.seed, dict(ATTRIBUTES), SETS)
@@ -140,7 +140,7 @@ class _Maker:
         self.mistakes = dict.fromkeys(asked.mutations, 0)
         self._delivered = 0
 
-    def make(self) -> Made:
+    def make(self) -> GeneratedHistory:
         directory, asked = self._directory, self._asked
         self._begin()
         folder = directory.raw_folder(HOST, "load-pub")
@@ -169,7 +169,9 @@ class _Maker:
             self._fence(publisher, self._chunks * CHUNK + 1)
         self._close(end_ns)
         published = self._chunks * CHUNK - 1  # the first number is the fence
-        return Made(directory.path, published * asked.publishers, self._delivered, self.mistakes)
+        return GeneratedHistory(
+            directory.path, published * asked.publishers, self._delivered, self.mistakes
+        )
 
     # ------------------------------------------------------------ publications
 
@@ -366,7 +368,9 @@ def main() -> int:
         for option in ("deliveries", "publishers", "subscribers"):
             if getattr(given, option) < 1:
                 raise ConfigError(f"--{option} {getattr(given, option)}: at least one")
-        asked = Asked(given.deliveries, given.publishers, given.subscribers, given.seed, mutations)
+        asked = HistoryRequest(
+            given.deliveries, given.publishers, given.subscribers, given.seed, mutations
+        )
         made = make_history(asked, given.output_dir)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)

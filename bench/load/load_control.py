@@ -33,7 +33,7 @@ DrainEnd = Literal["evidence", "silence", "bound"]
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class DrainOutcome:
     """The end of a drain.
 
     Attributes:
@@ -253,7 +253,7 @@ class LoadControl:
         statuses = await self.tell_all("status")
         return sum(int(status["sent"]) + int(status["delivered"]) for status in statuses)
 
-    async def close(self, limit_s: float, bound_s: float) -> Drained:
+    async def close(self, limit_s: float, bound_s: float) -> DrainOutcome:
         """Publish the closing fence of every publisher, and wait until everything has arrived.
 
         The wait is over after `limit_s`, unless deliveries still arrive; then after `bound_s`.
@@ -261,9 +261,9 @@ class LoadControl:
         patience = Patience(trio.current_time(), limit_s, bound_s)
         waiting_for = await self._fence("closing", patience, before_load=False)
         if not waiting_for:
-            return Drained("evidence", "")
+            return DrainOutcome("evidence", "")
         is_bound = patience.is_at_bound(trio.current_time())
-        return Drained("bound" if is_bound else "silence", waiting_for)
+        return DrainOutcome("bound" if is_bound else "silence", waiting_for)
 
     async def _fence(self, kind: str, patience: Patience, *, before_load: bool) -> str:
         for process in self.publishing:

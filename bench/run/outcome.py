@@ -226,7 +226,7 @@ def outcome_of(
 
 
 @dataclass(frozen=True)
-class Measured:
+class PhaseRecords:
     """The contents of the record files for one stretch of time.
 
     Attributes:
@@ -248,7 +248,7 @@ class Measured:
 
 def measure(
     raw: Path, from_ns: int, to_ns: int, edges: tuple[int, int, int, int] | None = None
-) -> Measured:
+) -> PhaseRecords:
     """Evaluate the record files below `raw` for publications intended in [`from_ns`, `to_ns`).
 
     Deliveries are counted by time of receipt, because this is throughput. Deliveries of
@@ -281,7 +281,7 @@ def measure(
                 response.append(at - intended[sequence])
                 service.append(at - sent[sequence])
     acknowledged = acknowledgements(raw, times, from_ns, to_ns)
-    return Measured(
+    return PhaseRecords(
         published, delivered, percentiles_us(response), percentiles_us(service),
         percentiles_us(acknowledged.waits_ns), acknowledged.kept_up,
         around_faults(raw, times, edges) if edges else {}, earlier,

@@ -207,7 +207,7 @@ _WRONG: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedRate:
     """A rate that was probed.
 
     Attributes:
@@ -240,18 +240,18 @@ class RateFolder:
     def __init__(self, directory: RunDirectory, bounds: Bounds) -> None:
         self.directory = directory
         self.search = RateSearch(bounds)
-        self.tried: list[Tried] = []
+        self.tried: list[TriedRate] = []
         for line in whole_lines(self.path / LEDGER):
-            self._take(Tried(**line))
+            self._take(TriedRate(**line))
 
     @property
     def path(self) -> Path:
         """The path of the folder."""
         return self.directory.path
 
-    def note(self, probe: Probe, outcome: RunOutcome, p99_limit_us: float) -> Tried:
+    def note(self, probe: Probe, outcome: RunOutcome, p99_limit_us: float) -> TriedRate:
         """Record the outcome of a probe. The record is durable on return."""
-        tried = Tried(
+        tried = TriedRate(
             rate=probe.rate,
             stage=probe.stage,
             run_id=outcome.run_directory.name,
@@ -280,7 +280,7 @@ class RateFolder:
         self.directory.add_to_index({"kind": KIND})
         point_latest(self.path)
 
-    def _take(self, tried: Tried) -> None:
+    def _take(self, tried: TriedRate) -> None:
         probe = self.search.next()
         assert probe is not None, f"{tried} was tried when all was known"
         assert (probe.rate, probe.stage) == (tried.rate, tried.stage), (probe, tried)

@@ -113,7 +113,7 @@ PAUSE_S: Final = 0.05
 """Pause before all open publications are repeated on a connection that is still up."""
 
 
-class Outgoing:
+class OutgoingPublications:
     """A PublishingClient that repeats publications until the system accepts.
 
     An unacknowledged publication is repeated with all publications behind, in order. Otherwise

@@ -17,9 +17,9 @@ from pubsubctl.errors import HostError, LabDirty, PreflightFailed, Unreachable, 
 if TYPE_CHECKING:
     from brokerd.overlay.topology import Topology
     from pubsubctl.deploying.deployment import Deployment
-    from pubsubctl.deploying.placement_choice import Placing
+    from pubsubctl.deploying.placement_choice import PlacementChoice
     from pubsubctl.deploying.plan import Plan
-    from pubsubctl.deploying.updates import Rolled
+    from pubsubctl.deploying.updates import RollOutcome
     from pubsubctl.hosts.hosts import Lab
 
 _PLACEMENT = "Placement"
@@ -59,19 +59,19 @@ class PlacementOptions:
         ),
     ] = None
 
-    def placing(self) -> "Placing":
+    def placing(self) -> "PlacementChoice":
         """Return the placement.
 
         Raises:
             UserError: a file goes with neither a policy nor --safe.
         """
-        from pubsubctl.deploying.placement_choice import Placing
+        from pubsubctl.deploying.placement_choice import PlacementChoice
 
         if self.file is not None and (self.policy is not None or self.safe):
             raise UserError(
                 "--placement has the hosts of all brokers; leave out --policy and --safe"
             )
-        return Placing(self.policy, self.safe, self.file)
+        return PlacementChoice(self.policy, self.safe, self.file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,16 +150,16 @@ def deploy(
 def _deployed(
     call: Invocation,
     purpose: str,
-    what: "tuple[Lab, Topology, str, Placing]",
+    what: "tuple[Lab, Topology, str, PlacementChoice]",
     replacement: ReplacementOptions,
 ) -> Result:
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.deploying.deploy import deployed, wanted_deployment
-    from pubsubctl.deploying.updates import Rolled, roll
+    from pubsubctl.deploying.updates import RollOutcome, roll
 
     lab = what[0]
 
-    async def work(interruption: Interruption) -> "tuple[Deployment, Rolled]":
+    async def work(interruption: Interruption) -> "tuple[Deployment, RollOutcome]":
         with call.console.progress() as progress:
             async with lab.operated(purpose, progress, interruption):
                 wanted = replace(
@@ -177,7 +177,7 @@ def _deployed(
                     outdated = deployment.outdated
                     if not replacement.rolling or not outdated:
                         _warn_of_programs(call, outdated)
-                        return deployment, Rolled()
+                        return deployment, RollOutcome()
                     with interruption.stoppable():
                         rolled = await roll(
                             *(deployment, outdated, progress),
@@ -204,7 +204,7 @@ def _steps(
     lab: "Lab",
     topology: "Topology",
     protocol: str,
-    placing: "Placing",
+    placing: "PlacementChoice",
     *,
     must_be_none: bool,
     rolling: bool,
@@ -240,7 +240,7 @@ def _steps(
     )
 
 
-def _result(deployment: "Deployment", rolled: "Rolled") -> Result:
+def _result(deployment: "Deployment", rolled: "RollOutcome") -> Result:
     wanted, identity = deployment.wanted, deployment.identity
     steps = len(deployment.plan.steps) + len(rolled.brokers)
     brokers = len(deployment.brokers)

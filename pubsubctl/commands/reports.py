@@ -25,7 +25,7 @@ def check(
     Computes the owed deliveries from publications and subscriptions, and compares.
     """
     from pubsubctl.running.runs import find_runs
-    from pubsubctl.running.verdicts import Judged, NotJudged, judge_each
+    from pubsubctl.running.verdicts import JudgedRun, NotJudged, judge_each
 
     call = invocation(context)
     call.refuse_dry_run("check")
@@ -36,7 +36,9 @@ def check(
     return Result(
         document={"schema": "pubsubctl/check/1", "runs": [row.row() for row in judged]},
         text="\n\n".join(blocks),
-        because=tuple(error for row in judged if isinstance(row, Judged) for error in row.because),
+        because=tuple(
+            error for row in judged if isinstance(row, JudgedRun) for error in row.because
+        ),
         failures=tuple(row.error for row in judged if isinstance(row, NotJudged)),
     )
 

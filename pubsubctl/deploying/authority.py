@@ -41,7 +41,7 @@ KEY_FILE: Final = "authority.key"
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedCertificate:
     """A certificate with its key, for a member of a deployment.
 
     Attributes:
@@ -142,7 +142,7 @@ class Authority:
         *,
         days: float = LEAF_DAYS,
         now: datetime | None = None,
-    ) -> Issued:
+    ) -> IssuedCertificate:
         """Issue a certificate for a member of a deployment, with a new key."""
         assert 0 < days <= LEAF_DAYS, f"a certificate for {days} days; at most {LEAF_DAYS}"
         now = now or datetime.now(UTC)
@@ -173,7 +173,9 @@ class Authority:
             )
             .sign(self._key, hashes.SHA256())
         )
-        return Issued(certificate.public_bytes(serialization.Encoding.PEM), _private_pem(key), ends)
+        return IssuedCertificate(
+            certificate.public_bytes(serialization.Encoding.PEM), _private_pem(key), ends
+        )
 
     def has_issued(self, certificate_pem: bytes) -> bool:
         """Return True if this authority issued the certificate."""

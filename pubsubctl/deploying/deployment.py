@@ -11,9 +11,9 @@ from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.program import Program
 from pubsubctl.deploying.placement import PlacedBroker, Placement
-from pubsubctl.deploying.plan import Plan, Wanted
+from pubsubctl.deploying.plan import DesiredState, Plan
 from pubsubctl.errors import HostError, UserError
-from pubsubctl.hosts.agents import AgentLine, Held
+from pubsubctl.hosts.agents import AgentLine, HeldContext
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.hosts import Lab
@@ -38,7 +38,7 @@ class Deployment:
     """
 
     identity: str
-    wanted: Wanted
+    wanted: DesiredState
     lab: Lab
     plan: Plan
     agents: dict[str, AgentClient] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Deployment:
         if self.lease_ms:
             await self.agents[host].hold(self.lease_ms + REPLACEMENT_LEASE_MS)
         await line.begin_replacement()
-        connection: Held[AgentClient] | None = None
+        connection: HeldContext[AgentClient] | None = None
         try:
             # Without an agent, leases would expire, and no process could be stopped.
             with trio.CancelScope(shield=True), trio.fail_after(REPLACEMENT_TIMEOUT_S):

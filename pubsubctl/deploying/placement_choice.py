@@ -33,7 +33,7 @@ from pubsubctl.inventory.inventory_model import THIS_MACHINE
 
 
 @dataclass(frozen=True)
-class Placing:
+class PlacementChoice:
     """The requested placement of brokers.
 
     Attributes:
@@ -52,7 +52,7 @@ class Placing:
 
 
 @dataclass(frozen=True)
-class Judged:
+class AssessedPlacement:
     """A placement with the effect of losing each unit.
 
     Attributes:
@@ -116,7 +116,7 @@ def placed(
     *,
     delta_safe: bool = False,
     protocol: str | None = None,
-) -> Judged:
+) -> AssessedPlacement:
     """Return a judged placement on hosts of an inventory; opens no connections.
 
     Args:
@@ -155,7 +155,7 @@ def known_policy(policy: str) -> Policy:
 
 
 async def chosen_placement(
-    lab: Lab, topology: Topology, protocol: str, placing: Placing
+    lab: Lab, topology: Topology, protocol: str, placing: PlacementChoice
 ) -> Placement:
     """Return the placement of a topology's brokers on a lab.
 
@@ -320,7 +320,9 @@ def _wrong_in(file: _PlacementFile, topology: Topology, hosts: Sequence[Host]) -
             yield f"{what}: {other} has port {row.port} of {host.name}"
 
 
-def judged(tolerance: RunningProtocol, hosts: Sequence[Host], placement: Placement) -> Judged:
+def judged(
+    tolerance: RunningProtocol, hosts: Sequence[Host], placement: Placement
+) -> AssessedPlacement:
     """Judge the effect of losses on a placement."""
     topology = tolerance.topology
     host_of = {row.broker: row.host for row in placement.brokers}
@@ -336,7 +338,7 @@ def judged(tolerance: RunningProtocol, hosts: Sequence[Host], placement: Placeme
     )
     used = {row.host for row in placement.brokers}
     here = [host for host in hosts if host.name in used and host.machine == THIS_MACHINE]
-    return Judged(
+    return AssessedPlacement(
         placement,
         tolerance,
         lost,

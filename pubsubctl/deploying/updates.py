@@ -33,7 +33,7 @@ STOP_TIMEOUT_MS = 20_000
 
 
 @dataclass
-class Rolled:
+class RollOutcome:
     """The replaced agents and brokers.
 
     Attributes:
@@ -54,7 +54,7 @@ async def roll(
     timeout_s: float = 60.0,
     at_once: bool = False,
     replaces_agents: bool = True,
-) -> Rolled:
+) -> RollOutcome:
     """Replace agents and brokers of `hosts` with the present program.
 
     Args:
@@ -73,7 +73,7 @@ async def roll(
     known = protocol_on(deployment.wanted.topology, deployment.wanted.protocol)
     if max_unavailable < 1:
         raise UserError(f"--max-unavailable = {max_unavailable}; 1 or more")
-    rolled = Rolled()
+    rolled = RollOutcome()
     check_wire_versions(await deployment.broker_programs(), at_once=at_once)
     progress.phase("replacing agents")
     for host in hosts:

@@ -23,7 +23,7 @@ from brokerd.agent.host import probe as host_probe
 from brokerd.errors import ConfigError, ControlError
 from pubsubctl.deploying.certificates import certificates_end
 from pubsubctl.deploying.placement import cores_of, processors_here
-from pubsubctl.deploying.plan import Observed
+from pubsubctl.deploying.plan import ObservedState
 from pubsubctl.errors import HostError, PubsubctlError
 from pubsubctl.hosts.connectors.base import Connector, PortInUse
 from pubsubctl.hosts.files import shown
@@ -39,21 +39,21 @@ LARGEST_CACHE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Known:
+class HostRecord:
     """Facts about a host, with the time of the query."""
 
     facts: Mapping[str, Any]
     taken_utc: str
 
 
-def known_facts(inventory: Inventory) -> dict[str, Known]:
+def known_facts(inventory: Inventory) -> dict[str, HostRecord]:
     """Return host → cached facts, without hosts that are reached over another route by now."""
     try:
         with facts_file(inventory.name, inventory.path).open("rb") as file:
             content = json.loads(file.read(LARGEST_CACHE_BYTES))
         rows = content["hosts"] if content["schema"] == SCHEMA else {}
         return {
-            host.name: Known(dict(row["facts"]), str(row["taken_utc"]))
+            host.name: HostRecord(dict(row["facts"]), str(row["taken_utc"]))
             for host in inventory.hosts
             if (row := rows.get(host.name)) is not None and row["reached"] == _reached(host)
         }
@@ -64,7 +64,10 @@ def known_facts(inventory: Inventory) -> dict[str, Known]:
 def remember_facts(inventory: Inventory, found: Mapping[str, Mapping[str, Any]]) -> None:
     """Add facts about hosts to the cache, beside the facts about other hosts."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    known = {**known_facts(inventory), **{name: Known(row, now) for name, row in found.items()}}
+    known = {
+        **known_facts(inventory),
+        **{name: HostRecord(row, now) for name, row in found.items()},
+    }
     rows = {
         name: {
             "reached": _reached(inventory.host(name)),
@@ -128,7 +131,7 @@ class HostFacts:
     host: Host
     probe: dict[str, Any] = field(default_factory=dict)
     problem: PubsubctlError | None = None
-    observed: Observed | None = None
+    observed: ObservedState | None = None
     observing_problem: str = ""
     holder: str = ""
     ports: list[PortInUse] = field(default_factory=list)

@@ -19,7 +19,7 @@ from pubsubctl.errors import Unreachable
 T = TypeVar("T")
 
 
-class Held(Generic[T]):
+class HeldContext(Generic[T]):
     """A context manager that a separate task holds open until `leave`.
 
     Attributes:
@@ -35,9 +35,9 @@ class Held(Generic[T]):
     @classmethod
     async def enter(
         cls, nursery: trio.Nursery, manager: AbstractAsyncContextManager[T]
-    ) -> "Held[T]":
+    ) -> "HeldContext[T]":
         """Enter `manager` in a task of `nursery`; raise the exception of the entry, if any."""
-        held: Held[T] = cls()
+        held: HeldContext[T] = cls()
         await nursery.start(held._hold, manager)
         if held._failure is not None:
             raise held._failure
@@ -68,7 +68,7 @@ class Held(Generic[T]):
             self._left.set()
 
 
-Connect = Callable[[], Awaitable[Held[AgentClient]]]
+Connect = Callable[[], Awaitable[HeldContext[AgentClient]]]
 
 # Repeatable after a lost answer: these requests report a state or are idempotent.
 REPEATABLE: Final = (
@@ -95,7 +95,7 @@ class AgentLine:
         client: the client for all users of the agent; stays the same object.
     """
 
-    def __init__(self, connect: Connect, connection: Held[AgentClient]) -> None:
+    def __init__(self, connect: Connect, connection: HeldContext[AgentClient]) -> None:
         self.client = AgentClient(self)
         self._connect = connect
         self._connection = connection
@@ -162,7 +162,7 @@ class AgentLine:
         self._replaced = trio.Event()
         await self._connection.leave()
 
-    def end_replacement(self, connection: Held[AgentClient] | None) -> None:
+    def end_replacement(self, connection: HeldContext[AgentClient] | None) -> None:
         """Resume requests with the next agent; None for no agent, which makes requests fail."""
         if connection is not None:
             self._connection = connection

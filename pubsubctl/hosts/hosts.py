@@ -15,9 +15,9 @@ from brokerd.agent.client import AgentClient
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deploying.bundle import Bundle, build_bundle
-from pubsubctl.deploying.plan import Observed
+from pubsubctl.deploying.plan import ObservedState
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable
-from pubsubctl.hosts.agents import Held
+from pubsubctl.hosts.agents import HeldContext
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.connectors.local import local_connector
 from pubsubctl.hosts.connectors.ssh import ssh_connector
@@ -173,10 +173,10 @@ class Lab:
                 await stack.enter_async_context(connector.lock(purpose))
             yield
 
-    async def hold_agent(self, host: str) -> Held[AgentClient]:
+    async def hold_agent(self, host: str) -> HeldContext[AgentClient]:
         """Open a connection to a host's agent that any task may use, and leave."""
         assert self._nursery is not None, "to be used inside `opened`"
-        return await Held.enter(self._nursery, self.connector(host).open_agent())
+        return await HeldContext.enter(self._nursery, self.connector(host).open_agent())
 
     async def cores(self, hosts: Collection[str]) -> dict[str, Sequence[int]]:
         """Return host → the CPUs available to brokers, for the given hosts."""
@@ -189,9 +189,9 @@ class Lab:
         await self.on_all(look, chosen, only_together=True)
         return found
 
-    async def observe(self) -> list[Observed]:
+    async def observe(self) -> list[ObservedState]:
         """Return our processes, files and deployment on every host."""
-        found: dict[str, Observed] = {}
+        found: dict[str, ObservedState] = {}
 
         async def look(connector: Connector) -> None:
             found[connector.host.name] = await connector.observe()

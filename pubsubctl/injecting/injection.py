@@ -19,7 +19,7 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.deploying.deploy import attached
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.deploying.placement import Placement
-from pubsubctl.deploying.plan import Wanted
+from pubsubctl.deploying.plan import DesiredState
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed, PubsubctlError
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import as_testbed
@@ -100,12 +100,12 @@ async def backend_of(deployment: Deployment) -> DeployedBackend:
     return DeployedBackend(testbed, ahead_ns(await sample(testbed.agents, rounds=CLOCK_ROUNDS)))
 
 
-async def running(lab: Lab) -> Wanted:
+async def running(lab: Lab) -> DesiredState:
     """Return the recorded deployment, as requested at the time of the deployment."""
     for connector in lab.connectors:
         record = await connector.read_deployment()
         if record is not None:
-            return Wanted(
+            return DesiredState(
                 Topology.from_mapping(record["topology"], "deployment.json"),
                 record["protocol"],
                 record["digest"],

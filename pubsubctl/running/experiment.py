@@ -27,13 +27,13 @@ from pubsubctl.deploying.deploy import (
     wanted_deployment,
 )
 from pubsubctl.deploying.deployment import Deployment
-from pubsubctl.deploying.plan import Wanted, deploy_plan
+from pubsubctl.deploying.plan import DesiredState, deploy_plan
 from pubsubctl.deploying.updates import Role, change_roles, roll
 from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.injecting.faults import checked
 from pubsubctl.inventory.inventory import Inventory
-from pubsubctl.running.verdicts import Judged, expectations_of, judge, not_as_expected
+from pubsubctl.running.verdicts import JudgedRun, expectations_of, judge, not_as_expected
 
 LEASE_MS_PER_BROKER = 150
 """The lease per broker if larger: an agent beside hundreds of brokers responds later."""
@@ -139,7 +139,7 @@ async def _carry_out(
 @asynccontextmanager
 async def testbed(
     lab: Lab,
-    wanted: Wanted,
+    wanted: DesiredState,
     progress: Progress,
     interruption: Interruption,
     purpose: str,
@@ -328,7 +328,7 @@ def numbers_text(outcome: RunOutcome) -> str:
     return " · ".join(parts)
 
 
-def result_of(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Result:
+def result_of(call: Invocation, outcome: RunOutcome, judged: JudgedRun | None) -> Result:
     """Return the result of a run, with the verdict if there is one."""
     lines = [numbers_text(outcome), *in_words(outcome.around_faults)]
     because: list[PubsubctlError] = []

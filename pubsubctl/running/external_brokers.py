@@ -42,13 +42,13 @@ from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers_text, result_of
 from pubsubctl.running.plan import plan_experiment
-from pubsubctl.running.verdicts import Judged, judge, judge_and_report
+from pubsubctl.running.verdicts import JudgedRun, judge, judge_and_report
 
 SERVERS_END = "the servers of this run end by themselves within 30 s"
 
 
 @dataclass(frozen=True)
-class Asked:
+class SystemRun:
     """The experiment to run on a system; `schedule` None for no faults."""
 
     configuration: Configuration
@@ -73,14 +73,14 @@ def bench_system(
         NotInstalled: the server or client library is missing.
         ServerFailed: the server does not start.
     """
-    asked = asked_of(call, name, overrides, faults, labels)
+    asked = plan_system_run(call, name, overrides, faults, labels)
     if call.dry_run:
         return _dry_run(asked)
     folder = call.project.results_folder(results)
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> RunOutcome:
-            return await run_asked(asked, folder, progress, interruption)
+            return await run_system(asked, folder, progress, interruption)
 
         outcome = run_interruptibly(work, call.console, when_not_waiting=SERVERS_END)
         judged = judge(outcome.run_directory, progress, call.master()) if check else None
@@ -92,14 +92,14 @@ def bench_system(
     return Result(document=document, text="\n".join(lines), because=result.because)
 
 
-def asked_of(
+def plan_system_run(
     call: Invocation,
     name: str,
     overrides: Overrides,
     faults: str | None,
     labels: Mapping[str, str],
     workload: str | None = None,
-) -> Asked:
+) -> SystemRun:
     """Return the checked experiment on a system.
 
     Args:
@@ -120,11 +120,11 @@ def asked_of(
     has_leader = configuration.system.leader is not None or len(configuration.servers) == 1
     if schedule is not None and names_leader(schedule) and not has_leader:
         raise UserError(f"{schedule.source}: no server leads in {configuration.system.title}")
-    return Asked(configuration, spec, schedule)
+    return SystemRun(configuration, spec, schedule)
 
 
-async def run_asked(
-    asked: Asked, results: Path, progress: Progress, interruption: Interruption
+async def run_system(
+    asked: SystemRun, results: Path, progress: Progress, interruption: Interruption
 ) -> RunOutcome:
     """Start the servers, run, stop the servers."""
     through = needs_relay(asked.schedule)
@@ -157,7 +157,7 @@ def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> Fau
     return asked if names_leader(asked) else schedule
 
 
-def _dry_run(asked: Asked) -> Result:
+def _dry_run(asked: SystemRun) -> Result:
     """Return the servers and the load of a dry run."""
     configuration, spec = asked.configuration, asked.spec
     facts = configuration.facts()
@@ -333,10 +333,10 @@ def _run_of(
 ) -> _Run:
     labels = {LABEL: entry.title or entry.name}
     if entry.system is not None:
-        asked = asked_of(
+        asked = plan_system_run(
             call, entry.system, overrides, comparison.faults, labels, comparison.workload
         )
-        return partial(run_asked, asked, folder)
+        return partial(run_system, asked, folder)
     keys = entry.set if comparison.faults else {"calm": True, **entry.set}
     of = replace(overrides, protocol=entry.protocol, topology=entry.topology, keys=keys or None)
     spec, schedule = plan_experiment(call, comparison.workload, of, comparison.faults, labels)
@@ -368,7 +368,7 @@ def _comparison_plan(comparison: Comparison, sides: _Sides) -> Result:
 def _result(
     call: Invocation,
     outcomes: dict[str, RunOutcome],
-    judged: list[Judged],
+    judged: list[JudgedRun],
     sides: _Sides,
     report: Path,
 ) -> Result:

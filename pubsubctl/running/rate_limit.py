@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench.run.rate_search import SCHEMA, Bounds, Probe, RateFolder, Tried, open_search
+from bench.run.rate_search import SCHEMA, Bounds, Probe, RateFolder, TriedRate, open_search
 from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec, load_experiment
 from bench.spec.values import Rate, parse_rate
@@ -168,7 +168,7 @@ def _planned(spec: ExperimentSpec, bounds: Bounds, p99_ns: int) -> Result:
     return Result(document=document, text=text)
 
 
-def _in_words(tried: Tried) -> str:
+def _in_words(tried: TriedRate) -> str:
     return tried.why_not or "passed"
 
 

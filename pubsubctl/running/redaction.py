@@ -140,7 +140,7 @@ _ANYBODY = ("root", "user", "localhost", "127.0.0.1", "::1", "local", "")
 
 
 @dataclass(frozen=True)
-class Packed:
+class RedactedRun:
     """A copy that was made.
 
     Attributes:
@@ -154,7 +154,7 @@ class Packed:
     left_out: tuple[str, ...]
 
 
-def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
+def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> RedactedRun:
     """Copy a run to `folder`, for publication.
 
     Files that are derived from the logs (tables, verdict, figures, report) are not copied.
@@ -212,7 +212,7 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
     _renew_digest(run, folder)
     _check(folder)
     seal(folder)
-    return Packed(folder, len(renames), tuple(left_out))
+    return RedactedRun(folder, len(renames), tuple(left_out))
 
 
 def copy_without_place(run: Path, folder: Path) -> None:

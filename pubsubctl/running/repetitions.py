@@ -27,7 +27,7 @@ from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
-from pubsubctl.running.verdicts import Judged
+from pubsubctl.running.verdicts import JudgedRun
 
 SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"
@@ -310,7 +310,7 @@ def _judged(
     return summary, because
 
 
-def _not_as_promised(judged: Judged) -> list[PubsubctlError]:
+def _not_as_promised(judged: JudgedRun) -> list[PubsubctlError]:
     """Return the reasons for which a run breaks its protocol's promise; empty without a promise."""
     promises = definition_of(str(manifest(judged.run)["protocol"])).promises
     if judged.verdict == "INVALID" and not promises.exactly_once:

@@ -28,7 +28,7 @@ from pubsubctl.running.claims import load_claims, measurements
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.plan import plan_experiment
 from pubsubctl.running.runs import manifest, read_json, run_beside
-from pubsubctl.running.verdicts import Judged, judge_with
+from pubsubctl.running.verdicts import JudgedRun, judge_with
 
 SCHEMA: Final = "pubsubctl/reproduced/1"
 LEVELS: Final = ("figures", "check", "sim", "local")
@@ -142,7 +142,7 @@ def compared(spark: Any, capsule: Capsule, progress: Progress, *, judges: bool) 
             yield Row("figures", name, figure, *words, drawn == files)
 
 
-def judged_again(judged: Judged, run: Path, capsule: Capsule) -> Row:
+def judged_again(judged: JudgedRun, run: Path, capsule: Capsule) -> Row:
     """Return the verdict on a new run.
 
     A run that cannot be judged proves nothing about the old run.

@@ -24,7 +24,7 @@ CASES_SHOWN = 4
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRun:
     """A run with its verdict.
 
     Attributes:
@@ -152,7 +152,7 @@ def _case(row: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def judge(run: Path, progress: Progress, master: str = MASTER) -> Judged:
+def judge(run: Path, progress: Progress, master: str = MASTER) -> JudgedRun:
     """Load and check a run."""
     (judged,) = judge_each([run], progress, master)
     if isinstance(judged, NotJudged):
@@ -162,11 +162,11 @@ def judge(run: Path, progress: Progress, master: str = MASTER) -> Judged:
 
 def judge_each(
     runs: Sequence[Path], progress: Progress, master: str = MASTER
-) -> list[Judged | NotJudged]:
+) -> list[JudgedRun | NotJudged]:
     """Load and check runs, with one Spark session; an error in a run spoils no other run."""
     from results.checker.spark import in_own_words, spark_session
 
-    found: list[Judged | NotJudged] = []
+    found: list[JudgedRun | NotJudged] = []
     progress.phase("starting Spark")
     with spark_session("pubsubctl check", master) as spark:
         for run in runs:
@@ -177,7 +177,7 @@ def judge_each(
     return found
 
 
-def judge_with(spark: Any, run: Path, progress: Progress) -> Judged:
+def judge_with(spark: Any, run: Path, progress: Progress) -> JudgedRun:
     """Load and check a run with a session that is there."""
     from results.checker.checks import check_run
     from results.papers.dft11.simulated_deliveries import check_simulated_run
@@ -186,10 +186,10 @@ def judge_with(spark: Any, run: Path, progress: Progress) -> Judged:
 
     progress.phase(f"checking {run.name}")
     if is_experiment_run(run):
-        return Judged(run, derived_of(run), check_simulated_run(spark, run))
+        return JudgedRun(run, derived_of(run), check_simulated_run(spark, run))
     check_specification(run)
     verdict = check_run(spark, run)
-    return Judged(run, verdict.derived, verdict.document, expectations_of(run))
+    return JudgedRun(run, verdict.derived, verdict.document, expectations_of(run))
 
 
 def judge_and_report(
@@ -199,7 +199,7 @@ def judge_and_report(
     master: str = MASTER,
     title: str = "",
     unpromised: Mapping[str, str] | None = None,
-) -> list[Judged]:
+) -> list[JudgedRun]:
     """Check runs and write a report on all runs under this title, with one Spark session.
 
     Args:
@@ -218,14 +218,14 @@ def judge_and_report(
 
 def draw_and_judge(
     runs: Sequence[Path], progress: Progress, master: str = MASTER
-) -> dict[Path, Judged]:
+) -> dict[Path, JudgedRun]:
     """Draw the figures of experiments without real brokers; the verdicts where brokers ran."""
     from results.checker.spark import spark_session
     from results.figures.by_name import FIGURES, draw
     from results.papers.experiment_runs import load_experiment_run
     from results.repetitions.series_runs import is_series
 
-    judged: dict[Path, Judged] = {}
+    judged: dict[Path, JudgedRun] = {}
     progress.phase("starting Spark")
     with spark_session("pubsubctl report", master) as spark:
         for run in runs:

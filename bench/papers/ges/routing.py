@@ -27,7 +27,7 @@ from brokerd.protocols.ges.units import Place, Unit
 from brokerd.protocols.ges.view import DOWN, GraphView, Statement
 
 
-class Flooded:
+class FloodedGraph:
     """The graphs of all brokers of a hierarchy, and the statements in flight.
 
     Statements between the same brokers arrive in order; all other orders are random.
@@ -142,7 +142,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class RoutingCheck:
     """A random hierarchy that passed all checks.
 
     Attributes:
@@ -159,7 +159,7 @@ class Checked:
 class Routing:
     """The routers of all brokers of a hierarchy."""
 
-    def __init__(self, flooded: Flooded) -> None:
+    def __init__(self, flooded: FloodedGraph) -> None:
         self._addresses = flooded.addresses
         self._routers = [
             Router(number, place, view, Paths(place, view), _REROUTES)
@@ -200,9 +200,9 @@ class Routing:
         return sent
 
 
-def flooded(topology: Topology, random: Random, factors: Sequence[int] = (1,)) -> Flooded:
+def flooded(topology: Topology, random: Random, factors: Sequence[int] = (1,)) -> FloodedGraph:
     """Return the graphs of all brokers after the flooding of all links."""
-    found = Flooded(topology, random)
+    found = FloodedGraph(topology, random)
     links = list(found.section.links)
     random.shuffle(links)
     for a, b in links:
@@ -233,7 +233,7 @@ def measure(topology: Topology, events: int, seed: int) -> Iterator[Traffic]:
             yield Traffic(topology.name, pattern, match, reached / events, sent / events)
 
 
-def check(seed: int) -> Checked:
+def check(seed: int) -> RoutingCheck:
     """Draw a hierarchy, interests and link costs, and check the routing.
 
     Raises:
@@ -251,7 +251,7 @@ def check(seed: int) -> Checked:
             routing.publish(random.randrange(brokers), chosen)
     except RoutingWrong as error:
         raise RoutingWrong(f"seed {seed}: {error}") from None
-    return Checked(
+    return RoutingCheck(
         seed,
         brokers,
         len(found.received),
@@ -260,7 +260,7 @@ def check(seed: int) -> Checked:
     )
 
 
-def check_graphs(found: Flooded) -> None:
+def check_graphs(found: FloodedGraph) -> None:
     """Check that each broker's graph equals the outline of the whole system for the broker.
 
     Raises:

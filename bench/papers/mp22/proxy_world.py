@@ -238,7 +238,7 @@ class World:
             strict=False,
             trace=False,
             watcher=watch,
-            observer=Seen(self),
+            observer=Observations(self),
         ).start()
         self.sent_ns: dict[str, int] = {}
         self.came_ns: dict[str, list[int]] = {}
@@ -268,7 +268,7 @@ class World:
         return dict(self.cluster.oracle.violations)
 
 
-class Seen:
+class Observations:
     """A ClientObserver that records times of deliveries."""
 
     def __init__(self, world: World) -> None:

@@ -27,7 +27,7 @@ from pubsubctl.hosts.ssh.proxies import CommandLine, Hop, Target, read_command_l
 from pubsubctl.inventory.importers.ansible_files import Table, plain_yaml, read_ini, read_yaml
 from pubsubctl.inventory.importers.ansible_groups import ALL, UNGROUPED, Groups, Setting
 from pubsubctl.inventory.importers.findings import (
-    Found,
+    Findings,
     FoundHost,
     key_paths,
     our_name,
@@ -135,13 +135,13 @@ _OVER_SSH: Final = ("ssh", "smart", "paramiko", "paramiko_ssh")
 _NAMESPACE: Final = "ansible.builtin."
 
 
-def read_ansible(text: str, source: Path) -> Found:
+def read_ansible(text: str, source: Path) -> Findings:
     """Return the hosts of an Ansible inventory; the content decides between INI and YAML.
 
     Raises:
         UserError: the text is neither format, or is malformed; names line or host.
     """
-    found = Found()
+    found = Findings()
     with printable_errors():
         groups = _groups_of(text, source)
         read_folders(groups, source)
@@ -184,7 +184,7 @@ def _looks_like_yaml(text: str) -> bool:
     return first.startswith(("%", "-", "?", "[", "{")) or (bool(words) and words[0].endswith(":"))
 
 
-def _take_over(groups: Groups, source: Path, found: Found) -> None:
+def _take_over(groups: Groups, source: Path, found: Findings) -> None:
     unused = sorted(groups.variable_names() - _USED)
     for key in unused[:MOST_NOTED]:
         found.note(f"{source}: variable {shown(key)} is not taken over")
@@ -233,7 +233,7 @@ def _take_over(groups: Groups, source: Path, found: Found) -> None:
         found.add_host(taken, entry, where)
 
 
-def _group_names(groups: Groups, hosts: set[str], source: Path, found: Found) -> dict[str, str]:
+def _group_names(groups: Groups, hosts: set[str], source: Path, found: Findings) -> dict[str, str]:
     """Return group → our name; groups without a name of ours are recorded as unusable."""
     names: dict[str, str] = {}
     for group in sorted(groups.groups):
@@ -291,7 +291,7 @@ class _Variables:
             return text, where
         return "", self.where
 
-    def arguments(self, name: str, found: Found) -> tuple[CommandLine, str]:
+    def arguments(self, name: str, found: Findings) -> tuple[CommandLine, str]:
         """Return the ssh options in a variable, and the place of the variable.
 
         Raises:
@@ -310,7 +310,7 @@ class _Variables:
         return line, f"{where}: {name}"
 
 
-def _connection(host: str, variables: _Variables, found: Found) -> _Connection:
+def _connection(host: str, variables: _Variables, found: Findings) -> _Connection:
     """Return how Ansible reaches a host.
 
     Raises:
@@ -363,7 +363,7 @@ def _merged(layers: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return found
 
 
-def _gateway(hop: Hop, source: Path, found: Found) -> dict[str, Any]:
+def _gateway(hop: Hop, source: Path, found: Findings) -> dict[str, Any]:
     entry: dict[str, Any] = {"address": hop.address or hop.host}
     entry |= {"user": hop.user} if hop.user else {}
     entry |= {"port": hop.port} if hop.port else {}

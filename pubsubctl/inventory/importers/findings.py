@@ -61,7 +61,7 @@ class Unusable:
 
 
 @dataclass
-class Found:
+class Findings:
     """The importable content of another tool's file.
 
     Attributes:
@@ -220,7 +220,7 @@ def unique_names(texts: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def key_paths(paths: Iterable[str], source: Path, found: Found) -> str | list[str]:
+def key_paths(paths: Iterable[str], source: Path, found: Findings) -> str | list[str]:
     """Return the paths of keys, a single path as text; relative paths begin at the source."""
     absolute: dict[str, None] = {}
     for path in paths:
@@ -277,7 +277,7 @@ def settle_names(texts: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     return names, problems
 
 
-def inventory_text(found: Found, name: str, source: Path, *, skip_unusable: bool = False) -> str:
+def inventory_text(found: Findings, name: str, source: Path, *, skip_unusable: bool = False) -> str:
     """Return the inventory file for the importer's findings.
 
     Args:

@@ -14,7 +14,7 @@ from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.ssh.client_config import SSH_PORT, ClientConfig, HostSettings
 from pubsubctl.hosts.ssh.proxies import Hop, Target, route_of
 from pubsubctl.inventory.importers.findings import (
-    Found,
+    Findings,
     FoundHost,
     key_paths,
     our_name,
@@ -25,7 +25,7 @@ from pubsubctl.inventory.importers.findings import (
 from pubsubctl.inventory.inventory_schema import MOST_GATEWAYS
 
 
-def read_ssh_config(text: str, source: Path) -> Found:
+def read_ssh_config(text: str, source: Path) -> Findings:
     """Return the hosts of all Host blocks; hosts on the route to others become gateways.
 
     Raises:
@@ -33,7 +33,7 @@ def read_ssh_config(text: str, source: Path) -> Found:
     """
     with printable_errors():
         config = ClientConfig(text, source)
-    found = Found()
+    found = Findings()
     for note in config.notes:
         found.note(note)
     settings: dict[str, HostSettings] = {}
@@ -86,7 +86,7 @@ class _Builder:
 
     config: ClientConfig
     source: Path
-    found: Found
+    found: Findings
     reserved: list[str]
 
     def variables(self, settings: HostSettings) -> dict[str, Any]:
