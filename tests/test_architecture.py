@@ -884,7 +884,7 @@ def forbidden(root: Path) -> list[str]:
             "import bench.load.load_generator",
             "imports bench.load.load_generator",
         ),
-        ("fault_injection.apply.deployed", "import brokerd.runtime.links", "brokerd.runtime.links"),
+        ("fault_injection.apply.backends", "import brokerd.runtime.links", "brokerd.runtime.links"),
         ("bench.run.coordinator", "import brokerd.runtime.links", "imports brokerd.runtime.links"),
         ("bench.run.coordinator", "import brokerd.agent.agent", "imports brokerd.agent.agent"),
         (

@@ -40,12 +40,12 @@ from bench.load.content import (
     draw_attribute_sets,
     draw_payloads,
 )
-from bench.load.latency_samples import LatencySamples
 from bench.load.load_clients import PublisherClient, SubscriberClient
 from bench.load.load_files import LoadFiles, LoadSetting
 from bench.load.pacing import Alarm, Histogram, Turn, intended_offsets
 from bench.load.publishing import PublisherSetting
 from bench.load.receiving import Receiver, SourceDirectory, SubscriberSetting
+from bench.load.records import LatencySamples
 from bench.load.remote_subscriber import ProcessSubscriber
 from brokerd.errors import ControlError
 from brokerd.runtime.control import serve_control

@@ -15,9 +15,15 @@ from typing import Any, Self
 
 from bench.load.content import AttributeSet, ContentTables, SourceContent
 from bench.load.expected_content import ContentCheck, MatchTables, RunContent
-from bench.load.latency_samples import LatencySamples
 from bench.load.online_checker import OnlineChecker
-from bench.load.records import Level, Stretches, delivery_rows, notice_rows, position_rows
+from bench.load.records import (
+    LatencySamples,
+    Level,
+    Stretches,
+    delivery_rows,
+    notice_rows,
+    position_rows,
+)
 from bench.load.stream_progress import StreamProgress
 from brokerd.client.events import GapAnnounced
 from brokerd.history.records import APPLICATION, ROW_BYTES, WIRE

@@ -16,7 +16,6 @@ from bench.peers.system import Figures
 NAME: Final = "pubsubctl"
 PROMISE: Final = "exactly once, by content"
 KEPT: Final = "homes and positions"
-LARGEST_CHAIN: Final = 3
 _WORKLOADS: Final = {1: "single", 3: "chain3"}
 _LONGEST_S: Final = 300.0
 _PORTS: Final = 60

@@ -27,7 +27,7 @@ from bench.run.testbed import ListingRefused, Progress, RunFailed, Testbed
 from bench.spec.spec import ExperimentSpec
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ControlError
-from fault_injection.apply.at_clients import ClientFaults, WithClients
+from fault_injection.apply.backends import ClientFaults, WithClients
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import FaultSchedule

@@ -8,7 +8,7 @@ from bench.run.run_directory import overlay_document
 from bench.run.testbed import Testbed
 from bench.spec.spec import ExperimentSpec
 from brokerd.protocols.registry import protocol_on
-from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.injector import FaultBackend
 from fault_injection.schedule.schedule import FaultSchedule
 

@@ -37,7 +37,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from bench.spec.deployed_experiment import Point
+from bench.spec.experiment import Point
 from bench.spec.keys import FAULTS, SIMULATED, Overrides, check_keys, of_steps
 from bench.spec.spec import (
     BENCH_FOLDER,

@@ -31,11 +31,6 @@ class Rate:
 
     per_second: Fraction | None
 
-    @property
-    def is_max(self) -> bool:
-        """True if no rate is set."""
-        return self.per_second is None
-
     def as_pair(self) -> tuple[int, int]:
         """Return numerator and denominator per second; (0, 1) for "max"."""
         rate = Fraction(0) if self.per_second is None else self.per_second

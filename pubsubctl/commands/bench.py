@@ -164,7 +164,7 @@ def _on_brokers(
     schedule: "FaultSchedule | None",
     run: RunOptions,
 ) -> Result:
-    from bench.spec.deployed_experiment import Point
+    from bench.spec.experiment import Point
     from pubsubctl.deploying.updates import read_roles
     from pubsubctl.running.experiment import run_and_judge
     from pubsubctl.running.plan import deployment_plan

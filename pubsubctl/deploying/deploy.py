@@ -33,7 +33,7 @@ from pubsubctl.deploying.certificates import (
     check_transport,
     transport_of,
 )
-from pubsubctl.deploying.deployment import Deployment
+from pubsubctl.deploying.deployment import Deployment, check_agents, check_wire_versions
 from pubsubctl.deploying.membership import change_members
 from pubsubctl.deploying.placement import PlacedBroker, Placement, check_pinning
 from pubsubctl.deploying.placement_choice import PlacementChoice, chosen_placement
@@ -46,7 +46,6 @@ from pubsubctl.deploying.plan import (
     down_plan,
     is_not_started,
 )
-from pubsubctl.deploying.programs import check_agents, check_wire_versions
 from pubsubctl.errors import (
     HostError,
     LabDirty,

@@ -22,10 +22,9 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, check_runs_on, definition_of, protocol_on
 from pubsubctl.console.console import Progress
 from pubsubctl.deploying.deploy import broker_config, record_program, write_record
-from pubsubctl.deploying.deployment import Deployment, placed_broker
+from pubsubctl.deploying.deployment import Deployment, check_wire_versions, placed_broker
 from pubsubctl.deploying.membership import change_members
 from pubsubctl.deploying.plan import deploy_plan
-from pubsubctl.deploying.programs import check_wire_versions
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.readiness import wait_ready
 

@@ -30,7 +30,6 @@ MEMORY_BYTES_WANTED = 1 << 30
 SLOW_FSYNC_NS = 20_000_000
 SLOW_RTT_NS = 5_000_000
 CLOCK_STEADY = ("tsc", "kvm-clock", "arch_sys_counter", "xen", "hyperv_clocksource_tsc_page")
-CLOCK_ERROR_WANTED_MS = 1000
 
 
 def _reach(look: HostFacts) -> Iterator[Row]:

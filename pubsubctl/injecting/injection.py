@@ -8,7 +8,7 @@ from bench.run.clocks import ahead_ns, sample
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
-from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.plan import PlannedStep, drawn_in_words

@@ -11,7 +11,7 @@ import trio
 
 from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open_series
 from bench.run.testbed import RunFailed
-from bench.spec.deployed_experiment import Point
+from bench.spec.experiment import Point
 from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import Axis, expected_ns
 from brokerd.errors import ConfigError, ControlError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.spec.deployed_experiment import figures, load_deployed_experiment, points_of
+from bench.spec.experiment import figures, load_deployed_experiment, points_of
 from bench.spec.keys import Overrides
 
 

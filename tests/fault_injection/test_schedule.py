@@ -13,8 +13,7 @@ from bench.systems.faults import aimed, check_verbs
 from brokerd.overlay.topology import Topology
 from brokerd.units import MILLISECOND_NS, format_duration, parse_duration_ns
 from fault_injection.schedule.lint import lint
-from fault_injection.schedule.plan import draw_targets, expand
-from fault_injection.schedule.roles import placed
+from fault_injection.schedule.plan import draw_targets, expand, placed
 from fault_injection.schedule.schedule import (
     FOLDER,
     FaultSchedule,

@@ -29,7 +29,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from bench.papers.record import ExperimentRecord, RunContext, Tables
-from bench.run.experiment_folder import ExperimentFile, Row
+from bench.spec.experiment import ExperimentFile, Row
 from brokerd.protocols.durable.batch_read import BatchReader
 from brokerd.protocols.durable.filter_log import FilterLog
 from brokerd.protocols.interface import Append, Chop, LogEffect, RecordsRead

@@ -16,14 +16,12 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from bench.run.experiment_folder import ExperimentFile
+from bench.spec.experiment import ExperimentFile
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.parameters import (
     ARBITER,
     CAUSAL,
-    PAPER,
-    RENDEZVOUS,
     MultiProxyParameters,
 )
 from brokerd.protocols.multi_proxy.places import Places
@@ -185,7 +183,6 @@ KINDS: Final[Mapping[str, type[ProxyExperiment]]] = {
     "crashes": CrashExperiment,
     "timeouts": TimeoutExperiment,
 }
-OWNERSHIPS: Final = (ARBITER, RENDEZVOUS, CAUSAL, PAPER)
 
 
 Watcher = Callable[[SimulatedBroker, Event, list[Effect]], None]
