@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from pubsubctl.lab import requirements
+from pubsubctl.lab import network
 from tests.helpers import drawn
 from tests.helpers.workers import BY_FILE, FilesOfWorkers, begins_with
 
@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _draw_bugs(config, items)
     # Stable, so that what is alike keeps the order of its files.
     items.sort(key=begins_with if hasattr(config, "workerinput") else _phase)
-    if problems := requirements.missing():
+    if problems := network.missing():
         skip = pytest.mark.skip(reason=f"test hosts: {'; '.join(problems)}")
         for item in items:
             if any(item.iter_markers("lab")):

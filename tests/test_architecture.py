@@ -513,9 +513,10 @@ LAYERS = (
         third_party=frozenset({"trio"}),
     ),
     Layer(
-        "bench.systems.disk_faults",
+        "bench.systems.program",
         "it is told what to do over a control socket, and knows nothing of who writes",
         ours=(
+            "bench.systems.synced_files",
             "brokerd.errors",
             "brokerd.model.fault_verbs",
             "brokerd.runtime.control",
@@ -525,41 +526,27 @@ LAYERS = (
         third_party=frozenset({"trio"}),
     ),
     Layer(
-        "bench.systems.parts",
-        "it is what drivers share, and knows none of them",
-        ours=("bench.systems.boundary",),
-    ),
-    Layer(
         "bench.systems.jetstream",
         "a driver is one of many, as anybody could write it",
-        ours=("bench.systems.boundary", "bench.systems.parts"),
+        ours=("bench.systems.boundary",),
         third_party=frozenset({"nats"}),
     ),
     Layer(
         "bench.systems.mosquitto",
         "a driver is one of many, as anybody could write it",
-        ours=("bench.systems.boundary", "bench.systems.parts"),
+        ours=("bench.systems.boundary",),
         third_party=frozenset({"paho"}),
     ),
     Layer(
         "bench.systems.rabbitmq",
         "a driver is one of many, as anybody could write it",
-        ours=("bench.systems.boundary", "bench.systems.parts"),
+        ours=("bench.systems.boundary",),
         third_party=frozenset({"aio_pika"}),
-    ),
-    Layer(
-        "bench.systems.program",
-        "it is what an agent starts in place of a process of ours",
-        ours=("bench.systems.disk_faults", "bench.systems.synced_files"),
-    ),
-    Layer(
-        "bench.systems.programs",
-        "whoever starts programs of others can use it",
     ),
     Layer(
         "bench.peers",
         "it measures other systems, and ours by the command that anybody types",
-        ours=("brokerd.overlay.topology", "bench.systems.programs"),
+        ours=("brokerd.overlay.topology", "bench.systems.boundary"),
         third_party=frozenset({"psutil"}),
     ),
     Layer(
@@ -896,7 +883,7 @@ def forbidden(root: Path) -> list[str]:
             "import bench.load.load_generator",
             "imports bench.load.load_generator",
         ),
-        ("fault_injection.apply.deployed", "import brokerd.runtime.links", "brokerd.runtime.links"),
+        ("fault_injection.apply.backends", "import brokerd.runtime.links", "brokerd.runtime.links"),
         ("bench.run.coordinator", "import brokerd.runtime.links", "imports brokerd.runtime.links"),
         ("bench.run.coordinator", "import brokerd.agent.agent", "imports brokerd.agent.agent"),
         (

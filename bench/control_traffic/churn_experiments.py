@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from bench.papers.record import ExperimentRecord, RunContext, Tables
-from bench.run.experiment_folder import ExperimentFile, Row
+from bench.spec.experiment import ExperimentFile, Row
 from brokerd.errors import ConfigError
 from brokerd.model.identity import ClientId
 from brokerd.overlay import generate
@@ -114,7 +114,7 @@ def topology_of(side: Side, brokers: int, delta: int) -> Topology:
 
 
 @dataclass(frozen=True)
-class Counted:
+class MessageCounts:
     """The traffic of a side with a number of brokers.
 
     Attributes:
@@ -147,7 +147,7 @@ class Counted:
         }
 
 
-def count(experiment: ChurnExperiment, side: Side, brokers: int) -> Counted:
+def count(experiment: ChurnExperiment, side: Side, brokers: int) -> MessageCounts:
     """Count the traffic of changes; the same arguments give the same counts."""
     topology = topology_of(side, brokers, experiment.delta)
     with_changes = _Churn(experiment, side, topology)
@@ -157,7 +157,7 @@ def count(experiment: ChurnExperiment, side: Side, brokers: int) -> Counted:
     idle = _Churn(experiment, side, topology)
     idle.begin()
     idle.cluster.run_for(took_s)
-    return Counted(
+    return MessageCounts(
         2 * experiment.changes,
         with_changes.traffic.messages, with_changes.traffic.size_bytes,
         idle.traffic.messages, idle.traffic.size_bytes, took_s, started_s,

@@ -7,11 +7,11 @@ from typing import Any
 
 import trio
 
-from bench.load.client_host import ClientHost
 from bench.load.content import ContentTables
-from bench.load.latency_samples import LatencySamples
+from bench.load.load_files import ClientHost
 from bench.load.publishing import PublisherLoad, PublisherSetting
 from bench.load.receiving import SubscriberSetting
+from bench.load.records import LatencySamples
 from brokerd.client.client import Callbacks, Client, ClientError, connect
 from brokerd.client.events import GapAnnounced
 from brokerd.client.gate import Gate

@@ -1,4 +1,12 @@
-"""The coordinator's control of the load generators of a run: start, commands, waits and end.
+"""Control of the load generators of a run, and the end of its drain.
+
+The end of a drain: on evidence, in silence, or at its bound.
+
+A drain that ends while deliveries still arrive is no evidence about missing deliveries. So the
+drain continues while anything arrives, up to a bound. A run with a drain that ended at the bound is
+judged UNKNOWN.
+
+The coordinator's control of the load generators of a run: start, commands, waits and end.
 
 Load generators share the machine with the brokers, and may answer late. The coordinator waits for a
 late answer, and shows a line with the name of the process. A run fails only after minutes, or at
@@ -7,17 +15,69 @@ because the awaited clients would then never be ready.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import trio
 
 from bench.load.load_plan import LoadProcess
-from bench.load.patience import Drained, Patience
-from bench.load.progress import Progress, RunFailed
-from bench.run.testbed import Testbed
+from bench.run.testbed import Progress, RunFailed, Testbed
 from brokerd.errors import ControlError
+
+QUIET_S: Final = 5.0
+"""Time without arrivals behind the limit that counts as silence."""
+
+DrainEnd = Literal["evidence", "silence", "bound"]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOutcome:
+    """The end of a drain.
+
+    Attributes:
+        ended_by: `evidence`: everything arrived; `silence`: something did not, and nothing else
+            arrived any more; `bound`: something did not, and deliveries still arrived.
+        waiting_for: what had not arrived, in words.
+    """
+
+    ended_by: DrainEnd
+    waiting_for: str
+
+
+class Patience:
+    """The time that a wait may take: a limit, and a bound while something arrives.
+
+    Args:
+        began_s: the instant at which the wait began.
+        limit_s: the length of a wait in which nothing arrives behind it.
+        bound_s: the length of any wait.
+    """
+
+    def __init__(self, began_s: float, limit_s: float, bound_s: float) -> None:
+        assert limit_s <= bound_s, f"{limit_s} s of {bound_s} s"
+        self._limit_s = began_s + limit_s
+        self._bound_s = began_s + bound_s
+        self._arrived: int | None = None
+        self._arrived_s = began_s
+
+    def is_over(self, now_s: float) -> bool:
+        """Return True if the wait is over, by the recorded arrivals."""
+        if self.is_at_bound(now_s):
+            return True
+        is_quiet = now_s - self._arrived_s >= QUIET_S
+        return now_s >= self._limit_s and (self._arrived is None or is_quiet)
+
+    def is_at_bound(self, now_s: float) -> bool:
+        """Return True if the bound is reached."""
+        return now_s >= self._bound_s
+
+    def note_arrivals(self, now_s: float, arrived: int) -> None:
+        """Record the total number of arrivals."""
+        if arrived != self._arrived:
+            self._arrived, self._arrived_s = arrived, now_s
+
 
 ATTACH_TIMEOUT_S: Final = 30.0
 SUBSCRIBE_TIMEOUT_S: Final = 60.0
@@ -197,7 +257,7 @@ class LoadControl:
         statuses = await self.tell_all("status")
         return sum(int(status["sent"]) + int(status["delivered"]) for status in statuses)
 
-    async def close(self, limit_s: float, bound_s: float) -> Drained:
+    async def close(self, limit_s: float, bound_s: float) -> DrainOutcome:
         """Publish the closing fence of every publisher, and wait until everything has arrived.
 
         The wait is over after `limit_s`, unless deliveries still arrive; then after `bound_s`.
@@ -205,9 +265,9 @@ class LoadControl:
         patience = Patience(trio.current_time(), limit_s, bound_s)
         waiting_for = await self._fence("closing", patience, before_load=False)
         if not waiting_for:
-            return Drained("evidence", "")
+            return DrainOutcome("evidence", "")
         is_bound = patience.is_at_bound(trio.current_time())
-        return Drained("bound" if is_bound else "silence", waiting_for)
+        return DrainOutcome("bound" if is_bound else "silence", waiting_for)
 
     async def _fence(self, kind: str, patience: Patience, *, before_load: bool) -> str:
         for process in self.publishing:

@@ -1,13 +1,19 @@
-"""Settings and files of a load generator."""
+"""Settings and files of a load generator.
 
-from collections.abc import Mapping
+The host of load clients: the part of a load generator that its clients use.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
+import trio
+
+from bench.load.pacing import Turn
 from bench.load.publishing import PublisherSetting
-from bench.load.receiving import SubscriberSetting
-from bench.load.stretches import Level
+from bench.load.receiving import Receiver, SubscriberSetting
+from bench.load.records import Level
 from bench.run.run_directory import json_text, write_whole
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.history.records import ACKS, DELIVERIES, INTENTS, POSITIONS, PUBLICATIONS
@@ -31,7 +37,7 @@ class LoadSetting:
         order: order of the guarantee; "total": all subscribers receive shared publications in the
             same order.
         may_overtake: True if a publication may arrive before an earlier publication of its source.
-        records: amount of records of deliveries; see `bench.load.stretches`.
+        records: amount of records of deliveries; see `bench.load.records`.
         tls: certificate of all clients; None for plaintext on loopback.
         publishers, subscribers: the clients.
         addresses: address → broker; clients move there after a redirect of their broker.
@@ -179,3 +185,29 @@ class LoadFiles:
             writer.abandon()
         for lines in self._lines.values():
             lines.close()
+
+
+class ClientHost(Protocol):
+    """A load generator, as an interface for its clients.
+
+    Attributes:
+        setting: settings of the load generator.
+        files: record files of all clients.
+        receiver: the online checker of all subscribers.
+        turn: bounds how long a client runs before others do.
+        beginning: bounds how many clients connect at the same time.
+        reserve_wanted: set by a publisher that needs more sequence numbers.
+    """
+
+    setting: LoadSetting
+    files: LoadFiles
+    receiver: Receiver
+    turn: Turn
+    beginning: trio.Semaphore
+    reserve_wanted: trio.Event
+
+    def start_task(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Start a task that ends with the load generator."""
+
+    def note_problem(self, text: str) -> None:
+        """Record a problem for the verdict of the run."""

@@ -32,18 +32,21 @@ from typing import Any, Self
 
 import trio
 
-from bench.load.churn import Churn
-from bench.load.client_faults import AnyClient, ClientFaults
-from bench.load.content import FENCE, ContentTables, draw_attribute_sets, draw_payloads
-from bench.load.latency_samples import LatencySamples
+from bench.load.client_faults import AnyClient, Churn, ClientFaults
+from bench.load.content import (
+    FENCE,
+    ContentTables,
+    NumberedBlobs,
+    draw_attribute_sets,
+    draw_payloads,
+)
 from bench.load.load_clients import PublisherClient, SubscriberClient
 from bench.load.load_files import LoadFiles, LoadSetting
-from bench.load.numbered import NumberedBlobs
-from bench.load.pacing import Alarm, Histogram, Turn
-from bench.load.process_subscriber import ProcessSubscriber
+from bench.load.pacing import Alarm, Histogram, Turn, intended_offsets
 from bench.load.publishing import PublisherSetting
 from bench.load.receiving import Receiver, SourceDirectory, SubscriberSetting
-from bench.spec.workload import intended_offsets
+from bench.load.records import LatencySamples
+from bench.load.remote_subscriber import ProcessSubscriber
 from brokerd.errors import ControlError
 from brokerd.runtime.control import serve_control
 from brokerd.runtime.memory import resident_bytes

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from bench.run.system_under_test import UnderTest
 from bench.run.testbed import Testbed
-from bench.run.under_test import UnderTest
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SubscriberPlan
 
 PUBLISHERS, SUBSCRIBERS = "load-pub", "load-sub"

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from bench.load.content import ContentBlock, ContentTables, SourceContent
-from bench.load.latency_samples import LatencySamples
 from bench.load.pacing import Histogram
-from bench.load.recording import publication_rows
+from bench.load.records import LatencySamples, publication_rows
 from brokerd.history.records import ACKNOWLEDGED, ACKS, INTENTS
 from brokerd.wire.attributes import EncodedAttributes
 

@@ -14,13 +14,17 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from bench.load.content import AttributeSet, ContentTables, SourceContent
-from bench.load.content_check import ContentCheck, RunContent
-from bench.load.latency_samples import LatencySamples
-from bench.load.matching_sequences import MatchTables
+from bench.load.expected_content import ContentCheck, MatchTables, RunContent
 from bench.load.online_checker import OnlineChecker
-from bench.load.recording import delivery_rows, notice_rows, position_rows
+from bench.load.records import (
+    LatencySamples,
+    Level,
+    Stretches,
+    delivery_rows,
+    notice_rows,
+    position_rows,
+)
 from bench.load.stream_progress import StreamProgress
-from bench.load.stretches import Level, Stretches
 from brokerd.client.events import GapAnnounced
 from brokerd.history.records import APPLICATION, ROW_BYTES, WIRE
 from brokerd.model.client_messages import Notice

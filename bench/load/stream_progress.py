@@ -1,4 +1,8 @@
-"""The progress of one subscription with one source, in constant memory.
+"""Progress of one subscription with one source, and gaps in its received numbers.
+
+Gaps in the received numbers of a stream, in 16 bytes per gap.
+
+The progress of one subscription with one source, in constant memory.
 
 The state is the highest number, and the gaps below. A protocol that keeps publisher order leaves no
 gaps. If publications may overtake each other, gaps are many, and are filled later. Beyond the
@@ -8,14 +12,56 @@ Every number counts as published until the publisher announces its last fence. H
 then never sent, and publications that only such a number seemed to skip are not missing.
 """
 
-from bisect import insort
-from collections.abc import Iterable, Sequence
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from bench.load.content_check import RunContent
-from bench.load.holes import Holes
-from bench.load.matching_sequences import MatchingSequences
+from bench.load.expected_content import MatchingSequences, RunContent
+
+
+class Holes:
+    """Ascending ranges of numbers, disjoint and not adjacent; both ends are included."""
+
+    def __init__(self) -> None:
+        self._firsts = array("q")
+        self._lasts = array("q")
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._firsts, self._lasts, strict=True)
+
+    def append(self, first: int, last: int) -> None:
+        """Add a range above all others."""
+        self._firsts.append(first)
+        self._lasts.append(last)
+
+    def pop_lowest(self) -> tuple[int, int]:
+        """Remove and return the lowest range."""
+        return self._firsts.pop(0), self._lasts.pop(0)
+
+    def place_of(self, number: int) -> int | None:
+        """Return the place of the range with a number, or None."""
+        place = bisect_right(self._firsts, number) - 1
+        return None if place < 0 or self._lasts[place] < number else place
+
+    def at(self, place: int) -> tuple[int, int]:
+        """Return the range at a place."""
+        return self._firsts[place], self._lasts[place]
+
+    def replace(self, place: int, rest: Sequence[tuple[int, int]]) -> None:
+        """Replace a range by the ranges in `rest`."""
+        self._firsts[place : place + 1] = array("q", [first for first, _ in rest])
+        self._lasts[place : place + 1] = array("q", [last for _, last in rest])
+
+    def within(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Return the parts of the ranges between `first` and `last`."""
+        places = range(bisect_left(self._lasts, first), bisect_right(self._firsts, last))
+        return [(max(self._firsts[at], first), min(self._lasts[at], last)) for at in places]
+
 
 OPENING_FENCE = 1
 """Sequence number of the opening fence, the first publication of every publisher of a run."""

@@ -2,7 +2,7 @@
 
 An experiment is a file in `bench/experiments`. Its schema selects the record that carries it out,
 without deployed brokers (`bench.papers.record`), or the runs of deployed brokers
-(`bench.spec.deployed_experiment`).
+(`bench.spec.experiment`).
 """
 
 import pkgutil
@@ -15,8 +15,8 @@ from pathlib import Path
 import bench.control_traffic
 import bench.papers
 from bench.papers.record import ExperimentRecord, NoProgress, Progress, RunContext
-from bench.run.experiment_folder import ExperimentFile, write_experiment
-from bench.spec.deployed_experiment import SCHEMA as DEPLOYED_SCHEMA
+from bench.spec.experiment import SCHEMA as DEPLOYED_SCHEMA
+from bench.spec.experiment import ExperimentFile, write_experiment
 from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validated
 from brokerd.overlay.topology import nearest
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, get_args
 
-from bench.run.experiment_folder import ExperimentFile, Kind, Row
+from bench.spec.experiment import ExperimentFile, Kind, Row
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.search.workers import begin_worker
 

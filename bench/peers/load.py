@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Any, Final, Protocol
 
-from bench.peers.client import Came, Client, ServerRefused
 from bench.peers.servers import PeerFailed, end_with_parent
+from bench.peers.system import Came, Client, ServerRefused
 
 READ_BYTES: Final = 1 << 18
 PROBE_EVERY_S: Final = 0.02

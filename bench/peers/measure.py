@@ -11,10 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 
-from bench.peers.figures import Figures, limit_of, percentiles_us
 from bench.peers.load import SETTLE_S, Board, Load, run_publisher, run_subscriber
 from bench.peers.servers import PeerFailed, Servers, running
-from bench.peers.system import System
+from bench.peers.system import Figures, System, limit_of, percentiles_us
 
 BEGIN_WITHIN_S: Final = 60.0
 PAYLOAD_BYTES: Final = 250

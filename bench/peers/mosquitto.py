@@ -1,14 +1,141 @@
-"""Mosquitto: one broker, or brokers joined by bridges; MQTT 3.1.1 at each quality of service."""
+"""Mosquitto under comparison, and the framing of MQTT 3.1.1.
+
+MQTT 3.1.1 framing, as far as a load client needs it.
+
+A packet is a byte of type and flags, the length of the rest (seven bits a byte, at most four
+bytes), and the rest.
+
+Mosquitto: one broker, or brokers joined by bridges; MQTT 3.1.1 at each quality of service.
+"""
 
 import getpass
+import struct
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from bench.peers import mqtt_wire
-from bench.peers.client import Came, Client, Deliveries, ServerRefused
-from bench.peers.mqtt_wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet
-from bench.peers.system import ServerStart, System
+from bench.peers.system import Came, Client, Deliveries, ServerRefused, ServerStart, System
+
+CONNECT: Final = 0x10
+CONNACK: Final = 0x20
+PUBLISH: Final = 0x30
+PUBACK: Final = 0x40
+PUBREC: Final = 0x50
+PUBREL: Final = 0x62
+PUBCOMP: Final = 0x70
+SUBSCRIBE: Final = 0x82
+SUBACK: Final = 0x90
+LARGEST_ID: Final = 65_535
+
+_REFUSED: Final = 0x80
+_ID: Final = struct.Struct(">H")
+_WITH_ID: Final = struct.Struct(">BBH")
+
+
+class Packet(NamedTuple):
+    """One packet; its rest is `buffer[start:end]`."""
+
+    kind: int
+    flags: int
+    start: int
+    end: int
+
+
+def connect(client_id: bytes) -> bytes:
+    """Return a request for a clean session without a keep-alive."""
+    return packet(CONNECT, text(b"MQTT") + bytes((4, 2, 0, 0)) + text(client_id))
+
+
+def subscribe(topic: bytes, qos: int, number: int) -> bytes:
+    """Return a subscription to a topic with this quality of service."""
+    return packet(SUBSCRIBE, _ID.pack(number) + text(topic) + bytes((qos,)))
+
+
+def publish(topic: bytes, payload: bytes, qos: int, number: int) -> bytes:
+    """Return a publication; `number` is its packet identifier if `qos` is not 0."""
+    identifier = _ID.pack(number) if qos else b""
+    return packet(PUBLISH | qos << 1, text(topic) + identifier + payload)
+
+
+def acknowledgement(kind: int, number: int) -> bytes:
+    """Return PUBACK, PUBREC, PUBREL or PUBCOMP of a packet identifier."""
+    return _WITH_ID.pack(kind, 2, number)
+
+
+def packet(first: int, rest: bytes) -> bytes:
+    """Return a packet with `first` as the byte of type and flags."""
+    length = len(rest)
+    assert length < 1 << 28, f"{length} bytes"
+    head = bytearray((first,))
+    while True:
+        length, digit = length >> 7, length & 0x7F
+        head.append(digit | 0x80 if length else digit)
+        if not length:
+            return bytes(head) + rest
+
+
+def text(value: bytes) -> bytes:
+    """Return a string behind its length."""
+    return _ID.pack(len(value)) + value
+
+
+def number_at(buffer: bytes, place: int) -> int:
+    """Return the 16-bit number at a place."""
+    found: int = _ID.unpack_from(buffer, place)[0]
+    return found
+
+
+class Decoder:
+    """A decoder from received bytes to packets."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> tuple[bytes, list[Packet]]:
+        """Return the buffer and its complete packets.
+
+        Raises:
+            ServerRefused: a length takes more than four bytes; the server's fault.
+        """
+        buffer = self._rest + data if self._rest else data
+        found: list[Packet] = []
+        place, end = 0, len(buffer)
+        while end - place >= 2:
+            first, length, start = buffer[place], buffer[place + 1], place + 2
+            if length & 0x80:
+                start, length = _long_length(buffer, place + 1)
+                if not start:
+                    break
+            if start + length > end:
+                break
+            found.append(Packet(first & 0xF0, first & 0x0F, start, start + length))
+            place = start + length
+        self._rest = buffer[place:]
+        return buffer, found
+
+
+def _long_length(buffer: bytes, place: int) -> tuple[int, int]:
+    """Return start and length of the rest of a packet; (0, 0) if the length is incomplete."""
+    length = 0
+    for digit, value in enumerate(buffer[place : place + 4]):
+        length |= (value & 0x7F) << 7 * digit
+        if not value & 0x80:
+            return place + digit + 1, length
+    if len(buffer) - place >= 4:
+        raise ServerRefused(f"a length of more than four bytes: {buffer[place : place + 4].hex()}")
+    return 0, 0
+
+
+def refusal(buffer: bytes, found: Packet) -> str | None:
+    """Return the reason of a refusal in a CONNACK or SUBACK; None for an acceptance."""
+    code = buffer[found.end - 1]
+    if found.kind == CONNACK and code:
+        return f"the connection is refused with code {code}"
+    if found.kind == SUBACK and code & _REFUSED:
+        return "the subscription is refused"
+    return None
+
 
 _TOPIC = b"load"
 
@@ -24,7 +151,7 @@ class MqttClient:
     def __init__(self, subscribes: bool, qos: int) -> None:
         self._subscribes = subscribes
         self._qos = qos
-        self._decoder = mqtt_wire.Decoder()
+        self._decoder = Decoder()
         self._encoded: dict[tuple[int, int], bytes] = {}
         self._payload = b""
         self._next_id = 1
@@ -33,20 +160,20 @@ class MqttClient:
         self.is_attached = False
 
     def attach(self) -> bytes:
-        return mqtt_wire.connect(b"load-sub" if self._subscribes else b"load-pub")
+        return connect(b"load-sub" if self._subscribes else b"load-pub")
 
     def publish(self, payload: bytes, count: int) -> bytes:
         """Return the bytes of publications; identifiers repeat after 65,535 publications."""
         if payload != self._payload:
             self._encoded.clear()
             self._payload = payload
-        if self._next_id + count > mqtt_wire.LARGEST_ID:
+        if self._next_id + count > LARGEST_ID:
             self._next_id = 1
         first = self._next_id if self._qos else 0
         encoded = self._encoded.get((first, count))
         if encoded is None:
             encoded = self._encoded[first, count] = b"".join(
-                mqtt_wire.publish(_TOPIC, payload, self._qos, number)
+                publish(_TOPIC, payload, self._qos, number)
                 for number in range(first, first + count)
             )
         self._next_id += count
@@ -59,7 +186,7 @@ class MqttClient:
         for packet in packets:
             if packet.kind == PUBLISH:
                 self._on_publication(came, packet, answers)
-            elif packet.kind in (mqtt_wire.CONNACK, mqtt_wire.SUBACK):
+            elif packet.kind in (CONNACK, SUBACK):
                 self._on_attached(buffer, packet, answers)
             else:
                 self._on_acknowledgement(came, packet, answers)
@@ -68,11 +195,11 @@ class MqttClient:
 
     def _on_publication(self, came: Came, packet: Packet, answers: list[bytes]) -> None:
         buffer, qos = came.buffer, packet.flags >> 1 & 3
-        start = packet.start + 2 + mqtt_wire.number_at(buffer, packet.start)
+        start = packet.start + 2 + number_at(buffer, packet.start)
         if qos:
-            number = mqtt_wire.number_at(buffer, start)
+            number = number_at(buffer, start)
             start += 2
-            answers.append(mqtt_wire.acknowledgement(PUBACK if qos == 1 else PUBREC, number))
+            answers.append(acknowledgement(PUBACK if qos == 1 else PUBREC, number))
             if qos == 2:
                 if number in self._unreleased:
                     return
@@ -81,22 +208,22 @@ class MqttClient:
         came.deliveries.append(Deliveries(start, size, size, 1))
 
     def _on_acknowledgement(self, came: Came, packet: Packet, answers: list[bytes]) -> None:
-        number = mqtt_wire.number_at(came.buffer, packet.start)
+        number = number_at(came.buffer, packet.start)
         if packet.kind == PUBREC:
-            answers.append(mqtt_wire.acknowledgement(PUBREL, number))
+            answers.append(acknowledgement(PUBREL, number))
         elif packet.kind == PUBREL & 0xF0:
             self._unreleased.discard(number)
-            answers.append(mqtt_wire.acknowledgement(PUBCOMP, number))
+            answers.append(acknowledgement(PUBCOMP, number))
         elif packet.kind in (PUBACK, PUBCOMP):
             came.acknowledged += 1
         else:
             raise ServerRefused(f"a packet of type {packet.kind >> 4}")
 
     def _on_attached(self, buffer: bytes, packet: Packet, answers: list[bytes]) -> None:
-        if reason := mqtt_wire.refusal(buffer, packet):
+        if reason := refusal(buffer, packet):
             raise ServerRefused(reason)
-        if self._subscribes and packet.kind == mqtt_wire.CONNACK:
-            answers.append(mqtt_wire.subscribe(_TOPIC, self._qos, 1))
+        if self._subscribes and packet.kind == CONNACK:
+            answers.append(subscribe(_TOPIC, self._qos, 1))
         else:
             self.is_attached = True
 

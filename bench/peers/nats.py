@@ -1,13 +1,138 @@
-"""NATS: one server, or a chain of leaf nodes; at most once, or through a JetStream stream."""
+"""NATS under comparison, and its text protocol.
+
+The text protocol of NATS, as far as a load client needs it.
+
+Lines end with CR LF; a payload and another CR LF follow the line of a MSG.
+
+NATS: one server, or a chain of leaf nodes; at most once, or through a JetStream stream.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from bench.peers import nats_wire
-from bench.peers.client import Came, Deliveries, ServerRefused
-from bench.peers.nats_wire import Line, Messages
-from bench.peers.system import Client, ServerStart, System
+from bench.peers.system import Came, Client, Deliveries, ServerRefused, ServerStart, System
+
+LONGEST_LINE_BYTES = 1 << 16
+_END = b"\r\n"
+
+
+class Line(NamedTuple):
+    """A line without a payload: INFO, PING, PONG, +OK, -ERR."""
+
+    word: bytes
+    rest: bytes
+
+
+class Messages(NamedTuple):
+    """MSG frames with equal lines, one behind the other, `step` bytes each."""
+
+    sid: bytes
+    reply: bytes
+    start: int
+    size: int
+    step: int
+    number: int
+
+
+def connect() -> bytes:
+    """Return the first line of a client."""
+    return b"CONNECT " + _json({"verbose": False, "pedantic": False, "echo": False}) + _END
+
+
+def ping() -> bytes:
+    """Return a request for a PONG, which follows all earlier requests."""
+    return b"PING\r\n"
+
+
+def pong() -> bytes:
+    """Return the answer to a PING."""
+    return b"PONG\r\n"
+
+
+def subscribe(subject: bytes, sid: bytes) -> bytes:
+    """Return a subscription to a subject."""
+    return b"SUB %b %b\r\n" % (subject, sid)
+
+
+def publish(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
+    """Return a publication."""
+    words = (b"PUB", subject, reply, b"%d" % len(payload))
+    return b" ".join(filter(None, words)) + _END + payload + _END
+
+
+def request(subject: bytes, reply: bytes, body: Mapping[str, Any]) -> bytes:
+    """Return a request with an answer on the subject `reply`."""
+    return publish(subject, _json(body), reply)
+
+
+class Decoder:
+    """A decoder from received bytes to lines and messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> tuple[bytes, list[Line | Messages]]:
+        """Return the buffer and its complete lines and messages.
+
+        Raises:
+            ServerRefused: no line ends within 64 KiB, or a message has another length than
+                announced; the server's fault.
+        """
+        buffer = self._rest + data if self._rest else data
+        found: list[Line | Messages] = []
+        place = 0
+        while (end := buffer.find(_END, place)) >= 0:
+            if not buffer.startswith(b"MSG ", place):
+                word, _, rest = buffer[place:end].partition(b" ")
+                found.append(Line(word, rest))
+                place = end + 2
+                continue
+            messages = _messages(buffer, place, end)
+            if messages is None:
+                break
+            found.append(messages)
+            place += messages.step * messages.number
+        self._rest = buffer[place:]
+        if end < 0 and len(self._rest) > LONGEST_LINE_BYTES:
+            raise ServerRefused(f"{len(self._rest)} bytes without the end of a line")
+        return buffer, found
+
+
+def _messages(buffer: bytes, place: int, line_end: int) -> Messages | None:
+    """Return the message at a line, with equal messages behind; None if it is incomplete."""
+    words = buffer[place + 4 : line_end].split()
+    if len(words) not in (3, 4) or not words[-1].isdigit():
+        raise ServerRefused(f"not a line of a message: {buffer[place:line_end][:80]!r}")
+    start, size = line_end + 2, int(words[-1])
+    step = start + size + 2 - place
+    if place + step > len(buffer):
+        return None
+    if buffer[start + size : start + size + 2] != _END:
+        raise ServerRefused(f"a message is not as long as its line says: {words!r}")
+    reply = words[2] if len(words) == 4 else b""
+    return Messages(words[1], reply, start, size, step, _alike(buffer, place, start - place, step))
+
+
+def _alike(buffer: bytes, place: int, line_bytes: int, step: int) -> int:
+    """Return the number of complete messages with the same line and length, or 1.
+
+    The comparison is by column: a few slices for any number of messages.
+    """
+    count = (len(buffer) - place) // step
+    if count < 2 or not buffer.startswith(buffer[place : place + line_bytes], place + step):
+        return 1
+    end = place + count * step
+    for column in (*range(place, place + line_bytes), place + step - 2, place + step - 1):
+        if buffer[column:end:step] != buffer[column : column + 1] * count:
+            return 1
+    return count
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
 
 _SUBJECT = b"load"
 _DELIVERED = b"load.delivered"
@@ -24,13 +149,13 @@ class NatsClient:
 
     def __init__(self, subscribes: bool) -> None:
         self._subscribes = subscribes
-        self._decoder = nats_wire.Decoder()
+        self._decoder = Decoder()
         self._encoded: tuple[bytes, int, bytes] = (b"", 0, b"")
         self.is_attached = False
 
     def attach(self) -> bytes:
-        subscription = nats_wire.subscribe(_SUBJECT, _SID) if self._subscribes else b""
-        return nats_wire.connect() + subscription + nats_wire.ping()
+        subscription = subscribe(_SUBJECT, _SID) if self._subscribes else b""
+        return connect() + subscription + ping()
 
     def publish(self, payload: bytes, count: int) -> bytes:
         if self._encoded[:2] != (payload, count):
@@ -48,14 +173,14 @@ class NatsClient:
         return came
 
     def _publication(self, payload: bytes) -> bytes:
-        return nats_wire.publish(_SUBJECT, payload)
+        return publish(_SUBJECT, payload)
 
     def _on_messages(self, came: Came, messages: Messages) -> None:
         came.deliveries.append(Deliveries(*messages[2:]))
 
     def _on_line(self, came: Came, line: Line) -> None:
         if line.word == b"PING":
-            came.answer += nats_wire.pong()
+            came.answer += pong()
         elif line.word == b"PONG":
             self.is_attached = True
         elif line.word not in (b"INFO", b"+OK"):
@@ -77,20 +202,20 @@ class JetStreamClient(NatsClient):
 
     def attach(self) -> bytes:
         answers = _MADE if self._subscribes else _ACKNOWLEDGED
-        first = nats_wire.connect() + nats_wire.subscribe(answers, _ANSWERS_SID)
+        first = connect() + subscribe(answers, _ANSWERS_SID)
         if self._subscribes:
-            first += nats_wire.subscribe(_DELIVERED, _SID)
-        return first + nats_wire.ping()
+            first += subscribe(_DELIVERED, _SID)
+        return first + ping()
 
     def feed(self, data: bytes) -> Came:
         came = super().feed(data)
         if self._last_reply:
-            came.answer += nats_wire.publish(self._last_reply, b"+ACK")
+            came.answer += publish(self._last_reply, b"+ACK")
             self._last_reply = b""
         return came
 
     def _publication(self, payload: bytes) -> bytes:
-        return nats_wire.publish(_SUBJECT, payload, _ACKNOWLEDGED)
+        return publish(_SUBJECT, payload, _ACKNOWLEDGED)
 
     def _on_messages(self, came: Came, messages: Messages) -> None:
         if messages.sid == _SID:
@@ -135,8 +260,8 @@ def _stream_requests() -> Sequence[bytes]:
         "max_ack_pending": 1 << 16,
     }
     return (
-        nats_wire.request(api, _MADE, stream),
-        nats_wire.request(durable, _MADE, {"stream_name": _STREAM, "config": consumer}),
+        request(api, _MADE, stream),
+        request(durable, _MADE, {"stream_name": _STREAM, "config": consumer}),
     )
 
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from bench.peers.figures import Figures
 from bench.peers.servers import PeerFailed
+from bench.peers.system import Figures
 
 NAME: Final = "pubsubctl"
 PROMISE: Final = "exactly once, by content"
 KEPT: Final = "homes and positions"
-LARGEST_CHAIN: Final = 3
 _WORKLOADS: Final = {1: "single", 3: "chain3"}
 _LONGEST_S: Final = 300.0
 _PORTS: Final = 60

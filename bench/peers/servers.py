@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import ClassVar, Final
 
 from bench.peers.system import ServerStart, System
-from bench.systems import programs
+from bench.systems import boundary
 
 START_WITHIN_S: Final = 15.0
 STOP_WITHIN_S: Final = 5.0
@@ -40,7 +40,7 @@ class PackagesMissing(Exception):
 
 def program_of(system: System) -> str | None:
     """Return the path of the system's program; None if not installed."""
-    return programs.program_of(system.program)
+    return boundary.program_of(system.program)
 
 
 def check_installed(systems: Sequence[System]) -> None:
@@ -57,7 +57,7 @@ def version_of(system: System) -> str:
     """Return the version of the system's program, the first line of the output."""
     program = program_of(system)
     assert program is not None, system.name
-    return programs.version_of(program, system.version_option)
+    return boundary.version_of(program, system.version_option)
 
 
 class Servers:
@@ -100,7 +100,7 @@ def running(system: System, brokers: int) -> Iterator[Servers]:
         folders = [Path(root) / f"broker{number}" for number in range(1, brokers + 1)]
         for folder in folders:
             folder.mkdir()
-        starts = system.start(program, folders, programs.free_ports(2 * brokers))
+        starts = system.start(program, folders, boundary.free_ports(2 * brokers))
         processes: list[subprocess.Popen[bytes]] = []
         try:
             # Start the last server first, because each server connects to the next.

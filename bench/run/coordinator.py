@@ -17,19 +17,17 @@ import trio
 
 from bench.load.load_control import LoadControl
 from bench.load.load_plan import RunningLoad, client_suffix, load_processes
-from bench.load.probes import ProcessorTime
-from bench.load.progress import Progress, RunFailed
 from bench.run.clocks import record_clocks
 from bench.run.limits import StampedStatus, UseProbe
 from bench.run.outcome import RunOutcome, outcome_of
-from bench.run.overlay import OVERLAY_FILE
-from bench.run.run_directory import RunDirectory, RunState
-from bench.run.testbed import ListingRefused, Testbed
-from bench.run.under_test import OurBrokers, UnderTest
+from bench.run.run_directory import OVERLAY_FILE, RunDirectory, RunState
+from bench.run.run_statistics import ProcessorTime
+from bench.run.system_under_test import OurBrokers, UnderTest
+from bench.run.testbed import ListingRefused, Progress, RunFailed, Testbed
 from bench.spec.spec import ExperimentSpec
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ControlError
-from fault_injection.apply.at_clients import ClientFaults, WithClients
+from fault_injection.apply.backends import ClientFaults, WithClients
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import FaultSchedule

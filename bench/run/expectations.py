@@ -1,4 +1,8 @@
-"""Expectations: bounds of a workload on the numbers of a run, and their judgement.
+"""Bounds of a workload on the numbers of a run or of a component.
+
+The names of components that can be measured by themselves.
+
+Expectations: bounds of a workload on the numbers of a run, and their judgement.
 
 Unlike a guarantee, an expectation concerns speed, amount and cost rather than correctness. It is
 judged by the recorded numbers of the run. The verdict on the guarantee is independent.
@@ -11,10 +15,13 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal
 
-from bench.spec.component_names import COMPONENTS
-from bench.spec.rate import parse_rate
+from bench.spec.values import parse_rate
 from brokerd.overlay.topology import nearest
 from brokerd.units import parse_duration_ns, parse_size_bytes
+
+Component = Literal["matching", "simulator", "verdict"]
+COMPONENTS: Final = ("matching", "simulator", "verdict")
+
 
 Kind = Literal["duration", "rate", "count", "ratio", "size"]
 

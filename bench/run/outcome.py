@@ -13,12 +13,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.run.acknowledged import acknowledgements
-from bench.run.around_faults import Around, around_faults, fault_edges
 from bench.run.limits import Limit, UseProbe, limit_of
-from bench.run.process_statistics import Memory, statistics_of
-from bench.run.record_rows import rows_of, transposed
 from bench.run.run_directory import RunState
+from bench.run.run_statistics import (
+    Around,
+    Memory,
+    acknowledgements,
+    around_faults,
+    fault_edges,
+    rows_of,
+    statistics_of,
+    transposed,
+)
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES, STRETCH
 from fault_injection.apply.injector import Injection
 
@@ -220,7 +226,7 @@ def outcome_of(
 
 
 @dataclass(frozen=True)
-class Measured:
+class PhaseRecords:
     """The contents of the record files for one stretch of time.
 
     Attributes:
@@ -242,7 +248,7 @@ class Measured:
 
 def measure(
     raw: Path, from_ns: int, to_ns: int, edges: tuple[int, int, int, int] | None = None
-) -> Measured:
+) -> PhaseRecords:
     """Evaluate the record files below `raw` for publications intended in [`from_ns`, `to_ns`).
 
     Deliveries are counted by time of receipt, because this is throughput. Deliveries of
@@ -275,7 +281,7 @@ def measure(
                 response.append(at - intended[sequence])
                 service.append(at - sent[sequence])
     acknowledged = acknowledgements(raw, times, from_ns, to_ns)
-    return Measured(
+    return PhaseRecords(
         published, delivered, percentiles_us(response), percentiles_us(service),
         percentiles_us(acknowledged.waits_ns), acknowledged.kept_up,
         around_faults(raw, times, edges) if edges else {}, earlier,

@@ -1,4 +1,9 @@
-"""The testbed of an experiment: hosts with agents, brokers on the hosts, and their files."""
+"""The testbed of an experiment, and the display of a run's progress.
+
+The display of a run's progress, and the error of a failed run.
+
+The testbed of an experiment: hosts with agents, brokers on the hosts, and their files.
+"""
 
 import logging
 import re
@@ -6,7 +11,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import trio
 
@@ -14,6 +19,26 @@ from bench.run.run_directory import file_sha256
 from brokerd.agent.client import AgentClient
 from brokerd.agent.paths import socket_folder
 from brokerd.overlay.topology import Topology
+
+
+class Progress(Protocol):
+    """A display of the progress of a run."""
+
+    def phase(self, name: str, expected_s: float | None = None) -> None:
+        """Show a new phase, with its expected duration if known."""
+
+    def update(self, numbers: Mapping[str, Any]) -> None:
+        """Show numbers; later values replace earlier values of the same name."""
+
+    def say(self, text: str) -> None:
+        """Show a permanent line."""
+
+
+class RunFailed(Exception):
+    """A run that could not be completed; the message names the awaited or failed step."""
+
+    exit_status: ClassVar[int] = 3
+
 
 FetchFile = Callable[[str, str, Path, int], Awaitable[None]]
 """A function that copies a regular file of a host (host, path there, path here, greatest size)."""

@@ -14,12 +14,10 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from bench.load.content import Scalar, draw_attribute_sets
-from bench.load.numbered import numbered_attribute
-from bench.spec.keys import Keys, of_topology, with_keys
-from bench.spec.overrides import Overrides, with_overrides
+from bench.load.content import Scalar, draw_attribute_sets, numbered_attribute
+from bench.load.pacing import absences
+from bench.spec.keys import Keys, Overrides, of_topology, with_keys, with_overrides
 from bench.spec.toml_text import toml_text
-from bench.spec.workload import absences
 from bench.spec.workload_model import (
     EXPERIMENT_NAME,
     MAXIMUM_CLIENTS,

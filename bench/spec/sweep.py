@@ -37,10 +37,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from bench.spec.deployed_experiment import Point
-from bench.spec.keys import FAULTS, SIMULATED, check_keys, of_steps
-from bench.spec.overrides import Overrides
-from bench.spec.rate import parse_rate
+from bench.spec.experiment import Point
+from bench.spec.keys import FAULTS, SIMULATED, Overrides, check_keys, of_steps
 from bench.spec.spec import (
     BENCH_FOLDER,
     MAXIMUM_SEED,
@@ -50,6 +48,7 @@ from bench.spec.spec import (
     read_toml,
     validated,
 )
+from bench.spec.values import parse_rate
 from bench.spec.workload_model import EXPERIMENT_NAME
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest

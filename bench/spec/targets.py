@@ -22,9 +22,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from bench.run.expectations import Expectation, component_of
-from bench.spec.component_names import Component
-from bench.spec.overrides import Overrides
+from bench.run.expectations import Component, Expectation, component_of
+from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec, SpecError, load_experiment, read_toml, validated
 from bench.spec.workload_model import EXPERIMENT_NAME
 from brokerd.errors import ConfigError

@@ -19,12 +19,10 @@ from pydantic import (
     model_validator,
 )
 
-from bench.load.content import FENCE
-from bench.load.numbered import NUMBERED
-from bench.load.stretches import Level
+from bench.load.content import FENCE, NUMBERED
+from bench.load.records import Level
 from bench.run.expectations import Expectation, component_of
-from bench.spec.rate import Rate, parse_rate
-from bench.spec.topics import topic_names
+from bench.spec.values import Rate, parse_rate, topic_names
 from brokerd.errors import ConfigError
 from brokerd.model.predicate import PredicateError, check_scalar
 from brokerd.model.predicate_text import parse_predicate
@@ -203,7 +201,7 @@ class LoadGenerators(_Closed):
 
     Attributes:
         records: records of deliveries: a row of each, or stretches and a sample
-            (`bench.load.stretches`).
+            (`bench.load.records`).
     """
 
     publisher_processes: Processes = 1

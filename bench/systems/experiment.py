@@ -6,13 +6,12 @@ from typing import Any, Final
 
 import trio
 
-from bench.load.progress import Progress, RunFailed
 from bench.run.coordinator import run_experiment
 from bench.run.outcome import RunOutcome
-from bench.run.testbed import Testbed
-from bench.spec.overrides import Overrides
+from bench.run.testbed import Progress, RunFailed, Testbed
+from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec, SpecError, load_experiment
-from bench.spec.topics import topic_names, topics_of
+from bench.spec.values import topic_names, topics_of
 from bench.spec.workload_model import Guarantee, Publishers, Subscribers, Workload
 from bench.systems.boundary import Settings
 from bench.systems.configuration import Configuration, Promise, systems

@@ -13,9 +13,9 @@ from brokerd.agent.client import AgentClient
 from brokerd.model.fault_verbs import DISK_VERBS, RELAY_VERBS, SYSTEM_VERBS
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import RunningProtocol
-from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.backends import DeployedBackend
+from fault_injection.apply.evidence import End
 from fault_injection.apply.injector import Evidence, Fault
-from fault_injection.schedule.ends import End
 from fault_injection.schedule.schedule import FaultSchedule
 
 _PROBE_MS: Final = 300

@@ -19,12 +19,10 @@ from bench.load.load_files import LoadSetting
 from bench.load.load_generator import LoadGenerator
 from bench.load.publishing import PublisherSetting
 from bench.load.receiving import SubscriberSetting
-from bench.spec.topics import topics_of
+from bench.spec.values import topics_of
 from bench.systems.boundary import Attachment, ConnectionLost, Delivery, System, SystemClient
-from bench.systems.drivers import load_driver
-from bench.systems.envelope import NotOurs, unpacked
-from bench.systems.fences import FenceCopies, Places
-from bench.systems.outgoing import Outgoing
+from bench.systems.configuration import load_driver
+from bench.systems.publications import FenceCopies, NotOurs, OutgoingPublications, Places, unpacked
 from brokerd.client.gate import Gate
 from brokerd.model.identity import SourceId
 from brokerd.wire.attributes import decode_attributes
@@ -209,7 +207,7 @@ class SystemPublisher(SystemLoadClient, PublisherClient):
         self.gate = SystemGate()
         self.client = generator.client(setting, publishes=True)
         self._source = generator.source_of(setting)
-        self.outgoing = Outgoing(
+        self.outgoing = OutgoingPublications(
             self.client,
             self._source,
             setting.client,

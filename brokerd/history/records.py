@@ -42,7 +42,7 @@ class Layout:
         assert self.row.size == ROW_BYTES, self
 
 
-# Runs of equal rows are also written as columns of 64-bit words (bench.load.recording), so the
+# Runs of equal rows are also written as columns of 64-bit words (bench.load.records), so the
 # places of the columns count, not only their order.
 PUBLICATIONS: Final = Layout(
     "publications",

@@ -28,7 +28,7 @@ Evidence = Literal[
     "", "end", "start", "frozen", "share", "absorbed", "dropped", "limited", "slow links",
     "matrix", "full disk", "slow disk", "sessions", "client",
 ]  # fmt: skip
-"""Kind of evidence of an effect: see `fault_injection.apply.effects`."""
+"""Kind of evidence of an effect: see `fault_injection.apply.evidence`."""
 
 MODES: Final = ("blackhole", "cut")
 """Effects of a partition on the links across the partition."""

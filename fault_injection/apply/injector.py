@@ -17,7 +17,7 @@ from brokerd.model.fault_verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS
 from brokerd.protocols.registry import RunningProtocol
 from brokerd.units import format_duration
 from fault_injection.apply.log import FaultLog, HealedBy, HostStamps
-from fault_injection.schedule.guard import FaultGuard, failed_together
+from fault_injection.schedule.limits import FaultGuard, failed_together
 from fault_injection.schedule.plan import PlannedStep, expand
 from fault_injection.schedule.schedule import (
     FaultSchedule,

@@ -22,13 +22,19 @@ from brokerd.model.fault_verbs import (
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.units import format_duration
-from fault_injection.apply.separations import check_nft_can_tell, parted_pairs
 from fault_injection.schedule.client_lint import check_client_overlaps, check_clients
-from fault_injection.schedule.guard import Element, FaultGuard, failed_together
+from fault_injection.schedule.limits import Element, FaultGuard, failed_together
 from fault_injection.schedule.plan import ender_of
 from fault_injection.schedule.schedule import FaultSchedule, Problem, wrong_target
 from fault_injection.schedule.step import END, Step
-from fault_injection.schedule.targets import Clients, Machines, Target, read_target
+from fault_injection.schedule.targets import (
+    Clients,
+    Machines,
+    Target,
+    check_nft_can_tell,
+    parted_pairs,
+    read_target,
+)
 
 Moment = tuple[str, str]
 """(step id, stage); ORIGIN for the start of the measure phase."""

@@ -1,22 +1,44 @@
-"""Plans: the steps of a schedule with every random value drawn from a seed."""
+"""Plans: the steps of a schedule with every random value drawn from a seed.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+Random targets of a schedule, drawn from the seed: the same seed draws the same targets.
+
+Targets by role: brokers and clients that a schedule names by their part in the load.
+
+A schedule with roles fits brokers of any names. "publishers" is the broker of the first publisher,
+"subscribers" the broker of the first subscriber. "publisher 1" and "subscriber 2" are clients,
+numbered in the order of the workload.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Final
 
-from brokerd.model.fault_verbs import ENDING_VERBS, HOLDING_VERBS
+from brokerd.model.fault_verbs import CLIENT_VERBS, ENDING_VERBS, HOLDING_VERBS, LINK_VERBS
+from brokerd.overlay.routes import Lost
+from brokerd.overlay.topology import Topology, nearest
+from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.units import format_duration
-from fault_injection.schedule.schedule import FaultSchedule
-from fault_injection.schedule.span import Span
+from fault_injection.schedule.schedule import (
+    FaultSchedule,
+    Problem,
+    ScheduleError,
+    wrong_target,
+)
 from fault_injection.schedule.step import (
+    CHAINS,
     END,
     OBSERVE_WITHIN_NS,
     RECOVER_WITHIN_NS,
     Await,
     Expect,
+    Pick,
+    Span,
     Step,
+    spelled_out,
 )
-from fault_injection.schedule.targets import is_same_target
+from fault_injection.schedule.targets import Machines, is_same_target, read_target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,3 +164,193 @@ def _parameters_of(step: Step) -> dict[str, int | str]:
         "down_ms": None if step.down is None else step.down.high_ns // 1_000_000,
     }
     return {key: value for key, value in found.items() if value is not None}
+
+
+ATTEMPTS: Final = 2_000
+"""Number of draws before a pick counts as impossible."""
+_MOST_NAMES: Final = 6
+_MOST_DRAWN: Final = 12
+
+
+def draw_targets(
+    schedule: FaultSchedule,
+    topology: Topology,
+    seed: int | None = None,
+    *,
+    machines: Machines | None = None,
+    protocol: str | None = None,
+) -> FaultSchedule:
+    """Return the schedule with one step per drawn target, and with the seed of the draw.
+
+    A step that picks one target keeps its id. A step that picks several targets becomes steps
+    `ID-1`, `ID-2` and so on. A step `like` another step has the same number of targets. If it was
+    anchored at the other step, every part is anchored at its counterpart.
+
+    Args:
+        seed: replaces the schedule's own seed.
+        protocol: the protocol that runs; None for the usual protocol of the topology.
+
+    Raises:
+        ScheduleError: a pick is impossible: an unknown name, too few candidates, or no draw with
+            the wanted chains.
+    """
+    seed = schedule.seed if seed is None else seed
+    if not any(step.pick for step in schedule.steps):
+        return replace(schedule, seed=seed)
+    known = protocol_on(topology, protocol)
+    targets: dict[str, tuple[str, ...]] = {}
+    drawn: dict[str, str] = {}
+    steps: list[Step] = []
+    alike = _families(schedule)
+    for step in schedule.steps:
+        if step.pick is None:
+            steps.append(step)
+            continue
+        try:
+            if step.pick.like is not None:
+                targets[step.id] = targets[step.pick.like]
+            else:
+                targets[step.id] = _drawn(step, step.pick, known, seed, machines)
+        except ValueError as error:
+            problem = Problem(schedule.source, step.id, "pick", _shown(step.pick), str(error))
+            raise ScheduleError([problem]) from None
+        for number, target in enumerate(targets[step.id], start=1):
+            suffix = f"-{number}" if len(targets[step.id]) > 1 else ""
+            changes: dict[str, object] = {"id": step.id + suffix, "on": target, "pick": None}
+            if step.anchor is not None and alike.get(step.anchor[0]) == alike[step.id]:
+                assert step.after is not None, step
+                name, dot, stage = step.after.partition(".")
+                changes["after"] = name + suffix + dot + stage
+            for spelled in spelled_out(step.model_copy(update=changes)):
+                drawn[spelled.id] = f"{_shown(step.pick)}, seed {seed}"
+                steps.append(spelled)
+    return replace(schedule, steps=tuple(steps), seed=seed, drawn=drawn)
+
+
+def drawn_in_words(schedule: FaultSchedule) -> list[str]:
+    """Return a line for each draw and verb, with the targets that were drawn."""
+    alike: dict[tuple[str, str], list[Step]] = {}
+    for step in schedule.steps:
+        if step.id in schedule.drawn:
+            alike.setdefault((schedule.drawn[step.id], step.do), []).append(step)
+    found = []
+    for (drawn, verb), steps in alike.items():
+        names = list(dict.fromkeys(str(step.on) for step in steps))
+        more = f" and {len(names) - _MOST_DRAWN} more" if len(names) > _MOST_DRAWN else ""
+        ids = steps[0].id if len(steps) == 1 else f"{steps[0].id} to {steps[-1].id}"
+        found.append(f"{ids}: {verb} {', '.join(names[:_MOST_DRAWN])}{more}, drawn: {drawn}")
+    return found
+
+
+def _families(schedule: FaultSchedule) -> Mapping[str, str]:
+    """Return a map from each step with a pick to the step that draws the targets of the pick.
+
+    Raises:
+        ScheduleError: `like` names no earlier step with a pick.
+    """
+    found: dict[str, str] = {}
+    for step in schedule.steps:
+        if step.pick is None:
+            continue
+        like = step.pick.like
+        if like is not None and like not in found:
+            text = f"no step before it that picks is called {like!r}{nearest(like, list(found))}"
+            raise ScheduleError([Problem(schedule.source, step.id, "pick.like", like, text)])
+        found[step.id] = step.id if like is None else found[like]
+    return found
+
+
+def _drawn(
+    step: Step, pick: Pick, known: RunningProtocol, seed: int, machines: Machines | None
+) -> tuple[str, ...]:
+    candidates = list(dict.fromkeys(_candidates(step, pick, known.topology, machines)))
+    number = pick.number(len(candidates))
+    if number > len(candidates):
+        raise ValueError(f"there are {len(candidates)} to draw from, not {number}")
+    random = Random(f"{seed}/{step.id}/pick")
+    for _ in range(ATTEMPTS):
+        places = sorted(random.sample(range(len(candidates)), number))
+        chosen = tuple(candidates[place] for place in places)
+        if _has_chains(chosen, pick.chains, known):
+            return chosen
+    raise ValueError(
+        f"no draw of {number} of {len(candidates)} has chains {pick.chains} for {known.in_words}"
+    )
+
+
+def _candidates(
+    step: Step, pick: Pick, topology: Topology, machines: Machines | None
+) -> Iterator[str]:
+    if pick.out_of == "brokers":
+        yield from topology.present()
+    elif pick.out_of == "links":
+        names = topology.brokers
+        yield from (f"{names[a]}-{names[b]}" for a, b in topology.links)
+    else:
+        for name in pick.out_of:
+            target = read_target(name, topology, step.do, machines)
+            if target.is_link and step.do not in LINK_VERBS:
+                raise ValueError(f"{name}: {wrong_target(step.do)}")
+            if pick.chains != "any" and name not in topology.brokers:
+                raise ValueError(f"{name} is no broker, and chains are of brokers")
+            yield name
+
+
+def _has_chains(chosen: Sequence[str], chains: str, known: RunningProtocol) -> bool:
+    is_tolerated = CHAINS[chains]
+    if is_tolerated is None:
+        return True
+    lost = Lost(tuple(sorted(map(known.topology.number_of, chosen))))
+    return known.tolerates(lost) == is_tolerated
+
+
+def _shown(pick: Pick) -> str:
+    if pick.like is not None:
+        return f"like {pick.like}"
+    named = list(pick.out_of) if isinstance(pick.out_of, list) else [f"all {pick.out_of}"]
+    more = f" and {len(named) - _MOST_NAMES} more" if len(named) > _MOST_NAMES else ""
+    chains = f" with chains {pick.chains}" if pick.chains != "any" else ""
+    return f"{pick.count} of {', '.join(named[:_MOST_NAMES])}{more}{chains}"
+
+
+ROLES: Final = ("publisher", "subscriber")
+_CLIENT: Final = re.compile(rf"({'|'.join(ROLES)}) ([1-9][0-9]{{0,5}})\Z")
+
+Placed = Sequence[tuple[str, str]]
+"""Clients in their order: name, and broker that the client is attached to."""
+
+
+def placed(schedule: FaultSchedule, publishers: Placed, subscribers: Placed) -> FaultSchedule:
+    """Return the schedule with names in place of roles. A broker name precedes an equal role name.
+
+    Raises:
+        ScheduleError: the load has no client with this role and number.
+    """
+    clients = dict(zip(ROLES, (publishers, subscribers), strict=True))
+    brokers = {broker for each in clients.values() for _, broker in each}
+    steps, problems = [], []
+    for step in schedule.steps:
+        try:
+            on = step.on if step.on in brokers else _named(step, clients)
+        except LookupError as error:
+            problems.append(Problem(schedule.source, step.id, "on", step.on, str(error.args[0])))
+            continue
+        steps.append(step if on == step.on else step.model_copy(update={"on": on}))
+    if problems:
+        raise ScheduleError(problems)
+    return replace(schedule, steps=tuple(steps))
+
+
+def _named(step: Step, clients: dict[str, Placed]) -> str:
+    for role, those in clients.items():
+        if step.on == f"{role}s" and step.do not in CLIENT_VERBS:
+            if not those:
+                raise LookupError(f"the load has no {role}")
+            return those[0][1]
+    found = _CLIENT.match(step.on)
+    if found is None or step.do not in CLIENT_VERBS:
+        return step.on
+    role, number = found[1], int(found[2])
+    if number > len(clients[role]):
+        raise LookupError(f"the load has {len(clients[role])} {role}s")
+    return clients[role][number - 1][0]

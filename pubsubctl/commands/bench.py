@@ -147,7 +147,7 @@ def labels_of(texts: list[str]) -> dict[str, str]:
 def _on_system(
     call: Invocation, name: str, load: LoadOptions, run: RunOptions, faults: str | None
 ) -> Result:
-    from pubsubctl.running.systems import bench_system
+    from pubsubctl.running.external_brokers import bench_system
 
     if run.rolling or run.instances is not None or run.no_teardown:
         raise UserError(
@@ -164,8 +164,8 @@ def _on_brokers(
     schedule: "FaultSchedule | None",
     run: RunOptions,
 ) -> Result:
-    from bench.spec.deployed_experiment import Point
-    from pubsubctl.deploying.roles import read_roles
+    from bench.spec.experiment import Point
+    from pubsubctl.deploying.updates import read_roles
     from pubsubctl.running.experiment import run_and_judge
     from pubsubctl.running.plan import deployment_plan
     from pubsubctl.running.repetitions import Design, run_series

@@ -12,7 +12,7 @@ from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.deploying.plan import Observed
+    from pubsubctl.deploying.plan import ObservedState
     from pubsubctl.inventory.inventory import Inventory
 
 RENEW = "renew"
@@ -47,7 +47,7 @@ def certificate(
         return _renew(call, inventory)
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
 
-    async def look() -> "list[Observed]":
+    async def look() -> "list[ObservedState]":
         found = await lab.observe()
         await check_authority(lab)
         return found

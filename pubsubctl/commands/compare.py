@@ -133,7 +133,7 @@ def compare(
     if source.selftest:
         return _selftest(call, source.trials or 20, instances or 10)
     if source.comparison is not None:
-        from pubsubctl.running.comparison import compare_as
+        from pubsubctl.running.external_brokers import compare_as
 
         only, also = source.only or [], source.also or []
         return compare_as(call, source.comparison, only, also, load.duration, output)
@@ -189,7 +189,7 @@ def _variants(
     instances: int | None,
     output: RunsFolder,
 ) -> Result:
-    from pubsubctl.running.variants import VariantRequest, run_variants
+    from pubsubctl.running.differences import VariantRequest, run_variants
 
     if len(words) != 1:
         raise UserError(f"compare --against {against[0]}: name one WORKLOAD before")

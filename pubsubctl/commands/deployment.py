@@ -17,9 +17,9 @@ from pubsubctl.errors import HostError, LabDirty, PreflightFailed, Unreachable, 
 if TYPE_CHECKING:
     from brokerd.overlay.topology import Topology
     from pubsubctl.deploying.deployment import Deployment
-    from pubsubctl.deploying.placing import Placing
+    from pubsubctl.deploying.placement_choice import PlacementChoice
     from pubsubctl.deploying.plan import Plan
-    from pubsubctl.deploying.rolling import Rolled
+    from pubsubctl.deploying.updates import RollOutcome
     from pubsubctl.hosts.hosts import Lab
 
 _PLACEMENT = "Placement"
@@ -59,19 +59,19 @@ class PlacementOptions:
         ),
     ] = None
 
-    def placing(self) -> "Placing":
+    def placing(self) -> "PlacementChoice":
         """Return the placement.
 
         Raises:
             UserError: a file goes with neither a policy nor --safe.
         """
-        from pubsubctl.deploying.placing import Placing
+        from pubsubctl.deploying.placement_choice import PlacementChoice
 
         if self.file is not None and (self.policy is not None or self.safe):
             raise UserError(
                 "--placement has the hosts of all brokers; leave out --policy and --safe"
             )
-        return Placing(self.policy, self.safe, self.file)
+        return PlacementChoice(self.policy, self.safe, self.file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,16 +150,16 @@ def deploy(
 def _deployed(
     call: Invocation,
     purpose: str,
-    what: "tuple[Lab, Topology, str, Placing]",
+    what: "tuple[Lab, Topology, str, PlacementChoice]",
     replacement: ReplacementOptions,
 ) -> Result:
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.deploying.deploy import deployed, wanted_deployment
-    from pubsubctl.deploying.rolling import Rolled, roll
+    from pubsubctl.deploying.updates import RollOutcome, roll
 
     lab = what[0]
 
-    async def work(interruption: Interruption) -> "tuple[Deployment, Rolled]":
+    async def work(interruption: Interruption) -> "tuple[Deployment, RollOutcome]":
         with call.console.progress() as progress:
             async with lab.operated(purpose, progress, interruption):
                 wanted = replace(
@@ -177,7 +177,7 @@ def _deployed(
                     outdated = deployment.outdated
                     if not replacement.rolling or not outdated:
                         _warn_of_programs(call, outdated)
-                        return deployment, Rolled()
+                        return deployment, RollOutcome()
                     with interruption.stoppable():
                         rolled = await roll(
                             *(deployment, outdated, progress),
@@ -204,7 +204,7 @@ def _steps(
     lab: "Lab",
     topology: "Topology",
     protocol: str,
-    placing: "Placing",
+    placing: "PlacementChoice",
     *,
     must_be_none: bool,
     rolling: bool,
@@ -240,7 +240,7 @@ def _steps(
     )
 
 
-def _result(deployment: "Deployment", rolled: "Rolled") -> Result:
+def _result(deployment: "Deployment", rolled: "RollOutcome") -> Result:
     wanted, identity = deployment.wanted, deployment.identity
     steps = len(deployment.plan.steps) + len(rolled.brokers)
     brokers = len(deployment.brokers)
@@ -289,7 +289,7 @@ def decommission(
     """
     import trio
 
-    from pubsubctl.deploying import decommissioning
+    from pubsubctl.deploying import membership
     from pubsubctl.hosts.hosts import Lab
 
     call = invocation(context)
@@ -297,13 +297,13 @@ def decommission(
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     does = call.yes and not call.dry_run
 
-    async def work() -> decommissioning.Leaving:
+    async def work() -> membership.Leaving:
         async with lab.opened():
-            leaving = await decommissioning.look_at_leaving(lab, broker)
+            leaving = await membership.look_at_leaving(lab, broker)
             if leaving.refusals:
                 raise PreflightFailed(f"{broker} cannot be given up now", *leaving.refusals)
             if does:
-                await decommissioning.decommission(lab, leaving)
+                await membership.decommission(lab, leaving)
             return leaving
 
     leaving = trio.run(work)
@@ -368,7 +368,7 @@ def down(
 def _stopped(
     lab: "Lab", plan: "Plan", lost: Sequence[Unreachable], *, verify: bool, purge: bool
 ) -> Result:
-    from pubsubctl.inventory.host_ranges import in_ranges
+    from pubsubctl.inventory.inventory_model import in_ranges
 
     stopped = sum(step.verb != "remove" for step in plan.steps)
     text = f"stopped {stopped} agents" if stopped else "nothing was running"

@@ -63,7 +63,7 @@ def doctor(
 
 def _told(call: Invocation, findings: "Sequence[Finding]") -> Result:
     """Return the findings in lines, with the reasons for a failure."""
-    from pubsubctl.doctor.health_check_text import tally, worth_telling
+    from pubsubctl.doctor.health_check import tally, worth_telling
 
     marks = {"ok": ("ok  ", "good"), "warn": ("warn", "doubtful"), "fail": ("FAIL", "bad")}
     lines = []

@@ -288,7 +288,7 @@ def _preview(
     from brokerd.protocols.registry import protocol_on
     from fault_injection.schedule.lint import targets_of
     from fault_injection.schedule.plan import expand
-    from pubsubctl.deploying.preview import windows as preview_windows
+    from pubsubctl.injecting.preview import windows as preview_windows
 
     known, placement, protocol = _topology(call, check.topology, check.protocol)
     settled, warnings = _settled(call, schedule, seed, known, placement, protocol)
@@ -333,7 +333,7 @@ def _topology(
 
     from brokerd.overlay.topology import Topology
     from pubsubctl.deploying.placement import Placement
-    from pubsubctl.deploying.placing import would_be_placed
+    from pubsubctl.deploying.placement_choice import would_be_placed
     from pubsubctl.deploying.topologies import load_topology
     from pubsubctl.hosts.hosts import Lab, reached
     from pubsubctl.state import recorded_deployment

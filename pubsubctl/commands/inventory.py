@@ -95,8 +95,7 @@ def facts(
 
     The first call queries the hosts and fills the cache.
     """
-    from pubsubctl.doctor.fact_cache import known_facts
-    from pubsubctl.doctor.host_facts import gather_host_facts
+    from pubsubctl.doctor.host_facts import gather_host_facts, known_facts
 
     call = invocation(context)
     inventory = call.inventory()
@@ -218,7 +217,7 @@ def import_inventory(
     Reads the file as data: runs no program, and looks up no name.
     """
     from pubsubctl.inventory.importers.ansible import read_ansible
-    from pubsubctl.inventory.importers.found import inventory_text, our_name, read_source
+    from pubsubctl.inventory.importers.findings import inventory_text, our_name, read_source
     from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 
     call = invocation(context)

@@ -11,8 +11,7 @@ from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.lab.journal import Journal
-    from pubsubctl.lab.look import LabState
+    from pubsubctl.lab.journal import Journal, LabState
     from pubsubctl.lab.spec import LabSpec
 
 DEFAULT_NAME = "lab"
@@ -38,7 +37,7 @@ def up(
 ) -> Result:
     """Create test hosts, for `-i NAME`."""
     from pubsubctl.console.interruption import Interruption, run_interruptibly
-    from pubsubctl.lab.building import Built, bring_up
+    from pubsubctl.lab.lifecycle import Built, bring_up
     from pubsubctl.lab.spec import MOST_GATEWAYS, MOST_HOSTS, check_name
 
     call = invocation(context)
@@ -75,9 +74,9 @@ def down(
     """Stop all test hosts, and remove their files."""
     from brokerd.agent.host.private_files import lock_path
     from pubsubctl.console.interruption import Interruption, run_interruptibly
-    from pubsubctl.lab import requirements
+    from pubsubctl.lab import network
     from pubsubctl.lab.journal import existing_lab, lab_lock
-    from pubsubctl.lab.removal import remove
+    from pubsubctl.lab.lifecycle import remove
     from pubsubctl.lab.spec import check_name
     from pubsubctl.project import labs_folder
 
@@ -93,7 +92,7 @@ def down(
             if name is not None:
                 existing_lab(name)
             return False
-        requirements.check()
+        network.check()
         with lab_lock(wanted, "lab down"):
             if folder.is_dir():
                 await remove(existing_lab(wanted))
@@ -111,7 +110,7 @@ def down(
 @app.command("off", cls=GroupedCommand)
 def off(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -> Result:
     """Kill all processes of machines, and keep their files."""
-    from pubsubctl.lab.removal import switch_off
+    from pubsubctl.lab.lifecycle import switch_off
 
     async def act(journal: "Journal", spec: "LabSpec", lock: int) -> None:
         await switch_off(journal, [spec.machine(machine) for machine in machines])
@@ -122,8 +121,8 @@ def off(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -
 @app.command("on", cls=GroupedCommand)
 def on(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -> Result:
     """Start machines that are off."""
-    from pubsubctl.lab.building import start_machine
-    from pubsubctl.lab.ssh_files import Files
+    from pubsubctl.lab.lifecycle import start_machine
+    from pubsubctl.lab.machine import Files
 
     async def act(journal: "Journal", spec: "LabSpec", lock: int) -> None:
         for machine in [spec.machine(machine) for machine in machines]:
@@ -137,8 +136,7 @@ def on(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) ->
 @app.command("list", cls=GroupedCommand)
 def list_labs(context: typer.Context) -> Result:
     """List all labs with their state."""
-    from pubsubctl.lab.journal import labs, read_journal
-    from pubsubctl.lab.look import look
+    from pubsubctl.lab.journal import labs, look, read_journal
 
     call = invocation(context)
     rows: list[dict[str, Any]] = []
@@ -170,8 +168,7 @@ def list_labs(context: typer.Context) -> Result:
 @app.command("status", cls=GroupedCommand)
 def status(context: typer.Context, name: Name = DEFAULT_NAME) -> Result:
     """List the machines of a lab."""
-    from pubsubctl.lab.journal import existing_lab
-    from pubsubctl.lab.look import look
+    from pubsubctl.lab.journal import existing_lab, look
 
     call = invocation(context)
     journal = existing_lab(name)
@@ -206,11 +203,11 @@ def _switch(
 ) -> Result:
     import trio
 
-    from pubsubctl.lab import requirements
+    from pubsubctl.lab import network
     from pubsubctl.lab.journal import existing_lab, lab_lock
 
     call.refuse_dry_run(f"lab {verb}")
-    requirements.check()
+    network.check()
     existing_lab(name)
     with lab_lock(name, f"lab {verb}") as lock:
         journal = existing_lab(name)

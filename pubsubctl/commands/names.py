@@ -146,7 +146,7 @@ def figures(context: typer.Context, incomplete: str) -> Iterable[str]:
 @_offered
 def topics(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the topics of the manual."""
-    from pubsubctl.console.manual import topic_files
+    from pubsubctl.console.invocation import topic_files
 
     return list(topic_files())
 

@@ -13,8 +13,7 @@ from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.console.console import Result
-from pubsubctl.console.invocation import invocation
-from pubsubctl.console.manual import topic_files
+from pubsubctl.console.invocation import invocation, topic_files
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 

@@ -24,8 +24,8 @@ def check(
 
     Computes the owed deliveries from publications and subscriptions, and compares.
     """
-    from pubsubctl.running.judging import Judged, NotJudged, judge_each
     from pubsubctl.running.runs import find_runs
+    from pubsubctl.running.verdicts import JudgedRun, NotJudged, judge_each
 
     call = invocation(context)
     call.refuse_dry_run("check")
@@ -36,7 +36,9 @@ def check(
     return Result(
         document={"schema": "pubsubctl/check/1", "runs": [row.row() for row in judged]},
         text="\n\n".join(blocks),
-        because=tuple(error for row in judged if isinstance(row, Judged) for error in row.because),
+        because=tuple(
+            error for row in judged if isinstance(row, JudgedRun) for error in row.because
+        ),
         failures=tuple(row.error for row in judged if isinstance(row, NotJudged)),
     )
 
@@ -151,8 +153,8 @@ def report(
     Takes runs of brokers; or experiments without brokers and series, with claims and the counts of
     the simulator's seeds (results/reliability.json).
     """
-    from pubsubctl.running.judging import judge_and_report
     from pubsubctl.running.runs import find_runs
+    from pubsubctl.running.verdicts import judge_and_report
     from results.papers.experiment_runs import is_experiment_run
     from results.repetitions.series_runs import is_series
     from results.tables.derived import derived_of
@@ -178,8 +180,8 @@ def report(
 
 def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: str) -> Result:
     from pubsubctl.running.claims import judge, load_claims, measurement
-    from pubsubctl.running.judging import draw_and_judge
     from pubsubctl.running.runs import read_json
+    from pubsubctl.running.verdicts import draw_and_judge
     from results.repetitions.series_runs import is_series, verdict_lines
     from results.report import write_experiment_report
     from results.tables.derived import derived_of

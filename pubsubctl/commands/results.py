@@ -18,7 +18,7 @@ from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
 if TYPE_CHECKING:
-    from pubsubctl.running.run_records import RunFilter
+    from pubsubctl.running.runs import RunFilter
 
 _FILTER = "Filter"
 _INSPECT = "Find runs"
@@ -80,7 +80,7 @@ class FilterOptions:
 
     def conditions(self) -> "RunFilter":
         """Return the conditions; all must hold."""
-        from pubsubctl.running.run_records import RunFilter
+        from pubsubctl.running.runs import RunFilter
 
         return RunFilter(
             experiment=self.experiment,
@@ -93,7 +93,7 @@ class FilterOptions:
 
 def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder = None) -> Result:
     """List runs, the newest last."""
-    from pubsubctl.running.run_records import labels_text, records_in
+    from pubsubctl.running.runs import labels_text, records_in
 
     call = invocation(context)
     call.refuse_dry_run("results list")
@@ -115,8 +115,7 @@ def list_runs(context: typer.Context, filters: FilterOptions, output: RunsFolder
 
 def show(context: typer.Context, run: Run, output: RunsFolder = None) -> Result:
     """Print a run's verdict, machine, program and command."""
-    from pubsubctl.running.run_records import facts_of, record_of
-    from pubsubctl.running.runs import find_run
+    from pubsubctl.running.runs import facts_of, find_run, record_of
 
     call = invocation(context)
     call.refuse_dry_run("results show")
@@ -138,8 +137,7 @@ def label(
     output: RunsFolder = None,
 ) -> Result:
     """Label a run, for `results list --label`."""
-    from pubsubctl.running.run_records import label_runs, labels_text, record_of
-    from pubsubctl.running.runs import find_run
+    from pubsubctl.running.runs import find_run, label_runs, labels_text, record_of
 
     call = invocation(context)
     call.refuse_dry_run("results label")
@@ -163,17 +161,16 @@ def remove(
     Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a
     remaining series needs.
     """
-    from pubsubctl.running import run_records
-    from pubsubctl.running.runs import find_runs
+    from pubsubctl.running.runs import find_runs, removal_of, remove, size_text
 
     call = invocation(context)
     results = call.project.results_folder(output)
     folders = find_runs(call.project, runs, output)
-    removal = run_records.removal_of(results, folders, force=force)
-    size = run_records.size_text(removal.size_bytes)
+    removal = removal_of(results, folders, force=force)
+    size = size_text(removal.size_bytes)
     is_done = call.yes and not call.dry_run
     if is_done:
-        run_records.remove(removal)
+        remove(removal)
     verb = "removed" if is_done else "would remove"
     lines = [f"{verb} {record.folder}" for record in removal.records]
     is_refused = not call.yes and not call.dry_run
@@ -192,7 +189,7 @@ def remove(
 
 def size(context: typer.Context, output: RunsFolder = None) -> Result:
     """Print the size of runs by experiment, the largest last."""
-    from pubsubctl.running.run_records import records_in, size_bytes_of, size_text
+    from pubsubctl.running.runs import records_in, size_bytes_of, size_text
 
     call = invocation(context)
     call.refuse_dry_run("results size")
@@ -223,7 +220,7 @@ def pack(
 
     `check`, `plot` and `report` accept the copy like the run itself.
     """
-    from pubsubctl.running.packing import pack_run
+    from pubsubctl.running.redaction import pack_run
     from pubsubctl.running.runs import find_run
 
     call = invocation(context)
@@ -323,8 +320,8 @@ def reproduce(
     changed.
     """
     from brokerd.overlay.topology import nearest
-    from pubsubctl.running.reproducing import LEVELS
-    from pubsubctl.running.reproducing import reproduce as reproduced
+    from pubsubctl.running.reproduction import LEVELS
+    from pubsubctl.running.reproduction import reproduce as reproduced
 
     call = invocation(context)
     call.refuse_dry_run("results reproduce")

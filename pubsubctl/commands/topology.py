@@ -171,13 +171,13 @@ def place(
     ] = None,
 ) -> Result:
     """Place brokers: print host, port and core of each."""
-    from pubsubctl.deploying import placing, topologies
+    from pubsubctl.deploying import placement_choice, topologies
 
     call = invocation(context)
     topology = topologies.load_topology(call.project.find("topology", file), protocol)
     inventory = call.inventory()
     hosts = call.hosts(inventory)
-    found = placing.placed(
+    found = placement_choice.placed(
         topology, inventory, hosts, policy, delta_safe=delta_safe, protocol=protocol
     )
     document = {**found.placement.to_mapping(), "topology": topology.name, **found.document()}

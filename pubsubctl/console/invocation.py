@@ -1,6 +1,11 @@
-"""The invocation of a command: console, project, and global options."""
+"""The invocation of a command: console, project, and global options.
+
+The manual: Markdown pages in `pubsubctl/help`, by topic.
+"""
 
 from dataclasses import dataclass, field, replace
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,3 +101,10 @@ def invocation(context: typer.Context) -> Invocation:
     found = context.obj
     assert isinstance(found, Invocation), found
     return found
+
+
+def topic_files() -> dict[str, Traversable]:
+    """Return the pages by topic, in order."""
+    folder = resources.files("pubsubctl").joinpath("help")
+    found = sorted(folder.iterdir(), key=lambda path: path.name)
+    return {path.name.removesuffix(".md"): path for path in found if path.name.endswith(".md")}

@@ -10,7 +10,7 @@ from brokerd.agent.host.server import SECRETS_FOLDER
 from brokerd.errors import ControlError
 from brokerd.sessions.messages import CertifiedRole
 from pubsubctl.deploying.placement import Placement
-from pubsubctl.deploying.plan import Observed
+from pubsubctl.deploying.plan import ObservedState
 from pubsubctl.errors import HostError, PreflightFailed
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab
@@ -18,7 +18,7 @@ from pubsubctl.inventory.inventory import Inventory
 from pubsubctl.project import authority_folder
 
 if TYPE_CHECKING:
-    from pubsubctl.deploying.authority import Issued
+    from pubsubctl.deploying.authority import IssuedCertificate
 
 PLAINTEXT = "plaintext, loopback only"
 WARNING_DAYS = 7
@@ -41,7 +41,7 @@ async def certificate_of(
 
 async def _issue(
     lab: Lab, deployment_id: str, host: str, role: CertifiedRole, name: str
-) -> "tuple[dict[str, str], Issued]":
+) -> "tuple[dict[str, str], IssuedCertificate]":
     from pubsubctl.deploying.authority import (
         Authority,  # slow to import, and plaintext need not wait
     )
@@ -208,7 +208,7 @@ def transport_of(inventory: Inventory) -> str:
     return "mutual TLS 1.3" if inventory.uses_tls else PLAINTEXT
 
 
-def check_transport(found: Sequence[Observed], inventory: Inventory) -> None:
+def check_transport(found: Sequence[ObservedState], inventory: Inventory) -> None:
     """Check that running brokers keep their transport.
 
     Raises:

@@ -33,21 +33,19 @@ from pubsubctl.deploying.certificates import (
     check_transport,
     transport_of,
 )
-from pubsubctl.deploying.cores import check_pinning
-from pubsubctl.deploying.deployment import Deployment
+from pubsubctl.deploying.deployment import Deployment, check_agents, check_wire_versions
 from pubsubctl.deploying.membership import change_members
-from pubsubctl.deploying.placement import PlacedBroker, Placement
-from pubsubctl.deploying.placing import Placing, chosen_placement
+from pubsubctl.deploying.placement import PlacedBroker, Placement, check_pinning
+from pubsubctl.deploying.placement_choice import PlacementChoice, chosen_placement
 from pubsubctl.deploying.plan import (
-    Observed,
+    DesiredState,
+    ObservedState,
     Plan,
-    Wanted,
     decommissioned,
     deploy_plan,
     down_plan,
     is_not_started,
 )
-from pubsubctl.deploying.programs import check_agents, check_wire_versions
 from pubsubctl.errors import (
     HostError,
     LabDirty,
@@ -58,9 +56,8 @@ from pubsubctl.errors import (
 )
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.hosts import Lab
+from pubsubctl.hosts.hosts import Lab, check_room
 from pubsubctl.hosts.readiness import wait_ready
-from pubsubctl.hosts.room import check_room
 from pubsubctl.project import authority_folder
 
 DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
@@ -78,8 +75,8 @@ _BEGIN_RETRY_S = 0.1
 
 
 async def wanted_deployment(
-    lab: Lab, topology: Topology, protocol: str, placing: Placing | None = None
-) -> Wanted:
+    lab: Lab, topology: Topology, protocol: str, placing: PlacementChoice | None = None
+) -> DesiredState:
     """Return the wanted state of a lab, with every broker placed; running brokers keep their place.
 
     Raises:
@@ -89,17 +86,17 @@ async def wanted_deployment(
     if protocol not in DEFINITIONS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
     parameters = asdict(parameters_on(topology, protocol))
-    placement = await chosen_placement(lab, topology, protocol, placing or Placing())
+    placement = await chosen_placement(lab, topology, protocol, placing or PlacementChoice())
     addresses = {row.broker: row.address for row in placement.brokers}
     # Brokers that run already learn from the topology file where the newcomers listen.
     joined = tuple(
         replace(row, address=addresses.get(row.name, row.address)) for row in topology.joined
     )
     topology = replace(topology, joined=joined)
-    return Wanted(topology, protocol, topology.digest(protocol, parameters), placement)
+    return DesiredState(topology, protocol, topology.digest(protocol, parameters), placement)
 
 
-async def planned(lab: Lab, wanted: Wanted) -> Plan:
+async def planned(lab: Lab, wanted: DesiredState) -> Plan:
     """Return the plan of `deploy` after an inspection of every host.
 
     Raises:
@@ -130,7 +127,7 @@ async def planned(lab: Lab, wanted: Wanted) -> Plan:
 @asynccontextmanager
 async def deployed(
     lab: Lab,
-    wanted: Wanted,
+    wanted: DesiredState,
     progress: Progress,
     interruption: Interruption,
     *,
@@ -222,7 +219,7 @@ async def deployed(
         await deployment.disconnect()
 
 
-def _check_accepted(wanted: Wanted, plan: Plan) -> None:
+def _check_accepted(wanted: DesiredState, plan: Plan) -> None:
     """Check that brokers with an accepted loss are started now.
 
     Raises:
@@ -238,7 +235,7 @@ def _check_accepted(wanted: Wanted, plan: Plan) -> None:
 
 
 @asynccontextmanager
-async def attached(lab: Lab, wanted: Wanted) -> AsyncIterator[Deployment]:
+async def attached(lab: Lab, wanted: DesiredState) -> AsyncIterator[Deployment]:
     """Yield access to the running deployment; nothing is started or awaited.
 
     Raises:
@@ -299,7 +296,7 @@ async def take_down(
 
 async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
     """Return the configuration of a broker."""
-    from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
+    from pubsubctl.deploying.authority import OperatorKey  # slow to import
 
     wanted = deployment.wanted
     connector = deployment.lab.connector(placed.host)
@@ -457,7 +454,7 @@ async def _accepted_loss(
         UserError: the broker's state folder records no loss.
         PreflightFailed: this account has not deployed, and has no key to sign the act.
     """
-    from pubsubctl.deploying.operator_key import OperatorKey  # slow to import
+    from pubsubctl.deploying.authority import OperatorKey  # slow to import
 
     loss = await connector.recorded_loss(broker)
     if loss is None:
@@ -523,12 +520,12 @@ async def _roll_back(deployment: Deployment, progress: Progress) -> None:
             progress.say(f"{error}; repeat `pubsubctl down`")
 
 
-async def _observe_leniently(lab: Lab) -> tuple[list[Observed], dict[str, list[int]]]:
+async def _observe_leniently(lab: Lab) -> tuple[list[ObservedState], dict[str, list[int]]]:
     """Return the observed state, and host → ports of brokers.
 
     Unreadable records are tolerated, because `down` must be able to remove such a deployment.
     """
-    found: dict[str, Observed] = {}
+    found: dict[str, ObservedState] = {}
     ports: dict[str, list[int]] = {}
 
     async def look(connector: Connector) -> None:
@@ -537,7 +534,7 @@ async def _observe_leniently(lab: Lab) -> tuple[list[Observed], dict[str, list[i
         try:
             found[name] = await connector.observe()
         except HostError:
-            found[name] = Observed(name, files=True)
+            found[name] = ObservedState(name, files=True)
         content = found[name].deployment
         if content is not None:
             placement = Placement.from_mapping(content["placement"])
@@ -547,7 +544,7 @@ async def _observe_leniently(lab: Lab) -> tuple[list[Observed], dict[str, list[i
     return [found[connector.host.name] for connector in lab.connectors], ports
 
 
-def _recorded_identity(found: Sequence[Observed]) -> str:
+def _recorded_identity(found: Sequence[ObservedState]) -> str:
     """Return the identity of the running deployment, or a new identity."""
     for row in found:
         if row.deployment is not None:

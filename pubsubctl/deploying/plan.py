@@ -16,7 +16,7 @@ from pubsubctl.errors import PreflightFailed
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredState:
     """The wanted state.
 
     Attributes:
@@ -45,7 +45,7 @@ class Stray:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedState:
     """The observed state of a host.
 
     Attributes:
@@ -126,7 +126,7 @@ def decommissioned(record: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(record.get("decommissioned", ()))
 
 
-def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
+def deploy_plan(wanted: DesiredState, found: Sequence[ObservedState]) -> Plan:
     """Return the missing steps for `wanted` to run; decommissioned brokers are left out.
 
     Raises:
@@ -169,7 +169,7 @@ def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
     return Plan(tuple(steps), gone)
 
 
-def _before(wanted: Wanted, found: Sequence[Observed]) -> Topology:
+def _before(wanted: DesiredState, found: Sequence[ObservedState]) -> Topology:
     """Return the running topology; the wanted topology if nothing runs."""
     recorded = [row.deployment for row in found if row.deployment is not None]
     topologies = [row["before"] for row in recorded if "before" in row]
@@ -179,7 +179,7 @@ def _before(wanted: Wanted, found: Sequence[Observed]) -> Topology:
     return Topology.from_mapping(topologies[0], "deployment.json")
 
 
-def _changes(wanted: Wanted, before: Topology, found: Sequence[Observed]) -> list[Step]:
+def _changes(wanted: DesiredState, before: Topology, found: Sequence[ObservedState]) -> list[Step]:
     """Return the steps by which brokers join, leave or change role in a running deployment."""
     if before.to_mapping() == wanted.topology.to_mapping():
         return []
@@ -205,7 +205,7 @@ def _changes(wanted: Wanted, before: Topology, found: Sequence[Observed]) -> lis
     return steps
 
 
-def _refuse_changes(wanted: Wanted, before: Topology, changes: Sequence[Step]) -> None:
+def _refuse_changes(wanted: DesiredState, before: Topology, changes: Sequence[Step]) -> None:
     """Refuse changes that the protocol does not support: membership, or roles."""
     words = {"join": "would join", "stop-broker": "would leave"}
     moves = [f"{step.subject} {words[step.verb]}" for step in changes if step.verb in words]
@@ -220,7 +220,7 @@ def _refuse_changes(wanted: Wanted, before: Topology, changes: Sequence[Step]) -
         )
 
 
-def down_plan(found: Sequence[Observed], *, purge: bool) -> Plan:
+def down_plan(found: Sequence[ObservedState], *, purge: bool) -> Plan:
     """Return the steps that stop and remove everything of ours."""
     steps: list[Step] = []
     for row in found:
@@ -235,7 +235,7 @@ def down_plan(found: Sequence[Observed], *, purge: bool) -> Plan:
     return Plan(tuple(steps))
 
 
-def differences(wanted: Wanted, deployment: Mapping[str, Any]) -> list[str]:
+def differences(wanted: DesiredState, deployment: Mapping[str, Any]) -> list[str]:
     """Return the differences of a recorded deployment from the wanted state, a sentence each."""
     found: list[str] = []
     if deployment["protocol"] != wanted.protocol:
@@ -291,7 +291,7 @@ def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return f"{name} with other links"
 
 
-def _refuse_strays(found: Sequence[Observed]) -> None:
+def _refuse_strays(found: Sequence[ObservedState]) -> None:
     problems = [
         f"host {row.host}: {stray} of an earlier deployment still runs"
         for row in found
@@ -302,7 +302,7 @@ def _refuse_strays(found: Sequence[Observed]) -> None:
         raise PreflightFailed(*problems, "`pubsubctl down` stops it")
 
 
-def _refuse_another(wanted: Wanted, found: Sequence[Observed]) -> None:
+def _refuse_another(wanted: DesiredState, found: Sequence[ObservedState]) -> None:
     recorded = {row.host: row.deployment for row in found if row.deployment is not None}
     identities = {(row.agent, row.host) for row in found if row.agent is not None}
     identities |= {(str(content["deployment_id"]), host) for host, content in recorded.items()}

@@ -1,7 +1,13 @@
-"""Checks of `doctor` before a deployment, with remedies for the findings.
+"""`doctor`: checks before a deployment, estimates for a workload, and the output.
+
+Resource estimates for a workload: time, disk and connections, before the start.
+
+Checks of `doctor` before a deployment, with remedies for the findings.
 
 Each check is a small function with an id, and changes nothing. This module checks this machine;
 `host_checks` checks each host, under the same id if the check is the same.
+
+Output of `doctor`: similar hosts share a line, and problems are never hidden.
 """
 
 import importlib.metadata
@@ -13,9 +19,11 @@ import shutil
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -23,14 +31,76 @@ from bench.spec.spec import ExperimentSpec
 from bench.systems.boundary import WrongSettings
 from bench.systems.configuration import NotInstalled, load_configuration
 from brokerd.agent.host import probe as host_probe
+from brokerd.history.records import ROW_BYTES
 from brokerd.model.fault_verbs import CLIENT_VERBS, LINK_VERBS, VERBS
 from brokerd.overlay.topology import nearest
-from pubsubctl.deploying.budget import budget, connections
+from brokerd.protocols.registry import protocol_on
+from brokerd.units import SECOND_NS
 from pubsubctl.doctor.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
 from pubsubctl.doctor.host_facts import HostFacts, gather_host_facts
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.inventory.inventory import Host, Inventory
+from pubsubctl.inventory.inventory_model import in_ranges
 from pubsubctl.project import Project, xdg_folder
+
+FASTEST_PER_S = 200_000
+"""The assumed rate of a publisher without a configured rate, per second."""
+SPARE = 1.2
+DESCRIPTORS_OF_A_PROCESS = 64
+
+Row = tuple[Literal["ok", "warn", "fail"], str, str]
+
+
+def budget(spec: ExperimentSpec, free_bytes: int) -> Iterator[Row]:
+    """Yield the duration of a run, and a failure if the records exceed `free_bytes`."""
+    phases = spec.workload.phases
+    measured_s = (phases.warmup + phases.measure) / SECOND_NS
+    drain_s = phases.drain / SECOND_NS
+    text = f"{spec.workload.name} takes {_time(measured_s)}, at most {_time(measured_s + drain_s)}"
+    text += ", deployment and judgement beside"
+    records = most_record_bytes(spec)
+    text += f"; at most {records / 2**20:,.0f} MiB of records"
+    if records > free_bytes:
+        text += f", and {free_bytes / 2**20:,.0f} MiB are free for results"
+        yield "fail", text, "a lower rate, a shorter measure phase, or PUBSUBCTL_RESULTS elsewhere"
+    else:
+        yield "ok", text, ""
+
+
+def most_record_bytes(spec: ExperimentSpec) -> int:
+    """Return the bytes of all records if every subscription matches everything."""
+    seconds = (spec.workload.phases.warmup + spec.workload.phases.measure) / SECOND_NS
+    per_second = sum(
+        float(FASTEST_PER_S if plan.entry.rate.per_second is None else plan.entry.rate.per_second)
+        for plan in spec.publisher_plans()
+    )
+    rows = 2 + len(spec.subscriber_plans())  # published, acknowledged, and each delivery
+    return round(per_second * seconds * rows * ROW_BYTES)
+
+
+def connections(spec: ExperimentSpec, descriptors: int) -> Iterator[Row]:
+    """Check that the limit of open files suffices for brokers and load generators."""
+    known = protocol_on(spec.topology, spec.protocol)
+    clients = Counter(plan.broker for plan in spec.publisher_plans())
+    clients.update(plan.broker for plan in spec.subscriber_plans())
+    of_broker = {name: clients[name] + len(known.around(name)) for name in spec.topology.present()}
+    busiest = max(of_broker, key=lambda name: of_broker[name])
+    needed = max(sum(clients.values()), of_broker[busiest])
+    wanted = round(needed * SPARE) + DESCRIPTORS_OF_A_PROCESS
+    text = f"{busiest} has up to {of_broker[busiest]} connections, load generators "
+    text += f"{sum(clients.values())}; a process may have {descriptors} files open"
+    if wanted > descriptors:
+        yield "fail", text, f"ulimit -Hn {wanted}, or fewer clients"
+    else:
+        yield "ok", text, ""
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:g} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
 
 DESCRIPTORS_WANTED = 1024
 FREE_BYTES_WANTED = 1 << 30
@@ -344,3 +414,58 @@ def check_system(name: str) -> list[Finding]:
     servers = f"{len(found.servers)} server{'s' if len(found.servers) > 1 else ''}"
     settings = ", ".join(f"{key} = {value}" for key, value in found.settings.items())
     return [Finding(ID, "ok", f"{found.system.title}: {found.version}, {servers}, {settings}")]
+
+
+def worth_telling(findings: Sequence[Finding], *, verbose: bool, quiet: bool) -> list[Finding]:
+    """Return the findings to print, in the order of the checks.
+
+    Hosts with the same finding of a check are merged. Healthy hosts are merged as well, even if the
+    texts differ, with the text of the first.
+
+    Args:
+        verbose: print every finding separately.
+        quiet: print only problems.
+    """
+    if quiet:
+        findings = [row for row in findings if row.severity != "ok"]
+    if verbose:
+        return list(findings)
+    checks = dict.fromkeys(row.id for row in findings)
+    return [row for check in checks for row in _of_check(findings, check)]
+
+
+def tally(findings: Sequence[Finding]) -> str:
+    """Return the number of findings per severity."""
+    ok, warn, fail = (
+        sum(row.severity == severity for row in findings) for severity in ("ok", "warn", "fail")
+    )
+    return f"{ok} ok, {warn} warn, {fail} FAIL"
+
+
+def _of_check(findings: Sequence[Finding], check: str) -> Iterator[Finding]:
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for row in findings:
+        if row.id == check:
+            key = (row.severity, _said(row), row.remedy) if row.host else (row.text,)
+            alike.setdefault(key, []).append(row)
+    well = [rows for rows in alike.values() if rows[0].host and rows[0].severity == "ok"]
+    for rows in alike.values():
+        if rows in well and len(well) > 2:
+            if rows is well[0]:
+                yield _together([row for each in well for row in each], "well, such as ")
+        else:
+            yield _together(rows)
+
+
+def _together(rows: Sequence[Finding], like: str = "") -> Finding:
+    """Return a single finding for all hosts, with the text of the first."""
+    first = rows[0]
+    if len(rows) == 1:
+        return first
+    said = f"{like}{first.text}" if like else _said(first)
+    hosts = in_ranges(dict.fromkeys(row.host for row in rows))
+    return Finding(first.id, first.severity, f"{hosts}: {said}", first.remedy)
+
+
+def _said(row: Finding) -> str:
+    return row.text.removeprefix(f"{row.host}: ")

@@ -14,7 +14,7 @@ from brokerd.runtime.control import MAXIMUM_PATH_BYTES
 from brokerd.runtime.program import own_program
 from brokerd.units import format_duration, format_size
 from pubsubctl.deploying.certificates import ending_soon
-from pubsubctl.deploying.cores import cores_of
+from pubsubctl.deploying.placement import cores_of
 from pubsubctl.doctor.host_facts import HostFacts
 from pubsubctl.errors import PubsubctlError
 from pubsubctl.hosts.ssh.errors import ConnectionFailed, HostKeyRefused
@@ -30,7 +30,6 @@ MEMORY_BYTES_WANTED = 1 << 30
 SLOW_FSYNC_NS = 20_000_000
 SLOW_RTT_NS = 5_000_000
 CLOCK_STEADY = ("tsc", "kvm-clock", "arch_sys_counter", "xen", "hyperv_clocksource_tsc_page")
-CLOCK_ERROR_WANTED_MS = 1000
 
 
 def _reach(look: HostFacts) -> Iterator[Row]:

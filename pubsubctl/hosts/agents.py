@@ -1,7 +1,13 @@
-"""Connections to agents that outlive the connection, and the agent."""
+"""Connections to agents, kept open across tasks and commands.
+
+Connections that are opened in one task and closed from another.
+
+Connections to agents that outlive the connection, and the agent.
+"""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Generic, TypeVar
 
 import trio
 
@@ -9,9 +15,60 @@ from brokerd.agent.client import AgentClient, Control
 from brokerd.errors import ControlError
 from brokerd.runtime.control import Happening
 from pubsubctl.errors import Unreachable
-from pubsubctl.hosts.held import Held
 
-Connect = Callable[[], Awaitable[Held[AgentClient]]]
+T = TypeVar("T")
+
+
+class HeldContext(Generic[T]):
+    """A context manager that a separate task holds open until `leave`.
+
+    Attributes:
+        value: the value that the context manager returned.
+    """
+
+    def __init__(self) -> None:
+        self.value: T
+        self._leaving = trio.Event()
+        self._left = trio.Event()
+        self._failure: Exception | None = None
+
+    @classmethod
+    async def enter(
+        cls, nursery: trio.Nursery, manager: AbstractAsyncContextManager[T]
+    ) -> "HeldContext[T]":
+        """Enter `manager` in a task of `nursery`; raise the exception of the entry, if any."""
+        held: HeldContext[T] = cls()
+        await nursery.start(held._hold, manager)
+        if held._failure is not None:
+            raise held._failure
+        return held
+
+    async def leave(self) -> None:
+        """Leave the context manager and wait for the exit."""
+        self._leaving.set()
+        await self._left.wait()
+
+    async def _hold(
+        self,
+        manager: AbstractAsyncContextManager[T],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        is_entered = False
+        try:
+            async with manager as self.value:
+                is_entered = True
+                task_status.started()
+                await self._leaving.wait()
+        except Exception as error:
+            # The users have seen every error after the entry: while leaving, or in use.
+            if not is_entered:
+                self._failure = error
+                task_status.started()
+        finally:
+            self._left.set()
+
+
+Connect = Callable[[], Awaitable[HeldContext[AgentClient]]]
 
 # Repeatable after a lost answer: these requests report a state or are idempotent.
 REPEATABLE: Final = (
@@ -38,7 +95,7 @@ class AgentLine:
         client: the client for all users of the agent; stays the same object.
     """
 
-    def __init__(self, connect: Connect, connection: Held[AgentClient]) -> None:
+    def __init__(self, connect: Connect, connection: HeldContext[AgentClient]) -> None:
         self.client = AgentClient(self)
         self._connect = connect
         self._connection = connection
@@ -105,7 +162,7 @@ class AgentLine:
         self._replaced = trio.Event()
         await self._connection.leave()
 
-    def end_replacement(self, connection: Held[AgentClient] | None) -> None:
+    def end_replacement(self, connection: HeldContext[AgentClient] | None) -> None:
         """Resume requests with the next agent; None for no agent, which makes requests fail."""
         if connection is not None:
             self._connection = connection

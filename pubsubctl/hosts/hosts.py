@@ -1,4 +1,7 @@
-"""The hosts of a command, which are reached, locked and operated on together."""
+"""The hosts of a command, which are reached, locked and operated on together.
+
+Disks of hosts that are full: brokers there acknowledge nothing, and do not begin.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -12,12 +15,12 @@ from brokerd.agent.client import AgentClient
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deploying.bundle import Bundle, build_bundle
-from pubsubctl.deploying.plan import Observed
-from pubsubctl.errors import HostError, Unreachable
+from pubsubctl.deploying.plan import ObservedState
+from pubsubctl.errors import HostError, PreflightFailed, Unreachable
+from pubsubctl.hosts.agents import HeldContext
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.connectors.local import local_connector
 from pubsubctl.hosts.connectors.ssh import ssh_connector
-from pubsubctl.hosts.held import Held
 from pubsubctl.inventory.inventory import Host, Inventory
 from pubsubctl.project import xdg_folder
 
@@ -170,10 +173,10 @@ class Lab:
                 await stack.enter_async_context(connector.lock(purpose))
             yield
 
-    async def hold_agent(self, host: str) -> Held[AgentClient]:
+    async def hold_agent(self, host: str) -> HeldContext[AgentClient]:
         """Open a connection to a host's agent that any task may use, and leave."""
         assert self._nursery is not None, "to be used inside `opened`"
-        return await Held.enter(self._nursery, self.connector(host).open_agent())
+        return await HeldContext.enter(self._nursery, self.connector(host).open_agent())
 
     async def cores(self, hosts: Collection[str]) -> dict[str, Sequence[int]]:
         """Return host → the CPUs available to brokers, for the given hosts."""
@@ -186,9 +189,9 @@ class Lab:
         await self.on_all(look, chosen, only_together=True)
         return found
 
-    async def observe(self) -> list[Observed]:
+    async def observe(self) -> list[ObservedState]:
         """Return our processes, files and deployment on every host."""
-        found: dict[str, Observed] = {}
+        found: dict[str, ObservedState] = {}
 
         async def look(connector: Connector) -> None:
             found[connector.host.name] = await connector.observe()
@@ -244,3 +247,34 @@ def in_part(failures: Sequence[Exception]) -> list[Exception]:
         HostError(*error.problems) if isinstance(error, Unreachable) else error
         for error in failures
     ]
+
+
+LEAST_FREE_BYTES = 1 << 20
+"""Below this, the durable files of a broker may not grow any more."""
+
+
+async def lack_of_room(connector: Connector) -> str:
+    """Return a complaint about the disk for a host's durable files; "" while there is room."""
+    room = await connector.data_room()
+    if room is None or room[1] >= LEAST_FREE_BYTES:
+        return ""
+    folder, free_bytes = room
+    return f"{free_bytes:,} bytes free in {folder}: brokers there wait until there is room"
+
+
+async def check_room(lab: Lab) -> None:
+    """Check that the disks for durable files have free space on every host.
+
+    Raises:
+        PreflightFailed: a disk is full; names hosts and folders.
+    """
+    full: dict[str, str] = {}
+
+    async def look(connector: Connector) -> None:
+        if text := await lack_of_room(connector):
+            full[connector.host.name] = f"host {connector.host.name}: {text}"
+
+    await lab.on_all(look)
+    if full:
+        problems = [full[name] for name in sorted(full)]
+        raise PreflightFailed(*problems, "free some, or name another data_dir in the inventory")

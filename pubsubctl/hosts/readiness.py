@@ -17,7 +17,7 @@ _POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ProbeAnswer:
     """The status of a broker, as reported by the broker.
 
     Attributes:
@@ -47,7 +47,7 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
                 await deployment.keep()
                 statuses[name] = await _broker_status(deployment, name)
             pending = not_ready(statuses)
-            cores = [each.core for each in statuses.values() if isinstance(each, Answered)]
+            cores = [each.core for each in statuses.values() if isinstance(each, ProbeAnswer)]
             wanted = sum(len(core.wanted) for core in cores)
             missing = sum(len(core.missing) for core in cores)
             done = len(names) - len(pending)
@@ -61,7 +61,7 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
         raise HostError(f"not ready within {timeout_s:g} s:", *rows)
 
 
-def not_ready(statuses: Mapping[str, "Answered | str"]) -> dict[str, str]:
+def not_ready(statuses: Mapping[str, "ProbeAnswer | str"]) -> dict[str, str]:
     """Return, by broker, the reason for which the broker is not ready; empty if all are ready.
 
     A session counts if both ends have the session. One end may have a session that the other end is
@@ -88,11 +88,11 @@ def not_ready(statuses: Mapping[str, "Answered | str"]) -> dict[str, str]:
     return pending
 
 
-def _has_session(status: "Answered | str | None", peer: str) -> bool:
-    return isinstance(status, Answered) and peer in status.core.ready
+def _has_session(status: "ProbeAnswer | str | None", peer: str) -> bool:
+    return isinstance(status, ProbeAnswer) and peer in status.core.ready
 
 
-async def _broker_status(deployment: Deployment, name: str) -> "Answered | str":
+async def _broker_status(deployment: Deployment, name: str) -> "ProbeAnswer | str":
     """Return a broker's status, or the reason for which there is none yet."""
     try:
         status = await deployment.broker(name, "status")
@@ -105,7 +105,7 @@ async def _broker_status(deployment: Deployment, name: str) -> "Answered | str":
         f"we computed {deployment.wanted.digest}"
     )
     unprobed = {*status["unprobed"]}.difference(deployment.plan.decommissioned)
-    return Answered(CoreStatus.from_mapping(status), not unprobed)
+    return ProbeAnswer(CoreStatus.from_mapping(status), not unprobed)
 
 
 async def _fail_if_ended(deployment: Deployment) -> None:

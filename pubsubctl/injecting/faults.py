@@ -7,10 +7,9 @@ from typing import Any
 from brokerd.model.fault_verbs import CLIENT_VERBS, FAILING_VERBS, LINK_VERBS, VERBS
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, parameters_on, protocol_on
-from fault_injection.schedule.draw import draw_targets
-from fault_injection.schedule.guard import FaultGuard
+from fault_injection.schedule.limits import FaultGuard
 from fault_injection.schedule.lint import check_backends, lint
-from fault_injection.schedule.roles import Placed, placed
+from fault_injection.schedule.plan import Placed, draw_targets, placed
 from fault_injection.schedule.schedule import (
     SCHEMA,
     FaultSchedule,

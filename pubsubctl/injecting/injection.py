@@ -8,11 +8,10 @@ from bench.run.clocks import ahead_ns, sample
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
-from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
-from fault_injection.schedule.draw import drawn_in_words
-from fault_injection.schedule.plan import PlannedStep
+from fault_injection.schedule.plan import PlannedStep, drawn_in_words
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
@@ -20,7 +19,7 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.deploying.deploy import attached
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.deploying.placement import Placement
-from pubsubctl.deploying.plan import Wanted
+from pubsubctl.deploying.plan import DesiredState
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed, PubsubctlError
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import as_testbed
@@ -101,12 +100,12 @@ async def backend_of(deployment: Deployment) -> DeployedBackend:
     return DeployedBackend(testbed, ahead_ns(await sample(testbed.agents, rounds=CLOCK_ROUNDS)))
 
 
-async def running(lab: Lab) -> Wanted:
+async def running(lab: Lab) -> DesiredState:
     """Return the recorded deployment, as requested at the time of the deployment."""
     for connector in lab.connectors:
         record = await connector.read_deployment()
         if record is not None:
-            return Wanted(
+            return DesiredState(
                 Topology.from_mapping(record["topology"], "deployment.json"),
                 record["protocol"],
                 record["digest"],

@@ -23,8 +23,8 @@ from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.sessions.messages import CertifiedRole
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
-from fault_injection.apply.separations import check_nft_can_tell
 from fault_injection.schedule.schedule import SCHEMA, FaultSchedule, read_schedule
+from fault_injection.schedule.targets import check_nft_can_tell
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation

@@ -1,9 +1,14 @@
-"""Journal of a lab: every part is on disk before its creation, so that all can be removed."""
+"""Journal and present state of a lab.
+
+Journal of a lab: every part is on disk before its creation, so that all can be removed.
+
+The present state of a lab.
+"""
 
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +18,8 @@ from brokerd.agent.host.private_files import lock_holder, operator_lock
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
 from pubsubctl.errors import PreflightFailed, UserError
-from pubsubctl.lab.spec import SCHEMA, LabSpec
+from pubsubctl.lab.network import NAMESPACES
+from pubsubctl.lab.spec import PORT, SCHEMA, LabSpec
 from pubsubctl.project import labs_folder
 
 JOURNAL = "journal.jsonl"
@@ -146,3 +152,88 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_LISTENING = "0A"
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """A machine of a lab.
+
+    Attributes:
+        address: the address of the SSH server, as seen from the controller or the previous gateway.
+        process: the first process, an SSH server; None if the machine is off.
+    """
+
+    name: str
+    namespace: str
+    address: str
+    process: ProcessIdentity | None
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None
+
+
+@dataclass(frozen=True)
+class LabState:
+    """The state of a lab."""
+
+    spec: LabSpec
+    folder: Path
+    machines: tuple[MachineState, ...]
+
+
+def look(journal: Journal) -> LabState:
+    """Return the state of a lab from the lab's journal."""
+    spec = journal.spec
+    assert spec is not None, journal
+    rows = []
+    for machine in spec.machines:
+        process = journal.processes.get(machine.name)
+        is_up = process is not None and process.is_alive()
+        rows.append(
+            MachineState(
+                machine.name, machine.namespace, spec.address(machine), process if is_up else None
+            )
+        )
+    return LabState(spec, journal.folder, tuple(rows))
+
+
+def is_listening(process: ProcessIdentity, addresses: int) -> bool:
+    """Return True if the process's network has at least `addresses` listeners on the SSH port."""
+    found = 0
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{process.pid}/net/{table}").read_text("ascii").splitlines()[1:]
+        except OSError:
+            continue  # the process has ended, or the kernel has no IPv6
+        for line in lines:
+            fields = line.split()
+            found += fields[1].endswith(f":{PORT:04X}") and fields[3] == _LISTENING
+    return found >= addresses
+
+
+def processes_in(namespaces: Iterable[str]) -> list[ProcessIdentity]:
+    """Return every live process with a network in these namespaces, regardless of its parent."""
+    networks = set()
+    plain = NAMESPACES.stat().st_dev if NAMESPACES.is_dir() else 0
+    for name in namespaces:
+        try:
+            status = (NAMESPACES / name).stat()
+        except FileNotFoundError:
+            continue
+        if status.st_dev != plain:  # only a file: `ip` was killed before the mount
+            networks.add((status.st_dev, status.st_ino))
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            status = (entry / "ns" / "net").stat()
+            if (status.st_dev, status.st_ino) in networks:
+                found.append(ProcessIdentity.of(int(entry.name)))
+        except OSError:
+            continue  # the process has ended
+    return [process for process in found if process.is_alive()]

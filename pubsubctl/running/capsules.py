@@ -34,7 +34,7 @@ from pubsubctl.running.capsule_index import (
     digest_of,
     read_index,
 )
-from pubsubctl.running.packing import copy_without_place, pack_run
+from pubsubctl.running.redaction import copy_without_place, pack_run
 from pubsubctl.running.runs import manifest, run_beside
 
 CRATE: Final = "ro-crate-metadata.json"
@@ -203,7 +203,7 @@ def found_in(
     spark: Any, run: Path, figures: Iterable[str], progress: Progress, *, judges: bool = True
 ) -> dict[str, Any]:
     """Return a run's `verdict` and `counts`, if any, and by figure the SHA-256 of the files."""
-    from pubsubctl.running.judging import judge_with
+    from pubsubctl.running.verdicts import judge_with
     from results.figures.by_name import draw
 
     found: dict[str, Any] = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.run.outcome import RunOutcome
-from bench.spec.overrides import Overrides
+from bench.spec.keys import Overrides
 from bench.spec.spec import load_experiment
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS, definition_of, that_run_on
 from pubsubctl.console.console import Result
@@ -15,7 +15,7 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
 from pubsubctl.injecting.faults import checked, schedule_of, settled
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting, numbers_text
-from pubsubctl.running.judging import Judged, judge_and_report
+from pubsubctl.running.verdicts import JudgedRun, judge_and_report
 
 _WORKLOAD: Final = "demo"
 _WORKLOAD_OF_KIND: Final = {"bipartite": "proxies"}
@@ -81,7 +81,7 @@ def _result(
     call: Invocation,
     protocols: Sequence[str],
     outcomes: Sequence[RunOutcome],
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedRun],
     report: Path,
 ) -> Result:
     blocks: list[str] = []
@@ -104,7 +104,7 @@ def _result(
 
 
 def because_not_as_expected(
-    protocols: Sequence[str], judged: Sequence[Judged]
+    protocols: Sequence[str], judged: Sequence[JudgedRun]
 ) -> list[PubsubctlError]:
     """Return the reasons for which the demo did not show the expected verdicts."""
     found: list[PubsubctlError] = []

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import trio
 
-from bench.run.around_faults import in_words
 from bench.run.coordinator import only_cause, run_experiment
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
+from bench.run.run_statistics import in_words
 from bench.run.testbed import BrokerPlace, Testbed
 from bench.spec.spec import ExperimentSpec
 from brokerd.errors import ControlError
@@ -27,14 +27,13 @@ from pubsubctl.deploying.deploy import (
     wanted_deployment,
 )
 from pubsubctl.deploying.deployment import Deployment
-from pubsubctl.deploying.plan import Wanted, deploy_plan
-from pubsubctl.deploying.roles import Role, change_roles
-from pubsubctl.deploying.rolling import roll
+from pubsubctl.deploying.plan import DesiredState, deploy_plan
+from pubsubctl.deploying.updates import Role, change_roles, roll
 from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.injecting.faults import checked
 from pubsubctl.inventory.inventory import Inventory
-from pubsubctl.running.judging import Judged, expectations_of, judge, not_as_expected
+from pubsubctl.running.verdicts import JudgedRun, expectations_of, judge, not_as_expected
 
 LEASE_MS_PER_BROKER = 150
 """The lease per broker if larger: an agent beside hundreds of brokers responds later."""
@@ -140,7 +139,7 @@ async def _carry_out(
 @asynccontextmanager
 async def testbed(
     lab: Lab,
-    wanted: Wanted,
+    wanted: DesiredState,
     progress: Progress,
     interruption: Interruption,
     purpose: str,
@@ -329,7 +328,7 @@ def numbers_text(outcome: RunOutcome) -> str:
     return " · ".join(parts)
 
 
-def result_of(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Result:
+def result_of(call: Invocation, outcome: RunOutcome, judged: JudgedRun | None) -> Result:
     """Return the result of a run, with the verdict if there is one."""
     lines = [numbers_text(outcome), *in_words(outcome.around_faults)]
     because: list[PubsubctlError] = []

@@ -15,15 +15,9 @@ from bench.papers.figure_experiments import (
     run_figure_experiment,
 )
 from bench.papers.figure_experiments import figures as figures_of
-from bench.spec.deployed_experiment import (
-    figures as deployed_figures,
-)
-from bench.spec.deployed_experiment import (
-    is_deployed_experiment,
-    load_deployed_experiment,
-    points_of,
-)
-from bench.spec.overrides import Overrides
+from bench.spec.experiment import figures as deployed_figures
+from bench.spec.experiment import is_deployed_experiment, load_deployed_experiment, points_of
+from bench.spec.keys import Overrides
 from brokerd.overlay.topology import nearest
 from pubsubctl.console.console import Progress, Result, grouped
 from pubsubctl.console.invocation import Invocation

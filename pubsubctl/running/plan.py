@@ -30,8 +30,7 @@ def plan_experiment(
     Raises:
         UserError, SpecError: a value is invalid; names file, key and the nearest valid value.
     """
-    from bench.spec.churn_lint import churn_warnings
-    from bench.spec.guarantee_lint import guarantee_warnings
+    from bench.spec.lint import churn_warnings, guarantee_warnings
     from bench.spec.spec import load_experiment
     from pubsubctl.deploying.topologies import warn_of_parameters
 
@@ -56,8 +55,8 @@ def plan_faults(
     """
     from bench.spec.keys import of_steps
     from brokerd.model.fault_verbs import CLIENT_VERBS
-    from fault_injection.schedule.draw import drawn_in_words
-    from pubsubctl.deploying.placing import would_be_placed
+    from fault_injection.schedule.plan import drawn_in_words
+    from pubsubctl.deploying.placement_choice import would_be_placed
     from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
 
     changes = of_steps(spec.overrides.get("keys", {}))

@@ -4,11 +4,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench.run.rate_folder import SCHEMA, RateFolder, Tried, open_search
-from bench.run.rate_search import Bounds, Probe
-from bench.spec.overrides import Overrides
-from bench.spec.rate import Rate, parse_rate
+from bench.run.rate_search import SCHEMA, Bounds, Probe, RateFolder, TriedRate, open_search
+from bench.spec.keys import Overrides
 from bench.spec.spec import ExperimentSpec, load_experiment
+from bench.spec.values import Rate, parse_rate
 from brokerd.errors import ConfigError
 from brokerd.units import format_duration, parse_duration_ns
 from pubsubctl.console.console import Progress, Result
@@ -94,7 +93,7 @@ def _judged(
     folder: RateFolder, spec: ExperimentSpec, p99_ns: int, progress: Progress, master: str
 ) -> tuple[dict[str, Any], list[PubsubctlError]]:
     """Return the outcome of the search; the last run at the highest rate is judged like any run."""
-    from pubsubctl.running.judging import judge_with
+    from pubsubctl.running.verdicts import judge_with
     from results.checker.spark import spark_session
     from results.figures.by_name import draw
 
@@ -169,7 +168,7 @@ def _planned(spec: ExperimentSpec, bounds: Bounds, p99_ns: int) -> Result:
     return Result(document=document, text=text)
 
 
-def _in_words(tried: Tried) -> str:
+def _in_words(tried: TriedRate) -> str:
     return tried.why_not or "passed"
 
 

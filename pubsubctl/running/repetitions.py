@@ -9,9 +9,9 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from bench.load.progress import RunFailed
 from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open_series
-from bench.spec.deployed_experiment import Point
+from bench.run.testbed import RunFailed
+from bench.spec.experiment import Point
 from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import Axis, expected_ns
 from brokerd.errors import ConfigError, ControlError
@@ -25,9 +25,9 @@ from pubsubctl.deploying.deploy import take_down
 from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
-from pubsubctl.running.judging import Judged
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
+from pubsubctl.running.verdicts import JudgedRun
 
 SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"
@@ -66,7 +66,7 @@ class SimulatedRuns:
             SpecError, ScheduleError: the run cannot be simulated; with the reason.
         """
         from bench.run.run_directory import RunDirectory, new_run_directory
-        from bench.run.simulated import simulate_experiment
+        from bench.run.simulated_run import simulate_experiment
 
         directory = RunDirectory(new_run_directory(results, self.spec.name))
         progress.phase(f"simulating {self.spec.name}")
@@ -274,7 +274,7 @@ def _judged(
     series: Series, design: Design, progress: Progress, master: str
 ) -> tuple[dict[str, Any], list[PubsubctlError]]:
     """Return all verdicts, the spreads, the typical run of each point; and draw the figure."""
-    from pubsubctl.running.judging import judge_with
+    from pubsubctl.running.verdicts import judge_with
     from results.checker.spark import spark_session
     from results.figures.by_name import draw
     from results.repetitions.bounds import beyond
@@ -310,7 +310,7 @@ def _judged(
     return summary, because
 
 
-def _not_as_promised(judged: Judged) -> list[PubsubctlError]:
+def _not_as_promised(judged: JudgedRun) -> list[PubsubctlError]:
     """Return the reasons for which a run breaks its protocol's promise; empty without a promise."""
     promises = definition_of(str(manifest(judged.run)["protocol"])).promises
     if judged.verdict == "INVALID" and not promises.exactly_once:

@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 import trio
 
-from bench.load.progress import RunFailed
+from bench.run.testbed import RunFailed
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.errors import UserError

@@ -1,11 +1,25 @@
-"""Run folders: found by path, run id or `latest`; their manifests and specifications."""
+"""Run folders: found by path, run id or `latest`; their manifests and specifications.
+
+Records of finished runs: list, describe, label, measure and remove run folders.
+
+`index.jsonl` in the folder of runs is a journal: a run appends a line at its end, and a label or a
+removal appends a further line. The manifests decide which runs exist.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from bench.run.run_directory import RUN_ID, append_line, utc_now
+from bench.run.series import KIND as SERIES
 from brokerd.overlay.topology import nearest
+from brokerd.units import parse_duration_ns
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.project import Project
@@ -131,3 +145,306 @@ def check_specification(run: Path) -> None:
             load_schedule(faults)
     except ConfigError as error:
         raise IntegrityError(str(error)) from None
+
+
+INDEX: Final = "index.jsonl"
+_LABEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_MOST_VALUE: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run, a series or an experiment, as its files describe it.
+
+    Attributes:
+        kind: "run", "series", or the kind of an experiment without brokers.
+        verdict: VALID, INVALID or UNKNOWN; "" before a check.
+        labels: labels of the manifest, then labels of `results label`.
+        members: the run ids of a series.
+    """
+
+    folder: Path
+    experiment: str
+    kind: str
+    state: str
+    protocol: str
+    verdict: str
+    started_utc: str
+    labels: Mapping[str, str]
+    members: Sequence[str] = ()
+
+    @property
+    def run_id(self) -> str:
+        """The run id."""
+        return self.folder.name
+
+    def row(self) -> dict[str, Any]:
+        """Return a mapping for --json."""
+        return {
+            "run_id": self.run_id,
+            "run_directory": str(self.folder),
+            "experiment": self.experiment,
+            "kind": self.kind,
+            "state": self.state,
+            "protocol": self.protocol,
+            "verdict": self.verdict or None,
+            "started_utc": self.started_utc,
+            "labels": dict(self.labels),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Conditions on runs; all must hold.
+
+    Attributes:
+        labels: KEY=VALUE, or KEY for any value.
+        since: an age (7d, 12h) or a date (2026-11-30); None for any.
+    """
+
+    experiment: str | None = None
+    protocol: str | None = None
+    verdict: str | None = None
+    labels: Sequence[str] = field(default_factory=tuple)
+    since: str | None = None
+
+    def select(self, records: Iterable[RunRecord]) -> list[RunRecord]:
+        """Return the records that meet all conditions.
+
+        Raises:
+            UserError: `since` or `verdict` is invalid.
+        """
+        first = _first_utc(self.since)
+        verdict = (self.verdict or "").upper()
+        if verdict not in ("", "VALID", "INVALID", "UNKNOWN"):
+            raise UserError(f"--verdict = {shown(self.verdict)}; one of valid, invalid, unknown")
+        return [
+            record
+            for record in records
+            if self.experiment in (None, record.experiment)
+            and self.protocol in (None, record.protocol)
+            and verdict in ("", record.verdict)
+            and record.started_utc >= first
+            and all(_has_label(record, label) for label in self.labels)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Runs to remove, with their size."""
+
+    records: Sequence[RunRecord]
+    size_bytes: int
+
+
+def records_in(results: Path) -> list[RunRecord]:
+    """Return all runs of a folder, the oldest first."""
+    labels = _labels_in(results)
+    folders = (path.parent for path in results.glob(f"*/*/{MANIFEST}"))
+    found = [record_of(folder, labels) for folder in folders if RUN_ID.fullmatch(folder.name)]
+    return sorted(found, key=lambda record: record.run_id)
+
+
+def record_of(folder: Path, labels: Mapping[str, Mapping[str, str]] | None = None) -> RunRecord:
+    """Return the record of a run folder.
+
+    Args:
+        labels: labels by run id; None reads the index beside the run.
+
+    Raises:
+        IntegrityError: the manifest is not JSON.
+    """
+    about = manifest(folder)
+    if labels is None:
+        labels = _labels_in(folder.parents[1])
+    runs = about.get("runs") if about.get("kind") == SERIES else None
+    members = [str(each) for row in runs.values() for each in row] if runs else []
+    own = about.get("labels") or {}
+    return RunRecord(
+        folder=folder,
+        experiment=str(about.get("experiment", folder.parent.name)),
+        kind=str(about.get("kind", "run")),
+        state=str(about.get("state", "")),
+        protocol=str(about.get("protocol") or ""),
+        verdict=_verdict_of(folder),
+        started_utc=str(about.get("started_utc", "")),
+        labels={**own, **labels.get(folder.name, {})},
+        members=members,
+    )
+
+
+def label_runs(folders: Sequence[Path], texts: Sequence[str]) -> dict[str, str]:
+    """Label runs, and return the labels. An empty value removes a label.
+
+    Raises:
+        UserError: a text is not KEY=VALUE, or the folder of runs cannot be written.
+    """
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not _LABEL.fullmatch(key) or len(value) > _MOST_VALUE:
+            raise UserError(
+                f"label {shown(text)}: write KEY=VALUE; a key has letters, digits, _ . -, and a "
+                f"value at most {_MOST_VALUE} characters"
+            )
+        labels[key] = value
+    for folder in folders:
+        _append(folder.parents[1], {"run_id": folder.name, "labels": labels, "utc": utc_now()})
+    return labels
+
+
+def removal_of(results: Path, folders: Sequence[Path], *, force: bool) -> Removal:
+    """Return the removal of runs.
+
+    Args:
+        force: also remove runs without an end.
+
+    Raises:
+        UserError: a folder is outside of the folder of runs, a run has no end, or a series that
+            remains needs a run.
+    """
+    chosen = {folder.resolve() for folder in folders}
+    records = []
+    for folder in folders:
+        if folder.resolve().parents[1] != results.resolve() or not RUN_ID.fullmatch(folder.name):
+            raise UserError(f"{folder}: `results remove` removes runs of {results} only")
+        record = record_of(folder)
+        if record.state == "running" and not force:
+            raise UserError(
+                f"{folder}: this run has no end: it runs, or was interrupted; --force removes it"
+            )
+        records.append(record)
+    names = {record.run_id for record in records}
+    for other in records_in(results):
+        needed = names.intersection(other.members)
+        if needed and other.folder.resolve() not in chosen:
+            raise UserError(
+                f"series {other.folder} needs {min(needed)}; remove the series, too, or neither"
+            )
+    return Removal(records, sum(size_bytes_of(record.folder) for record in records))
+
+
+def remove(removal: Removal) -> None:
+    """Remove run folders, and point `latest` at the newest remaining runs."""
+    for record in removal.records:
+        folder = record.folder
+        results = folder.resolve().parents[1]
+        hidden = folder.with_name(f".removed-{folder.name}")
+        folder.rename(hidden)
+        _append(results, {"run_id": record.run_id, "removed": True, "utc": utc_now()})
+        shutil.rmtree(hidden)
+        _repair_latest(folder.parent)
+        _repair_latest(results)
+
+
+def size_bytes_of(folder: Path) -> int:
+    """Return the size of all files below a folder."""
+    paths = (Path(root) / name for root, _, names in os.walk(folder) for name in names)
+    return sum(path.lstat().st_size for path in paths)
+
+
+def facts_of(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield the facts about a run, as names and values."""
+    about = manifest(record.folder)
+    yield "run", record.run_id
+    yield "experiment", record.experiment
+    if record.kind != "run":
+        yield "kind", record.kind
+    yield "state", ", ".join([record.state, *map(str, about.get("reasons") or ())])
+    yield "verdict", record.verdict or "not judged; `pubsubctl check` judges it"
+    for name in ("protocol", "workload", "topology", "schedule", "figure", "seed"):
+        if about.get(name) not in (None, ""):
+            yield name, str(about[name])
+    yield "started", record.started_utc
+    yield "ended", str(about.get("ended_utc") or "")
+    if record.labels:
+        yield "labels", labels_text(record.labels)
+    if record.members:
+        yield "runs", " ".join(record.members)
+    yield "machine", f"{about.get('cpu')}, {about.get('cores')} cores, Python {about.get('python')}"
+    commit = str(about.get("git_commit") or "")
+    dirty = ", changed" if about.get("git_dirty") else ""
+    yield "program", f"{about.get('tool_version')} {commit[:12]}{dirty}"
+    yield "command", " ".join(["pubsubctl", *map(str, (about.get("argv") or [""])[1:])])
+    yield "size", size_text(size_bytes_of(record.folder))
+    yield "folder", str(record.folder)
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Return labels as K=V, in the order of keys."""
+    return " ".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size in MB, with one decimal place."""
+    return f"{size_bytes / 1e6:,.1f} MB"
+
+
+def _verdict_of(folder: Path) -> str:
+    try:
+        return str(read_json(folder / "verdict.json").get("verdict", "")).upper()
+    except (UserError, IntegrityError):
+        return ""
+
+
+def _labels_in(results: Path) -> dict[str, dict[str, str]]:
+    """Return the labels of the index by run id, without removed labels."""
+    found: dict[str, dict[str, str]] = {}
+    try:
+        lines = (results / INDEX).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+            labels = row["labels"]
+            found.setdefault(str(row["run_id"]), {}).update(labels)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return {
+        run_id: {key: value for key, value in labels.items() if value}
+        for run_id, labels in found.items()
+    }
+
+
+def _append(results: Path, row: Mapping[str, Any]) -> None:
+    path = results / INDEX
+    try:
+        append_line(path, row)
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _repair_latest(folder: Path) -> None:
+    """Point a dangling `latest` at the newest run below a folder; remove it without a run."""
+    link = folder / "latest"
+    if not link.is_symlink() or link.exists():
+        return
+    runs = [path.parent for path in folder.glob(f"*/{MANIFEST}")]
+    runs += [path.parent for path in folder.glob(f"*/*/{MANIFEST}")]
+    runs = [path for path in runs if RUN_ID.fullmatch(path.name)]
+    link.unlink()
+    if runs:
+        newest = max(runs, key=lambda path: path.name)
+        link.symlink_to(newest.relative_to(folder))
+    elif not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _has_label(record: RunRecord, text: str) -> bool:
+    key, equals, value = text.partition("=")
+    return key in record.labels and (not equals or record.labels[key] == value)
+
+
+def _first_utc(text: str | None) -> str:
+    """Return the start of a period in the notation of manifests; "" for any time."""
+    if text is None:
+        return ""
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        return text
+    days = re.fullmatch(r"(\d{1,5})d", text)
+    try:
+        age_s = int(days[1]) * 86_400 if days else parse_duration_ns(text) / 1e9
+    except ValueError as error:
+        raise UserError(f"--since {text}: {error}; or a date, 2026-11-30") from None
+    return (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%S")

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.run.series import DrawnOrder
-from bench.run.simulated import simulated_steps
-from bench.spec.keys import check_keys, value_of
-from bench.spec.overrides import Overrides
+from bench.run.simulated_run import simulated_steps
+from bench.spec.keys import Overrides, check_keys, value_of
 from bench.spec.spec import read_toml, validated
 from bench.spec.sweep import (
     SCHEMA,

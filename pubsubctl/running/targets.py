@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import trio
 
-from bench.load.progress import RunFailed
 from bench.run.expectations import Judgement
+from bench.run.testbed import RunFailed
 from bench.spec.spec import ExperimentSpec
 from bench.spec.sweep import expected_ns
 from bench.spec.targets import Target, experiment_of, load_targets
@@ -23,9 +23,9 @@ from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import HostError, PubsubctlError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
-from pubsubctl.running.judging import not_as_expected
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.runs import manifest
+from pubsubctl.running.verdicts import not_as_expected
 
 SCHEMA: Final = "pubsubctl/targets-run/1"
 _FAILS_ALONE: Final = (RunFailed, ControlError, HostError)

@@ -20,7 +20,7 @@ from bench.papers.dft11.duplicate_detection import (
     tabulate,
 )
 from bench.papers.dft11.stalls import Stalls, count_stalls, total_stalls
-from bench.papers.ges.routing import TOPOLOGIES, Checked, RoutingWrong, check, measure
+from bench.papers.ges.routing import TOPOLOGIES, RoutingCheck, RoutingWrong, check, measure
 from bench.spec.spec import load_topology
 from pubsubctl.console.console import Result, grouped
 from pubsubctl.console.invocation import Invocation
@@ -161,7 +161,7 @@ def simulate_routing(call: Invocation, first: int, last: int) -> Result:
             row for name in TOPOLOGIES for row in measure(load_topology(name), EVENTS, first)
         ]
         progress.phase("checking drawn hierarchies")
-        checked: list[Checked] = []
+        checked: list[RoutingCheck] = []
         wrong: list[str] = []
         for seed in range(first, last + 1):
             progress.update({"seed": seed})
@@ -193,7 +193,7 @@ def simulate_routing(call: Invocation, first: int, last: int) -> Result:
     )
 
 
-def _in_words(checked: list[Checked], wrong: list[str]) -> Iterator[str]:
+def _in_words(checked: list[RoutingCheck], wrong: list[str]) -> Iterator[str]:
     brokers = sum(row.brokers for row in checked)
     events = sum(row.events for row in checked)
     yield (

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.run.run_directory import RunDirectory, new_run_directory
-from bench.run.simulated import simulate_experiment
-from bench.spec.overrides import Overrides
+from bench.run.simulated_run import simulate_experiment
+from bench.spec.keys import Overrides
 from brokerd.simulator.scenario import ScenarioError, play_scenario
 from brokerd.simulator.search.plan import is_plan
 from pubsubctl.console.console import Result

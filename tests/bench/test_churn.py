@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from bench.spec.churn_lint import churn_warnings
-from bench.spec.overrides import Overrides
+from bench.load.pacing import absences
+from bench.spec.keys import Overrides
+from bench.spec.lint import churn_warnings
 from bench.spec.spec import SpecError, load_experiment
-from bench.spec.workload import absences
 from brokerd.units import SECOND_NS
 from tests.bench.test_client_faults import begin, end
 from tests.bench.test_load_generator import folder, lines, running

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.spec.deployed_experiment import figures, load_deployed_experiment, points_of
-from bench.spec.overrides import Overrides
+from bench.spec.experiment import figures, load_deployed_experiment, points_of
+from bench.spec.keys import Overrides
 
 
 @pytest.mark.parametrize("figure", sorted(figures()))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.group_commit import __main__ as group_commit
+from bench import group_commit
 
 
 def test_publishers_share_the_syncs_of_a_log(
@@ -23,7 +23,7 @@ def test_publishers_share_the_syncs_of_a_log(
 
 
 def row(publishers: int, wait_ms: float, syncs: float, acknowledged: float, p50_ms: float) -> Any:
-    return group_commit.Measured(publishers, 0.0, wait_ms, syncs, acknowledged, p50_ms, p50_ms)
+    return group_commit.Measurement(publishers, 0.0, wait_ms, syncs, acknowledged, p50_ms, p50_ms)
 
 
 def test_the_claims_about_commit_waits_are_checked() -> None:

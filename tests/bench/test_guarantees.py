@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from bench.load.load_plan import _order
-from bench.run.under_test import OurBrokers
-from bench.spec.guarantee_lint import guarantee_warnings
-from bench.spec.overrides import Overrides
+from bench.run.system_under_test import OurBrokers
+from bench.spec.keys import Overrides
+from bench.spec.lint import guarantee_warnings
 from bench.spec.spec import ExperimentSpec, SpecError, load_experiment
 
 

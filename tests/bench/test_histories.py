@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.histories.history import MUTATIONS, Asked, make_history
+from bench.histories import MUTATIONS, HistoryRequest, make_history
 from brokerd.errors import ConfigError
 from results.reference.reading import judge_folder
 
@@ -12,7 +12,7 @@ from results.reference.reading import judge_folder
 def test_a_history_without_mistakes_is_valid_and_has_about_as_many_deliveries(
     tmp_path: Path,
 ) -> None:
-    made = make_history(Asked(15_000, publishers=1, subscribers=4), tmp_path)
+    made = make_history(HistoryRequest(15_000, publishers=1, subscribers=4), tmp_path)
     found = judge_folder(made.run)
     assert (found.verdict, found.doubts) == ("VALID", ())
     assert found.counts.owed == found.counts.delivered == made.delivered
@@ -21,7 +21,7 @@ def test_a_history_without_mistakes_is_valid_and_has_about_as_many_deliveries(
 
 @pytest.mark.parametrize("kind", MUTATIONS)
 def test_each_mistake_is_found_and_nothing_else(tmp_path: Path, kind: str) -> None:
-    asked = Asked(10_000, publishers=1, subscribers=3, seed=7, mutations={kind: 3})
+    asked = HistoryRequest(10_000, publishers=1, subscribers=3, seed=7, mutations={kind: 3})
     made = make_history(asked, tmp_path)
     found = judge_folder(made.run)
     assert found.verdict == "INVALID"
@@ -30,6 +30,6 @@ def test_each_mistake_is_found_and_nothing_else(tmp_path: Path, kind: str) -> No
 
 def test_an_invalid_mutation_is_named() -> None:
     with pytest.raises(ConfigError, match="no mutation 'mising'; did you mean 'missing'"):
-        Asked(1_000, mutations={"mising": 1})
+        HistoryRequest(1_000, mutations={"mising": 1})
     with pytest.raises(ConfigError, match="missing = 0: at least one"):
-        Asked(1_000, mutations={"missing": 0})
+        HistoryRequest(1_000, mutations={"missing": 0})

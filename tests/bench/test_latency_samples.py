@@ -1,6 +1,6 @@
 """Stories about the sample by which latency is told while a run goes on."""
 
-from bench.load.latency_samples import PER_SECOND, LatencySamples
+from bench.load.records import PER_SECOND, LatencySamples
 
 SECOND_NS = 1_000_000_000
 

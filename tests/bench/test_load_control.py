@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from bench.load.load_control import LoadControl
 from bench.load.load_plan import LoadProcess
-from bench.load.progress import RunFailed
+from bench.run.testbed import RunFailed
 from brokerd.errors import ControlError
 
 Answer = Callable[[], dict[str, Any]]

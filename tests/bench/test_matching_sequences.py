@@ -4,7 +4,7 @@ import json
 from random import Random
 
 from bench.load.content import ContentTables, SourceContent
-from bench.load.matching_sequences import MatchingSequences, MatchTables
+from bench.load.expected_content import MatchingSequences, MatchTables
 from results.rules.expectation import Scalar, parse_predicate
 
 SETS = 40

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.load.content import ContentTables, SourceContent, content_digest, draw_attribute_sets
-from bench.load.content_check import ContentCheck, RunContent
-from bench.load.matching_sequences import MatchingSequences, MatchTables
+from bench.load.expected_content import ContentCheck, MatchingSequences, MatchTables, RunContent
 from bench.load.online_checker import OnlineChecker
 from bench.load.stream_progress import HOLES_KEPT, StreamProgress
 from brokerd.model.identity import SourceId

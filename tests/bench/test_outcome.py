@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from bench.load.recording import delivery_rows, publication_rows
+from bench.load.records import delivery_rows, publication_rows
 from bench.run import outcome
-from bench.run.around_faults import STRETCHES, Stretch, fault_edges, in_words
 from bench.run.outcome import measure, percentiles_us
+from bench.run.run_statistics import STRETCHES, Stretch, fault_edges, in_words
 from brokerd.history.records import ACKNOWLEDGED, ACKS, DELIVERIES, PUBLICATIONS, REJECTED, WIRE
 from brokerd.history.writer import RecordWriter
 

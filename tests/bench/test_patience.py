@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.load.patience import QUIET_S, Patience
+from bench.load.load_control import QUIET_S, Patience
 from bench.spec.workload_model import Phases
 
 

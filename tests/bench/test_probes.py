@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from bench.load.probes import ProcessorTime
+from bench.run.run_statistics import ProcessorTime
 from brokerd.agent.processes import ProcessIdentity
 
 

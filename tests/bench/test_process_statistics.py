@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.run.process_statistics import statistics_of
+from bench.run.run_statistics import statistics_of
 
 
 def test_first_largest_and_last_of_each_process_that_wrote_it_down(tmp_path: Path) -> None:

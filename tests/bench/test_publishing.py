@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bench.load.content import ContentTables
+from bench.load.pacing import intended_offsets
 from bench.load.publishing import PublisherLoad, PublisherSetting
-from bench.spec.workload import intended_offsets
 from brokerd.client.core import ClientCore
 from brokerd.client.events import PublicationsDone
 from brokerd.history.records import ACKNOWLEDGED

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from bench.run.outcome import RunOutcome
-from bench.run.rate_folder import LEDGER, RateFolder, open_search, why_not
-from bench.run.rate_search import Bounds
-from bench.run.resumable import manifest_in
+from bench.run.rate_search import LEDGER, Bounds, RateFolder, open_search, why_not
 from bench.run.run_directory import RunDirectory
+from bench.run.series import manifest_in
 
 BOUNDS = Bounds(start=100, limit=1_000)
 PASSES = RunOutcome(

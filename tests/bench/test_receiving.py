@@ -7,8 +7,7 @@ from typing import Any
 
 from bench.load.content import ContentTables, SourceContent
 from bench.load.receiving import Receiver, SourceDirectory, SubscriberSetting
-from bench.load.recording import delivery_rows
-from bench.load.stretches import RESOLUTION_NS, Level
+from bench.load.records import RESOLUTION_NS, Level, delivery_rows
 from brokerd.client.events import GapAnnounced
 from brokerd.history.records import APPLICATION, DATA, FENCE, POSITIONS, REDELIVERED, STRETCH, WIRE
 from brokerd.model.identity import SourceId, StreamId

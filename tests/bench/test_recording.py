@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.load.recording import (
-    delivery_rows,
-    notice_rows,
-    position_rows,
-    publication_rows,
-)
+from bench.load.records import delivery_rows, notice_rows, position_rows, publication_rows
 
 INSTANTS = st.integers(0, 2**62)
 SHORTS = st.integers(0, 2**16 - 1)

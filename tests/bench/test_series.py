@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.run.resumable import Hosts, manifest_in
 from bench.run.run_directory import RunDirectory, new_run_directory
 from bench.run.series import (
     LEDGER,
     DrawnOrder,
+    Hosts,
     Instance,
     Series,
     alternating,
+    manifest_in,
     open_series,
 )
 from brokerd.errors import ConfigError

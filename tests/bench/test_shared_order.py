@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from bench.load import shared_order
-from bench.load.shared_order import COMPARED, SharedOrder
+from bench.load import online_checker
+from bench.load.online_checker import COMPARED, SharedOrder
 from results.reference.rule import check
 from tests.helpers.online import Online
 from tests.helpers.promised_histories import CASES, promised_history
@@ -62,7 +62,7 @@ def test_however_deliveries_are_interleaved_the_same_pairs_differ() -> None:
 
 def test_the_memory_of_the_shared_order_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the last publications, and of the first subscriptions."""
-    monkeypatch.setattr(shared_order, "_KEPT", 4)
+    monkeypatch.setattr(online_checker, "_KEPT", 4)
     order = SharedOrder([f"s{number}" for number in range(COMPARED + 1)])
     for name in ("s0", f"s{COMPARED}"):
         order.got(name, "p1/0", 1, range(1, 10))

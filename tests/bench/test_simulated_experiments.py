@@ -25,7 +25,7 @@ from bench.papers.figure_experiments import (
     load_figure_experiment,
     run_figure_experiment,
 )
-from bench.spec.deployed_experiment import is_deployed_experiment
+from bench.spec.experiment import is_deployed_experiment
 from bench.spec.spec import SpecError
 from bench.spec.toml_text import toml_text
 from brokerd.overlay.generate import balanced_tree

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from bench.papers.ds03.storage_experiments import (
+    WAYS,
+    Matches,
     StorageExperiment,
     measured,
 )
-from bench.papers.ds03.ways import WAYS, Matches
 from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.papers.record import NoProgress
 

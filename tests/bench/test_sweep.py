@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from bench.spec.keys import check_keys, of_steps, of_topology, of_workload, value_of, with_keys
-from bench.spec.overrides import Overrides
+from bench.spec.keys import (
+    Overrides,
+    check_keys,
+    of_steps,
+    of_topology,
+    of_workload,
+    value_of,
+    with_keys,
+)
 from bench.spec.spec import SpecError, load_experiment, validated
 from bench.spec.sweep import SWEEPS, Sweep, axes_of, load_sweep, points_of
 from brokerd.errors import ConfigError

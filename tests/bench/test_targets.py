@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.spec.component_names import COMPONENTS
+from bench.run.expectations import COMPONENTS
 from bench.spec.spec import BENCH_FOLDER, SpecError
 from bench.spec.targets import Target, experiment_of, load_targets
 

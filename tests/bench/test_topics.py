@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.spec.spec import WORKLOADS, SpecError, load_experiment
-from bench.spec.topics import topic_names, topics_of
+from bench.spec.values import topic_names, topics_of
 
 NAMES = ("a", "b", "c/d")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.spec.workload import intended_offsets
+from bench.load.pacing import intended_offsets
 from brokerd.units import SECOND_NS
 
 

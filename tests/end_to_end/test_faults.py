@@ -26,7 +26,7 @@ from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from brokerd.runtime.control import open_control
 from brokerd.units import SECOND_NS
-from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import read_schedule

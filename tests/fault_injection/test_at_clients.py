@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from brokerd.errors import ControlError
-from fault_injection.apply.at_clients import ClientFaults, WithClients
+from fault_injection.apply.backends import ClientFaults, WithClients
 from fault_injection.apply.injector import FaultBackend, Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import read_schedule

@@ -6,9 +6,8 @@ import pytest
 
 from brokerd.units import SECOND_NS
 from fault_injection.schedule.client_lint import check_clients
-from fault_injection.schedule.draw import draw_targets
 from fault_injection.schedule.lint import lint
-from fault_injection.schedule.plan import expand
+from fault_injection.schedule.plan import draw_targets, expand
 from fault_injection.schedule.targets import Clients, Target, read_target
 from tests.fault_injection.test_schedule import TOPOLOGY, problems, read, step
 

@@ -18,7 +18,7 @@ from brokerd.agent.client import AgentClient
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
-from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.injector import Fault, Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import read_schedule

@@ -8,9 +8,8 @@ import pytest
 from brokerd.overlay.generate import balanced_tree, random_tree
 from brokerd.overlay.outage import longest_lost
 from brokerd.overlay.topology import Topology
-from fault_injection.schedule.draw import draw_targets, drawn_in_words
 from fault_injection.schedule.lint import lint
-from fault_injection.schedule.plan import expand
+from fault_injection.schedule.plan import draw_targets, drawn_in_words, expand
 from fault_injection.schedule.schedule import (
     FOLDER,
     FaultSchedule,

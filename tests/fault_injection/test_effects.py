@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from fault_injection.apply.effects import look_for
+from fault_injection.apply.evidence import look_for
 from fault_injection.apply.injector import Fault
 from fault_injection.schedule.ends import End
 from fault_injection.schedule.targets import read_target

@@ -13,10 +13,8 @@ from bench.spec.spec import load_topology
 from bench.systems.faults import aimed, check_verbs
 from brokerd.overlay.topology import Topology
 from brokerd.units import MILLISECOND_NS, format_duration, parse_duration_ns
-from fault_injection.schedule.draw import draw_targets
 from fault_injection.schedule.lint import lint
-from fault_injection.schedule.plan import expand
-from fault_injection.schedule.roles import placed
+from fault_injection.schedule.plan import draw_targets, expand, placed
 from fault_injection.schedule.schedule import (
     FOLDER,
     FaultSchedule,
@@ -25,7 +23,7 @@ from fault_injection.schedule.schedule import (
     load_schedule,
     read_schedule,
 )
-from fault_injection.schedule.span import Span
+from fault_injection.schedule.step import Span
 from fault_injection.schedule.targets import Target, is_same_target, read_target
 
 SECOND_NS = 10**9

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.run.simulated import simulate_experiment
+from bench.run.simulated_run import simulate_experiment
 from bench.spec.spec import SpecError, load_experiment
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.world.cluster import SimulatedCluster

@@ -9,8 +9,8 @@ import trio
 
 from fault_injection.apply.injector import Evidence, Fault
 from fault_injection.apply.log import FaultLog
-from fault_injection.apply.separations import check_nft_can_tell
 from fault_injection.schedule.plan import expand
+from fault_injection.schedule.targets import check_nft_can_tell
 from tests.fault_injection.test_injector import MadeUpBackend, play, stages
 from tests.fault_injection.test_schedule import ABSORB, read, step
 

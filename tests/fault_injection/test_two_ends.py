@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from brokerd.errors import ControlError
-from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.injector import Fault, Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import read_schedule

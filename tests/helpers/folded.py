@@ -5,7 +5,7 @@ import shutil
 import struct
 from pathlib import Path
 
-from bench.load.stretches import Level, Stretches
+from bench.load.records import Level, Stretches
 from brokerd.history.records import APPLICATION, DATA, FENCE
 from results.rules.expectation import ExpectedContent, parse_predicate
 from results.tables.json_files import read_toml

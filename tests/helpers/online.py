@@ -6,8 +6,7 @@ from itertools import pairwise
 from random import Random
 
 from bench.load.content import ContentTables, SourceContent
-from bench.load.content_check import RunContent
-from bench.load.matching_sequences import MatchTables
+from bench.load.expected_content import MatchTables, RunContent
 from bench.load.online_checker import OnlineChecker
 from results.reference.history import GAP, Delivered, History, SubscriptionLog
 from results.rules.expectation import encode_attributes, parse_predicate

@@ -28,7 +28,7 @@ WITHOUT_VERSIONS: Final[Sequence[Edit]] = (
     (_AGENT, _REPORT, ""),
     (_COMMANDS, _REPORT, ""),
     (
-        "pubsubctl/deploying/programs.py",
+        "pubsubctl/deploying/deployment.py",
         "    refused = [Age.LATER] if is_upgrade else [Age.EARLIER, Age.LATER]\n",
         "    refused: list[Age] = []\n",
     ),

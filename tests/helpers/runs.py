@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.load.pacing import intended_offsets
 from bench.spec.toml_text import toml_text
-from bench.spec.workload import intended_offsets
 from results.rules.expectation import ExpectedContent, parse_predicate
 from results.tables.seals import seal
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from pubsubctl.inventory.inventory import load_inventory
-from pubsubctl.lab import requirements
+from pubsubctl.lab import network
 from pubsubctl.lab.journal import read_journal, write_line
+from pubsubctl.lab.machine import inventory_text
 from pubsubctl.lab.spec import MOST_GATEWAYS, MOST_HOSTS, LabSpec
-from pubsubctl.lab.ssh_files import inventory_text
 from tests.pubsubctl.conftest import Call, call, project
 
 __all__ = ["call", "project"]  # fixtures
@@ -49,7 +49,7 @@ def test_lab_up_names_the_packages_of_missing_programs(
     call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr(requirements, "tool_environment", lambda: {"PATH": str(tmp_path)})
+    monkeypatch.setattr(network, "tool_environment", lambda: {"PATH": str(tmp_path)})
     (tmp_path / "nft").write_text("")
     (tmp_path / "nft").chmod(0o755)
     answer = call("lab", "up")

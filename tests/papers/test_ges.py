@@ -14,8 +14,8 @@ from bench.papers.ges.transmission_experiments import (
     Setting,
     TransmissionExperiment,
 )
-from bench.spec.deployed_experiment import load_deployed_experiment
-from bench.spec.overrides import Overrides
+from bench.spec.experiment import load_deployed_experiment
+from bench.spec.keys import Overrides
 from bench.spec.spec import load_experiment, load_topology
 from brokerd.overlay.generate import hierarchy
 from brokerd.simulator.world.cluster import SimulatedCluster

@@ -9,7 +9,7 @@ import pytest
 from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.papers.mp22.crash_points import CRASHES
 from bench.papers.mp22.proxy_experiments import RECORD, nested
-from bench.papers.mp22.proxy_files import CRASH_POINTS, KINDS, ProxyExperiment
+from bench.papers.mp22.proxy_world import CRASH_POINTS, KINDS, ProxyExperiment
 from bench.spec.spec import SpecError
 from brokerd.simulator.named_bugs import bugs_of, planted
 from pubsubctl.running.claims import load_claims

@@ -12,7 +12,7 @@ import pytest
 
 from pubsubctl.errors import UserError
 from pubsubctl.inventory.importers import ansible
-from pubsubctl.inventory.importers.ansible_folders import read_folders
+from pubsubctl.inventory.importers.ansible import read_folders
 from pubsubctl.inventory.importers.ansible_groups import Groups
 from tests.helpers.ansible_program import VARIABLE, interpreter, listed
 

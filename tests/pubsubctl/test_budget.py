@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.spec.spec import ExperimentSpec, load_experiment
-from pubsubctl.deploying.budget import budget, connections, most_record_bytes
+from pubsubctl.doctor.health_check import budget, connections, most_record_bytes
 from tests.pubsubctl.conftest import Call
 
 WORKLOAD = """\

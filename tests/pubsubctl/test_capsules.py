@@ -14,9 +14,9 @@ import pytest
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.running.capsule_index import DOCUMENT, digest_of
 from pubsubctl.running.capsules import Capsule, make_capsule, unpack_capsule
-from pubsubctl.running.judging import Judged
-from pubsubctl.running.reproducing import compared, judged_again
+from pubsubctl.running.reproduction import compared, judged_again
 from pubsubctl.running.runs import run_beside
+from pubsubctl.running.verdicts import JudgedRun
 from results.tables.seals import seal
 from tests.helpers.runs import Scenario, write_demo_run
 from tests.pubsubctl.conftest import Call
@@ -114,7 +114,7 @@ def test_a_repeated_run_is_reported_as_same_different_or_inconclusive(
     run = tmp_path / "runs" / "demo" / "1"
     held = Capsule(tmp_path, {"runs": {"runs/demo/1": {"verdict": recorded, "figures": {}}}})
     document = {"verdict": now, "because": ["the machine was busy"]}
-    row = judged_again(Judged(tmp_path, tmp_path, document), run, held)
+    row = judged_again(JudgedRun(tmp_path, tmp_path, document), run, held)
     assert (row.level, row.run, row.so, row.now) == ("local", "demo/1", so, words)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trio
 
-from bench.load.progress import RunFailed
+from bench.run.testbed import RunFailed
 from bench.spec.spec import load_experiment, load_topology
 from brokerd.protocols.registry import DEFINITIONS, check_runs_on, protocol_on
-from fault_injection.schedule.for_good import ended_for_good, waits_for_ever
+from fault_injection.schedule.limits import ended_for_good, waits_for_ever
 from fault_injection.schedule.schedule import load_schedule
 from pubsubctl.running.experiment import Experiment, carry_out
 from tests.pubsubctl.conftest import Call

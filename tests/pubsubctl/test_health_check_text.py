@@ -1,7 +1,6 @@
 """Stories about what `doctor` prints of many hosts."""
 
-from pubsubctl.doctor.health_check import Finding
-from pubsubctl.doctor.health_check_text import tally, worth_telling
+from pubsubctl.doctor.health_check import Finding, tally, worth_telling
 
 HOSTS = [f"n{number:02d}" for number in range(1, 9)]
 ALIKE = [Finding("cores", "ok", f"{host}: 2 cores", "", host) for host in HOSTS]

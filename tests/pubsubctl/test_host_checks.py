@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from brokerd.agent.host import probe as host_probe
-from pubsubctl.deploying.cores import cores_of
-from pubsubctl.deploying.plan import Observed, Stray
+from pubsubctl.deploying.placement import cores_of
+from pubsubctl.deploying.plan import ObservedState, Stray
 from pubsubctl.doctor.host_checks import (
     FOR_ALL,
     HOST_CHECKS,
@@ -113,7 +113,7 @@ def hosts(tmp_path: Path) -> dict[str, Host]:
 
 
 def looked(host: Host, changed: Mapping[str, Any] | None = None, **seen: Any) -> HostFacts:
-    look = HostFacts(host, {**WELL, **(changed or {})}, observed=Observed(host.name))
+    look = HostFacts(host, {**WELL, **(changed or {})}, observed=ObservedState(host.name))
     look.expect = EXPECT
     look.certificates_end = {"b1": NOW + timedelta(days=29)}
     look.socket_folder = Path("/run/user/1000/pubsubctl-1000-0123456789")
@@ -177,8 +177,13 @@ def test_problems_of_a_machine_are_reported_with_a_remedy(
     [
         ("ports", {"ports": [PortInUse(21001, 7, "nginx")]}, "fail", "21001 is in use by pid 7"),
         ("sockets", {"socket_folder": Path("/x" * 50)}, "fail", "the kernel takes 107"),
-        ("leftovers", {"observed": Observed("n1", strays=(Stray(9, "b1"),))}, "fail", "pid 9 (b1)"),
-        ("leftovers", {"observed": Observed("n1", files=True)}, "warn", "files of an earlier"),
+        (
+            "leftovers",
+            {"observed": ObservedState("n1", strays=(Stray(9, "b1"),))},
+            "fail",
+            "pid 9 (b1)",
+        ),
+        ("leftovers", {"observed": ObservedState("n1", files=True)}, "warn", "files of an earlier"),
         ("leftovers", {"observed": None, "observing_problem": "torn"}, "fail", "n1: torn"),
         (
             "certificates",
@@ -258,7 +263,9 @@ def test_cores_are_assigned_by_the_settings_of_the_inventory(
 
 
 def test_a_deployment_may_use_its_own_ports(hosts: dict[str, Host]) -> None:
-    ours = Observed("n1", agent="d1", processes={"b1": "running"}, deployment=RUNNING, files=True)
+    ours = ObservedState(
+        "n1", agent="d1", processes={"b1": "running"}, deployment=RUNNING, files=True
+    )
     look = looked(hosts["n1"], observed=ours, ports=[PortInUse(21000, 5, "b1")])
     assert [row[0] for row in check_host(look, "ports")] == ["ok"]
     assert list(check_host(look, "leftovers")) == [

@@ -7,8 +7,8 @@ import pytest
 
 from pubsubctl.errors import UserError
 from pubsubctl.inventory.importers.ansible import read_ansible
-from pubsubctl.inventory.importers.found import (
-    Found,
+from pubsubctl.inventory.importers.findings import (
+    Findings,
     inventory_text,
     our_name,
     read_source,
@@ -100,7 +100,7 @@ Host *
 """
 
 
-def imported(folder: Path, found: Found) -> Inventory:
+def imported(folder: Path, found: Findings) -> Inventory:
     path = folder / "imported.toml"
     path.write_text(inventory_text(found, "lab", Path("their-file")))
     return load_inventory(path)

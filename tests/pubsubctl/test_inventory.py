@@ -6,8 +6,8 @@ import pytest
 
 from brokerd.text import expanded
 from pubsubctl.errors import UserError
-from pubsubctl.inventory.host_ranges import in_ranges
 from pubsubctl.inventory.inventory import Gateway, Inventory, SshSettings, load_inventory
+from pubsubctl.inventory.inventory_model import in_ranges
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'
 

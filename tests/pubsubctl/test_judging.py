@@ -17,7 +17,7 @@ from pubsubctl.running.demo import (
     demonstrable_protocols,
     experiment_of,
 )
-from pubsubctl.running.judging import CASES_SHOWN, Judged, expectations_of
+from pubsubctl.running.verdicts import CASES_SHOWN, JudgedRun, expectations_of
 from results.checker.checks import Verdict
 from results.tables.json_files import IntegrityError
 from tests.pubsubctl.conftest import Call
@@ -36,7 +36,7 @@ CASE = {
 }
 
 
-def judged(folder: Path, verdict: str, cases: int = 0, because: str = "a reason") -> Judged:
+def judged(folder: Path, verdict: str, cases: int = 0, because: str = "a reason") -> JudgedRun:
     document: dict[str, Any] = {
         "verdict": verdict.lower(),
         "because": [because],
@@ -45,7 +45,7 @@ def judged(folder: Path, verdict: str, cases: int = 0, because: str = "a reason"
     (folder / "evidence").mkdir(exist_ok=True)
     rows = [json.dumps({**CASE, "sequence": 277 + number}) for number in range(cases)]
     (folder / "evidence" / "delivery.jsonl").write_text("".join(f"{row}\n" for row in rows))
-    return Judged(folder, folder, document)
+    return JudgedRun(folder, folder, document)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_an_expectation_of_a_workload_holds_or_fails_with_its_number(
     (tmp_path / "spec" / "workload.toml").write_text(text)
     (tmp_path / "manifest.json").write_text(json.dumps({"headline": HEADLINE}))
     document = judged(tmp_path, "VALID").document
-    found = Judged(tmp_path, tmp_path, document, expectations_of(tmp_path))
+    found = JudgedRun(tmp_path, tmp_path, document, expectations_of(tmp_path))
     assert [each.text for each in found.expectations] == said
     assert combined_status(error.exit_status for error in found.because) == status
     painted = found.painted(Console())

@@ -13,9 +13,9 @@ from brokerd.model.ed25519 import is_signed
 from brokerd.overlay.topology import Joined, Topology
 from brokerd.overlay.tree_section import TreeSection
 from brokerd.runtime.growth import topology_change
+from pubsubctl.deploying.authority import OperatorKey
 from pubsubctl.deploying.deploy import _roll_back
 from pubsubctl.deploying.membership import change_members
-from pubsubctl.deploying.operator_key import OperatorKey
 from pubsubctl.deploying.plan import Plan, Step
 from pubsubctl.project import authority_folder
 

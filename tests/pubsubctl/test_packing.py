@@ -10,7 +10,7 @@ import pytest
 
 from bench.run.series import open_series
 from pubsubctl.errors import UserError
-from pubsubctl.running.packing import copy_without_place, pack_run
+from pubsubctl.running.redaction import copy_without_place, pack_run
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal, verify_seal

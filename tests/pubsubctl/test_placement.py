@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.overlay.generate import balanced_tree, chain
 from pubsubctl.deploying.placement import Placement, place
-from pubsubctl.doctor.fact_cache import known_cores, known_facts, remember_facts
+from pubsubctl.doctor.host_facts import known_cores, known_facts, remember_facts
 from pubsubctl.errors import PreflightFailed, UserError
 from pubsubctl.inventory.inventory import Inventory, load_inventory
 from tests.pubsubctl.conftest import Call

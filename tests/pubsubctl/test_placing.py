@@ -10,9 +10,8 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.overlay.generate import chain
-from pubsubctl.deploying.cores import check_pinning
-from pubsubctl.deploying.placement import PlacedBroker, Placement, place
-from pubsubctl.deploying.placing import check_cores, extended, read_placement
+from pubsubctl.deploying.placement import PlacedBroker, Placement, check_pinning, place
+from pubsubctl.deploying.placement_choice import check_cores, extended, read_placement
 from pubsubctl.errors import HostError, UserError
 from pubsubctl.inventory.inventory import Host, load_inventory
 from tests.pubsubctl.conftest import Call

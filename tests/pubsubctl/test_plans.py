@@ -14,7 +14,7 @@ import pytest
 from brokerd.overlay.generate import hierarchy
 from brokerd.overlay.topology import Joined, Topology
 from pubsubctl.deploying.placement import Placement, place
-from pubsubctl.deploying.plan import Observed, Stray, Wanted, deploy_plan, down_plan
+from pubsubctl.deploying.plan import DesiredState, ObservedState, Stray, deploy_plan, down_plan
 from pubsubctl.deploying.topologies import load_topology
 from pubsubctl.errors import PreflightFailed, PubsubctlError, UserError
 from pubsubctl.inventory.inventory import load_inventory
@@ -23,14 +23,14 @@ CASES = sorted(path.parent for path in Path(__file__).parent.glob("plans/*/plan.
 CORES = [0, 1, 2, 3]
 
 
-def wanted_in(case: Path, protocol: str) -> Wanted:
+def wanted_in(case: Path, protocol: str) -> DesiredState:
     inventory = load_inventory(case / "inventory.toml")
     topology = load_topology(case / "topology.toml")
     placement = place(topology, inventory.hosts, {host.name: CORES for host in inventory.hosts})
-    return Wanted(topology, protocol, "0123456789abcdef", placement)
+    return DesiredState(topology, protocol, "0123456789abcdef", placement)
 
 
-def found_in(case: Path, wanted: Wanted) -> list[Observed]:
+def found_in(case: Path, wanted: DesiredState) -> list[ObservedState]:
     """What was found: observed.json, where "same" stands for a record of just what is wanted."""
     path = case / "observed.json"
     rows = json.loads(path.read_text()) if path.exists() else {}
@@ -51,7 +51,7 @@ def found_in(case: Path, wanted: Wanted) -> list[Observed]:
         row["strays"] = tuple(
             Stray(pid, name, (port,)) for pid, name, port in row.get("strays", ())
         )
-        found.append(Observed(host=host, **row))
+        found.append(ObservedState(host=host, **row))
     return found
 
 
@@ -90,14 +90,14 @@ def test_joins_and_leaves_that_a_protocol_lacks_are_refused_before_planning(
         deploy_plan(wanted, found_in(case, wanted))
 
 
-def running_hierarchy(after: Topology) -> tuple[Wanted, list[Observed]]:
+def running_hierarchy(after: Topology) -> tuple[DesiredState, list[ObservedState]]:
     """What is wanted where a hierarchy of four runs."""
     case = Path(__file__).parent / "plans" / "first"
     before = hierarchy(4, 2)
     inventory = load_inventory(case / "inventory.toml")
     cores = {host.name: CORES for host in inventory.hosts}
     placement = place(before, inventory.hosts, cores)
-    running = Wanted(before, "ges_reliable", "0123456789abcdef", placement)
+    running = DesiredState(before, "ges_reliable", "0123456789abcdef", placement)
     wanted = replace(running, topology=after, placement=place(after, inventory.hosts, cores))
     record = {
         "deployment_id": "d1",
@@ -107,7 +107,7 @@ def running_hierarchy(after: Topology) -> tuple[Wanted, list[Observed]]:
         "placement": placement.to_mapping(),
     }
     found = [
-        Observed(
+        ObservedState(
             host,
             agent="d1",
             deployment=record,
@@ -150,9 +150,9 @@ def test_running_brokers_of_a_hierarchy_become_storages() -> None:
 
 def test_down_stops_agents_and_strays_and_removes_files_where_there_are_any() -> None:
     found = [
-        Observed("a", agent="d1", processes={"b1": "running", "b2": "exited"}, files=True),
-        Observed("b", strays=(Stray(12, "b3"),), files=True),
-        Observed("c"),
+        ObservedState("a", agent="d1", processes={"b1": "running", "b2": "exited"}, files=True),
+        ObservedState("b", strays=(Stray(12, "b3"),), files=True),
+        ObservedState("c"),
     ]
     assert down_plan(found, purge=False).text().splitlines() == [
         "stop-agent a deployment d1 1 live",
@@ -160,7 +160,7 @@ def test_down_stops_agents_and_strays_and_removes_files_where_there_are_any() ->
         "stop-strays b pid 12 (b3)",
         "remove b state, sockets and logs",
     ]
-    assert down_plan([Observed("c")], purge=True).text() == "nothing to do"
+    assert down_plan([ObservedState("c")], purge=True).text() == "nothing to do"
 
 
 def test_more_brokers_than_ports_or_cores_are_refused(tmp_path: Path) -> None:

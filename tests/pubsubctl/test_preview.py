@@ -14,7 +14,7 @@ from brokerd.simulator.world.cluster import SimulatedCluster
 from fault_injection.schedule.lint import targets_of
 from fault_injection.schedule.plan import expand
 from fault_injection.schedule.schedule import read_schedule
-from pubsubctl.deploying.preview import Pair, effect_of, windows
+from pubsubctl.injecting.preview import Pair, effect_of, windows
 from tests.helpers.cluster import STEADY
 from tests.pubsubctl.conftest import Call
 

@@ -15,7 +15,7 @@ from brokerd.runtime.program import (
     host_sources,
     own_program,
 )
-from pubsubctl.deploying.programs import (
+from pubsubctl.deploying.deployment import (
     Age,
     age_of,
     agent_note,

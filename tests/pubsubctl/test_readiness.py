@@ -1,13 +1,13 @@
 """When brokers that were started may be used."""
 
 from brokerd.protocols.interface import CoreStatus
-from pubsubctl.hosts.readiness import Answered, not_ready
+from pubsubctl.hosts.readiness import ProbeAnswer, not_ready
 
 
 def answered(
     *wanted: str, ready: tuple[str, ...] | None = None, state: str = "running"
-) -> Answered:
-    return Answered(
+) -> ProbeAnswer:
+    return ProbeAnswer(
         CoreStatus(state=state, wanted=wanted, ready=wanted if ready is None else ready), True
     )
 
@@ -17,11 +17,11 @@ def test_brokers_that_have_all_their_sessions_are_ready() -> None:
 
 
 def test_missing_readiness_is_reported_per_broker() -> None:
-    statuses: dict[str, Answered | str] = {
+    statuses: dict[str, ProbeAnswer | str] = {
         "c1": answered("c2", "c3", ready=("c2",)),
         "c2": answered("c1", state="recovering"),
         "c3": "does not answer yet (no such file)",
-        "c4": Answered(CoreStatus(state="running"), False),
+        "c4": ProbeAnswer(CoreStatus(state="running"), False),
     }
     assert not_ready(statuses) == {
         "c1": "no session to c3",

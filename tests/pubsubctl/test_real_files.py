@@ -15,7 +15,7 @@ from pubsubctl.hosts.ssh.client_config import ClientConfig
 from pubsubctl.hosts.ssh.line import Hop
 from pubsubctl.hosts.ssh.user_config import UserConfig
 from pubsubctl.inventory.importers.ansible import read_ansible
-from pubsubctl.inventory.importers.found import Found, inventory_text
+from pubsubctl.inventory.importers.findings import Findings, inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 from pubsubctl.inventory.inventory import Inventory, load_inventory
 from tests.pubsubctl.conftest import Call
@@ -23,13 +23,13 @@ from tests.pubsubctl.test_ansible_against_ansible import INVENTORIES
 from tests.pubsubctl.test_ssh_config_against_ssh import CONFIGURATIONS, by_ssh, real_ssh
 
 
-def imported(folder: Path, found: Found, *, skip_unusable: bool = False) -> Inventory:
+def imported(folder: Path, found: Findings, *, skip_unusable: bool = False) -> Inventory:
     path = folder / "imported.toml"
     path.write_text(inventory_text(found, "lab", Path("theirs"), skip_unusable=skip_unusable))
     return load_inventory(path)
 
 
-def refusal(found: Found) -> tuple[str, ...]:
+def refusal(found: Findings) -> tuple[str, ...]:
     with pytest.raises(UserError) as caught:
         inventory_text(found, "lab", Path("theirs"))
     assert caught.value.exit_status == 2

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from bench.load.progress import RunFailed
+from bench.run.testbed import RunFailed
 from pubsubctl.console.console import Console
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.errors import UserError
-from pubsubctl.running import variants
+from pubsubctl.running import differences
 from pubsubctl.running.revisions import Program, checked_out, commit_of, names_of_revisions
 from tests.pubsubctl.conftest import Call
 
@@ -105,7 +105,7 @@ def test_a_revision_that_cannot_be_checked_out_is_refused(source: Path) -> None:
 def test_a_name_of_two_things_is_refused_with_both(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variants, "commit_of", lambda word: "0" * 40)
+    monkeypatch.setattr(differences, "commit_of", lambda word: "0" * 40)
     result = call("--dry-run", "compare", "demo", "--against", "ges")
     assert result.status == 2
     assert "may mean protocol=ges or revision=ges; write one of these" in result.err

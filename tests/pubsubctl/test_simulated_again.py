@@ -10,7 +10,7 @@ from bench.spec.toml_text import toml_text
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.capsules import Capsule
-from pubsubctl.running.reproducing import simulated_again
+from pubsubctl.running.reproduction import simulated_again
 from results.tables.seals import seal
 from tests.helpers.runs import Scenario, workload_of, write_demo_run
 

@@ -20,7 +20,7 @@ from pubsubctl.console.console import Console, Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deploying import bundle as bundles
 from pubsubctl.deploying.deploy import deployed, planned, take_down, wanted_deployment
-from pubsubctl.deploying.placing import Placing
+from pubsubctl.deploying.placement_choice import PlacementChoice
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.connectors.ssh import SshTransport, ssh_connector
@@ -124,7 +124,7 @@ def test_a_bare_host_is_looked_at_without_leaving_anything(far: FarLab) -> None:
                 assert found.deployment is None
             plan = await planned(lab, await wanted_deployment(lab, PAIR, "delta_tree"))
             assert plan.of("start-broker")
-            pinned = await wanted_deployment(lab, PAIR, "delta_tree", Placing("pin"))
+            pinned = await wanted_deployment(lab, PAIR, "delta_tree", PlacementChoice("pin"))
             assert min(row.core for row in pinned.placement.brokers) >= 0
 
     run(story)

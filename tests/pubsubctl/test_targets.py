@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.load.progress import RunFailed
+from bench.run.testbed import RunFailed
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment
 from tests.pubsubctl.conftest import Call

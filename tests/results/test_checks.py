@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import results.checker.canary
-from pubsubctl.running.judging import Judged
+from pubsubctl.running.verdicts import JudgedRun
 from results.checker.canary import CheckerBroken, try_checker
 from results.checker.checks import Verdict, check_run, check_runs
 from results.checker.delivery import DeliveryCheck
@@ -294,7 +294,7 @@ def test_a_run_in_a_read_only_folder_is_judged(
     assert verdict.document == verdicts["best_effort"].document
     assert file_hashes(run) == before
     assert verdict.derived.is_relative_to(tmp_path / "cache")
-    judged = Judged(run, verdict.derived, verdict.document)
+    judged = JudgedRun(run, verdict.derived, verdict.document)
     assert judged.evidence(1)[-1] == f"  … {verdict.derived}/evidence/delivery.jsonl"
 
 

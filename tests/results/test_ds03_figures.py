@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.papers.ds03.storage_experiments import StorageExperiment
-from bench.papers.ds03.ways import WAYS
+from bench.papers.ds03.storage_experiments import WAYS, StorageExperiment
 from bench.papers.figure_experiments import run_figure_experiment
 from pubsubctl.running.claims import load_claims
 from results.figures.by_name import draw

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.run.run_directory import RunDirectory, new_run_directory
-from bench.run.simulated import simulate_experiment
+from bench.run.simulated_run import simulate_experiment
 from bench.spec.spec import load_experiment
 from results.checker.checks import check_runs
 from results.reference.reading import judge_folder

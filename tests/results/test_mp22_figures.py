@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.spec.deployed_experiment import load_deployed_experiment
+from bench.spec.experiment import load_deployed_experiment
 from pubsubctl.running.claims import load_claims
 from results.papers.mp22.figures import SHOWN, Numbers, draw
 from tests.pubsubctl.test_claims import OURS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.run.run_directory import RunDirectory, new_run_directory
-from bench.run.simulated import simulate_experiment
+from bench.run.simulated_run import simulate_experiment
 from bench.spec.spec import load_experiment
 from fault_injection.schedule.schedule import load_schedule
 from results.checker.checks import check_runs

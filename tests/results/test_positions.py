@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.load.recording import delivery_rows, position_rows
+from bench.load.records import delivery_rows, position_rows
 from brokerd.history.records import DELIVERIES, POSITIONS
 from brokerd.history.writer import RecordWriter
 from results.tables.json_files import IntegrityError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from bench.load.stretches import RESOLUTION_NS, Stretches
+from bench.load.records import RESOLUTION_NS, Stretches
 from brokerd.history.records import STRETCH
 from results.reference.files import Refused
 from results.reference.reading import judge_folder, read_history

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bench.load.pacing import intended_offsets
 from bench.run.run_directory import specification_digest as written_digest
 from bench.spec.toml_text import toml_text
-from bench.spec.workload import intended_offsets
 from results.reference import busyness, specification
 from results.reference.contents import Contents
 from results.reference.files import Refused

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from bench.run.experiment_folder import ExperimentFile
+from bench.spec.experiment import ExperimentFile
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import MAXIMUM_BROKERS
 from brokerd.overlay.tree_section import MAXIMUM_DELTA

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from bench.papers.record import ExperimentRecord, RunContext, Tables
-from bench.run.experiment_folder import ExperimentFile, Row
+from bench.spec.experiment import ExperimentFile, Row
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
 from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.topology import Topology

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import Field, model_validator
 
 from bench.papers.record import ExperimentRecord, Progress, RunContext, SimulationFailed
-from bench.run.experiment_folder import ExperimentFile
+from bench.spec.experiment import ExperimentFile
 from brokerd.model.identity import SourceId
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
 from brokerd.overlay.graph import Connectivity

@@ -23,7 +23,7 @@ import trio
 from pydantic import Field
 
 from bench.papers.record import ExperimentRecord, RunContext, Tables
-from bench.run.experiment_folder import ExperimentFile, Row
+from bench.spec.experiment import ExperimentFile, Row
 from brokerd.client.client import connect
 from brokerd.wire.attributes import encode_attributes
 

@@ -1,4 +1,6 @@
-"""Cost of the routing of [GES] in link transmissions, and checks of its correctness.
+"""Connectivity graphs of all brokers, flooded without sessions or time, for comparisons.
+
+Cost of the routing of [GES] in link transmissions, and checks of its correctness.
 
 All brokers flood their connections, and route by the resulting graphs, as with sessions. The
 brokers that are interested in a publication are known everywhere. Links do not fail.
@@ -13,15 +15,97 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from bench.papers.ges.flooding import Flooded
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
+from brokerd.overlay.hierarchy import Hierarchy
+from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.outline import outline
-from brokerd.protocols.ges.connectivity_graph import Paths
-from brokerd.protocols.ges.messages import Target
+from brokerd.protocols.ges.connectivity_graph import GraphView, Paths
+from brokerd.protocols.ges.messages import DOWN, Statement, Target
 from brokerd.protocols.ges.router import Router
-from brokerd.protocols.ges.units import Unit
+from brokerd.protocols.ges.units import Place, Unit
+
+
+class FloodedGraph:
+    """The graphs of all brokers of a hierarchy, and the statements in flight.
+
+    Statements between the same brokers arrive in order; all other orders are random.
+
+    Attributes:
+        section: the hierarchy.
+        places, views: place and view by broker.
+        up: the present connections, with their factors.
+        received: (broker, statement) of all arrivals, in order.
+    """
+
+    def __init__(self, topology: Topology, random: Random) -> None:
+        section = topology.of_kind("hierarchy").section
+        assert isinstance(section, Hierarchy), f"{topology.name} is no hierarchy"
+        self.section = section
+        self.addresses = section.addresses
+        self.places = [Place(address) for address in self.addresses]
+        self.views = [GraphView(n, place, 1) for n, place in enumerate(self.places)]
+        self.up: dict[Link, int] = {}
+        self.received: list[tuple[BrokerNumber, Statement]] = []
+        self._random = random
+        self._waiting: dict[Link, deque[Statement]] = {}
+
+    def connect(self, a: BrokerNumber, b: BrokerNumber, factor: int = 1) -> None:
+        """Connect two brokers: exchange all statements, and flood the connection."""
+        self.up[a, b] = factor
+        for here, there in ((a, b), (b, a)):
+            for statement in self.views[here].known():
+                self._send(here, there, statement)
+            self._say(here, there, factor)
+
+    def disconnect(self, a: BrokerNumber, b: BrokerNumber) -> None:
+        """Disconnect two brokers; statements in flight between them are lost."""
+        del self.up[a, b]
+        for here, there in ((a, b), (b, a)):
+            self._waiting.pop((here, there), None)
+            self._say(here, there, DOWN)
+
+    def charge(self, a: BrokerNumber, b: BrokerNumber, factor: int) -> None:
+        """Change the cost of a connection."""
+        self.up[a, b] = factor
+        for here, there in ((a, b), (b, a)):
+            self._say(here, there, factor)
+
+    def step(self) -> bool:
+        """Let a message arrive; return False without a message."""
+        if not self._waiting:
+            return False
+        here, there = self._random.choice(sorted(self._waiting))
+        queue = self._waiting[here, there]
+        statement = queue.popleft()
+        if not queue:
+            del self._waiting[here, there]
+        self.received.append((there, statement))
+        if self.views[there].learn(statement):
+            self._pass_on(there, statement, but=here)
+        return True
+
+    def settle(self) -> None:
+        """Let all messages arrive."""
+        while self.step():
+            pass
+
+    def _say(self, here: BrokerNumber, there: BrokerNumber, factor: int) -> None:
+        self._pass_on(here, self.views[here].state(there, self.addresses[there], factor), but=None)
+
+    def _pass_on(self, here: BrokerNumber, statement: Statement, but: BrokerNumber | None) -> None:
+        for a, b in sorted(self.up):
+            if here in (a, b):
+                other = a if here == b else b
+                if other != but:
+                    self._send(here, other, statement)
+
+    def _send(self, here: BrokerNumber, there: BrokerNumber, statement: Statement) -> None:
+        told = self.views[here].for_peer(statement, there, self.addresses[there])
+        if told is not None:
+            self._waiting.setdefault((here, there), deque()).append(told)
+
 
 TOPOLOGIES = ("t22-hi", "t22-lo")
 PUBLISHER, MEASURING = "n22", "n10"
@@ -58,7 +142,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class RoutingCheck:
     """A random hierarchy that passed all checks.
 
     Attributes:
@@ -75,7 +159,7 @@ class Checked:
 class Routing:
     """The routers of all brokers of a hierarchy."""
 
-    def __init__(self, flooded: Flooded) -> None:
+    def __init__(self, flooded: FloodedGraph) -> None:
         self._addresses = flooded.addresses
         self._routers = [
             Router(number, place, view, Paths(place, view), _REROUTES)
@@ -116,9 +200,9 @@ class Routing:
         return sent
 
 
-def flooded(topology: Topology, random: Random, factors: Sequence[int] = (1,)) -> Flooded:
+def flooded(topology: Topology, random: Random, factors: Sequence[int] = (1,)) -> FloodedGraph:
     """Return the graphs of all brokers after the flooding of all links."""
-    found = Flooded(topology, random)
+    found = FloodedGraph(topology, random)
     links = list(found.section.links)
     random.shuffle(links)
     for a, b in links:
@@ -149,7 +233,7 @@ def measure(topology: Topology, events: int, seed: int) -> Iterator[Traffic]:
             yield Traffic(topology.name, pattern, match, reached / events, sent / events)
 
 
-def check(seed: int) -> Checked:
+def check(seed: int) -> RoutingCheck:
     """Draw a hierarchy, interests and link costs, and check the routing.
 
     Raises:
@@ -167,7 +251,7 @@ def check(seed: int) -> Checked:
             routing.publish(random.randrange(brokers), chosen)
     except RoutingWrong as error:
         raise RoutingWrong(f"seed {seed}: {error}") from None
-    return Checked(
+    return RoutingCheck(
         seed,
         brokers,
         len(found.received),
@@ -176,7 +260,7 @@ def check(seed: int) -> Checked:
     )
 
 
-def check_graphs(found: Flooded) -> None:
+def check_graphs(found: FloodedGraph) -> None:
     """Check that each broker's graph equals the outline of the whole system for the broker.
 
     Raises:

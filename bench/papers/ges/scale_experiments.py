@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bench.papers.record import ExperimentRecord, RunContext, Tables
-from bench.run.experiment_folder import ExperimentFile, Row
+from bench.spec.experiment import ExperimentFile, Row
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.overlay.generate import hierarchy

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from bench.papers.mp22.proxy_files import CrashExperiment, Row
-from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, World, said
+from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, CrashExperiment, Row, World, said
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Publish
 from brokerd.protocols.interface import Append, Commit, Effect, Event, MessageReceived

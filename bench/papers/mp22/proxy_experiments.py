@@ -5,8 +5,10 @@ from random import Random
 from typing import Any, Final
 
 from bench.papers.mp22.crash_points import crash
-from bench.papers.mp22.proxy_files import (
+from bench.papers.mp22.proxy_world import (
+    HOMES,
     KINDS,
+    SETTLING_S,
     CrashExperiment,
     ProxyExperiment,
     Row,
@@ -14,8 +16,9 @@ from bench.papers.mp22.proxy_files import (
     StallExperiment,
     Tables,
     TimeoutExperiment,
+    World,
+    said,
 )
-from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, World, said
 from bench.papers.record import ExperimentRecord, RunContext, draw_points
 from bench.papers.record import Tables as AllTables
 from brokerd.model.identity import BrokerNumber

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from bench.systems.boundary import (
+    Arrivals,
     Attachment,
     ConnectionLost,
     Delivery,
@@ -24,9 +25,6 @@ from bench.systems.boundary import (
     Start,
     System,
     WrongSettings,
-)
-from bench.systems.parts import (
-    Arrivals,
     asked,
     check_one_of,
     each_other,

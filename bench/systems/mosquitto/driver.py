@@ -13,6 +13,8 @@ from getpass import getuser
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.systems.boundary import (
+    ANSWER_S,
+    Arrivals,
     Attachment,
     ConnectionLost,
     Delivery,
@@ -21,8 +23,10 @@ from bench.systems.boundary import (
     Settings,
     Start,
     System,
+    check_one_of,
+    number_of,
+    settle,
 )
-from bench.systems.parts import ANSWER_S, Arrivals, check_one_of, number_of, settle
 
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage

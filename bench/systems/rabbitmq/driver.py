@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.systems.boundary import (
+    ANSWER_S,
+    Arrivals,
     Attachment,
     ConnectionLost,
     Delivery,
@@ -25,10 +27,6 @@ from bench.systems.boundary import (
     Start,
     System,
     WrongSettings,
-)
-from bench.systems.parts import (
-    ANSWER_S,
-    Arrivals,
     asked,
     check_one_of,
     each_other,

@@ -9,7 +9,7 @@ from pubsubctl.commands import names
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
-    from bench.spec.overrides import Overrides
+    from bench.spec.keys import Overrides
 
 _PANEL = "Workload"
 
@@ -146,7 +146,7 @@ class LoadOptions:
         Raises:
             UserError: a --set is not KEY=VALUE, or repeats a key.
         """
-        from bench.spec.overrides import Overrides
+        from bench.spec.keys import Overrides
 
         return Overrides(
             protocol=self.protocol,

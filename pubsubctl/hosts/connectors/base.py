@@ -13,9 +13,8 @@ import trio
 from brokerd.agent.client import AgentClient
 from brokerd.agent.host.private_files import operator_name
 from brokerd.errors import ControlError
-from pubsubctl.deploying.cores import cores_of
-from pubsubctl.deploying.placement import LOOPBACK
-from pubsubctl.deploying.plan import Observed, Stray
+from pubsubctl.deploying.placement import LOOPBACK, cores_of
+from pubsubctl.deploying.plan import ObservedState, Stray
 from pubsubctl.errors import HostError, PreflightFailed, PubsubctlError, Unreachable
 from pubsubctl.inventory.inventory import Host
 
@@ -162,12 +161,12 @@ class Connector:
         """Return facts about the machine."""
         return await self._ask("facts")
 
-    async def observe(self) -> Observed:
+    async def observe(self) -> ObservedState:
         """Return our processes, files and deployment on the host."""
         found = await self._ask("observe")
         if not found:
-            return Observed(self.host.name)
-        return Observed(
+            return ObservedState(self.host.name)
+        return ObservedState(
             host=self.host.name,
             agent=found["agent"],
             processes=found["processes"],

@@ -22,9 +22,9 @@ from brokerd.errors import ControlError
 from brokerd.runtime.control import ControlClient, open_control
 from pubsubctl.deploying.bundle import Bundle
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, UserError
+from pubsubctl.hosts.agents import HeldContext
 from pubsubctl.hosts.connectors.base import Connector, Ran
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.held import Held
 from pubsubctl.inventory.inventory import Host, Inventory
 
 LOOK_TIMEOUT_S = 60.0
@@ -63,7 +63,7 @@ class Connections(Protocol):
 
 
 @dataclass(frozen=True)
-class Found:
+class HostState:
     """The script's findings on a host.
 
     Attributes:
@@ -103,8 +103,8 @@ class SshTransport:
         self._make_bundle = bundle
         self._wanted_root = host.root or f"~/.local/share/pubsubctl/{inventory.name}/{host.name}"
         self._nursery: trio.Nursery | None = None
-        self._found: Found | None = None
-        self._helper: Held[ControlClient] | None = None
+        self._found: HostState | None = None
+        self._helper: HeldContext[ControlClient] | None = None
         self._connecting = trio.Lock()
         self._lock_arguments: dict[str, Any] | None = None
 
@@ -241,7 +241,7 @@ class SshTransport:
             lines.append(shlex.join(self._script_command("verify", bundle.sha256)))
             lines.append(shlex.join(self._script_command("install", bundle.sha256)))
             lines.append(shlex.join(self._look_command(bundle)))
-        after = Found(found.root, (bundle.sha256,), (), False)
+        after = HostState(found.root, (bundle.sha256,), (), False)
         helper = shlex.join(self._helper_command(after))
         if helper not in self.commands:
             lines.append(helper)
@@ -265,7 +265,7 @@ class SshTransport:
                         )
                     return None
                 assert self._nursery is not None, "to be used inside `Lab.opened`"
-                self._helper = await Held.enter(
+                self._helper = await HeldContext.enter(
                     self._nursery, self._serving(self._helper_command(found))
                 )
                 if self._lock_arguments is not None:
@@ -293,7 +293,7 @@ class SshTransport:
         self.commands.append(shlex.join(command))
         return self._connections.open(self.host, command)
 
-    async def _look(self, *, fresh: bool = False) -> Found:
+    async def _look(self, *, fresh: bool = False) -> HostState:
         if self._found is not None and not fresh:
             return self._found
         bundle = self._make_bundle()
@@ -309,7 +309,7 @@ class SshTransport:
         if bundle.sha256 in environments:  # ours first: same commands
             environments.remove(bundle.sha256)
             environments.insert(0, bundle.sha256)
-        self._found = Found(
+        self._found = HostState(
             answer["root"],
             tuple(environments),
             tuple(answer["missing"]),
@@ -359,11 +359,11 @@ class SshTransport:
         words = [self.host.python, "-I", "-", "look", self._wanted_root]
         return words + [blob.sha256 for blob in bundle.blobs]
 
-    def _machine(self, found: Found) -> list[str]:
+    def _machine(self, found: HostState) -> list[str]:
         python = f"{found.root}/venv-{found.environments[0]}/bin/python"
         return [python, "-I", "-m", "bench.run.machine"]
 
-    def _helper_command(self, found: Found) -> list[str]:
+    def _helper_command(self, found: HostState) -> list[str]:
         return [*self._machine(found), "host", "--root", found.root, "--name", self.host.name]
 
 

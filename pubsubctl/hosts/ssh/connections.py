@@ -18,6 +18,7 @@ import trio
 
 from brokerd.errors import ControlError
 from pubsubctl.errors import HostError, PubsubctlError
+from pubsubctl.hosts.ssh.config_words import command_line, remote_path
 from pubsubctl.hosts.ssh.errors import (
     ChangedHostKey,
     ConnectionFailed,
@@ -40,9 +41,8 @@ from pubsubctl.hosts.ssh.line import (
     read_host_key,
     said,
 )
-from pubsubctl.hosts.ssh.quoting import command_line, remote_path
 from pubsubctl.hosts.ssh.stream import CommandStream, Workers, close_quietly, printable
-from pubsubctl.hosts.ssh.transfers import Download, Sftp, Upload
+from pubsubctl.hosts.ssh.transport import Download, Sftp, Upload
 from pubsubctl.hosts.ssh.user_config import UserConfig, through_command
 from pubsubctl.inventory.inventory import Gateway, Host, Inventory, SshSettings
 

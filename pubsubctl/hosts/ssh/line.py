@@ -25,8 +25,7 @@ from paramiko.sftp_attr import SFTPAttributes
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.hosts.ssh.known_hosts import HostKey
 from pubsubctl.hosts.ssh.stream import Channel
-from pubsubctl.hosts.ssh.transfers import REQUEST_BYTES, Sftp
-from pubsubctl.hosts.ssh.transport import OrderedTransport
+from pubsubctl.hosts.ssh.transport import REQUEST_BYTES, OrderedTransport, Sftp
 from pubsubctl.inventory.inventory import Gateway, Host
 
 Hop = Host | Gateway

@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
-from pubsubctl.hosts.ssh.client_config import ClientConfig
+from pubsubctl.hosts.ssh.client_config import SSH_PORT, ClientConfig, ProxySetting
 from pubsubctl.hosts.ssh.config_words import fill_tokens
-from pubsubctl.hosts.ssh.host_settings import SSH_PORT, ProxySetting
 from pubsubctl.hosts.ssh.line import Hop, LineError, in_background, said
 from pubsubctl.hosts.ssh.proxies import Target, read_hops
 from pubsubctl.inventory.inventory import Gateway, Inventory

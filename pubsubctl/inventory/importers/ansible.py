@@ -1,34 +1,123 @@
-"""Importer for Ansible inventories, INI and YAML: hosts, groups, and connection variables.
+"""Importer for Ansible inventories, with the folders of variables beside the inventory.
+
+Variables in the folders group_vars and host_vars beside an Ansible inventory.
+
+Only files of groups and hosts of the inventory are read, as data, and only below the folder of the
+inventory. A file that is encrypted as a whole is noted, and not read.
+
+Importer for Ansible inventories, INI and YAML: hosts, groups, and connection variables.
 
 The readers are our own, because `ansible-inventory` runs executable files and plugins. Nothing is
 rendered, looked up or run here. A host that needs a template, a value in a vault, or a route that
 is no list of ssh servers is unusable.
 """
 
+import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
+from pubsubctl.hosts.ssh.client_config import SSH_PORT
 from pubsubctl.hosts.ssh.config_words import fill_tokens, local_tokens
-from pubsubctl.hosts.ssh.host_settings import SSH_PORT
 from pubsubctl.hosts.ssh.proxies import CommandLine, Hop, Target, read_command_line, route_of
-from pubsubctl.inventory.importers.ansible_folders import read_folders
+from pubsubctl.inventory.importers.ansible_files import Table, plain_yaml, read_ini, read_yaml
 from pubsubctl.inventory.importers.ansible_groups import ALL, UNGROUPED, Groups, Setting
-from pubsubctl.inventory.importers.ansible_ini import read_ini
-from pubsubctl.inventory.importers.ansible_yaml import read_yaml
-from pubsubctl.inventory.importers.found import (
-    Found,
+from pubsubctl.inventory.importers.findings import (
+    Findings,
     FoundHost,
     key_paths,
     our_name,
     placed,
     printable_errors,
+    read_source,
     settle_names,
 )
+
+MOST_FILES: Final = 512
+LARGEST_BYTES: Final = 4 << 20
+DEEPEST_FOLDER: Final = 8
+
+_SUFFIXES: Final = ("", ".yml", ".yaml", ".json")
+_VAULT: Final = "$ANSIBLE_VAULT"
+
+
+def read_folders(groups: Groups, source: Path) -> None:
+    """Add the variables of the folders to the groups and hosts; followed folders are noted.
+
+    Raises:
+        UserError: a file is malformed, too large, or leads out of the folder of the inventory.
+    """
+    reader = _Reader(groups, source.expanduser().parent)
+    for kind, names in (("group_vars", groups.groups), ("host_vars", groups.hosts)):
+        variables = groups.group_files if kind == "group_vars" else groups.host_files
+        before = reader.files
+        if not (reader.folder / kind).is_dir():
+            continue
+        for name in names:
+            if found := reader.variables(kind, name):
+                variables[name] = found
+        if count := reader.files - before:
+            files = f"{count} file{'' if count == 1 else 's'}"
+            groups.note(f"{source}: {kind} beside it is followed: {files}")
+
+
+@dataclass
+class _Reader:
+    """A reader of files of variables, with bounds."""
+
+    groups: Groups
+    folder: Path
+    files: int = 0
+    size_bytes: int = 0
+
+    def variables(self, kind: str, name: str) -> dict[str, Setting]:
+        """Return the variables of a group or host; the first existing suffix decides."""
+        if "/" in name or name in ("", ".", ".."):
+            return {}
+        found: dict[str, Setting] = {}
+        for suffix in _SUFFIXES:
+            path = self.folder / kind / f"{name}{suffix}"
+            if not os.path.lexists(path):
+                continue
+            for file in self._files_of(path, 0):
+                found |= self._read(file)
+            break
+        return found
+
+    def _files_of(self, path: Path, depth: int) -> Iterator[Path]:
+        if path.is_file():
+            yield path
+        elif path.is_dir() and depth < DEEPEST_FOLDER:
+            for inner in sorted(path.iterdir()):
+                if inner.name.startswith(".") or inner.name.endswith("~"):
+                    continue
+                if inner.suffix in _SUFFIXES and (inner.is_file() or not inner.suffix):
+                    yield from self._files_of(inner, depth + 1)
+
+    def _read(self, file: Path) -> dict[str, Setting]:
+        if not file.resolve().is_relative_to(self.folder.resolve()):
+            raise UserError(f"{file}: leads out of {self.folder}, and is not followed")
+        self.files += 1
+        if self.files > MOST_FILES:
+            raise UserError(f"{file}: more than {MOST_FILES} files of variables")
+        text = read_source(file)
+        self.size_bytes += len(text)
+        if self.size_bytes > LARGEST_BYTES:
+            raise UserError(f"{file}: more than {LARGEST_BYTES >> 20} MiB of variables")
+        if text.startswith(_VAULT):
+            self.groups.note(f"{file}: is encrypted, and not read")
+            return {}
+        content = plain_yaml(text, file)
+        if content is None or content == "":
+            return {}
+        if not isinstance(content, Table):
+            raise UserError(f"{file}: expected a map of variables, got {shown(content)}")
+        return {key: Setting(content[key], content.where(file, key)) for key in content}
+
 
 MOST_NOTED: Final = 100
 
@@ -46,13 +135,13 @@ _OVER_SSH: Final = ("ssh", "smart", "paramiko", "paramiko_ssh")
 _NAMESPACE: Final = "ansible.builtin."
 
 
-def read_ansible(text: str, source: Path) -> Found:
+def read_ansible(text: str, source: Path) -> Findings:
     """Return the hosts of an Ansible inventory; the content decides between INI and YAML.
 
     Raises:
         UserError: the text is neither format, or is malformed; names line or host.
     """
-    found = Found()
+    found = Findings()
     with printable_errors():
         groups = _groups_of(text, source)
         read_folders(groups, source)
@@ -95,7 +184,7 @@ def _looks_like_yaml(text: str) -> bool:
     return first.startswith(("%", "-", "?", "[", "{")) or (bool(words) and words[0].endswith(":"))
 
 
-def _take_over(groups: Groups, source: Path, found: Found) -> None:
+def _take_over(groups: Groups, source: Path, found: Findings) -> None:
     unused = sorted(groups.variable_names() - _USED)
     for key in unused[:MOST_NOTED]:
         found.note(f"{source}: variable {shown(key)} is not taken over")
@@ -144,7 +233,7 @@ def _take_over(groups: Groups, source: Path, found: Found) -> None:
         found.add_host(taken, entry, where)
 
 
-def _group_names(groups: Groups, hosts: set[str], source: Path, found: Found) -> dict[str, str]:
+def _group_names(groups: Groups, hosts: set[str], source: Path, found: Findings) -> dict[str, str]:
     """Return group → our name; groups without a name of ours are recorded as unusable."""
     names: dict[str, str] = {}
     for group in sorted(groups.groups):
@@ -202,7 +291,7 @@ class _Variables:
             return text, where
         return "", self.where
 
-    def arguments(self, name: str, found: Found) -> tuple[CommandLine, str]:
+    def arguments(self, name: str, found: Findings) -> tuple[CommandLine, str]:
         """Return the ssh options in a variable, and the place of the variable.
 
         Raises:
@@ -221,7 +310,7 @@ class _Variables:
         return line, f"{where}: {name}"
 
 
-def _connection(host: str, variables: _Variables, found: Found) -> _Connection:
+def _connection(host: str, variables: _Variables, found: Findings) -> _Connection:
     """Return how Ansible reaches a host.
 
     Raises:
@@ -274,7 +363,7 @@ def _merged(layers: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return found
 
 
-def _gateway(hop: Hop, source: Path, found: Found) -> dict[str, Any]:
+def _gateway(hop: Hop, source: Path, found: Findings) -> dict[str, Any]:
     entry: dict[str, Any] = {"address": hop.address or hop.host}
     entry |= {"user": hop.user} if hop.user else {}
     entry |= {"port": hop.port} if hop.port else {}

@@ -11,11 +11,10 @@ from typing import Any
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.client_config import ClientConfig
-from pubsubctl.hosts.ssh.host_settings import SSH_PORT, HostSettings
+from pubsubctl.hosts.ssh.client_config import SSH_PORT, ClientConfig, HostSettings
 from pubsubctl.hosts.ssh.proxies import Hop, Target, route_of
-from pubsubctl.inventory.importers.found import (
-    Found,
+from pubsubctl.inventory.importers.findings import (
+    Findings,
     FoundHost,
     key_paths,
     our_name,
@@ -26,7 +25,7 @@ from pubsubctl.inventory.importers.found import (
 from pubsubctl.inventory.inventory_schema import MOST_GATEWAYS
 
 
-def read_ssh_config(text: str, source: Path) -> Found:
+def read_ssh_config(text: str, source: Path) -> Findings:
     """Return the hosts of all Host blocks; hosts on the route to others become gateways.
 
     Raises:
@@ -34,7 +33,7 @@ def read_ssh_config(text: str, source: Path) -> Found:
     """
     with printable_errors():
         config = ClientConfig(text, source)
-    found = Found()
+    found = Findings()
     for note in config.notes:
         found.note(note)
     settings: dict[str, HostSettings] = {}
@@ -87,7 +86,7 @@ class _Builder:
 
     config: ClientConfig
     source: Path
-    found: Found
+    found: Findings
     reserved: list[str]
 
     def variables(self, settings: HostSettings) -> dict[str, Any]:

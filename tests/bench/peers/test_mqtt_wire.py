@@ -2,9 +2,8 @@
 
 import pytest
 
-from bench.peers.client import ServerRefused
-from bench.peers.mosquitto import MqttClient
-from bench.peers.mqtt_wire import Decoder, packet
+from bench.peers.mosquitto import Decoder, MqttClient, packet
+from bench.peers.system import ServerRefused
 
 CONNECTED = b"\x20\x02\x00\x00"
 SUBSCRIBED = b"\x90\x03\x00\x01\x02"

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from bench.peers.client import ServerRefused
-from bench.peers.nats import JetStreamClient, NatsClient
-from bench.peers.nats_wire import Decoder, Line, Messages
+from bench.peers.nats import Decoder, JetStreamClient, Line, Messages, NatsClient
+from bench.peers.system import ServerRefused
 
 INFO = b'INFO {"server_id":"NDWK2MHI","version":"2.9.10","proto":1,"max_payload":1048576} \r\n'
 TWO = b"MSG load 1 3\r\nabc\r\nMSG load 1 3\r\nabc\r\n"

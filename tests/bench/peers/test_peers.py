@@ -15,12 +15,10 @@ import pytest
 
 from bench.peers import __main__ as peers
 from bench.peers import ours, servers
-from bench.peers.figures import Figures, limit_of
+from bench.peers.__main__ import SYSTEMS, Promises, table
 from bench.peers.measure import measure
-from bench.peers.system import ServerStart, System
-from bench.peers.systems import SYSTEMS
-from bench.peers.table import Promises, table
-from bench.systems import programs
+from bench.peers.system import Figures, ServerStart, System, limit_of
+from bench.systems import boundary
 from tests.helpers.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
@@ -57,8 +55,8 @@ def test_a_measured_peer_delivers_all_publications_and_leaves_no_process(
 def test_servers_end_with_the_process_that_started_them_however_that_ends(tmp_path: Path) -> None:
     installed("nats")
     code = (
-        "from bench.peers import servers, systems\n"
-        "with servers.running(systems.SYSTEMS[0], 2) as found:\n"
+        "from bench.peers import nats, servers\n"
+        "with servers.running(nats.SYSTEMS[0], 2) as found:\n"
         "    print(*found.pids, flush=True)\n"
         "    input()\n"
     )
@@ -95,7 +93,7 @@ def test_a_missing_peer_is_named_with_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(programs, "_MORE_FOLDERS", ())
+    monkeypatch.setattr(boundary, "_MORE_FOLDERS", ())
     assert peers.main(["--rounds", "1"]) == 4
     assert "apt-get install mosquitto nats-server" in capsys.readouterr().err
     assert peers.main(["--systems", "natz"]) == 2

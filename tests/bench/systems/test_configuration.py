@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.spec.overrides import Overrides
+from bench.spec.keys import Overrides
 from bench.spec.spec import SpecError
 from bench.systems.boundary import Server, System, WrongSettings
 from bench.systems.comparison import load_comparison
 from bench.systems.configuration import (
     NotInstalled,
+    WrongDriver,
     configurations,
     is_configuration,
     load_configuration,
 )
-from bench.systems.drivers import WrongDriver
 from bench.systems.experiment import experiment_on
 from bench.systems.faults import aimed, check_verbs, names_leader
 from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
@@ -49,7 +49,7 @@ def written(folder: Path, old: str = "", new: str = "", driver: tuple[str, str] 
         ('["n1"]', '["n1", "n2"]', "the toy broker has 1 at most"),
         ('["n1"]', '["N 1"]', "servers[0] = 'N 1': no name"),
         ("toy_driver.py", "toy_drivr.py", "driver = 'toy_drivr.py': "),
-        ("toy_driver.py", "bench.spec.rate", "has no SYSTEM in it"),
+        ("toy_driver.py", "bench.spec.values", "has no SYSTEM in it"),
         ('"exactly-once"', '"sometimes"', "promise.delivery = 'sometimes'"),
         ('"exactly-once"', '"exactly-once"\nwindow = "soon"', "promise.window = 'soon'"),
         ("workload =", 'unsynced = "gone"\nworkload =', "unsynced = 'gone'"),

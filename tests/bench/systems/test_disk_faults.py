@@ -12,8 +12,8 @@ import trio
 
 from bench.spec.spec import SpecError
 from bench.systems import faults, program
-from bench.systems.disk_faults import DiskFaults
 from bench.systems.faults import check_verbs, needs_disk
+from bench.systems.program import DiskFaults
 from bench.systems.synced_files import is_possible
 from brokerd.errors import ControlError
 from fault_injection.schedule.schedule import FaultSchedule, read_schedule
@@ -27,7 +27,7 @@ only_there = pytest.mark.skipif(not is_possible(), reason="Linux on x86_64 only"
 STARTED = """
 import os, sys
 from pathlib import Path
-from bench.systems.disk_faults import DiskFaults
+from bench.systems.program import DiskFaults
 from bench.systems.synced_files import keep_synced
 from brokerd.sessions.link_faults import read_fault
 

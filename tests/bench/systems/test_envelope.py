@@ -6,9 +6,14 @@ from collections.abc import Sequence
 import pytest
 
 from bench.systems.boundary import NotAcknowledged
-from bench.systems.envelope import NotOurs, packed, unpacked
-from bench.systems.fences import FenceCopies, Places
-from bench.systems.outgoing import Outgoing
+from bench.systems.publications import (
+    FenceCopies,
+    NotOurs,
+    OutgoingPublications,
+    Places,
+    packed,
+    unpacked,
+)
 from brokerd.model.identity import SourceId
 
 SOURCE = SourceId(2, 70_000, 3)
@@ -66,7 +71,7 @@ class Doubtful:
 def test_publications_behind_a_lost_publication_are_repeated_in_order() -> None:
     async def story() -> tuple[Sequence[str], list[int]]:
         client, taken = Doubtful("p-2-t"), list[int]()
-        outgoing = Outgoing(client, SOURCE, "p", lambda blob: ["t"], taken.append)  # type: ignore[arg-type]
+        outgoing = OutgoingPublications(client, SOURCE, "p", lambda blob: ["t"], taken.append)  # type: ignore[arg-type]
         lost: asyncio.Future[str] = asyncio.Future()
         waiting = asyncio.create_task(outgoing.until_lost(lost))
         assert outgoing.publish_many_nowait([b"b"], b"\0\0\0", 1, b"xyz") == range(1, 4)

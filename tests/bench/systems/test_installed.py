@@ -8,7 +8,7 @@ import trio
 
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
-from bench.spec.overrides import Overrides
+from bench.spec.keys import Overrides
 from bench.systems.boundary import WrongSettings
 from bench.systems.configuration import NotInstalled, load_configuration
 from bench.systems.experiment import experiment_on, run_on_system

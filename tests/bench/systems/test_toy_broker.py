@@ -14,11 +14,11 @@ import pytest
 import trio
 
 from bench.load import load_control
-from bench.load.progress import RunFailed
 from bench.run import coordinator
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
-from bench.spec.overrides import Overrides
+from bench.run.testbed import RunFailed
+from bench.spec.keys import Overrides
 from bench.systems import servers
 from bench.systems.configuration import load_configuration
 from bench.systems.experiment import experiment_on, run_on_system

@@ -1,1 +1,0 @@
-"""Components of the project, measured without brokers on a testbed."""

@@ -1,1 +1,0 @@
-"""Group commit at different speeds of a disk."""

@@ -1,1 +1,0 @@
-"""Generated histories: run folders of any size, correct or with planted mistakes."""
