@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from bench.spec.named_files import PROJECT_FILE
 from brokerd.overlay.topology import nearest
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import check_schema, load_toml, shown, validated
 
 SCHEMA = "pubsubctl/project/1"
-PROJECT_FILE = "pubsubctl.toml"
 DEFAULTS: Mapping[str, str] = {
     "inventory": "local",
     "results": "results/runs",
@@ -179,6 +179,11 @@ class Project:
         packaged = Path(str(resources.files(package))) / inside
         own = self.folder / _FOLDERS[kind]
         return [own] if own.resolve() == packaged.resolve() else [own, packaged]
+
+
+def folder_names() -> list[str]:
+    """Return the folders of a project, one for each kind of file."""
+    return [*_FOLDERS.values(), "bench/experiments"]
 
 
 def xdg_folder(

@@ -7,6 +7,7 @@ from typing import Any, Final
 from bench.run.series import DrawnOrder
 from bench.run.simulated import simulated_steps
 from bench.spec.keys import check_keys, value_of
+from bench.spec.named_files import named_by
 from bench.spec.overrides import Overrides
 from bench.spec.spec import read_toml, validated
 from bench.spec.sweep import (
@@ -134,8 +135,14 @@ def _sweep_of(call: Invocation, request: SweepRequest) -> tuple[Sweep, str]:
     values: dict[str, Any]
     if is_sweep(path):
         sweep = load_sweep(path)
-        merged = {"axes": {**sweep.axes, **axes}, "bounds": {**sweep.bounds, **bounds}}
-        values = {**read_toml(path), **changes, **merged}
+        merged: dict[str, Any] = {
+            "axes": {**sweep.axes, **axes},
+            "bounds": {**sweep.bounds, **bounds},
+        }
+        merged["workload"] = named_by(sweep.workload, path)
+        if sweep.faults:
+            merged["faults"] = named_by(sweep.faults, path)
+        values = {**read_toml(path), **merged, **changes}
         return validated(Sweep, values, str(path)), str(path)
     if not axes:
         raise UserError(
