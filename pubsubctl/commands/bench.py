@@ -167,6 +167,7 @@ def _on_brokers(
     from bench.spec.deployed_experiment import Point
     from pubsubctl.deploying.roles import read_roles
     from pubsubctl.running.experiment import run_and_judge
+    from pubsubctl.running.forecast import announce
     from pubsubctl.running.plan import deployment_plan
     from pubsubctl.running.repetitions import Design, run_series
 
@@ -174,8 +175,9 @@ def _on_brokers(
     roles = read_roles(run.roles or (), spec.topology, spec.protocol)
     if roles:
         spec = replace(spec, overrides={**spec.overrides, "roles": run.roles})
+    predictions = announce(call, [("", spec, schedule)])
     if call.dry_run:
-        return deployment_plan(call, spec, schedule)
+        return deployment_plan(call, spec, schedule, predictions)
     if run.instances is not None:
         design = Design(instances=run.instances)
         points = [(Point(spec.protocol, spec), schedule)]

@@ -1,7 +1,7 @@
 """`compare --comparison`: equal load and faults on our brokers and others, with one report."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,7 +12,7 @@ from bench.load.progress import RunFailed
 from bench.run.outcome import RunOutcome
 from bench.spec.keys import of_topology, of_workload
 from bench.spec.overrides import Overrides
-from bench.spec.spec import SpecError, load_topology
+from bench.spec.spec import ExperimentSpec, SpecError, load_topology
 from bench.systems.boundary import WrongSettings
 from bench.systems.comparison import Comparison, Entry, load_comparison
 from bench.systems.configuration import NotInstalled
@@ -20,11 +20,13 @@ from bench.systems.servers import ServerFailed
 from brokerd.errors import ControlError
 from brokerd.protocols.registry import protocol_on
 from fault_injection.schedule.for_good import waits_for_ever
+from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers_text
+from pubsubctl.running.forecast import Run, announce
 from pubsubctl.running.judging import Judged, judge_and_report
 from pubsubctl.running.plan import plan_experiment
 from pubsubctl.running.systems import asked_of, run_asked
@@ -43,8 +45,16 @@ _Run = Callable[[Progress, Interruption], Awaitable[RunOutcome]]
 
 @dataclass(frozen=True)
 class _Side:
+    """An entry that can be run.
+
+    Attributes:
+        spec, schedule: of a protocol of ours; None for other systems.
+    """
+
     name: str
     run: _Run
+    spec: ExperimentSpec | None = None
+    schedule: FaultSchedule | None = None
 
 
 @dataclass
@@ -62,6 +72,12 @@ class _Sides:
     left_out: dict[str, str] = field(default_factory=dict)
     unpromised: dict[str, str] = field(default_factory=dict)
     titles: dict[str, str] = field(default_factory=dict)
+
+    def predicted(self) -> list[Run]:
+        """Return the runs whose verdicts can be predicted."""
+        return [
+            (side.name, side.spec, side.schedule) for side in self.runnable if side.spec is not None
+        ]
 
     def why_not(self) -> list[str]:
         """Return a line for every entry that is not run."""
@@ -102,8 +118,9 @@ def compare_as(
     comparison = whole.only(only).also(also)
     folder = call.project.results_folder(results)
     sides = _sides(call, whole, comparison, Overrides(measure=duration or whole.measure), folder)
+    predictions = announce(call, sides.predicted())
     if call.dry_run:
-        return _planned(comparison, sides)
+        return _planned(comparison, sides, predictions)
     if not sides.runnable:
         raise UserError(
             f"comparison {comparison.name}: nothing of it can be run here", *sides.why_not()
@@ -143,7 +160,7 @@ def _sides(
     sides = _Sides(titles={entry.name: entry.title or entry.name for entry in comparison.entries})
     for entry in comparison.entries:
         try:
-            run = _run_of(call, comparison, entry, overrides, folder)
+            side = _side_of(call, comparison, entry, overrides, folder)
         except (NotInstalled, WrongSettings) as error:
             sides.left_out[entry.name] = str(error)
             call.console.warn(f"{entry.name} is left out: {error}")
@@ -154,7 +171,7 @@ def _sides(
                 raise
             sides.unpromised[entry.name] = _SOURCE.sub("", str(error).splitlines()[0])
         else:
-            sides.runnable.append(_Side(entry.name, run))
+            sides.runnable.append(side)
     return sides
 
 
@@ -179,20 +196,20 @@ def _is_borne(
             continue
         with suppress(UserError, SpecError, _NotPromisedError):
             alike = other.model_copy(update={"set": {**other.set, **words}})
-            _run_of(call, whole, alike, overrides, folder)
+            _side_of(call, whole, alike, overrides, folder)
             return True
     return False
 
 
-def _run_of(
+def _side_of(
     call: Invocation, comparison: Comparison, entry: Entry, overrides: Overrides, folder: Path
-) -> _Run:
+) -> _Side:
     labels = {LABEL: entry.title or entry.name}
     if entry.system is not None:
         asked = asked_of(
             call, entry.system, overrides, comparison.faults, labels, comparison.workload
         )
-        return partial(run_asked, asked, folder)
+        return _Side(entry.name, partial(run_asked, asked, folder))
     keys = entry.set if comparison.faults else {"calm": True, **entry.set}
     of = replace(overrides, protocol=entry.protocol, topology=entry.topology, keys=keys or None)
     spec, schedule = plan_experiment(call, comparison.workload, of, comparison.faults, labels)
@@ -205,10 +222,12 @@ def _run_of(
     async def run(progress: Progress, interruption: Interruption) -> RunOutcome:
         return await carry_out(experiment, lab, progress, interruption, f"compare {entry.name}")
 
-    return run
+    return _Side(entry.name, run, spec, schedule)
 
 
-def _planned(comparison: Comparison, sides: _Sides) -> Result:
+def _planned(
+    comparison: Comparison, sides: _Sides, predictions: Sequence[Mapping[str, Any]]
+) -> Result:
     names = [side.name for side in sides.runnable]
     faults = f"faults {comparison.faults}" if comparison.faults else "no faults"
     lines = [f"run {name}: {comparison.workload}, {faults}" for name in names]
@@ -217,6 +236,7 @@ def _planned(comparison: Comparison, sides: _Sides) -> Result:
         "runs": names,
         "left_out": sides.left_out,
         "not_promised": sides.unpromised,
+        "predictions": [*predictions],
     }
     return Result(document=document, text="\n".join([*lines, *sides.why_not()]))
 

@@ -1,5 +1,6 @@
 """Sweeps: runs of a workload with each combination of values of some keys."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
+from pubsubctl.running.forecast import announce
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import FIGURE as LATENCY
 from pubsubctl.running.repetitions import Design, SimulatedRuns, run_series
@@ -85,8 +87,9 @@ def run_sweep(
             simulated_steps(point.spec, schedule)
     expected = sweep.repetitions * sum(expected_ns(point.spec) for point, _ in planned)
     budget_ns = sweep.budget.time if sweep.budget is not None else None
+    predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
-        return _planned(sweep, planned, expected)
+        return _planned(sweep, planned, expected, predictions)
     if budget_ns is not None and expected > budget_ns and not call.yes:
         raise UserError(
             f"{where}: about {_minutes(expected)} for {sweep.repetitions * len(planned)} runs, and "
@@ -174,7 +177,10 @@ def _axis(text: str) -> tuple[str, list[Any]]:
 
 
 def _planned(
-    sweep: Sweep, planned: list[tuple[SweepPoint, FaultSchedule | None]], expected: int
+    sweep: Sweep,
+    planned: list[tuple[SweepPoint, FaultSchedule | None]],
+    expected: int,
+    predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
     names = [point.name for point, _ in planned]
     runs = sweep.repetitions * len(planned)
@@ -185,6 +191,7 @@ def _planned(
         "points": {point.name: dict(point.keys) for point, _ in planned},
         "repetitions": sweep.repetitions,
         "expected_ns": expected,
+        "predictions": [*predictions],
     }
     return Result(document=document, text="\n".join(lines))
 

@@ -4,7 +4,7 @@ The order is A B, B A and so on, so that drift of the machine affects both sides
 comparison uses only repetitions, never the messages of a single run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.differences import differences
+from pubsubctl.running.forecast import announce
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
@@ -98,8 +99,9 @@ def run_variants(
     ]
     given, changed = (point.spec for point, _ in planned)
     _check_comparable(given, changed)
+    predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
-        return _planned(planned, sides.repetitions)
+        return _planned(planned, sides.repetitions, predictions)
     design = Design(instances=sides.repetitions, order=alternating)
     with ExitStack() as stack:
         if revision is not None:
@@ -212,7 +214,9 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _planned(
-    planned: Sequence[tuple[SweepPoint, FaultSchedule | None]], repetitions: int
+    planned: Sequence[tuple[SweepPoint, FaultSchedule | None]],
+    repetitions: int,
+    predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
     expected = repetitions * sum(expected_ns(point.spec) for point, _ in planned)
     lines = [f"side {point.name}" for point, _ in planned]
@@ -222,5 +226,6 @@ def _planned(
         "sides": {point.name: dict(point.keys) for point, _ in planned},
         "repetitions": repetitions,
         "expected_ns": expected,
+        "predictions": [*predictions],
     }
     return Result(document=document, text="\n".join(lines))

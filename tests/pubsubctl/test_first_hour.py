@@ -6,7 +6,9 @@ import pytest
 
 from bench.spec.named_files import named_by
 from bench.spec.overrides import Overrides
+from bench.spec.predictions import owed_pairs, predictions_of
 from bench.spec.spec import SpecError, load_experiment
+from results.reference.reading import judge_folder
 from tests.pubsubctl.conftest import Call
 
 TWELVE = """\
@@ -52,9 +54,8 @@ protocol = ["delta_tree", "best_effort"]
 """
 
 
-@pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> Path:
-    """Return the folder of a project with a topology and a workload of its own."""
+def _study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> Path:
+    """Create a project with a topology, a workload and a sweep, and enter it."""
     folder = tmp_path / "study"
     assert call("init", str(folder)).status == 0
     (folder / "bench/topologies/twelve.toml").write_text(TWELVE)
@@ -72,26 +73,24 @@ def test_a_new_project_has_a_folder_for_each_kind_of_file(call: Call, tmp_path: 
     assert f"next: cd '{tmp_path}/my study' && " in result.err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("sweep", "study", "--over", "protocol=delta_tree,best_effort"),
-        ("sweep", "both"),
-        ("compare", "study", "--against", "protocol=best_effort"),
-        ("sweep", "demo", "--set", "topology=twelve", "--over", "publishers.at=p1,p2")
-        + ("--set", "subscribers.at=s1"),
-    ],
-)
 def test_a_projects_files_are_found_by_their_bare_names(
-    study: Path, call: Call, arguments: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    result = call("--dry-run", *arguments)
-    assert result.status == 0, result.err
+    _study(tmp_path, monkeypatch, call)
+    for line in (
+        "sweep study --over protocol=delta_tree,best_effort",
+        "sweep both",
+        "compare study --against protocol=best_effort",
+        "sweep demo --set topology=twelve --set subscribers.at=s1 --over publishers.at=p1,p2",
+    ):
+        result = call("--dry-run", *line.split())
+        assert result.status == 0, (line, result.err)
 
 
 def test_a_workload_finds_the_topology_of_its_own_project(
-    study: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
+    study = _study(tmp_path, monkeypatch, call)
     monkeypatch.chdir(tmp_path)
     assert load_experiment("study/bench/workloads/study.toml").topology.name == "twelve"
     assert load_experiment(study / "bench/workloads/study.toml").topology.name == "twelve"
@@ -100,8 +99,9 @@ def test_a_workload_finds_the_topology_of_its_own_project(
 
 
 def test_a_topology_of_the_command_line_is_relative_to_the_current_folder(
-    study: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
+    study = _study(tmp_path, monkeypatch, call)
     other = study / "other.toml"
     other.write_text(TWELVE.replace('"twelve"', '"other"'))
     (study / "bench/workloads/other.toml").write_text(TWELVE)
@@ -109,14 +109,77 @@ def test_a_topology_of_the_command_line_is_relative_to_the_current_folder(
     assert found.topology.name == "other"
 
 
-def test_an_unknown_topology_names_the_nearest_of_the_project(study: Path) -> None:
+def test_an_unknown_topology_names_the_nearest_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
     with pytest.raises(SpecError, match="did you mean 'twelve'"):
         load_experiment("study", Overrides(topology="twelv"))
 
 
-def test_a_path_in_a_file_is_relative_to_the_file(study: Path) -> None:
+def test_a_path_in_a_file_is_relative_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    study = _study(tmp_path, monkeypatch, call)
     sweep = study / "bench/sweeps/both.toml"
     assert Path(named_by("../workloads/study.toml", sweep)).resolve() == (
         study / "bench/workloads/study.toml"
     )
     assert named_by("study", sweep) == "study"
+
+
+def test_an_ordinary_workload_has_no_predicted_doubt_and_lists_what_is_owed_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+    found = predictions_of(load_experiment("study"), None)
+    assert [each.kind for each in found] == ["note"]
+    assert "s3-sub-1 of p4-pub-1 (its filter matches none of 26)" in found[0].text
+
+
+def test_each_command_predicts_the_same_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+    bar = ("--set", "bars.deliveries_per_pair_min=100")
+    said = (
+        "s3-sub-1 is owed 0 of 26 publications of p4-pub-1, and 3 more pairs have too few; below "
+        "100 the verdict is UNKNOWN; measure for"
+    )
+    for line in (
+        "bench study",
+        "sweep study --over protocol=delta_tree,best_effort",
+        "compare study --against protocol=best_effort",
+    ):
+        result = call("--dry-run", *line.split(), *bar)
+        assert result.status == 0, (line, result.err)
+        assert result.err.count(said) == 1, (line, result.err)
+        assert "deliveries_per_pair_min" in result.err
+
+
+def test_a_prediction_about_some_points_of_a_sweep_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+    result = call("--dry-run", "sweep", "study", "--over", "calm=true,false")
+    assert result.status == 0, result.err
+    assert "warning: calm=false: nothing is at risk without faults" in result.err
+
+
+def test_the_predicted_numbers_are_those_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    study = _study(tmp_path, monkeypatch, call)
+    # Simulated runs have no warm-up.
+    (study / "bench/workloads/study.toml").write_text(
+        STUDY.replace('warmup = "1s"', 'warmup = "0s"')
+    )
+    result = call("simulate", "run", "study", "--record", "-o", "runs")
+    assert result.status == 0, result.err
+    (run,) = (path.parent for path in Path("runs/study").glob("2*/manifest.json"))
+    judgement = judge_folder(run)
+    owed = owed_pairs(load_experiment("study"))
+    assert owed is not None
+    assert judgement.counts.owed == sum(pair.owed for pair in owed) > 600
+    assert judgement.verdict == "VALID", judgement.doubts
+    assert judgement.counts.least_owed == ("s3-sub-1/1", "p4/0", 0)
