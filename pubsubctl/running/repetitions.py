@@ -28,6 +28,7 @@ from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_wai
 from pubsubctl.running.judging import Judged
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
+from pubsubctl.running.series_verdicts import each_once, verdict_table
 
 SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"
@@ -281,11 +282,12 @@ def _judged(
     from results.repetitions.comparison import spreads_of
     from results.repetitions.modal import modal
     from results.repetitions.timelines import latencies_by_send_time
+    from results.tables.json_files import ResultsError
 
     axes = [axis.row() for axis in design.axes]
     bounds = dict(design.bounds)
     summary: dict[str, Any] = {"schema": SCHEMA, "axes": axes, "bounds": bounds, "points": {}}
-    because: list[PubsubctlError] = []
+    found: list[tuple[Path, PubsubctlError]] = []
     progress.phase("starting Spark")
     with spark_session("pubsubctl sweep", master) as spark:
         for point, runs in series.runs().items():
@@ -293,7 +295,7 @@ def _judged(
             for run in runs:
                 judged = judge_with(spark, run, progress)
                 verdicts[run.name] = judged.verdict
-                because += _not_as_promised(judged)
+                found += [(run, error) for error in _not_as_promised(judged)]
             whole = [run for run in runs if verdicts[run.name] != "UNKNOWN"] or runs
             typical = modal({run.name: latencies_by_send_time(spark, run) for run in whole})
             about: dict[str, Any] = {
@@ -306,8 +308,14 @@ def _judged(
         series.close(summary)
         for figure in design.figures:
             progress.phase(f"drawing {figure}")
-            draw(figure, spark, series.path)
-    return summary, because
+            try:
+                draw(figure, spark, series.path)
+            except ResultsError as error:
+                if not found:
+                    raise
+                # Runs without an accepted verdict cannot be drawn; they have a table all the same.
+                progress.say(f"{figure} is not drawn: {error}")
+    return summary, each_once(found)
 
 
 def _not_as_promised(judged: Judged) -> list[PubsubctlError]:
@@ -323,18 +331,16 @@ def _result(
 ) -> Result:
     rows = []
     for point, found in summary["points"].items():
-        valid = [*found["runs"].values()].count("VALID")
         for name, spread in found["numbers"].items():
             interval = (
                 "" if spread["low"] is None else f"{spread['low']:.4g} … {spread['high']:.4g}"
             )
             extremes = f"{spread['smallest']:.4g} … {spread['largest']:.4g}"
             rows.append((point, name, f"{spread['mean']:.4g}", interval, extremes, spread["n"]))
-        told = f"{valid} of {len(found['runs'])} VALID, typical {found['modal']}"
-        call.console.say(f"{point}: {told}")
         for reason in found["beyond"] if summary["bounds"] else ():
             call.console.say(f"{point} is in the danger zone: {reason}")
     header = ("POINT", "NUMBER", "MEAN", "95 % INTERVAL", "SMALLEST … LARGEST", "RUNS")
-    text = f"{call.console.table(header, rows)}\n{series.path}"
+    tables = [verdict_table(call.console, summary["points"]), call.console.table(header, rows)]
+    text = "\n".join([*tables, str(series.path)])
     document = {**summary, "run_directory": str(series.path)}
     return Result(document=document, text=text, because=tuple(because))

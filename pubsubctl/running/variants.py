@@ -34,6 +34,7 @@ from pubsubctl.running.revisions import (
     commit_of,
     names_of_revisions,
 )
+from pubsubctl.running.series_verdicts import verdict_table
 
 SCHEMA: Final = "pubsubctl/against/1"
 INSTANCES: Final = 5
@@ -118,7 +119,9 @@ def run_variants(
         "schema": SCHEMA, "series": dict(found.document), "comparison": dict(compared.document),
         "run_directory": str(series),
     }  # fmt: skip
-    return Result(document=document, text=f"{compared.text}\n{series}", because=found.because)
+    verdicts = verdict_table(call.console, found.document["points"])
+    text = f"{verdicts}\n{compared.text}\n{series}"
+    return Result(document=document, text=text, because=found.because)
 
 
 def _in_full(call: Invocation, text: str) -> str:

@@ -8,6 +8,8 @@ from bench.spec.named_files import named_by
 from bench.spec.overrides import Overrides
 from bench.spec.predictions import owed_pairs, predictions_of
 from bench.spec.spec import SpecError, load_experiment
+from pubsubctl.errors import VerdictUnknown
+from pubsubctl.running.series_verdicts import each_once
 from results.reference.reading import judge_folder
 from tests.pubsubctl.conftest import Call
 
@@ -183,3 +185,29 @@ def test_the_predicted_numbers_are_those_of_a_run(
     assert judgement.counts.owed == sum(pair.owed for pair in owed) > 600
     assert judgement.verdict == "VALID", judgement.doubts
     assert judgement.counts.least_owed == ("s3-sub-1/1", "p4/0", 0)
+
+
+def test_a_series_of_unknown_runs_ends_with_its_tables_and_status_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+    bar = ("--set", "bars.deliveries_per_pair_min=10000", "--set", "phases.measure=2s")
+    result = call("sweep", "study", "--over", "simulated=true", "--instances", "2", *bar)
+    assert result.status == 3, result.err
+    assert "series.latency is not drawn" in result.err
+    assert result.err.count("error: ") == 1, "one line for all runs"
+    assert " and 1 more run: UNKNOWN: " in result.err
+    verdicts, numbers = result.out.split("NUMBER")
+    assert [*verdicts.split()][:5] == ["POINT", "VALID", "INVALID", "UNKNOWN", "TYPICAL"]
+    assert "  0      0        2        " in verdicts
+    assert "latency_p99_ms" in numbers
+
+
+def test_equal_reasons_of_many_runs_are_one_line() -> None:
+    runs = [Path("runs/a"), Path("runs/b"), Path("runs/c")]
+    found = [(run, VerdictUnknown(f"{run}: UNKNOWN: saturated")) for run in runs]
+    found.append((runs[0], VerdictUnknown(f"{runs[0]}: UNKNOWN: torn log")))
+    assert [*map(str, each_once(found))] == [
+        "runs/a and 2 more runs: UNKNOWN: saturated",
+        "runs/a: UNKNOWN: torn log",
+    ]
