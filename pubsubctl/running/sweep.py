@@ -100,7 +100,7 @@ def run_sweep(
     design = Design(
         instances=sweep.repetitions,
         figures=(FIGURE,) if axes and len(planned) > 1 else (LATENCY,),
-        order=DrawnOrder(sweep.seed),
+        order=DrawnOrder(planned[0][0].spec.seed if sweep.seed is None else sweep.seed),
         budget_ns=budget_ns,
         axes=axes,
         keys={point.name: point.keys for point, _ in planned},

@@ -170,7 +170,9 @@ def _command_line(
     """Return the command line for a run of either side, with options that old revisions have."""
     typed = overrides.as_mapping()
     words = ["bench", str(workload.resolve()), "--no-check"]
-    words += ["--label", f"experiment={sides.name}", "--seed", str(typed.pop("seed", sides.seed))]
+    words += ["--label", f"experiment={sides.name}"]
+    if "seed" in typed:
+        words += ["--seed", str(typed.pop("seed"))]
     if request.faults is not None:
         words += ["--faults", request.faults]
     for key, value in typed.pop("keys", {}).items():

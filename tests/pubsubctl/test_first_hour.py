@@ -8,6 +8,7 @@ from bench.spec.named_files import named_by
 from bench.spec.overrides import Overrides
 from bench.spec.predictions import owed_pairs, predictions_of
 from bench.spec.spec import SpecError, load_experiment
+from bench.spec.sweep import load_sweep, points_of
 from pubsubctl.errors import VerdictUnknown
 from pubsubctl.running.series_verdicts import each_once
 from results.reference.reading import judge_folder
@@ -211,3 +212,16 @@ def test_equal_reasons_of_many_runs_are_one_line() -> None:
         "runs/a and 2 more runs: UNKNOWN: saturated",
         "runs/a: UNKNOWN: torn log",
     ]
+
+
+def test_a_sweep_and_a_comparison_keep_the_seed_of_the_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    study = _study(tmp_path, monkeypatch, call)
+    both = load_sweep(study / "bench/sweeps/both.toml")
+    workload = study / "bench/workloads/study.toml"
+    assert {point.spec.seed for point in points_of(both, workload, Overrides(), "both")} == {7}
+    other = both.model_copy(update={"seed": 11})
+    assert {point.spec.seed for point in points_of(other, workload, Overrides(), "both")} == {11}
+    typed = Overrides(seed=3)
+    assert {point.spec.seed for point in points_of(other, workload, typed, "both")} == {3}
