@@ -29,6 +29,7 @@ from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers
 from pubsubctl.running.forecast import Run, announce
 from pubsubctl.running.judging import Judged, judge_and_report
 from pubsubctl.running.plan import plan_experiment
+from pubsubctl.running.standing_deployment import check_deployment
 from pubsubctl.running.systems import asked_of, run_asked
 
 EVERYTHING = "all"
@@ -129,6 +130,10 @@ def compare_as(
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> None:
+            ours = [(side.name, side.spec) for side in sides.runnable if side.spec is not None]
+            lab = lab_for(call)
+            async with lab.operated("compare", progress, interruption):
+                await check_deployment(lab, ours)
             for number, side in enumerate(sides.runnable, start=1):
                 progress.say(f"{number} of {len(sides.runnable)}: {side.name}")
                 try:

@@ -29,6 +29,7 @@ from pubsubctl.running.judging import Judged
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
 from pubsubctl.running.series_verdicts import each_once, verdict_table
+from pubsubctl.running.standing_deployment import check_deployment
 
 SCHEMA = "pubsubctl/series/1"
 FIGURE = "series.latency"
@@ -136,6 +137,7 @@ def run_series(
 
             async def work(interruption: Interruption) -> None:
                 await _take_down_interrupted(series, lab, progress, interruption)
+                await _check_deployment(points, design, lab, progress, interruption)
                 await runner.run(progress, interruption)
 
             spec = points[0][0].spec
@@ -264,6 +266,20 @@ async def _take_down_interrupted(
         if deployments and all(row.get("purpose") in ours for row in deployments):
             progress.say("taking down the deployment of the interrupted run")
             await take_down(lab, progress, verify=True)
+
+
+async def _check_deployment(
+    points: Sequence[tuple[Point, FaultSchedule | None]],
+    design: Design,
+    lab: Lab,
+    progress: Progress,
+    interruption: Interruption,
+) -> None:
+    """Refuse a series if the running deployment fits not all of its points on brokers."""
+    on_brokers = [(each.name, each.spec) for each, _ in points if each.name not in design.makers]
+    if on_brokers:
+        async with lab.operated("bench --instances", progress, interruption):
+            await check_deployment(lab, on_brokers)
 
 
 def _purpose(instance: Instance) -> str:
