@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.options.repetition import Instances
+from pubsubctl.commands.options.repetition import Budget, Instances
 from pubsubctl.commands.options.results import RunsFolder
+from pubsubctl.commands.options.series import SeriesOptions
 from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -89,6 +90,7 @@ def compare(
     context: typer.Context,
     source: SourceOptions,
     load: LoadOptions,
+    series: SeriesOptions,
     sides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -100,6 +102,7 @@ def compare(
     ] = None,
     faults: Faults = None,
     instances: Instances = None,
+    budget: Budget = None,
     output: RunsFolder = None,
 ) -> Result:
     """Compare runs, variants or systems, with intervals.
@@ -126,8 +129,16 @@ def compare(
         raise UserError(f"compare {' '.join(kinds)}: only one of them")
     kind = kinds[0] if kinds else "RUN…"
     _refuse_foreign(kind, source, load, faults, instances)
+    _refuse_of_series(kind, series, budget)
     if source.against:
-        return _variants(call, words, source.against, load, faults, instances, output)
+        from pubsubctl.running.variants import VariantRequest, run_variants
+
+        if len(words) != 1:
+            raise UserError(f"compare --against {source.against[0]}: name one WORKLOAD before")
+        request = VariantRequest(
+            words[0], tuple(source.against), faults, instances, budget, series.habits()
+        )
+        return run_variants(call, request, load.overrides(), output)
     if kind != "RUN…" and words:
         raise UserError(f"compare {kind} {words[0]}: {kind} makes the runs that it compares")
     if source.selftest:
@@ -180,21 +191,15 @@ def _text(value: object) -> str:
     return str(value[0] if isinstance(value, list) else value)
 
 
-def _variants(
-    call: Invocation,
-    words: list[str],
-    against: list[str],
-    load: LoadOptions,
-    faults: str | None,
-    instances: int | None,
-    output: RunsFolder,
-) -> Result:
-    from pubsubctl.running.variants import VariantRequest, run_variants
+def _refuse_of_series(kind: str, series: SeriesOptions, budget: str | None) -> None:
+    """Refuse options of a series without a series.
 
-    if len(words) != 1:
-        raise UserError(f"compare --against {against[0]}: name one WORKLOAD before")
-    request = VariantRequest(words[0], tuple(against), faults, instances)
-    return run_variants(call, request, load.overrides(), output)
+    Raises:
+        UserError: names the option.
+    """
+    given = [*series.given(), *(["--budget"] if budget is not None else [])]
+    if given and kind != "--against":
+        raise UserError(f"compare {given[0]}: goes with --against")
 
 
 def _selftest(call: Invocation, trials: int, instances: int) -> Result:

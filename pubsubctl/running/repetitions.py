@@ -25,6 +25,7 @@ from pubsubctl.deploying.deploy import take_down
 from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
+from pubsubctl.running.habits import Habits
 from pubsubctl.running.judging import Judged
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
@@ -92,6 +93,7 @@ class Design:
         keys: the varied keys and values of a point, by the point's name.
         makers: the maker of a point's runs, by the point's name; this program on brokers if none.
         bounds: the bound of a point's mean, by number.
+        habits: labels, and what happens after runs.
     """
 
     instances: int
@@ -102,6 +104,7 @@ class Design:
     keys: Mapping[str, Mapping[str, Any]] | None = None
     makers: Mapping[str, RunMaker] = field(default_factory=dict)
     bounds: Mapping[str, float] = field(default_factory=dict)
+    habits: Habits = field(default_factory=Habits)
 
 
 def run_series(
@@ -122,6 +125,7 @@ def run_series(
             hosts.
     """
     lab, folder = lab_for(call), call.project.results_folder(results)
+    points = [(design.habits.labelled(point), schedule) for point, schedule in points]
     names = [point.name for point, _ in points]
     try:
         plan = _plan(points, design)
@@ -144,6 +148,8 @@ def run_series(
             run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
             if series.remaining():
                 return _partial(series)
+            if not design.habits.check:
+                return _not_judged(series)
             summary, because = _judged(series, design, progress, call.master())
     finally:
         series.directory.leave()
@@ -170,6 +176,7 @@ class _Runner:
         self._folder = folder
         self._makers = design.makers
         self._budget_ns = design.budget_ns
+        self._teardown = design.habits.teardown
 
     async def run(self, progress: Progress, interruption: Interruption) -> None:
         """Run the remaining runs, as far as the budget allows."""
@@ -183,14 +190,20 @@ class _Runner:
                 progress.say(f"the budget of {format_duration(self._budget_ns)} is used")
                 return
             progress.say(f"{place} of {len(remaining)}: {instance}")
+            teardown = self._teardown or place < len(remaining)
             try:
-                await self._run(instance, progress, interruption)
+                await self._run(instance, progress, interruption, teardown=teardown)
             except _FAILS_ALONE as error:
                 series.fail(instance, str(error))
                 progress.say(f"{instance} failed: {error}")
 
     async def _run(
-        self, instance: Instance, progress: Progress, interruption: Interruption
+        self,
+        instance: Instance,
+        progress: Progress,
+        interruption: Interruption,
+        *,
+        teardown: bool = True,
     ) -> None:
         if (maker := self._makers.get(instance.point)) is not None:
             run, state = await maker.run(self._folder, progress, interruption)
@@ -200,6 +213,7 @@ class _Runner:
         begun = replace(
             self._experiments[instance.point],
             on_run=lambda run: self._series.begin(instance, run),
+            teardown=teardown,
         )
         outcome = await carry_out(begun, self._lab, progress, interruption, _purpose(instance))
         self._series.end(instance, outcome.run_directory, outcome.state)
@@ -224,6 +238,15 @@ def _partial(series: Series) -> Result:
     }
     because = (VerdictUnknown(told, *failed),)
     return Result(document=document, text=str(series.path), because=because)
+
+
+def _not_judged(series: Series) -> Result:
+    """Return the result of a series whose runs are not to be judged: the runs."""
+    points = {point: [*map(str, runs)] for point, runs in series.runs().items()}
+    document = {"schema": SCHEMA, "run_directory": str(series.path), "not_judged": points}
+    lines = [run for runs in points.values() for run in runs]
+    lines += ["not judged; the same command without --no-check does that", str(series.path)]
+    return Result(document=document, text="\n".join(lines))
 
 
 def _plan(

@@ -1,7 +1,7 @@
 """Sweeps: runs of a workload with each combination of values of some keys."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.forecast import announce
+from pubsubctl.running.habits import Habits
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import FIGURE as LATENCY
 from pubsubctl.running.repetitions import Design, SimulatedRuns, run_series
@@ -45,6 +46,7 @@ class SweepRequest:
         axes: KEY=VALUE,…; replaces the axes of a sweep's file key by key.
         bounds: NUMBER=VALUE; replaces the bounds of a sweep's file number by number.
         faults, budget, instances: replace the file's values; None if not given.
+        habits: labels, and what happens after runs.
     """
 
     name: str
@@ -53,6 +55,7 @@ class SweepRequest:
     budget: str | None
     instances: int | None
     bounds: tuple[str, ...] = ()
+    habits: Habits = field(default_factory=Habits)
 
 
 def run_sweep(
@@ -110,6 +113,7 @@ def run_sweep(
             if point.simulated
         },
         bounds=sweep.bounds,
+        habits=request.habits,
     )
     return run_series(call, sweep.name, planned, design, results=results)
 

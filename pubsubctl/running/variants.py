@@ -6,7 +6,7 @@ comparison uses only repetitions, never the messages of a single run.
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.differences import differences
 from pubsubctl.running.forecast import announce
+from pubsubctl.running.habits import Habits
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
@@ -52,12 +53,16 @@ class VariantRequest:
         changes: KEY=VALUE, or the name of a protocol, topology or git revision; all changes
             together make the other side.
         instances: the number of runs per side; None if not given.
+        budget: the longest total time; None for no limit.
+        habits: labels, and what happens after runs.
     """
 
     workload: str
     changes: tuple[str, ...]
     faults: str | None
     instances: int | None
+    budget: str | None = None
+    habits: Habits = field(default_factory=Habits)
 
 
 def run_variants(
@@ -92,6 +97,7 @@ def run_variants(
         "faults": request.faults or "",
         "repetitions": INSTANCES if request.instances is None else request.instances,
         "points": [{"name": GIVEN}, {"name": other, **changes}],
+        **({"budget": {"time": request.budget}} if request.budget is not None else {}),
     }
     sides = validated(Sweep, values, _OPTION)
     planned = [
@@ -103,7 +109,12 @@ def run_variants(
     predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
         return _planned(planned, sides.repetitions, predictions)
-    design = Design(instances=sides.repetitions, order=alternating)
+    design = Design(
+        instances=sides.repetitions,
+        order=alternating,
+        budget_ns=sides.budget.time if sides.budget is not None else None,
+        habits=request.habits,
+    )
     with ExitStack() as stack:
         if revision is not None:
             arguments = _command_line(call, request, workload, overrides, sides)
@@ -111,7 +122,7 @@ def run_variants(
             there = Program(commit, stack.enter_context(checked_out(commit)), arguments)
             design = replace(design, makers={GIVEN: here, other: there})
         found = run_series(call, sides.name, planned, design, results=results)
-    if "missing" in found.document:
+    if "points" not in found.document:
         return found
     series = Path(str(found.document["run_directory"]))
     compared = differences(call, [series])
@@ -171,6 +182,8 @@ def _command_line(
     typed = overrides.as_mapping()
     words = ["bench", str(workload.resolve()), "--no-check"]
     words += ["--label", f"experiment={sides.name}"]
+    for key, label in request.habits.labels.items():
+        words += ["--label", f"{key}={label}"]
     if "seed" in typed:
         words += ["--seed", str(typed.pop("seed"))]
     if request.faults is not None:

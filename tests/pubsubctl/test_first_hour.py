@@ -1,5 +1,6 @@
 """Stories about a study of one's own: names of files, predictions, and series without a verdict."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -225,3 +226,33 @@ def test_a_sweep_and_a_comparison_keep_the_seed_of_the_workload(
     assert {point.spec.seed for point in points_of(other, workload, Overrides(), "both")} == {11}
     typed = Overrides(seed=3)
     assert {point.spec.seed for point in points_of(other, workload, typed, "both")} == {3}
+
+
+def test_a_sweep_can_be_labelled_and_left_unjudged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+    line = ("sweep", "study", "--over", "simulated=true", "--set", "phases.measure=2s")
+    result = call(*line, "--no-check", "--label", "machine=laptop", "-o", "runs")
+    assert result.status == 0, result.err
+    assert "not judged; the same command without --no-check does that" in result.out
+    assert not [*Path("runs").glob("*/2*/verdict.json")]
+    manifests = [json.loads(path.read_text()) for path in Path("runs").glob("*/2*/manifest.json")]
+    (labels,) = (each["labels"] for each in manifests if "labels" in each)
+    assert (labels["machine"], labels["experiment"]) == ("laptop", "study-sweep")
+
+
+def test_options_of_a_series_go_with_each_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+    options = ("--no-check", "--no-teardown", "--label", "a=b", "--budget", "30min")
+    for line in ("sweep study --over seed=1,2", "compare study --against best_effort"):
+        result = call("--dry-run", *line.split(), *options)
+        assert result.status == 0, (line, result.err)
+    result = call("sweep", "study", "--over", "seed=1,2", "--label", "point=x")
+    assert (result.status, "a series sets this label itself" in result.err) == (2, True)
+    result = call("compare", "--comparison", "s3", "--no-check")
+    assert (result.status, "goes with --against" in result.err) == (2, True)
+    result = call("bench", "study", "--instances", "2", "--rolling")
+    assert (result.status, "--rolling goes with one run" in result.err) == (2, True)
