@@ -157,12 +157,11 @@ class Project:
                         return _short(candidate, self._here)
             if kind == "inventory" and (lab := self._labs() / name / "inventory.toml").is_file():
                 return _short(lab, self._here)
-        known = self.names(kind)
         by = f" (from {origin})" if origin and not origin.startswith("--") else ""
-        looked = (
-            "there is no such file" if "/" in name else f"no such file, nor {kind} of that name"
-        )
-        raise UserError(f"{kind} {shown(name)}{by}: {looked}{nearest(Path(name).stem, known)}")
+        if "/" in name:
+            raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
+        hint = nearest(Path(name).stem, self.names(kind))
+        raise UserError(f"{kind} {shown(name)}{by}: no such file, nor {kind} of that name{hint}")
 
     def names(self, kind: Kind) -> list[str]:
         """Return the bare names of all files of a kind."""

@@ -251,7 +251,9 @@ def import_inventory(
         count += f", {left_out} entr{'y' if left_out == 1 else 'ies'} left out"
     if call.dry_run:
         return Result(document=document, text=f"would write {output}: {count}")
-    output.write_text(text, encoding="utf-8")
+    from pubsubctl.running.outputs import output_file
+
+    output_file(output).write_text(text, encoding="utf-8")
     text = f"{output}: {count}; next: `pubsubctl -i {output} inventory trust all`"
     return Result(document={**document, "file": str(output)}, text=text)
 

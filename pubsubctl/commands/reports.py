@@ -152,6 +152,7 @@ def report(
     the simulator's seeds (results/reliability.json).
     """
     from pubsubctl.running.judging import judge_and_report
+    from pubsubctl.running.outputs import output_file
     from pubsubctl.running.runs import find_runs
     from results.papers.experiment_runs import is_experiment_run
     from results.repetitions.series_runs import is_series
@@ -161,6 +162,8 @@ def report(
     call.refuse_dry_run("report")
     folders = find_runs(call.project, runs)
     page = output or derived_of(folders[0]) / "report.html"
+    if output is not None:
+        output_file(output)
     experiments = [each for each in folders if is_experiment_run(each) or is_series(each)]
     if experiments:
         if others := [folder for folder in folders if folder not in experiments]:

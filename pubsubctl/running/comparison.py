@@ -28,6 +28,7 @@ from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers_text
 from pubsubctl.running.forecast import Run, announce
 from pubsubctl.running.judging import Judged, judge_and_report
+from pubsubctl.running.outputs import check_results
 from pubsubctl.running.plan import plan_experiment
 from pubsubctl.running.standing_deployment import check_deployment
 from pubsubctl.running.systems import asked_of, run_asked
@@ -126,6 +127,7 @@ def compare_as(
         raise UserError(
             f"comparison {comparison.name}: nothing of it can be run here", *sides.why_not()
         )
+    check_results(folder)
     outcomes: dict[str, RunOutcome] = {}
     with call.console.progress() as progress:
 

@@ -35,6 +35,7 @@ from pubsubctl.hosts.hosts import Lab
 from pubsubctl.injecting.faults import checked
 from pubsubctl.inventory.inventory import Inventory
 from pubsubctl.running.judging import Judged, expectations_of, judge, not_as_expected
+from pubsubctl.running.outputs import check_results
 
 LEASE_MS_PER_BROKER = 150
 """The lease per broker if larger: an agent beside hundreds of brokers responds later."""
@@ -94,6 +95,7 @@ async def _carry_out(
     interruption: Interruption,
     purpose: str,
 ) -> RunOutcome:
+    check_results(experiment.results, experiment.spec)
     async with lab.operated(purpose, progress, interruption):
         spec = experiment.spec
         wanted = await wanted_deployment(lab, spec.topology, spec.protocol)

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from bench.spec.deployed_experiment import Point
+
+_Point = TypeVar("_Point", bound=Point)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,7 @@ class Habits:
     check: bool = True
     teardown: bool = True
 
-    def labelled(self, point: Point) -> Point:
+    def labelled(self, point: _Point) -> _Point:
         """Return a point whose runs have the labels; those of the series win."""
         labels = {**self.labels, **point.spec.labels}
         return replace(point, spec=replace(point.spec, labels=labels))

@@ -27,6 +27,7 @@ from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.habits import Habits
 from pubsubctl.running.judging import Judged
+from pubsubctl.running.outputs import bytes_of, check_results
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
 from pubsubctl.running.series_verdicts import each_once, verdict_table
@@ -125,7 +126,7 @@ def run_series(
             hosts.
     """
     lab, folder = lab_for(call), call.project.results_folder(results)
-    points = [(design.habits.labelled(point), schedule) for point, schedule in points]
+    check_results(folder, max((point.spec for point, _ in points), key=bytes_of))
     names = [point.name for point, _ in points]
     try:
         plan = _plan(points, design)

@@ -83,7 +83,7 @@ def run_sweep(
             point,
             plan_faults(call, point.spec, point.faults or None, simulated=point.simulated),
         )
-        for point in points_of(sweep, workload, overrides, where)
+        for point in map(request.habits.labelled, points_of(sweep, workload, overrides, where))
     ]
     for point, schedule in planned:
         if point.simulated:

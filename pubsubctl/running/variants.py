@@ -102,7 +102,7 @@ def run_variants(
     sides = validated(Sweep, values, _OPTION)
     planned = [
         (point, plan_faults(call, point.spec, point.faults or None))
-        for point in points_of(sides, workload, overrides, _OPTION)
+        for point in map(request.habits.labelled, points_of(sides, workload, overrides, _OPTION))
     ]
     given, changed = (point.spec for point, _ in planned)
     _check_comparable(given, changed)

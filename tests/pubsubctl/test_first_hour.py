@@ -1,6 +1,8 @@
 """Stories about a study of one's own: names of files, predictions, and series without a verdict."""
 
+import errno
 import json
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,13 @@ from bench.spec.overrides import Overrides
 from bench.spec.predictions import owed_pairs, predictions_of
 from bench.spec.spec import SpecError, load_experiment
 from bench.spec.sweep import load_sweep, points_of
-from pubsubctl.errors import VerdictUnknown
+from pubsubctl.errors import PreflightFailed, VerdictUnknown
+from pubsubctl.running.outputs import check_results
 from pubsubctl.running.series_verdicts import each_once
 from results.reference.reading import judge_folder
 from tests.pubsubctl.conftest import Call
 
+usage = namedtuple("usage", ("total", "used", "free"))
 TWELVE = """\
 schema = "pubsubctl/topology/1"
 name = "twelve"
@@ -256,3 +260,77 @@ def test_options_of_a_series_go_with_each_series(
     assert (result.status, "goes with --against" in result.err) == (2, True)
     result = call("bench", "study", "--instances", "2", "--rolling")
     assert (result.status, "--rolling goes with one run" in result.err) == (2, True)
+
+
+def test_a_folder_without_a_run_names_the_runs_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    study = _study(tmp_path, monkeypatch, call)
+    (study / "empty").mkdir()
+    assert "empty: this folder holds no run" in call("check", "./empty").err.replace("'", "")
+    for number in range(6):
+        run = study / f"mine/twelve/2026010{number}T000000Z-abcdef"
+        run.mkdir(parents=True)
+        (run / "manifest.json").write_text("{}")
+    for name in ("mine", "mine/twelve"):
+        said = call("check", name).err
+        assert "this folder is no run; it holds" in said
+        assert "20260105T000000Z-abcdef, " in said
+        assert "and 2 more" in said
+    missing = call("check", "no/such/run")
+    assert (missing.status, missing.err) == (
+        2,
+        "error: run 'no/such/run': no such folder or run id\n",
+    )
+
+
+def test_an_output_creates_its_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+    for line in (
+        "topology gen chain --brokers 3 -o deep/er/chain.toml",
+        "topology show twelve --svg deep/and/other/twelve.svg",
+    ):
+        result = call(*line.split())
+        assert result.status == 0, (line, result.err)
+    assert Path("deep/er/chain.toml").is_file()
+
+
+def test_results_that_cannot_be_written_are_found_before_anything_is_deployed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+    for line in (
+        "bench study",
+        "sweep study --over seed=1,2",
+        "compare study --against best_effort",
+    ):
+        result = call(*line.split(), "-o", "/proc/none")
+        assert result.status == 4, (line, result.err)
+        assert "/proc/none: cannot be created: no such file or directory" in result.err
+        assert "starting agents" not in result.err
+
+
+def test_a_run_that_is_larger_than_the_free_space_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage(10**9, 10**9, 10**8))
+    spec = load_experiment("demo", Overrides(rate="10000/s"))
+    with pytest.raises(PreflightFailed, match=r"MB free, and the run needs about [\d,.]+ MB"):
+        check_results(tmp_path / "runs", spec)
+    check_results(tmp_path / "runs", load_experiment("demo"))
+
+
+def test_a_full_disk_ends_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pubsubctl.running.outputs.output_file", fail)
+    result = call("topology", "gen", "chain", "-o", "chain.toml")
+    assert result.status == 4, result.err
+    assert "no space left on the disk of results/runs" in result.err
