@@ -1,7 +1,7 @@
 """`compare`: which of several runs, variants, protocols or systems is better, and by how much."""
 
 from dataclasses import dataclass, fields
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pubsubctl.running.variants import VariantRequest
 
 _SIDES = "Two variants of a workload"
 _COMPARISON = "Comparison of a file"
@@ -116,28 +119,13 @@ def compare(
     """
     call = invocation(context)
     words = sides or []
-    kinds = [
-        name
-        for name, given in (
-            ("--against", source.against),
-            ("--selftest", source.selftest),
-            ("--comparison", source.comparison is not None),
-        )
-        if given
-    ]
-    if len(kinds) > 1:
-        raise UserError(f"compare {' '.join(kinds)}: only one of them")
-    kind = kinds[0] if kinds else "RUN…"
+    kind = _kind_of(source)
     _refuse_foreign(kind, source, load, faults, instances)
     _refuse_of_series(kind, series, budget)
     if source.against:
-        from pubsubctl.running.variants import VariantRequest, run_variants
+        from pubsubctl.running.variants import run_variants
 
-        if len(words) != 1:
-            raise UserError(f"compare --against {source.against[0]}: name one WORKLOAD before")
-        request = VariantRequest(
-            words[0], tuple(source.against), faults, instances, budget, series.habits()
-        )
+        request = _request(words, source.against, faults, instances, budget, series)
         return run_variants(call, request, load.overrides(), output)
     if kind != "RUN…" and words:
         raise UserError(f"compare {kind} {words[0]}: {kind} makes the runs that it compares")
@@ -153,6 +141,41 @@ def compare(
 
     call.refuse_dry_run("compare")
     return differences(call, find_runs(call.project, words, output))
+
+
+def _kind_of(source: SourceOptions) -> str:
+    """Return the option that selects the sides; `RUN…` without one.
+
+    Raises:
+        UserError: several options do.
+    """
+    kinds = [
+        name
+        for name, given in (
+            ("--against", source.against),
+            ("--selftest", source.selftest),
+            ("--comparison", source.comparison is not None),
+        )
+        if given
+    ]
+    if len(kinds) > 1:
+        raise UserError(f"compare {' '.join(kinds)}: only one of them")
+    return kinds[0] if kinds else "RUN…"
+
+
+def _request(
+    words: list[str],
+    against: list[str],
+    faults: str | None,
+    instances: int | None,
+    budget: str | None,
+    series: SeriesOptions,
+) -> "VariantRequest":
+    from pubsubctl.running.variants import VariantRequest
+
+    if len(words) != 1:
+        raise UserError(f"compare --against {against[0]}: name one WORKLOAD before")
+    return VariantRequest(words[0], tuple(against), faults, instances, budget, series.habits())
 
 
 def _refuse_foreign(

@@ -10,6 +10,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.results import RUNS_HELP, Master, Runs, RunsFolder
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
+from pubsubctl.console.outputs import output_file
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
@@ -152,7 +153,6 @@ def report(
     the simulator's seeds (results/reliability.json).
     """
     from pubsubctl.running.judging import judge_and_report
-    from pubsubctl.running.outputs import output_file
     from pubsubctl.running.runs import find_runs
     from results.papers.experiment_runs import is_experiment_run
     from results.repetitions.series_runs import is_series

@@ -1,4 +1,4 @@
-"""Places for outputs: created with their parents, and checked before work begins."""
+"""The folder of runs: created, and checked before a run begins."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ from typing import Final
 
 from bench.spec.predictions import owed_pairs
 from bench.spec.spec import ExperimentSpec
+from pubsubctl.console.outputs import create_folder, reason_of
 from pubsubctl.errors import PreflightFailed
 
 _RUN_BYTES: Final = 500_000
@@ -14,16 +15,6 @@ _RUN_BYTES: Final = 500_000
 _BROKER_BYTES_PER_S: Final = 4_000
 _PUBLICATION_BYTES: Final = 200
 _DELIVERY_BYTES: Final = 150
-
-
-def output_file(path: Path) -> Path:
-    """Return the path of an output after its folder was created.
-
-    Raises:
-        PreflightFailed: the folder cannot be created; names it.
-    """
-    _create(path.parent)
-    return path
 
 
 def check_results(folder: Path, spec: ExperimentSpec | None = None) -> None:
@@ -36,14 +27,14 @@ def check_results(folder: Path, spec: ExperimentSpec | None = None) -> None:
         PreflightFailed: the folder cannot be created or written, or its disk has less free space
             than the run needs; with both numbers.
     """
-    _create(folder)
+    create_folder(folder)
     probe = folder / f".probe-{os.getpid()}"
     try:
         probe.write_bytes(b"\\0")
         probe.unlink()
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
-        raise PreflightFailed(f"{folder}: no run can be written here: {_why(error)}") from None
+        raise PreflightFailed(f"{folder}: no run can be written here: {reason_of(error)}") from None
     needed_bytes = 0 if spec is None else bytes_of(spec)
     if needed_bytes > free_bytes:
         raise PreflightFailed(
@@ -66,17 +57,6 @@ def bytes_of(spec: ExperimentSpec) -> int:
         + published * _PUBLICATION_BYTES
         + owed * _DELIVERY_BYTES
     )
-
-
-def _create(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PreflightFailed(f"{folder}: cannot be created: {_why(error)}") from None
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
 
 
 def _megabytes(size_bytes: int) -> str:
