@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from bench.spec.named_files import PROJECT_FILE
 from brokerd.overlay.topology import nearest
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import check_schema, load_toml, shown, validated
 
 SCHEMA = "pubsubctl/project/1"
-PROJECT_FILE = "pubsubctl.toml"
 DEFAULTS: Mapping[str, str] = {
     "inventory": "local",
     "results": "results/runs",
@@ -157,12 +157,11 @@ class Project:
                         return _short(candidate, self._here)
             if kind == "inventory" and (lab := self._labs() / name / "inventory.toml").is_file():
                 return _short(lab, self._here)
-        known = self.names(kind)
         by = f" (from {origin})" if origin and not origin.startswith("--") else ""
-        looked = (
-            "there is no such file" if "/" in name else f"no such file, nor {kind} of that name"
-        )
-        raise UserError(f"{kind} {shown(name)}{by}: {looked}{nearest(Path(name).stem, known)}")
+        if "/" in name:
+            raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
+        hint = nearest(Path(name).stem, self.names(kind))
+        raise UserError(f"{kind} {shown(name)}{by}: no such file, nor {kind} of that name{hint}")
 
     def names(self, kind: Kind) -> list[str]:
         """Return the bare names of all files of a kind."""
@@ -179,6 +178,11 @@ class Project:
         packaged = Path(str(resources.files(package))) / inside
         own = self.folder / _FOLDERS[kind]
         return [own] if own.resolve() == packaged.resolve() else [own, packaged]
+
+
+def folder_names() -> list[str]:
+    """Return the folders of a project, one for each kind of file."""
+    return [*_FOLDERS.values(), "bench/experiments"]
 
 
 def xdg_folder(

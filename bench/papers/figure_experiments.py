@@ -17,6 +17,7 @@ import bench.papers
 from bench.papers.record import ExperimentRecord, NoProgress, Progress, RunContext
 from bench.spec.experiment import SCHEMA as DEPLOYED_SCHEMA
 from bench.spec.experiment import ExperimentFile, write_experiment
+from bench.spec.named_files import named_file
 from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validated
 from brokerd.overlay.topology import nearest
 
@@ -75,8 +76,8 @@ def find_experiment(name: str | Path) -> Experiment:
     text = str(name)
     if "/" in text or text.endswith(".toml"):
         return _announced(find_file(name, EXPERIMENTS, "experiment"))
-    path = EXPERIMENTS / f"{text.replace('.', '-')}.toml"
-    if path.is_file():
+    path = named_file(text.replace(".", "-"), EXPERIMENTS)
+    if path is not None:
         return _announced(path)
     ours = experiments()
     for each in reversed(ours):

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from bench.load.content import Scalar, draw_attribute_sets, numbered_attribute
 from bench.load.pacing import absences
 from bench.spec.keys import Keys, Overrides, of_topology, with_keys, with_overrides
+from bench.spec.named_files import is_bare, named_file, names_in
 from bench.spec.toml_text import toml_text
 from bench.spec.workload_model import (
     EXPERIMENT_NAME,
@@ -217,7 +218,10 @@ def load_experiment(
     except ConfigError as error:
         raise SpecError(f"{where}: {error}") from None
     spec = validated(Workload, values, where)
-    topology_path = find_file(spec.topology, TOPOLOGIES, "topology", beside=path)
+    is_given = "topology" in {*overrides.as_mapping(), *(overrides.keys or {})}
+    is_here = is_given and named_file(spec.topology, TOPOLOGIES) is not None
+    beside = None if is_here else path
+    topology_path = find_file(spec.topology, TOPOLOGIES, "topology", beside=beside)
     topology = load_topology(topology_path, of_topology(overrides.keys or {}))
     try:
         check_runs_on(topology, spec.protocol, where)
@@ -251,24 +255,20 @@ def load_topology(topology: str | Path, keys: Keys | None = None) -> Topology:
 
 
 def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None = None) -> Path:
-    """Return the file that a name means: a path (also relative to `beside`), or a name in `folder`.
+    """Return the file that a name means, as `bench.spec.named_files` describes.
+
+    Args:
+        folder: the program's folder of these files.
+        beside: the file that contains the name.
 
     Raises:
         SpecError: the file does not exist; names the nearest file.
     """
     text = str(name)
-    if "/" not in text and not text.endswith(".toml"):
-        found = folder / f"{text}.toml"
-        if found.is_file():
-            return found
-        known = sorted(path.stem for path in folder.glob("*.toml"))
-        raise SpecError(f"no {what} called {text!r}{nearest(text, known)}")
-    candidates = [Path(text)]
-    if beside is not None and not candidates[0].is_absolute():
-        candidates.insert(0, beside.parent / text)
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
+    if (found := named_file(text, folder, beside)) is not None:
+        return found
+    if is_bare(text):
+        raise SpecError(f"no {what} called {text!r}{nearest(text, names_in(folder, beside))}")
     raise SpecError(f"{what} file {text!r} does not exist")
 
 

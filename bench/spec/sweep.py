@@ -81,7 +81,7 @@ class Sweep(_Closed):
         faults: name of a fault schedule; "" for none.
         repetitions: number of runs of each point.
         seed: seed of the order of points within a repetition, and of the random values in runs
-            unless `seed` is a key itself.
+            unless `seed` is a key itself; None for the seed of the workload.
         x: the x-axis of figures; "" for the first axis with numbers.
         axes: values by key.
         points: further points, each with a name and its keys.
@@ -94,7 +94,7 @@ class Sweep(_Closed):
     workload: str
     faults: str = ""
     repetitions: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
-    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
+    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] | None = None
     x: str = ""
     axes: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
     points: list[dict[str, Scalar]] = Field(default_factory=list)

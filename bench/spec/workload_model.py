@@ -80,7 +80,7 @@ class Guarantee(_Closed):
 class Bars(_Closed):
     """Least amounts of traffic for a verdict with a meaning."""
 
-    deliveries_per_pair_min: Annotated[int, Field(ge=0, strict=True)] = 100
+    deliveries_per_pair_min: Annotated[int, Field(ge=0, strict=True)] = 0
 
 
 class Publishers(_Closed):

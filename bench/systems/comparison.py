@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from bench.spec.named_files import named_by
 from bench.spec.spec import SpecError, read_toml, validated
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
@@ -111,6 +112,12 @@ def load_comparison(path: Path) -> Comparison:
     for place, name in enumerate(names):
         if name in names[:place]:
             raise SpecError(f"{path}: entry[{place}].name = {name!r}: is there twice")
-    return Comparison(
-        path.stem, file.title, file.workload, file.faults, file.measure, tuple(file.entry)
+    workload = named_by(file.workload, path)
+    faults = None if file.faults is None else named_by(file.faults, path)
+    entries = tuple(
+        entry
+        if entry.topology is None
+        else entry.model_copy(update={"topology": named_by(entry.topology, path)})
+        for entry in file.entry
     )
+    return Comparison(path.stem, file.title, workload, faults, file.measure, entries)

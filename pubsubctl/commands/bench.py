@@ -8,7 +8,7 @@ import typer
 from pubsubctl.commands import moved, names
 from pubsubctl.commands.options.cluster import MaxUnavailable, NoTeardown, Roles, Rolling
 from pubsubctl.commands.options.repetition import Instances
-from pubsubctl.commands.options.results import Check, Labels, RunsFolder
+from pubsubctl.commands.options.results import Check, Labels, RunsFolder, labels_of
 from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -129,21 +129,6 @@ def targets(
     return run_targets(invocation(context), file, ids or [], output)
 
 
-def labels_of(texts: list[str]) -> dict[str, str]:
-    """Return the labels of --label.
-
-    Raises:
-        UserError: a text is not KEY=VALUE.
-    """
-    labels: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise UserError(f"--label {text}: write KEY=VALUE")
-        labels[key] = value
-    return labels
-
-
 def _on_system(
     call: Invocation, name: str, load: LoadOptions, run: RunOptions, faults: str | None
 ) -> Result:
@@ -167,6 +152,8 @@ def _on_brokers(
     from bench.spec.experiment import Point
     from pubsubctl.deploying.updates import read_roles
     from pubsubctl.running.experiment import run_and_judge
+    from pubsubctl.running.forecast import announce
+    from pubsubctl.running.habits import Habits
     from pubsubctl.running.plan import deployment_plan
     from pubsubctl.running.repetitions import Design, run_series
 
@@ -174,10 +161,14 @@ def _on_brokers(
     roles = read_roles(run.roles or (), spec.topology, spec.protocol)
     if roles:
         spec = replace(spec, overrides={**spec.overrides, "roles": run.roles})
+    predictions = announce(call, [("", spec, schedule)])
     if call.dry_run:
-        return deployment_plan(call, spec, schedule)
+        return deployment_plan(call, spec, schedule, predictions)
     if run.instances is not None:
-        design = Design(instances=run.instances)
+        if run.rolling:
+            raise UserError(f"{workload}: --rolling goes with one run, not with --instances")
+        habits = Habits(labels={}, check=run.check, teardown=not run.no_teardown)
+        design = Design(instances=run.instances, habits=habits)
         points = [(Point(spec.protocol, spec), schedule)]
         return run_series(call, spec.name, points, design, results=run.output)
     return run_and_judge(

@@ -1,17 +1,21 @@
 """`compare`: which of several runs, variants, protocols or systems is better, and by how much."""
 
 from dataclasses import dataclass, fields
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.options.repetition import Instances
+from pubsubctl.commands.options.repetition import Budget, Instances
 from pubsubctl.commands.options.results import RunsFolder
+from pubsubctl.commands.options.series import SeriesOptions
 from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pubsubctl.running.differences import VariantRequest
 
 _SIDES = "Two variants of a workload"
 _COMPARISON = "Comparison of a file"
@@ -89,6 +93,7 @@ def compare(
     context: typer.Context,
     source: SourceOptions,
     load: LoadOptions,
+    series: SeriesOptions,
     sides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -100,6 +105,7 @@ def compare(
     ] = None,
     faults: Faults = None,
     instances: Instances = None,
+    budget: Budget = None,
     output: RunsFolder = None,
 ) -> Result:
     """Compare runs, variants or systems, with intervals.
@@ -113,21 +119,14 @@ def compare(
     """
     call = invocation(context)
     words = sides or []
-    kinds = [
-        name
-        for name, given in (
-            ("--against", source.against),
-            ("--selftest", source.selftest),
-            ("--comparison", source.comparison is not None),
-        )
-        if given
-    ]
-    if len(kinds) > 1:
-        raise UserError(f"compare {' '.join(kinds)}: only one of them")
-    kind = kinds[0] if kinds else "RUN…"
+    kind = _kind_of(source)
     _refuse_foreign(kind, source, load, faults, instances)
+    _refuse_of_series(kind, series, budget)
     if source.against:
-        return _variants(call, words, source.against, load, faults, instances, output)
+        from pubsubctl.running.differences import run_variants
+
+        request = _request(words, source.against, faults, instances, budget, series)
+        return run_variants(call, request, load.overrides(), output)
     if kind != "RUN…" and words:
         raise UserError(f"compare {kind} {words[0]}: {kind} makes the runs that it compares")
     if source.selftest:
@@ -142,6 +141,41 @@ def compare(
 
     call.refuse_dry_run("compare")
     return differences(call, find_runs(call.project, words, output))
+
+
+def _kind_of(source: SourceOptions) -> str:
+    """Return the option that selects the sides; `RUN…` without one.
+
+    Raises:
+        UserError: several options do.
+    """
+    kinds = [
+        name
+        for name, given in (
+            ("--against", source.against),
+            ("--selftest", source.selftest),
+            ("--comparison", source.comparison is not None),
+        )
+        if given
+    ]
+    if len(kinds) > 1:
+        raise UserError(f"compare {' '.join(kinds)}: only one of them")
+    return kinds[0] if kinds else "RUN…"
+
+
+def _request(
+    words: list[str],
+    against: list[str],
+    faults: str | None,
+    instances: int | None,
+    budget: str | None,
+    series: SeriesOptions,
+) -> "VariantRequest":
+    from pubsubctl.running.differences import VariantRequest
+
+    if len(words) != 1:
+        raise UserError(f"compare --against {against[0]}: name one WORKLOAD before")
+    return VariantRequest(words[0], tuple(against), faults, instances, budget, series.habits())
 
 
 def _refuse_foreign(
@@ -180,21 +214,15 @@ def _text(value: object) -> str:
     return str(value[0] if isinstance(value, list) else value)
 
 
-def _variants(
-    call: Invocation,
-    words: list[str],
-    against: list[str],
-    load: LoadOptions,
-    faults: str | None,
-    instances: int | None,
-    output: RunsFolder,
-) -> Result:
-    from pubsubctl.running.differences import VariantRequest, run_variants
+def _refuse_of_series(kind: str, series: SeriesOptions, budget: str | None) -> None:
+    """Refuse options of a series without a series.
 
-    if len(words) != 1:
-        raise UserError(f"compare --against {against[0]}: name one WORKLOAD before")
-    request = VariantRequest(words[0], tuple(against), faults, instances)
-    return run_variants(call, request, load.overrides(), output)
+    Raises:
+        UserError: names the option.
+    """
+    given = [*series.given(), *(["--budget"] if budget is not None else [])]
+    if given and kind != "--against":
+        raise UserError(f"compare {given[0]}: goes with --against")
 
 
 def _selftest(call: Invocation, trials: int, instances: int) -> Result:

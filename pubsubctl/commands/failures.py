@@ -37,7 +37,7 @@ def errors_of(call: Invocation, error: Exception) -> list[PubsubctlError]:
     """Return the errors to report for an exception; for a bug, with the file of the traceback."""
     reported: list[PubsubctlError] = []
     for leaf in _leaves(error):
-        found = _reportable(leaf)
+        found = _reportable(leaf) or _full_disk(call, leaf)
         if found is None:
             return [_internal(call, error)]
         if str(found) not in [str(other) for other in reported]:
@@ -75,6 +75,17 @@ def _reportable(error: BaseException) -> PubsubctlError | None:
     if isinstance(error, OSError) and error.filename is not None and error.errno in _UNUSABLE:
         return PreflightFailed(f"{error.filename}: {(error.strerror or '').lower()}")
     return None
+
+
+def _full_disk(call: Invocation, error: BaseException) -> PubsubctlError | None:
+    """Return the error for a write without a file name that failed for lack of space."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    folder = call.project.results_folder(None)
+    return PreflightFailed(
+        f"no space left on the disk of {folder}, or of another folder in use; what was written "
+        "stays there"
+    )
 
 
 def _usage_lines(error: Any) -> list[str]:

@@ -1,5 +1,6 @@
 """`init`, `config`, `completion` and `help`: a project folder, its settings, and the manual."""
 
+import shlex
 import textwrap
 from collections.abc import Iterator
 from importlib import resources
@@ -32,8 +33,11 @@ def init(
 ) -> Result:
     """Create a project folder.
 
-    Writes pubsubctl.toml, a local inventory, three workloads and a fault schedule.
+    Writes pubsubctl.toml, a local inventory, three workloads and a fault schedule, and creates a
+    folder for each kind of file.
     """
+    from pubsubctl.project import folder_names
+
     call = invocation(context)
     texts = {folder / name: path.read_text("utf-8") for name, path in scaffold_files()}
     there = [path for path in texts if path.exists() or path.is_symlink()]
@@ -52,7 +56,9 @@ def init(
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
-    then = "" if folder == Path(".") else f"cd {folder} && "
+    for kind in folder_names():
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+    then = "" if folder == Path(".") else f"cd {shlex.quote(str(folder))} && "
     call.console.say(f"next: {then}pubsubctl doctor && pubsubctl bench first")
     return Result(document=document, text="\n".join(files))
 

@@ -10,6 +10,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.results import RUNS_HELP, Master, Runs, RunsFolder
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
+from pubsubctl.console.outputs import output_file
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
@@ -163,6 +164,8 @@ def report(
     call.refuse_dry_run("report")
     folders = find_runs(call.project, runs)
     page = output or derived_of(folders[0]) / "report.html"
+    if output is not None:
+        output_file(output)
     experiments = [each for each in folders if is_experiment_run(each) or is_series(each)]
     if experiments:
         if others := [folder for folder in folders if folder not in experiments]:

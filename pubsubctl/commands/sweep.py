@@ -7,6 +7,7 @@ import typer
 from pubsubctl.commands import names
 from pubsubctl.commands.options.repetition import Bounds, Budget, Instances
 from pubsubctl.commands.options.results import RunsFolder
+from pubsubctl.commands.options.series import SeriesOptions
 from pubsubctl.commands.options.workload import Faults, LoadOptions, Workload
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
@@ -24,6 +25,7 @@ def sweep(
         ),
     ],
     load: LoadOptions,
+    series: SeriesOptions,
     over: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,7 +50,8 @@ def sweep(
     from pubsubctl.running.sweep import SweepRequest, run_sweep
 
     call = invocation(context)
-    request = SweepRequest(name, tuple(over or ()), faults, budget, instances, tuple(bounds or ()))
+    axes, limits, habits = tuple(over or ()), tuple(bounds or ()), series.habits()
+    request = SweepRequest(name, axes, faults, budget, instances, limits, habits)
     return run_sweep(call, request, load.overrides(), output)
 
 

@@ -13,9 +13,9 @@ comparison uses only repetitions, never the messages of a single run.
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +32,8 @@ from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictUnknown
+from pubsubctl.running.forecast import announce
+from pubsubctl.running.habits import Habits
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
@@ -42,6 +44,7 @@ from pubsubctl.running.revisions import (
     names_of_revisions,
 )
 from pubsubctl.running.runs import manifest, run_beside
+from pubsubctl.running.series_verdicts import verdict_table
 
 if TYPE_CHECKING:
     from results.repetitions.comparison import Compared, Comparison, Group
@@ -210,12 +213,16 @@ class VariantRequest:
         changes: KEY=VALUE, or the name of a protocol, topology or git revision; all changes
             together make the other side.
         instances: the number of runs per side; None if not given.
+        budget: the longest total time; None for no limit.
+        habits: labels, and what happens after runs.
     """
 
     workload: str
     changes: tuple[str, ...]
     faults: str | None
     instances: int | None
+    budget: str | None = None
+    habits: Habits = field(default_factory=Habits)
 
 
 def run_variants(
@@ -250,17 +257,24 @@ def run_variants(
         "faults": request.faults or "",
         "repetitions": INSTANCES if request.instances is None else request.instances,
         "points": [{"name": GIVEN}, {"name": other, **changes}],
+        **({"budget": {"time": request.budget}} if request.budget is not None else {}),
     }
     sides = validated(Sweep, values, _OPTION)
     planned = [
         (point, plan_faults(call, point.spec, point.faults or None))
-        for point in points_of(sides, workload, overrides, _OPTION)
+        for point in map(request.habits.labelled, points_of(sides, workload, overrides, _OPTION))
     ]
     given, changed = (point.spec for point, _ in planned)
     _check_comparable(given, changed)
+    predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
-        return _planned(planned, sides.repetitions)
-    design = Design(instances=sides.repetitions, order=alternating)
+        return _planned(planned, sides.repetitions, predictions)
+    design = Design(
+        instances=sides.repetitions,
+        order=alternating,
+        budget_ns=sides.budget.time if sides.budget is not None else None,
+        habits=request.habits,
+    )
     with ExitStack() as stack:
         if revision is not None:
             arguments = _command_line(call, request, workload, overrides, sides)
@@ -268,7 +282,7 @@ def run_variants(
             there = Program(commit, stack.enter_context(checked_out(commit)), arguments)
             design = replace(design, makers={GIVEN: here, other: there})
         found = run_series(call, sides.name, planned, design, results=results)
-    if "missing" in found.document:
+    if "points" not in found.document:
         return found
     series = Path(str(found.document["run_directory"]))
     compared = differences(call, [series])
@@ -276,7 +290,9 @@ def run_variants(
         "schema": SCHEMA, "series": dict(found.document), "comparison": dict(compared.document),
         "run_directory": str(series),
     }  # fmt: skip
-    return Result(document=document, text=f"{compared.text}\n{series}", because=found.because)
+    verdicts = verdict_table(call.console, found.document["points"])
+    text = f"{verdicts}\n{compared.text}\n{series}"
+    return Result(document=document, text=text, because=found.because)
 
 
 def _in_full(call: Invocation, text: str) -> str:
@@ -325,7 +341,11 @@ def _command_line(
     """Return the command line for a run of either side, with options that old revisions have."""
     typed = overrides.as_mapping()
     words = ["bench", str(workload.resolve()), "--no-check"]
-    words += ["--label", f"experiment={sides.name}", "--seed", str(typed.pop("seed", sides.seed))]
+    words += ["--label", f"experiment={sides.name}"]
+    for key, label in request.habits.labels.items():
+        words += ["--label", f"{key}={label}"]
+    if "seed" in typed:
+        words += ["--seed", str(typed.pop("seed"))]
     if request.faults is not None:
         words += ["--faults", request.faults]
     for key, value in typed.pop("keys", {}).items():
@@ -372,7 +392,9 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _planned(
-    planned: Sequence[tuple[SweepPoint, FaultSchedule | None]], repetitions: int
+    planned: Sequence[tuple[SweepPoint, FaultSchedule | None]],
+    repetitions: int,
+    predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
     expected = repetitions * sum(expected_ns(point.spec) for point, _ in planned)
     lines = [f"side {point.name}" for point, _ in planned]
@@ -382,5 +404,6 @@ def _planned(
         "sides": {point.name: dict(point.keys) for point, _ in planned},
         "repetitions": repetitions,
         "expected_ns": expected,
+        "predictions": [*predictions],
     }
     return Result(document=document, text="\n".join(lines))

@@ -33,6 +33,7 @@ from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.injecting.faults import checked
 from pubsubctl.inventory.inventory import Inventory
+from pubsubctl.running.outputs import check_results
 from pubsubctl.running.verdicts import JudgedRun, expectations_of, judge, not_as_expected
 
 LEASE_MS_PER_BROKER = 150
@@ -93,6 +94,7 @@ async def _carry_out(
     interruption: Interruption,
     purpose: str,
 ) -> RunOutcome:
+    check_results(experiment.results, experiment.spec)
     async with lab.operated(purpose, progress, interruption):
         spec = experiment.spec
         wanted = await wanted_deployment(lab, spec.topology, spec.protocol)

@@ -6,7 +6,7 @@
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,7 +41,10 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers_text, result_of
+from pubsubctl.running.forecast import Run, announce
+from pubsubctl.running.outputs import check_results
 from pubsubctl.running.plan import plan_experiment
+from pubsubctl.running.standing_deployment import check_deployment
 from pubsubctl.running.verdicts import JudgedRun, judge, judge_and_report
 
 SERVERS_END = "the servers of this run end by themselves within 30 s"
@@ -187,8 +190,16 @@ _Run = Callable[[Progress, Interruption], Awaitable[RunOutcome]]
 
 @dataclass(frozen=True)
 class _Side:
+    """An entry that can be run.
+
+    Attributes:
+        spec, schedule: of a protocol of ours; None for other systems.
+    """
+
     name: str
     run: _Run
+    spec: ExperimentSpec | None = None
+    schedule: FaultSchedule | None = None
 
 
 @dataclass
@@ -206,6 +217,12 @@ class _Sides:
     left_out: dict[str, str] = field(default_factory=dict)
     unpromised: dict[str, str] = field(default_factory=dict)
     titles: dict[str, str] = field(default_factory=dict)
+
+    def predicted(self) -> list[Run]:
+        """Return the runs whose verdicts can be predicted."""
+        return [
+            (side.name, side.spec, side.schedule) for side in self.runnable if side.spec is not None
+        ]
 
     def why_not(self) -> list[str]:
         """Return a line for every entry that is not run."""
@@ -246,16 +263,22 @@ def compare_as(
     comparison = whole.only(only).also(also)
     folder = call.project.results_folder(results)
     sides = _sides(call, whole, comparison, Overrides(measure=duration or whole.measure), folder)
+    predictions = announce(call, sides.predicted())
     if call.dry_run:
-        return _comparison_plan(comparison, sides)
+        return _comparison_plan(comparison, sides, predictions)
     if not sides.runnable:
         raise UserError(
             f"comparison {comparison.name}: nothing of it can be run here", *sides.why_not()
         )
+    check_results(folder)
     outcomes: dict[str, RunOutcome] = {}
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> None:
+            ours = [(side.name, side.spec) for side in sides.runnable if side.spec is not None]
+            lab = lab_for(call)
+            async with lab.operated("compare", progress, interruption):
+                await check_deployment(lab, ours)
             for number, side in enumerate(sides.runnable, start=1):
                 progress.say(f"{number} of {len(sides.runnable)}: {side.name}")
                 try:
@@ -287,7 +310,7 @@ def _sides(
     sides = _Sides(titles={entry.name: entry.title or entry.name for entry in comparison.entries})
     for entry in comparison.entries:
         try:
-            run = _run_of(call, comparison, entry, overrides, folder)
+            side = _side_of(call, comparison, entry, overrides, folder)
         except (NotInstalled, WrongSettings) as error:
             sides.left_out[entry.name] = str(error)
             call.console.warn(f"{entry.name} is left out: {error}")
@@ -298,7 +321,7 @@ def _sides(
                 raise
             sides.unpromised[entry.name] = _SOURCE.sub("", str(error).splitlines()[0])
         else:
-            sides.runnable.append(_Side(entry.name, run))
+            sides.runnable.append(side)
     return sides
 
 
@@ -323,20 +346,20 @@ def _is_borne(
             continue
         with suppress(UserError, SpecError, _NotPromisedError):
             alike = other.model_copy(update={"set": {**other.set, **words}})
-            _run_of(call, whole, alike, overrides, folder)
+            _side_of(call, whole, alike, overrides, folder)
             return True
     return False
 
 
-def _run_of(
+def _side_of(
     call: Invocation, comparison: Comparison, entry: Entry, overrides: Overrides, folder: Path
-) -> _Run:
+) -> _Side:
     labels = {LABEL: entry.title or entry.name}
     if entry.system is not None:
         asked = plan_system_run(
             call, entry.system, overrides, comparison.faults, labels, comparison.workload
         )
-        return partial(run_system, asked, folder)
+        return _Side(entry.name, partial(run_system, asked, folder))
     keys = entry.set if comparison.faults else {"calm": True, **entry.set}
     of = replace(overrides, protocol=entry.protocol, topology=entry.topology, keys=keys or None)
     spec, schedule = plan_experiment(call, comparison.workload, of, comparison.faults, labels)
@@ -349,10 +372,12 @@ def _run_of(
     async def run(progress: Progress, interruption: Interruption) -> RunOutcome:
         return await carry_out(experiment, lab, progress, interruption, f"compare {entry.name}")
 
-    return run
+    return _Side(entry.name, run, spec, schedule)
 
 
-def _comparison_plan(comparison: Comparison, sides: _Sides) -> Result:
+def _comparison_plan(
+    comparison: Comparison, sides: _Sides, predictions: Sequence[Mapping[str, Any]]
+) -> Result:
     names = [side.name for side in sides.runnable]
     faults = f"faults {comparison.faults}" if comparison.faults else "no faults"
     lines = [f"run {name}: {comparison.workload}, {faults}" for name in names]
@@ -361,6 +386,7 @@ def _comparison_plan(comparison: Comparison, sides: _Sides) -> Result:
         "runs": names,
         "left_out": sides.left_out,
         "not_promised": sides.unpromised,
+        "predictions": [*predictions],
     }
     return Result(document=document, text="\n".join([*lines, *sides.why_not()]))
 

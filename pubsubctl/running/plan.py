@@ -1,5 +1,6 @@
 """The plan of an experiment: its specification and its fault schedule, from a command line."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pubsubctl.console.console import Result
@@ -99,9 +100,16 @@ def plan_faults(
 
 
 def deployment_plan(
-    call: Invocation, spec: "ExperimentSpec", schedule: "FaultSchedule | None"
+    call: Invocation,
+    spec: "ExperimentSpec",
+    schedule: "FaultSchedule | None",
+    predictions: Sequence[Mapping[str, Any]] = (),
 ) -> Result:
-    """Return the plan of a dry run, after an inspection of the hosts."""
+    """Return the plan of a dry run, after an inspection of the hosts.
+
+    Args:
+        predictions: predictions of the verdict, for the document.
+    """
     import trio
 
     from fault_injection.schedule.plan import expand
@@ -129,6 +137,7 @@ def deployment_plan(
             "deploy": plan.to_mapping()["steps"],
             "workload": spec.workload_mapping(),
             "faults": steps,
+            "predictions": [*predictions],
         },
         text="\n".join([plan.text(), f"load {load}", *(f"fault {step}" for step in steps)]),
     )

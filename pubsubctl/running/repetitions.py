@@ -25,8 +25,12 @@ from pubsubctl.deploying.deploy import take_down
 from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
+from pubsubctl.running.habits import Habits
+from pubsubctl.running.outputs import bytes_of, check_results
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest
+from pubsubctl.running.series_verdicts import each_once, verdict_table
+from pubsubctl.running.standing_deployment import check_deployment
 from pubsubctl.running.verdicts import JudgedRun
 
 SCHEMA = "pubsubctl/series/1"
@@ -90,6 +94,7 @@ class Design:
         keys: the varied keys and values of a point, by the point's name.
         makers: the maker of a point's runs, by the point's name; this program on brokers if none.
         bounds: the bound of a point's mean, by number.
+        habits: labels, and what happens after runs.
     """
 
     instances: int
@@ -100,6 +105,7 @@ class Design:
     keys: Mapping[str, Mapping[str, Any]] | None = None
     makers: Mapping[str, RunMaker] = field(default_factory=dict)
     bounds: Mapping[str, float] = field(default_factory=dict)
+    habits: Habits = field(default_factory=Habits)
 
 
 def run_series(
@@ -120,6 +126,7 @@ def run_series(
             hosts.
     """
     lab, folder = lab_for(call), call.project.results_folder(results)
+    check_results(folder, max((point.spec for point, _ in points), key=bytes_of))
     names = [point.name for point, _ in points]
     try:
         plan = _plan(points, design)
@@ -135,12 +142,15 @@ def run_series(
 
             async def work(interruption: Interruption) -> None:
                 await _take_down_interrupted(series, lab, progress, interruption)
+                await _check_deployment(points, design, lab, progress, interruption)
                 await runner.run(progress, interruption)
 
             spec = points[0][0].spec
             run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
             if series.remaining():
                 return _partial(series)
+            if not design.habits.check:
+                return _not_judged(series)
             summary, because = _judged(series, design, progress, call.master())
     finally:
         series.directory.leave()
@@ -167,6 +177,7 @@ class _Runner:
         self._folder = folder
         self._makers = design.makers
         self._budget_ns = design.budget_ns
+        self._teardown = design.habits.teardown
 
     async def run(self, progress: Progress, interruption: Interruption) -> None:
         """Run the remaining runs, as far as the budget allows."""
@@ -180,14 +191,20 @@ class _Runner:
                 progress.say(f"the budget of {format_duration(self._budget_ns)} is used")
                 return
             progress.say(f"{place} of {len(remaining)}: {instance}")
+            teardown = self._teardown or place < len(remaining)
             try:
-                await self._run(instance, progress, interruption)
+                await self._run(instance, progress, interruption, teardown=teardown)
             except _FAILS_ALONE as error:
                 series.fail(instance, str(error))
                 progress.say(f"{instance} failed: {error}")
 
     async def _run(
-        self, instance: Instance, progress: Progress, interruption: Interruption
+        self,
+        instance: Instance,
+        progress: Progress,
+        interruption: Interruption,
+        *,
+        teardown: bool = True,
     ) -> None:
         if (maker := self._makers.get(instance.point)) is not None:
             run, state = await maker.run(self._folder, progress, interruption)
@@ -197,6 +214,7 @@ class _Runner:
         begun = replace(
             self._experiments[instance.point],
             on_run=lambda run: self._series.begin(instance, run),
+            teardown=teardown,
         )
         outcome = await carry_out(begun, self._lab, progress, interruption, _purpose(instance))
         self._series.end(instance, outcome.run_directory, outcome.state)
@@ -221,6 +239,15 @@ def _partial(series: Series) -> Result:
     }
     because = (VerdictUnknown(told, *failed),)
     return Result(document=document, text=str(series.path), because=because)
+
+
+def _not_judged(series: Series) -> Result:
+    """Return the result of a series whose runs are not to be judged: the runs."""
+    points = {point: [*map(str, runs)] for point, runs in series.runs().items()}
+    document = {"schema": SCHEMA, "run_directory": str(series.path), "not_judged": points}
+    lines = [run for runs in points.values() for run in runs]
+    lines += ["not judged; the same command without --no-check does that", str(series.path)]
+    return Result(document=document, text="\n".join(lines))
 
 
 def _plan(
@@ -265,6 +292,20 @@ async def _take_down_interrupted(
             await take_down(lab, progress, verify=True)
 
 
+async def _check_deployment(
+    points: Sequence[tuple[Point, FaultSchedule | None]],
+    design: Design,
+    lab: Lab,
+    progress: Progress,
+    interruption: Interruption,
+) -> None:
+    """Refuse a series if the running deployment fits not all of its points on brokers."""
+    on_brokers = [(each.name, each.spec) for each, _ in points if each.name not in design.makers]
+    if on_brokers:
+        async with lab.operated("bench --instances", progress, interruption):
+            await check_deployment(lab, on_brokers)
+
+
 def _purpose(instance: Instance) -> str:
     """Return the purpose of a deployment, for its record and the lab's lock."""
     return f"bench {instance}"
@@ -281,11 +322,12 @@ def _judged(
     from results.repetitions.comparison import spreads_of
     from results.repetitions.modal import modal
     from results.repetitions.timelines import latencies_by_send_time
+    from results.tables.json_files import ResultsError
 
     axes = [axis.row() for axis in design.axes]
     bounds = dict(design.bounds)
     summary: dict[str, Any] = {"schema": SCHEMA, "axes": axes, "bounds": bounds, "points": {}}
-    because: list[PubsubctlError] = []
+    found: list[tuple[Path, PubsubctlError]] = []
     progress.phase("starting Spark")
     with spark_session("pubsubctl sweep", master) as spark:
         for point, runs in series.runs().items():
@@ -293,7 +335,7 @@ def _judged(
             for run in runs:
                 judged = judge_with(spark, run, progress)
                 verdicts[run.name] = judged.verdict
-                because += _not_as_promised(judged)
+                found += [(run, error) for error in _not_as_promised(judged)]
             whole = [run for run in runs if verdicts[run.name] != "UNKNOWN"] or runs
             typical = modal({run.name: latencies_by_send_time(spark, run) for run in whole})
             about: dict[str, Any] = {
@@ -306,8 +348,14 @@ def _judged(
         series.close(summary)
         for figure in design.figures:
             progress.phase(f"drawing {figure}")
-            draw(figure, spark, series.path)
-    return summary, because
+            try:
+                draw(figure, spark, series.path)
+            except ResultsError as error:
+                if not found:
+                    raise
+                # Runs without an accepted verdict cannot be drawn; they have a table all the same.
+                progress.say(f"{figure} is not drawn: {error}")
+    return summary, each_once(found)
 
 
 def _not_as_promised(judged: JudgedRun) -> list[PubsubctlError]:
@@ -323,18 +371,16 @@ def _result(
 ) -> Result:
     rows = []
     for point, found in summary["points"].items():
-        valid = [*found["runs"].values()].count("VALID")
         for name, spread in found["numbers"].items():
             interval = (
                 "" if spread["low"] is None else f"{spread['low']:.4g} … {spread['high']:.4g}"
             )
             extremes = f"{spread['smallest']:.4g} … {spread['largest']:.4g}"
             rows.append((point, name, f"{spread['mean']:.4g}", interval, extremes, spread["n"]))
-        told = f"{valid} of {len(found['runs'])} VALID, typical {found['modal']}"
-        call.console.say(f"{point}: {told}")
         for reason in found["beyond"] if summary["bounds"] else ():
             call.console.say(f"{point} is in the danger zone: {reason}")
     header = ("POINT", "NUMBER", "MEAN", "95 % INTERVAL", "SMALLEST … LARGEST", "RUNS")
-    text = f"{call.console.table(header, rows)}\n{series.path}"
+    tables = [verdict_table(call.console, summary["points"]), call.console.table(header, rows)]
+    text = "\n".join([*tables, str(series.path)])
     document = {**summary, "run_directory": str(series.path)}
     return Result(document=document, text=text, because=tuple(because))

@@ -25,6 +25,7 @@ from pubsubctl.hosts.files import shown
 from pubsubctl.project import Project
 
 MANIFEST = "manifest.json"
+RUNS_SHOWN = 4
 
 
 def find_run(project: Project, name: str, results: Path | None = None) -> Path:
@@ -41,11 +42,30 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
     for candidate in candidates:
         if (candidate / MANIFEST).is_file():
             return _short(candidate.resolve())
+    for candidate in (Path(name), folder / name):
+        if name.strip(".") and candidate.is_dir():
+            raise UserError(f"run {shown(name)}: {_no_run(candidate)}")
+    if "/" in name:
+        raise UserError(f"run {shown(name)}: no such folder or run id")
     known = sorted(path.parent.name for path in folder.glob(f"*/[0-9]*/{MANIFEST}"))
     if name == "latest" or not known:
         raise UserError(f"run {shown(name)}: there are no runs in {folder} yet")
     hint = nearest(name, [*known, "latest"])
     raise UserError(f"run {shown(name)}: no such folder or run id{hint}")
+
+
+def _no_run(folder: Path) -> str:
+    """Return the reason why a folder is no run, with the latest runs in it."""
+    found = {
+        str(path.parent.relative_to(folder))
+        for pattern in (f"[0-9]*/{MANIFEST}", f"*/[0-9]*/{MANIFEST}")
+        for path in folder.glob(pattern)
+    }
+    if not found:
+        return f"this folder holds no run: {MANIFEST} is missing"
+    latest = sorted(found, key=lambda run: Path(run).name, reverse=True)[:RUNS_SHOWN]
+    more = f" and {len(found) - len(latest)} more" if len(found) > len(latest) else ""
+    return f"this folder is no run; it holds {', '.join(latest)}{more}"
 
 
 def find_runs(project: Project, names: Sequence[str], results: Path | None = None) -> list[Path]:

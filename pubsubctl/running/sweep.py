@@ -1,12 +1,14 @@
 """Sweeps: runs of a workload with each combination of values of some keys."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from bench.run.series import DrawnOrder
 from bench.run.simulated_run import simulated_steps
 from bench.spec.keys import Overrides, check_keys, value_of
+from bench.spec.named_files import named_by
 from bench.spec.spec import read_toml, validated
 from bench.spec.sweep import (
     SCHEMA,
@@ -25,6 +27,8 @@ from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
+from pubsubctl.running.forecast import announce
+from pubsubctl.running.habits import Habits
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import FIGURE as LATENCY
 from pubsubctl.running.repetitions import Design, SimulatedRuns, run_series
@@ -41,6 +45,7 @@ class SweepRequest:
         axes: KEY=VALUE,…; replaces the axes of a sweep's file key by key.
         bounds: NUMBER=VALUE; replaces the bounds of a sweep's file number by number.
         faults, budget, instances: replace the file's values; None if not given.
+        habits: labels, and what happens after runs.
     """
 
     name: str
@@ -49,6 +54,7 @@ class SweepRequest:
     budget: str | None
     instances: int | None
     bounds: tuple[str, ...] = ()
+    habits: Habits = field(default_factory=Habits)
 
 
 def run_sweep(
@@ -76,15 +82,16 @@ def run_sweep(
             point,
             plan_faults(call, point.spec, point.faults or None, simulated=point.simulated),
         )
-        for point in points_of(sweep, workload, overrides, where)
+        for point in map(request.habits.labelled, points_of(sweep, workload, overrides, where))
     ]
     for point, schedule in planned:
         if point.simulated:
             simulated_steps(point.spec, schedule)
     expected = sweep.repetitions * sum(expected_ns(point.spec) for point, _ in planned)
     budget_ns = sweep.budget.time if sweep.budget is not None else None
+    predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
-        return _planned(sweep, planned, expected)
+        return _planned(sweep, planned, expected, predictions)
     if budget_ns is not None and expected > budget_ns and not call.yes:
         raise UserError(
             f"{where}: about {_minutes(expected)} for {sweep.repetitions * len(planned)} runs, and "
@@ -95,7 +102,7 @@ def run_sweep(
     design = Design(
         instances=sweep.repetitions,
         figures=(FIGURE,) if axes and len(planned) > 1 else (LATENCY,),
-        order=DrawnOrder(sweep.seed),
+        order=DrawnOrder(planned[0][0].spec.seed if sweep.seed is None else sweep.seed),
         budget_ns=budget_ns,
         axes=axes,
         keys={point.name: point.keys for point, _ in planned},
@@ -105,6 +112,7 @@ def run_sweep(
             if point.simulated
         },
         bounds=sweep.bounds,
+        habits=request.habits,
     )
     return run_series(call, sweep.name, planned, design, results=results)
 
@@ -133,8 +141,14 @@ def _sweep_of(call: Invocation, request: SweepRequest) -> tuple[Sweep, str]:
     values: dict[str, Any]
     if is_sweep(path):
         sweep = load_sweep(path)
-        merged = {"axes": {**sweep.axes, **axes}, "bounds": {**sweep.bounds, **bounds}}
-        values = {**read_toml(path), **changes, **merged}
+        merged: dict[str, Any] = {
+            "axes": {**sweep.axes, **axes},
+            "bounds": {**sweep.bounds, **bounds},
+        }
+        merged["workload"] = named_by(sweep.workload, path)
+        if sweep.faults:
+            merged["faults"] = named_by(sweep.faults, path)
+        values = {**read_toml(path), **merged, **changes}
         return validated(Sweep, values, str(path)), str(path)
     if not axes:
         raise UserError(
@@ -166,7 +180,10 @@ def _axis(text: str) -> tuple[str, list[Any]]:
 
 
 def _planned(
-    sweep: Sweep, planned: list[tuple[SweepPoint, FaultSchedule | None]], expected: int
+    sweep: Sweep,
+    planned: list[tuple[SweepPoint, FaultSchedule | None]],
+    expected: int,
+    predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
     names = [point.name for point, _ in planned]
     runs = sweep.repetitions * len(planned)
@@ -177,6 +194,7 @@ def _planned(
         "points": {point.name: dict(point.keys) for point, _ in planned},
         "repetitions": sweep.repetitions,
         "expected_ns": expected,
+        "predictions": [*predictions],
     }
     return Result(document=document, text="\n".join(lines))
 

@@ -288,6 +288,7 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
     path = output or Path(f"seed-{seed}{named}.plan")
     text = shrunk.in_words(f"Seed {which}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None

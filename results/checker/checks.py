@@ -30,6 +30,7 @@ from results.rules.evidence import evidence_rows
 from results.rules.facts import RunFacts
 from results.rules.faults import fault_spans
 from results.rules.findings import Findings
+from results.rules.nothing_owed import nothing_owed_in_words
 from results.rules.terms import (
     CHURN,
     EXIT_STATUS,
@@ -364,6 +365,7 @@ def _lines(
     if verdict == "UNKNOWN":
         yield from (f"  unknown: {reason}" for reason in because)
     yield from ("  " + line for line in recoveries_in_words(findings.recoveries))
+    yield from ("  " + line for line in nothing_owed_in_words(findings.pairs))
 
 
 # --- Tables ---------------------------------------------------------------------------------

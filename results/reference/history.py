@@ -152,7 +152,7 @@ class History:
     faults: Sequence[Fault] = ()
     guarantee: Guarantee = EXACTLY_ONCE
     calm: bool = False
-    deliveries_per_pair_min: int = 100
+    deliveries_per_pair_min: int = 0
     doubts: tuple[str, ...] = ()
     delta: int = 1
     newcomers: tuple[str, ...] = ()

@@ -190,9 +190,7 @@ class _Folder:
             faults=[*fault_log.faults, *absences],
             guarantee=Guarantee(**self.workload.get("guarantee", {})).under(self.promises),
             calm=self.workload.get("calm", False) is True,
-            deliveries_per_pair_min=self.workload.get("bars", {}).get(
-                "deliveries_per_pair_min", 100
-            ),
+            deliveries_per_pair_min=self.workload.get("bars", {}).get("deliveries_per_pair_min", 0),
             doubts=(
                 *self.doubts,
                 *self._about_exercise(fault_log),

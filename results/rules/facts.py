@@ -74,7 +74,7 @@ class RunFacts:
     faults: Sequence[Fault] = ()
     guarantee: Guarantee = EXACTLY_ONCE
     calm: bool = False
-    deliveries_per_pair_min: int = 100
+    deliveries_per_pair_min: int = 0
     numbers_used_once: bool = False
     doubts: tuple[str, ...] = ()
     delta: int | None = 1
@@ -111,7 +111,7 @@ class RunFacts:
             faults=[*run.faults, *absences],
             guarantee=run.guarantee.under(run.promises),
             calm=bool(run.workload.get("calm", False)),
-            deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 100),
+            deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 0),
             numbers_used_once=all(file.scan.rising for file in logs.files("publications")),
             doubts=(
                 *run.doubts,

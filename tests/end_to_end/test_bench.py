@@ -156,10 +156,22 @@ def test_a_killed_series_resumes_without_manual_steps(lab: Lab) -> None:
     answer = lab.call(*again)
     assert answer.status == 0, answer.err
     assert "taking down the deployment of the interrupted run" in answer.err
-    assert "1 of 1 VALID, typical " in answer.err
+    assert "not judged" in answer.out
     states = [json.loads(line)["state"] for line in _lines(lab, ledger)]
     assert states == ["began", "began", "complete"]
     assert lab.left_behind() == []
+
+
+def test_a_deployment_that_does_not_fit_each_point_stops_a_sweep_before_its_first_run(
+    lab: Lab,
+) -> None:
+    assert lab.call("deploy", "chain3").status == 0
+    answer = lab.call("sweep", lab.workload("smoke"), "--over", "protocol=delta_tree,best_effort")
+    assert answer.status == 4, answer.err
+    assert "protocol=best_effort: host " in answer.err
+    assert "nothing was run" in answer.err
+    assert not [*lab.folder.glob("results/*/2*/raw")]
+    assert lab.call("down", "--verify").status == 0
 
 
 def test_a_sweep_on_simulated_brokers_starts_none_and_is_judged_and_drawn(lab: Lab) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from fault_injection.apply.evidence import look_for
+from fault_injection.apply.evidence import End, look_for
 from fault_injection.apply.injector import Fault
-from fault_injection.schedule.ends import End
 from fault_injection.schedule.targets import read_target
 from tests.fault_injection.test_deployed import TOPOLOGY
 

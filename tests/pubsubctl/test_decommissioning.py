@@ -11,7 +11,7 @@ import trio
 
 from bench.spec.spec import load_topology
 from brokerd.protocols.interface import Farewell
-from pubsubctl.deploying.decommissioning import Leaving, _record, look_at_leaving
+from pubsubctl.deploying.membership import Leaving, _record, look_at_leaving
 
 TOPOLOGY = load_topology(Path(__file__).parents[2] / "bench" / "topologies" / "durable.toml")
 

@@ -42,7 +42,7 @@ def test_a_run_is_a_folder_an_id_or_the_latest(home: Project, name: str, run: st
     assert manifest(found)["run_id"] == run
 
 
-@pytest.mark.parametrize("name", ["latst", FIRST[:-1], "", "*", "../x"])
+@pytest.mark.parametrize("name", ["latst", FIRST[:-1], "", "*"])
 def test_a_run_that_is_not_there_is_refused_with_the_nearest(home: Project, name: str) -> None:
     with pytest.raises(UserError, match=r"no such folder or run id; (did you mean|known)"):
         find_run(home, name)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.errors import UserError
 
 _PANEL = "Results"
 
@@ -51,3 +52,18 @@ Check = Annotated[
     typer.Option("--check/--no-check", help="Judge the run with Spark.", rich_help_panel=_PANEL),
 ]
 KeepHosts = Annotated[bool, typer.Option("--keep-hosts", help="Keep the names of hosts and users.")]
+
+
+def labels_of(texts: list[str]) -> dict[str, str]:
+    """Return the labels of --label.
+
+    Raises:
+        UserError: a text is not KEY=VALUE.
+    """
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UserError(f"--label {text}: write KEY=VALUE")
+        labels[key] = value
+    return labels

@@ -1,0 +1,45 @@
+"""Options of all runs of a series."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pubsubctl.commands.options.cluster import NoTeardown
+from pubsubctl.commands.options.results import Check, Labels, labels_of
+from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pubsubctl.running.habits import Habits
+
+_OF_SERIES: Final = ("experiment", "point")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesOptions:
+    """Options that apply to each run of a series; with no_teardown, the last brokers stay."""
+
+    labels: Labels = None
+    check: Check = True
+    no_teardown: NoTeardown = False
+
+    def given(self) -> list[str]:
+        """Return the options that differ from their defaults."""
+        found = {
+            "--label": bool(self.labels),
+            "--no-check": not self.check,
+            "--no-teardown": self.no_teardown,
+        }
+        return [option for option, is_given in found.items() if is_given]
+
+    def habits(self) -> "Habits":
+        """Return the settings of the runs.
+
+        Raises:
+            UserError: a label that the series sets itself, or one that is not KEY=VALUE.
+        """
+        from pubsubctl.running.habits import Habits
+
+        labels = labels_of(self.labels or [])
+        for key in _OF_SERIES:
+            if key in labels:
+                raise UserError(f"--label {key}={labels[key]}: a series sets this label itself")
+        return Habits(labels=labels, check=self.check, teardown=not self.no_teardown)

@@ -1,0 +1,29 @@
+"""Settings of the runs of a series that do not change what is measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from bench.spec.experiment import Point
+
+_Point = TypeVar("_Point", bound=Point)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """Labels of runs, and what happens after them.
+
+    Attributes:
+        labels: labels of each run, beside those of the series.
+        check: True to judge all runs after the last one.
+        teardown: False to keep the brokers of the last run, if it deployed them.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    check: bool = True
+    teardown: bool = True
+
+    def labelled(self, point: _Point) -> _Point:
+        """Return a point whose runs have the labels; those of the series win."""
+        labels = {**self.labels, **point.spec.labels}
+        return replace(point, spec=replace(point.spec, labels=labels))
