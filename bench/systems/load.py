@@ -21,7 +21,7 @@ from bench.load.publishing import PublisherSetting
 from bench.load.receiving import SubscriberSetting
 from bench.spec.values import topics_of
 from bench.systems.boundary import Attachment, ConnectionLost, Delivery, System, SystemClient
-from bench.systems.configuration import load_driver
+from bench.systems.drivers import load_driver
 from bench.systems.publications import FenceCopies, NotOurs, OutgoingPublications, Places, unpacked
 from brokerd.client.gate import Gate
 from brokerd.model.identity import SourceId

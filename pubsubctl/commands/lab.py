@@ -122,7 +122,7 @@ def off(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -
 def on(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -> Result:
     """Start machines that are off."""
     from pubsubctl.lab.lifecycle import start_machine
-    from pubsubctl.lab.machine import Files
+    from pubsubctl.lab.ssh_files import Files
 
     async def act(journal: "Journal", spec: "LabSpec", lock: int) -> None:
         for machine in [spec.machine(machine) for machine in machines]:

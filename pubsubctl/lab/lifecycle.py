@@ -35,14 +35,6 @@ from pubsubctl.lab.journal import (
     read_journal,
     write_line,
 )
-from pubsubctl.lab.machine import (
-    INVENTORY,
-    SERVER_FOLDER,
-    Files,
-    hidden_folders,
-    kept_folders,
-    server_program,
-)
 from pubsubctl.lab.network import (
     NAMESPACES,
     Command,
@@ -54,6 +46,14 @@ from pubsubctl.lab.network import (
     tool_environment,
 )
 from pubsubctl.lab.spec import NETWORKS, USER, LabSpec, Machine
+from pubsubctl.lab.ssh_files import (
+    INVENTORY,
+    SERVER_FOLDER,
+    Files,
+    hidden_folders,
+    kept_folders,
+    server_program,
+)
 from pubsubctl.project import authority_folder, labs_folder
 
 _END_TIMEOUT_S = 20.0

@@ -252,11 +252,14 @@ def _about_sums(
         limit_ns = None if asked is None else parse_duration_ns(str(asked).lstrip("< "))
     except ValueError:
         limit_ns = None
+    most_fences = _FENCES * len(process.document("exit.json").get("publishers") or ())
     for line in lines if process.is_publisher else ():
         unanswered = line["sent"] - line["acknowledged"] - line["rejected"]
         pairs: list[tuple[str, Any, Any]] = []
         if "open" in line and "backlog" in line:
-            pairs.append(("open", line["open"], unanswered + line["backlog"]))
+            due = unanswered + line["backlog"]
+            if not due <= line["open"] <= due + most_fences:
+                pairs.append(("open", line["open"], due))
         if unanswered < 0:
             pairs.append(("acknowledged", line["acknowledged"], line["sent"]))
         if "late_p99_us" in line and "late_max_us" in line:

@@ -1193,7 +1193,7 @@ for _name, _change, _says in (
     ("freeze_healed_later", _everywhere(FREEZE, ("healed",), 1), "disagree on healed"),
     ("restart_recovered_later", _everywhere(RESTART, ("recovered",), 1), "recovered of"),
     ("restart_was_later", _everywhere(RESTART, (*_LIFE, "recovered"), 0.3), "on requested of"),
-    ("restart_was_earlier", _everywhere(RESTART, (*_LIFE, "recovered"), -1), "on requested of"),
+    ("restart_was_earlier", _everywhere(RESTART, (*_LIFE, "recovered"), -6), "on requested of"),
     ("away_recovered_earlier", _everywhere(AWAY, ("recovered",), -0.25), "before it was healed"),
     ("away_recovered_apart", _everywhere(AWAY, ("healed", "recovered"), -0.25), "recovery of"),
     ("kill_healed_earlier", _everywhere(KILL, ("healed",), -0.1), "healed of"),

@@ -95,5 +95,7 @@ def _explain(
 ) -> None:  # fmt: skip
     """An absence explains what was published until a time, if there was one."""
     sent = [row.sequence for row in published.published if row.sent_ns <= (until_ns or 0)]
-    stream = oracle._stream(oracle._subscriptions[log.subscription, 1], oracle._by_source[source])
+    stream = oracle.register.stream(
+        oracle.register.subscriptions[log.subscription, 1], oracle.register.by_source[source]
+    )
     stream.absent = max(sent, default=0)

@@ -7,8 +7,8 @@ import pytest
 from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.lab import network
 from pubsubctl.lab.journal import read_journal, write_line
-from pubsubctl.lab.machine import inventory_text
 from pubsubctl.lab.spec import MOST_GATEWAYS, MOST_HOSTS, LabSpec
+from pubsubctl.lab.ssh_files import inventory_text
 from tests.pubsubctl.conftest import Call, call, project
 
 __all__ = ["call", "project"]  # fixtures

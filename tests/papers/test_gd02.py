@@ -16,7 +16,7 @@ from tests.helpers.told import is_told
 STORIES = Path(__file__).parents[1] / "protocols/gryphon"
 ELSEWHERE = {
     "§2.1 no tick is an event here and silent there": "test_knowledge.py::"
-    "test_contradicting_knowledge_is_refused_and_consistent_knowledge_is_accepted",
+    "test_contradicting_knowledge_is_found_and_consistent_knowledge_is_accepted",
     "§2.1.1 without failures nobody is curious": "test_stories.py::"
     "test_no_requests_are_sent_while_nothing_is_lost",
     "§2.1.1 gaps of reordering are transient": "test_losses.py::"

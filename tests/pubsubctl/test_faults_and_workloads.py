@@ -311,7 +311,7 @@ def test_a_comparison_lists_its_two_sides(call: Call) -> None:
         (["--over", "publishers.rate=x"], "point rate=x: "),
         (["--over", "publishers.rate=1/s", "--rate", "2/s"], "'publishers.rate' is given twice"),
         (["--over", "seed=1", "--over", "seed=2"], "'seed' is given twice"),
-        (["--over", "seed=1", "--no-check"], "no such option: --no-check"),
+        (["--over", "seed=1", "--rolling"], "no such option: --rolling"),
         (["--over", "seed=1,2", "--budget", "1min"], "for 2 runs, and the budget is 1min; --yes"),
         (["--budget", "1min"], "name a sweep's file, or write --over KEY=A,B"),
         (["--bound", "latency_p99_ms=5"], "name a sweep's file, or write --over KEY=A,B"),

@@ -13,8 +13,8 @@ def test_a_client_waits_for_what_it_is_ahead_by_more_than_a_second() -> None:
     assert not rate.must_wait(CLIENT, 0)
     rate.sent(CLIENT, 10, 0)
     assert rate.must_wait(CLIENT, 0)
-    assert rate.may_go_on(0) == []
-    assert rate.may_go_on(SECOND_NS) == [CLIENT]
+    assert rate.clients_within_rate(0) == []
+    assert rate.clients_within_rate(SECOND_NS) == [CLIENT]
 
 
 def test_a_client_that_was_silent_is_limited_like_a_new_one() -> None:

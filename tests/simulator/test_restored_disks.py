@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.sessions.state_marks import StateLedger
-from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.planning.draw import draw_plan
@@ -98,7 +98,7 @@ def test_a_loss_without_a_witness_is_not_simulated() -> None:
 
 @pytest.mark.parametrize("protocol", sorted(DEFINITIONS))
 def test_one_plan_in_eight_restores_a_disk(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProtocolPlanning, "draws_restored", True)
+    monkeypatch.setattr(type(planning_of(protocol)), "draws_restored", True)
     plans = [draw_plan(seed, protocol) for seed in range(200)]
     drawn = [
         [move for move in plan.moves if type(move) is FaultInjection and move.kind == RESTORED]

@@ -12,11 +12,11 @@ from bench.systems.boundary import Server, System, WrongSettings
 from bench.systems.comparison import load_comparison
 from bench.systems.configuration import (
     NotInstalled,
-    WrongDriver,
     configurations,
     is_configuration,
     load_configuration,
 )
+from bench.systems.drivers import WrongDriver
 from bench.systems.experiment import experiment_on
 from bench.systems.faults import aimed, check_verbs, names_leader
 from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
