@@ -252,7 +252,8 @@ def _about_sums(
         limit_ns = None if asked is None else parse_duration_ns(str(asked).lstrip("< "))
     except ValueError:
         limit_ns = None
-    most_fences = _FENCES * len(process.document("exit.json").get("publishers") or ())
+    tables = process.document("publications.rec.json").get("tables") or {}
+    most_fences = _FENCES * len(tables.get("publishers") or ())
     for line in lines if process.is_publisher else ():
         unanswered = line["sent"] - line["acknowledged"] - line["rejected"]
         pairs: list[tuple[str, Any, Any]] = []

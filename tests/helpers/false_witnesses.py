@@ -1028,7 +1028,10 @@ def a_stream_is_of_no_broker(run: RunFolder) -> None:
 
 def _write_positions(run: RunFolder, sidecar: dict[str, Any], count: int) -> None:
     rows = np.zeros(count, RECORDS["positions"])
-    rows["row"], rows["position"], rows["received_ns"] = range(count), range(1, count + 1), 1
+    deliveries = run.path(f"raw/{SUBSCRIBERS}/deliveries.rec").read_bytes()
+    received = np.frombuffer(deliveries, RECORDS["deliveries"])["received_ns"]
+    rows["row"], rows["position"] = range(count), range(1, count + 1)
+    rows["received_ns"] = received[:count]
     data = rows.tobytes()
     digest = hashlib.blake2b(data).hexdigest()
     positions = {**sidecar, "layout": "positions", "rows": count, "blake2b": digest}
