@@ -63,6 +63,9 @@ def _figures() -> dict[str, str]:
 def _record(found: dict[str, str]) -> int:
     if _git("status", "--porcelain", "--", "brokerd"):
         sys.exit("error: brokerd has changes that are not committed; commit first")
+    broken = [f"{name}: {digest}" for name, digest in found.items() if " " in digest]
+    if broken:
+        sys.exit("\n".join(["error: histories that break a rule:", *broken]))
     kept = _table()["digests"] if TABLE.exists() else {}
     document = {
         "schema": SCHEMA,

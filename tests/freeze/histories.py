@@ -51,15 +51,18 @@ def histories() -> Iterator[History]:
 
 
 def digest_of(history: History) -> str:
-    """Return 16 hex digits over every step of every broker in a history."""
+    """Return 16 hex digits over every step of every broker in a history.
+
+    The rule follows, if the history breaks one; such a history must not be recorded.
+    """
     digest = hashlib.blake2b(digest_size=8)
 
     def add(broker: Any, event: Event, effects: list[Effect]) -> None:
         for piece in _step(broker, event, effects):
             digest.update(piece)
 
-    play(history, add)
-    return digest.hexdigest()
+    broken = play(history, add)
+    return f"{digest.hexdigest()} {broken}".strip()
 
 
 def steps_of(history: History) -> list[tuple[str, str]]:
@@ -75,20 +78,23 @@ def steps_of(history: History) -> list[tuple[str, str]]:
     return steps
 
 
-def play(history: History, watcher: Watcher) -> None:
+def play(history: History, watcher: Watcher) -> str:
     """Run a history, with a watcher beside the checks of the simulator.
 
-    A history that ends with a violation counts as it is; the swarms of the suite judge it.
+    Returns the rule that the history breaks; "" if it breaks none.
     """
     with _watched(watcher):
         if history.kind == "scenario":
             path = SCENARIOS / history.protocol / "scenarios" / f"{history.which}.txt"
             play_scenario(path.read_text("utf-8"))
-        elif history.kind == "adversary":
-            run_adversary(int(history.which), AdversaryOptions(protocol=history.protocol))
+            return ""
+        if history.kind == "adversary":
+            options = AdversaryOptions(protocol=history.protocol)
+            report = run_adversary(int(history.which), options)
         else:
-            options = SwarmOptions(moves=history.kind == "moves", check_purity=False)
-            run_seed(int(history.which), history.protocol, options)
+            choices = SwarmOptions(moves=history.kind == "moves", check_purity=False)
+            report = run_seed(int(history.which), history.protocol, choices)
+        return report.rule if report.violations else ""
 
 
 def _step(broker: Any, event: Event, effects: list[Effect]) -> Iterator[bytes]:

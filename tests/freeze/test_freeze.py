@@ -34,6 +34,18 @@ def test_a_named_bug_changes_the_digest_and_steps_show_where() -> None:
     assert before[first][1].startswith("broker ")
 
 
+def test_no_recorded_history_breaks_a_rule() -> None:
+    recorded = json.loads(TABLE.read_text("utf-8"))["digests"]
+    assert {name: digest for name, digest in recorded.items() if " " in digest} == {}
+
+
+def test_the_digest_of_a_history_names_the_rule_that_it_breaks() -> None:
+    history = History("swarm", "ges", "1")
+    assert " " not in digest_of(history)
+    with planted([bugs_of("ges")["one-answer-is-enough"]]):
+        assert digest_of(history).split(" ", 1)[1] == "started early"
+
+
 def test_names_do_not_count() -> None:
     class Renamed:
         pass
