@@ -219,7 +219,7 @@ class _Sides:
     titles: dict[str, str] = field(default_factory=dict)
 
     def predicted(self) -> list[Run]:
-        """Return the runs whose verdicts can be predicted."""
+        """Return the runs with predictable verdicts."""
         return [
             (side.name, side.spec, side.schedule) for side in self.runnable if side.spec is not None
         ]

@@ -11,7 +11,7 @@ _Point = TypeVar("_Point", bound=Point)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """Labels of runs, and what happens after them.
+    """Labels of runs, and the acts after the last run.
 
     Attributes:
         labels: labels of each run, beside those of the series.
@@ -24,6 +24,6 @@ class Habits:
     teardown: bool = True
 
     def labelled(self, point: _Point) -> _Point:
-        """Return a point whose runs have the labels; those of the series win."""
+        """Return a point with these labels; labels of the point win."""
         labels = {**self.labels, **point.spec.labels}
         return replace(point, spec=replace(point.spec, labels=labels))

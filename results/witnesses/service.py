@@ -406,7 +406,7 @@ def _published(rows: Rows, from_ns: int, to_ns: int) -> int:
 
 
 def _highest_of_homes(folder: RunFolder, rows: Rows) -> Counter[str]:
-    """Return the numbers of sources whose clients had sessions with one broker, by broker."""
+    """Return the number of sources with sessions at one broker, by broker."""
     found: Counter[str] = Counter()
     for (source, _), of in rows.sources.items():
         lines = folder.session_lines.get(rows.client_of.get(source, ""), ())

@@ -162,7 +162,7 @@ class VolatileState:
     is_closed: bool
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the state for JSON, whose keys are text."""
+        """Return the state with text keys, for JSON."""
         found = asdict(self)
         for key in ("costs", "profiles"):
             found[key] = {str(broker): value for broker, value in found[key].items()}
