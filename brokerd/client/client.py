@@ -296,7 +296,7 @@ class Client:
 
         Including subscriptions from before a restart.
         """
-        return self._core.predicates
+        return self._core.subscriptions.predicates
 
     @property
     def attached(self) -> bool:
@@ -311,17 +311,17 @@ class Client:
     @property
     def next_sequence(self) -> int:
         """The number of the next publication."""
-        return self._core.next_sequence
+        return self._core.outgoing.next_sequence
 
     @property
     def outstanding(self) -> int:
         """The number of unacknowledged publications."""
-        return self._core.outstanding
+        return len(self._core.outgoing)
 
     @property
     def duplicates(self) -> int:
         """The number of publications that were withheld as duplicates."""
-        return self._core.duplicates
+        return self._core.progress.duplicates
 
     @property
     def waiting_bytes(self) -> int:
@@ -331,7 +331,7 @@ class Client:
     @property
     def resubmitted(self) -> int:
         """The number of retransmitted publications."""
-        return self._core.resubmitted
+        return self._core.outgoing.resubmitted
 
     async def wait_attached(self) -> None:
         """Wait until the client is attached to its broker."""
@@ -367,7 +367,7 @@ class Client:
         check_publications(attribute_index, payload_lengths, payload)
         longest = payload_lengths if isinstance(payload_lengths, int) else max(payload_lengths)
         self._check_size(longest + max(map(len, attribute_table)))
-        numbers = self._core.publish_many(
+        numbers = self._core.outgoing.publish_many(
             attribute_table, attribute_index, payload_lengths, payload
         )
         self._line.nudge()
@@ -401,7 +401,7 @@ class Client:
         content = payload if type(payload) is bytes else bytes(payload_of(payload))
         self._check_size(len(blob) + len(content))
         await self._wait_for_room()
-        number = self._core.publish(blob, content)
+        number = self._core.outgoing.publish(blob, content)
         self._line.nudge()
         await self.wait_saved()
         return number
@@ -420,15 +420,15 @@ class Client:
         await self._flush()
 
     async def _flush(self) -> None:
-        while self._core.outstanding:
+        while len(self._core.outgoing):
             await self._wait_changed()
 
     async def _wait_for_room(self) -> None:
         self._check_free()
         self._check_publishes()
-        if self._core.outstanding < self._window:
+        if len(self._core.outgoing) < self._window:
             await trio.lowlevel.checkpoint()
-        while self._core.outstanding >= self._window:
+        while len(self._core.outgoing) >= self._window:
             await self._wait_changed()
 
     def _check_publishes(self) -> None:
@@ -516,10 +516,10 @@ class Client:
         if self._tokens is None or isinstance(self._tokens, BrokerTokens):
             raise ClientError(f"client {self.name} has no tokens to resume by")
         predicate = predicate_of(predicate)
-        if any(known != predicate for known in self._core.predicates.values()):
+        if any(known != predicate for known in self._core.subscriptions.predicates.values()):
             text = f"client {self.name} has a subscription that asks for something else"
             raise ClientError(f"{text}; `detach` ends it")
-        number = next(iter(self._core.predicates), 0) or self._subscribe(predicate)
+        number = next(iter(self._core.subscriptions), 0) or self._subscribe(predicate)
         await self.wait_started(number)
         subscription = DurableSubscription(
             self, self._line, self._inbox, self._tokens, self._generation, number
@@ -565,9 +565,9 @@ class Client:
 
     async def wait_committed(self, number: int, request: int) -> None:
         """See consumer.Shell."""
-        if self._core.is_committed(number, request):
+        if self._core.subscriptions.commits.is_committed(number, request):
             await trio.lowlevel.checkpoint()
-        while not self._core.is_committed(number, request):
+        while not self._core.subscriptions.commits.is_committed(number, request):
             await self._wait_changed()
 
     def failed_transaction(self, why: str) -> ClientError:
@@ -606,7 +606,7 @@ class Client:
         arrival.
         """
         self.unsubscribe_nowait(number)
-        while number in self._core.ending:
+        while number in self._core.subscriptions.ending:
             await self._wait_changed()
 
     def __aiter__(self) -> "Client":
@@ -669,16 +669,16 @@ class Client:
     async def commit(self, number: int, source: SourceId, last: int) -> None:
         """See Subscription.commit, which has other arguments."""
         self._check_without_tokens("commit")
-        if self._core.commits_by_itself:
+        if self._core.progress.commits_by_itself:
             raise ClientError(f"client {self.name} commits by itself: automatic_commit = True")
-        if not self._core.commit(number, source, last):
+        if not self._core.progress.commit(number, source, last):
             raise ClientError(f"subscription {number} was not given {last} of {source}")
         self._line.acknowledge()
         await self.wait_saved()
 
     def token_of(self, number: int) -> bytes:
         """See Subscription.token."""
-        return write_token(self._core.home, self._core.committed(number))
+        return write_token(self._core.attachment.home, self._core.progress.committed(number))
 
     # ------------------------------------------------------------ leaving and moving
 
@@ -717,7 +717,7 @@ class Client:
     @property
     def leaves_freely(self) -> bool:
         """Return True if the client keeps its identity at another broker, even as a publisher."""
-        return self._core.leaves_freely
+        return self._core.attachment.leaves_freely
 
     async def move(self, address: str) -> None:
         """Continue at another broker of the same deployment; returns when the move is complete.
@@ -751,7 +751,7 @@ class Client:
             return
         self._busy = "is moving"
         old.brokers.pinned = True
-        if old.core.leaves_freely:
+        if old.core.attachment.leaves_freely:
             await self._go_on_at(old.brokers.beginning_with(address))
             return
         try:

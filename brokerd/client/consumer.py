@@ -130,7 +130,7 @@ class Consumer:
         consumed: Consumed | None,
     ) -> None:
         self.number = number
-        self.predicate: Predicate = line.core.predicates[number]
+        self.predicate: Predicate = line.core.subscriptions.predicates[number]
         self._shell = shell
         self._line = line
         self._inbox = inbox

@@ -86,8 +86,8 @@ class Consumption:
             if isinstance(item, Received) and not self._taken:
                 # The application received nothing: the broker is notified, and no task waits for
                 # the answer.
-                self._core.commit_through(item.serial)
-                self._core.ask_to_commit(self._number)
+                self._core.progress.commit_through(item.serial)
+                self._core.request_commit(self._number)
                 continue
             self._taken.append(item)
             if isinstance(item, Received):
@@ -110,11 +110,13 @@ class Consumption:
             return 0
         last = self._taken[-1]
         if isinstance(last, Taken):
-            self._core.commit_consumed(self._number, last.serial, last.source, last.sequence)
+            self._core.progress.commit_consumed(
+                self._number, last.serial, last.source, last.sequence
+            )
         else:
-            self._core.commit_through(last.serial)
+            self._core.progress.commit_through(last.serial)
         self._taken, self._given = [], 0
-        return self._core.ask_to_commit(self._number)
+        return self._core.request_commit(self._number)
 
     def roll_back(self) -> None:
         """Queue the deliveries since the last commit again."""

@@ -57,7 +57,7 @@ class Inbox:
         while self._events and len(taken) < limit and self._events[0][0] is first:
             line, event = self._events.popleft()
             self._taking = line, event.serial
-            line.core.give(event.serial)
+            line.core.progress.give(event.serial)
             if not isinstance(event, Received):
                 self.tell(event)
                 continue
@@ -92,7 +92,7 @@ class Inbox:
             elif leading.deliveries:
                 return
             self._events.popleft()
-            line.core.take(leading.serial)
+            line.core.progress.take(leading.serial)
             line.nudge()
 
     def acknowledge_taken(self) -> None:
@@ -100,7 +100,7 @@ class Inbox:
         if self._taking is not None:
             line, serial = self._taking
             self._taking = None
-            line.core.take(serial)
+            line.core.progress.take(serial)
             line.acknowledge()
 
     def forget(self, subscription: int) -> None:

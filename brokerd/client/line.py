@@ -99,7 +99,7 @@ class Line:
         self._refusal = ""
         self._told_to: tuple[str, ...] = ()
         # A restarted client may have its broker at any of the addresses.
-        self._seeks_home = core.home is not None and bool(core.home.broker)
+        self._seeks_home = core.attachment.home is not None and bool(core.attachment.home.broker)
         self._retries: list[int] = []
 
     async def run(self) -> None:
@@ -152,7 +152,9 @@ class Line:
     def acknowledge(self) -> None:
         """Send pending acknowledgements, at once or gathered."""
         if self.connection is not None:
-            self.connection.flush(clock_ns(), acknowledged=self.core.unsaid_acknowledgements)
+            self.connection.flush(
+                clock_ns(), acknowledged=self.core.progress.unsaid_acknowledgements
+            )
 
     def read_on(self) -> None:
         """Resume reading after the application has made room."""
@@ -194,7 +196,7 @@ class Line:
         for each in known:
             hurried = self._note(each) or hurried
         self._listener.happened(self, known)
-        connection.flush(clock_ns(), hurried, self.core.unsaid_acknowledgements)
+        connection.flush(clock_ns(), hurried, self.core.progress.unsaid_acknowledgements)
         if self._told_to:
             self._go_where_told(connection)
 
@@ -300,7 +302,7 @@ class Line:
             return f"{self.address} is {certified}"
         self._sessions += 1
         hello = client_hello(
-            self.core.name, self._deployment_id, self.core.incarnation, self._sessions
+            self.core.name, self._deployment_id, self.core.attachment.incarnation, self._sessions
         )
         await stream.send_all(b"".join(encode(hello)))
         answer = await first_message(stream, decoder)
@@ -325,7 +327,10 @@ class Line:
             if self.core.is_kept and home.protocol not in DEFINITIONS:
                 self._refusal = f"{home.broker} runs {home.protocol[:64]!r}, unknown here"
                 return self._refusal
-            if self.core.home is not None and self.core.home.broker not in ("", home.broker):
+            if self.core.attachment.home is not None and self.core.attachment.home.broker not in (
+                "",
+                home.broker,
+            ):
                 self._leave_broker()
         self.core.go_to(home)
         session = Session(answer.number, answer.session, SessionState.ESTABLISHED)

@@ -46,7 +46,7 @@ class DurableSubscription:
         number: int,
     ) -> None:
         self.number = number
-        self.predicate: Predicate = line.core.predicates[number]
+        self.predicate: Predicate = line.core.subscriptions.predicates[number]
         self.generation = generation
         self._shell = shell
         self._line = line
@@ -92,7 +92,7 @@ class DurableSubscription:
             raise
         finally:
             self._is_open = False
-        self._line.core.commit_through(transaction.serial)
+        self._line.core.progress.commit_through(transaction.serial)
         self._line.acknowledge()
         self._line.read_on()
 
@@ -113,10 +113,10 @@ class DurableSubscription:
 
     def _token_at(self, serial: int) -> bytes:
         core = self._line.core
-        assert core.home is not None, "a token is of a broker"
+        assert core.attachment.home is not None, "a token is of a broker"
         return CheckpointToken(
-            core.name, self.generation, core.home, self.number, self.predicate,
-            core.reached(self.number, serial),
+            core.name, self.generation, core.attachment.home, self.number, self.predicate,
+            core.progress.reached(self.number, serial),
         ).to_bytes()  # fmt: skip
 
 

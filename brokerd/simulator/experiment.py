@@ -249,7 +249,7 @@ class _Experiment:
     def _publish_fences(self) -> None:
         assert self._recorder is not None, "nobody knows what a fence is"
         for publisher in self._publishers:
-            sequence = self._cluster.clients[publisher.name].core.next_sequence
+            sequence = self._cluster.clients[publisher.name].core.outgoing.next_sequence
             content = self._recorder.fence(publisher.name, sequence)
             self._cluster.publish_run(publisher.broker, [content], publisher.name)
             self._recorder.published(publisher.name, sequence, self._schedule.now_ns, fence=True)
@@ -266,7 +266,7 @@ class _Experiment:
             return
 
         def publish() -> None:
-            sequence = self._cluster.clients[publisher.name].core.next_sequence
+            sequence = self._cluster.clients[publisher.name].core.outgoing.next_sequence
             content = publisher.content(sequence)
             self._cluster.publish_run(publisher.broker, [content], publisher.name)
             self._count_risk(publisher.name, sequence)

@@ -445,7 +445,7 @@ async def test_an_unsubscription_is_requested_again_after_a_lost_session() -> No
             await subscriber.unsubscribe(number)
         running[1].heal("cut")
         await subscriber.wait_attached()
-        while subscriber._core.ending:
+        while subscriber._core.subscriptions.ending:
             await trio.sleep(0.01)
         assert rows(*running) == [0, 0]
 

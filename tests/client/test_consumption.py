@@ -23,10 +23,10 @@ def given(consumption: Consumption) -> list[int]:
 
 def test_as_many_deliveries_are_given_again_after_a_rollback_as_before() -> None:
     committed: list[int] = []
-    core: Any = SimpleNamespace(
-        commit_consumed=lambda number, serial, source, sequence: committed.append(sequence),
-        ask_to_commit=lambda number: 1,
+    progress = SimpleNamespace(
+        commit_consumed=lambda number, serial, source, sequence: committed.append(sequence)
     )
+    core: Any = SimpleNamespace(progress=progress, request_commit=lambda number: 1)
     consumption = Consumption(core, 1, most=3)
     run = PublicationRun(SOURCE, range(1, 6), (b"a",), bytes(5), 0, ())
     consumption.put(Received((Deliveries(run, (1,)),), 1))

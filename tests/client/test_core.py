@@ -71,8 +71,8 @@ def published(messages: list[Any]) -> list[int]:
 
 def test_publications_before_the_first_attach_are_sent_at_the_attach() -> None:
     core = ClientCore("c", publishes=True, incarnation=7)
-    assert core.publish(b"a", b"x") == 1
-    assert core.publish_many([b"a", b"b"], b"\0\1", 1, b"yz") == range(2, 4)
+    assert core.outgoing.publish(b"a", b"x") == 1
+    assert core.outgoing.publish_many([b"a", b"b"], b"\0\1", 1, b"yz") == range(2, 4)
     assert core.messages_to_send() == []
     core.on_established()
     assert core.messages_to_send() == [Connect(True, 7, 1, 3, ())]
@@ -85,7 +85,7 @@ def test_publications_before_the_first_attach_are_sent_at_the_attach() -> None:
 def test_publications_handed_over_one_by_one_travel_as_one_run() -> None:
     core = attached()
     for payload in (b"x", b"yy", b""):
-        core.publish(b"a", payload)
+        core.outgoing.publish(b"a", payload)
     (publish,) = core.messages_to_send()
     assert publish.run.attribute_table == (b"a",)
     assert [bytes(p) for _, _, p in publish.run.publications()] == [b"x", b"yy", b""]
@@ -94,9 +94,9 @@ def test_publications_handed_over_one_by_one_travel_as_one_run() -> None:
 
 def test_only_attributes_that_are_used_travel() -> None:
     core = attached()
-    core.publish_many([b"a", b"b", b"c"], bytes([2, 1, 2]), 1, b"xyz")
+    core.outgoing.publish_many([b"a", b"b", b"c"], bytes([2, 1, 2]), 1, b"xyz")
     (first,) = (message.run for message in core.messages_to_send())
-    core.publish_many([b"a", b"b", b"c"], (2, 2), 1, b"xy")
+    core.outgoing.publish_many([b"a", b"b", b"c"], (2, 2), 1, b"xy")
     (second,) = (message.run for message in core.messages_to_send())
     assert (first.attribute_table, first.attribute_index) == ((b"c", b"b"), b"\0\1\0")
     assert (second.attribute_table, second.attribute_index) == ((b"c",), b"\0\0")
@@ -104,24 +104,24 @@ def test_only_attributes_that_are_used_travel() -> None:
 
 def test_after_an_interruption_everything_unacknowledged_is_sent_again_in_order() -> None:
     core = attached()
-    core.publish_many([b"a"], bytes(6), 1, b"abcdef")
+    core.outgoing.publish_many([b"a"], bytes(6), 1, b"abcdef")
     core.messages_to_send()
     assert core.on_message(PublishAcknowledged(1, 2)) == [PublicationsDone(1, 2)]
     assert core.on_message(PublishAcknowledged(4, 4)) == [PublicationsDone(4, 4)]
     core.on_lost()
-    core.publish(b"b", b"g")
-    assert core.outstanding == 4
+    core.outgoing.publish(b"b", b"g")
+    assert len(core.outgoing) == 4
     connect, *rest = attach(core)
     assert (connect.next_sequence, connect.highest_sequence) == (3, 7)
     assert published(rest) == [3, 5, 6, 7]
-    assert core.resubmitted == 3
+    assert core.outgoing.resubmitted == 3
 
 
 @pytest.mark.parametrize("left, done", [(0, 7), (1, 6), (4, 3)])
 def test_a_detach_reports_the_last_confirmed_publication(left: int, done: int) -> None:
     """Also on a later session, where the broker may have restarted and know nothing of it."""
     core = attached()
-    core.publish_many([b"a"], bytes(7), 1, b"abcdefg")
+    core.outgoing.publish_many([b"a"], bytes(7), 1, b"abcdefg")
     core.messages_to_send()
     core.on_message(PublishAcknowledged(1, 7 - left))
     core.detach(drain=False)
@@ -131,21 +131,21 @@ def test_a_detach_reports_the_last_confirmed_publication(left: int, done: int) -
 
 def test_a_publication_is_done_once_however_often_it_is_acknowledged() -> None:
     core = attached()
-    core.publish_many([b"a"], bytes(4), 1, b"abcd")
+    core.outgoing.publish_many([b"a"], bytes(4), 1, b"abcd")
     core.messages_to_send()
     core.on_message(PublishAcknowledged(2, 3))
     done = core.on_message(PublishAcknowledged(1, 4))
     assert done == [PublicationsDone(1, 1), PublicationsDone(4, 4)]
-    assert core.outstanding == 0
+    assert len(core.outgoing) == 0
 
 
 @pytest.mark.parametrize("first, last", [(0, 1), (2, 1), (1, 3), (3, 3)])
 def test_an_acknowledgement_of_what_was_never_sent_is_refused(first: int, last: int) -> None:
     core = attached()
-    core.publish(b"a", b"x")
-    core.publish(b"a", b"x")
+    core.outgoing.publish(b"a", b"x")
+    core.outgoing.publish(b"a", b"x")
     core.messages_to_send()
-    core.publish(b"a", b"still here")
+    core.outgoing.publish(b"a", b"still here")
     with pytest.raises(RemoteProtocolError, match="never sent"):
         core.on_message(PublishAcknowledged(first, last))
 
@@ -186,9 +186,9 @@ def test_deliveries_are_acknowledged_when_the_application_has_them() -> None:
     (two,) = core.on_message(Deliveries(run(8, 9), (1,)))
     (other,) = core.on_message(Deliveries(run(1, 1, OTHERS), (1,)))
     assert core.messages_to_send() == []
-    core.take(two.serial)
+    core.progress.take(two.serial)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 9)]
-    core.take(other.serial)
+    core.progress.take(other.serial)
     assert core.messages_to_send() == [Acknowledge(OTHERS, 1, 1)]
     assert one.deliveries[0].run == run(1, 5)
 
@@ -200,7 +200,7 @@ def test_deliveries_of_a_lost_session_are_not_acknowledged_on_the_next_session()
     (received,) = core.on_message(Deliveries(run(1, 5), (1,)))
     connect, *_ = attach(core)
     assert connect.resume == ()  # the application has none of it yet
-    core.take(received.serial)
+    core.progress.take(received.serial)
     assert core.messages_to_send() == []
     assert core.on_message(Deliveries(run(1, 5), (1,))) == [Withheld(Deliveries(run(1, 5), (1,)))]
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 5)]
@@ -213,9 +213,9 @@ def test_a_duplicate_is_acknowledged_only_after_earlier_deliveries() -> None:
     core.messages_to_send()
     (received,) = core.on_message(Deliveries(run(1, 5), (1,)))
     assert core.on_message(Deliveries(run(2, 3), (1,))) == [Withheld(Deliveries(run(2, 3), (1,)))]
-    assert core.duplicates == 2
+    assert core.progress.duplicates == 2
     assert core.messages_to_send() == []
-    core.take(received.serial)
+    core.progress.take(received.serial)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 5), Acknowledge(THEIRS, 2, 3)]
 
 
@@ -275,13 +275,13 @@ def test_a_publisher_behind_a_bad_line_gets_everything_through_in_order(seed: in
     def publish() -> None:
         if random.random() < 0.5:
             blob, payload = random.randbytes(1), random.randbytes(random.randrange(4))
-            contents[core.publish(blob, payload)] = (blob, payload)
+            contents[core.outgoing.publish(blob, payload)] = (blob, payload)
             return
         count = random.randrange(1, 60)
         table = [bytes([i]) for i in range(random.randrange(1, 5))]
         index = bytes(random.randrange(len(table)) for _ in range(count))
         payload = random.randbytes(2 * count)
-        numbers = core.publish_many(table, index, 2, payload)
+        numbers = core.outgoing.publish_many(table, index, 2, payload)
         for place, number in enumerate(numbers):
             contents[number] = (table[index[place]], payload[2 * place : 2 * place + 2])
 
@@ -324,7 +324,7 @@ def test_a_publisher_behind_a_bad_line_gets_everything_through_in_order(seed: in
         for event in core.on_message(PublishAcknowledged(min(on_session), last)):
             done.extend(range(event.first, event.last + 1))
     assert arrived == contents
-    assert core.outstanding == 0
+    assert len(core.outgoing) == 0
     assert sorted(done) == list(contents)
 
 
@@ -378,9 +378,9 @@ def test_a_notice_is_announced_once_and_acknowledged_in_order() -> None:
     (received,) = core.on_message(Deliveries(run(1, 2, OTHERS), (1,)))
     notice = Notice(1, THEIRS, ((1, 3), (5, 5)), PARTITION)
     assert core.on_message(notice) == [Announced(notice, received.serial + 1)]
-    core.take(received.serial)
+    core.progress.take(received.serial)
     assert core.messages_to_send() == [Acknowledge(OTHERS, 1, 2)]
-    core.take(received.serial + 1)
+    core.progress.take(received.serial + 1)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 5)]
     longer = Notice(1, THEIRS, ((5, 5), (7, 8)), PARTITION)
     (announced,) = core.on_message(longer)
@@ -392,7 +392,7 @@ def test_a_repeated_notice_is_only_acknowledged() -> None:
     core.subscribe(EVERYTHING)
     notice = Notice(1, THEIRS, ((1, 3),), PARTITION)
     (announced,) = core.on_message(notice)
-    core.take(announced.serial)
+    core.progress.take(announced.serial)
     attach(core)
     assert core.on_message(notice) == []
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 3)]
@@ -436,7 +436,7 @@ def given(core: ClientCore, *runs: PublicationRun) -> None:
     """The application is given these."""
     for each in runs:
         (received,) = core.on_message(Deliveries(each, (1,)))
-        core.give(received.serial)
+        core.progress.give(received.serial)
 
 
 def marked(core: ClientCore, message: Deliveries) -> list[tuple[list[int], bool]]:
@@ -457,7 +457,7 @@ def restarted(core: ClientCore) -> ClientCore:
 
 def test_a_message_waits_until_its_state_is_saved() -> None:
     core = ClientCore("c", publishes=True, keeps_state=True)
-    core.publish(b"a", b"x")
+    core.outgoing.publish(b"a", b"x")
     core.on_established()
     assert core.messages_to_send() == []
     core.on_saved(core.version)
@@ -465,7 +465,7 @@ def test_a_message_waits_until_its_state_is_saved() -> None:
     core.on_message(Connected(OURS, 1))
     assert core.messages_to_send() == [], "a restart must know where it has published"
     version = core.version
-    core.publish(b"a", b"y")
+    core.outgoing.publish(b"a", b"y")
     core.on_saved(version)
     assert published(core.messages_to_send()) == [1]
     core.on_saved(core.version)
@@ -474,7 +474,7 @@ def test_a_message_waits_until_its_state_is_saved() -> None:
 
 def test_a_message_of_a_lost_session_is_not_sent() -> None:
     core = ClientCore("c", publishes=True, keeps_state=True)
-    core.publish(b"a", b"x")
+    core.outgoing.publish(b"a", b"x")
     core.on_established()
     assert core.messages_to_send() == []
     core.on_lost()
@@ -485,7 +485,7 @@ def test_a_message_of_a_lost_session_is_not_sent() -> None:
 def test_uncommitted_deliveries_are_redelivered_with_a_mark_if_guaranteed() -> None:
     core = keeping(REDELIVERS, commits_by_itself=False)
     given(core, run(1, 5))
-    assert core.commit(1, THEIRS, 3)
+    assert core.progress.commit(1, THEIRS, 3)
     again = restarted(core)
     assert marked(again, Deliveries(run(1, 7), (1,))) == [([4, 5], True), ([6, 7], False)]
 
@@ -502,7 +502,7 @@ def test_redeliveries_are_marked_after_each_restart() -> None:
 def test_uncommitted_deliveries_are_not_redelivered_without_the_guarantee() -> None:
     core = keeping(replace(REDELIVERS, redelivers=False), commits_by_itself=False)
     given(core, run(1, 5))
-    assert core.commit(1, THEIRS, 3)
+    assert core.progress.commit(1, THEIRS, 3)
     again = restarted(core)
     assert marked(again, Deliveries(run(1, 7), (1,))) == [([6, 7], False)]
 
@@ -527,20 +527,20 @@ def test_a_shared_delivery_is_acknowledged_after_both_subscriptions_committed() 
     core = committing()
     for message in (Deliveries(run(1, 2), (1, 2)), Deliveries(run(3, 4), (1,))):
         (received,) = core.on_message(message)
-        core.take(received.serial)
-    assert core.commit(1, THEIRS, 4)
+        core.progress.take(received.serial)
+    assert core.progress.commit(1, THEIRS, 4)
     assert core.messages_to_send() == []
-    assert core.commit(2, THEIRS, 2)
+    assert core.progress.commit(2, THEIRS, 2)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 4)]
 
 
 def test_a_commit_covers_earlier_deliveries_of_every_source() -> None:
     core = committing()
     given(core, run(1, 2), run(1, 3, OTHERS), run(3, 6))
-    assert core.commit(1, THEIRS, 4)
+    assert core.progress.commit(1, THEIRS, 4)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 2), Acknowledge(OTHERS, 1, 3)]
-    assert core.committed(1) == ((THEIRS, 4), (OTHERS, 3))
-    assert core.commit(1, THEIRS, 6)
+    assert core.progress.committed(1) == ((THEIRS, 4), (OTHERS, 3))
+    assert core.progress.commit(1, THEIRS, 6)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 3, 6)]
 
 
@@ -548,21 +548,21 @@ def test_an_unreceived_delivery_cannot_be_committed() -> None:
     core = committing()
     given(core, run(1, 2))
     core.on_message(Deliveries(run(3, 4), (1,)))
-    assert not core.commit(1, THEIRS, 3)
-    assert not core.commit(2, THEIRS, 1)
-    assert core.committed(1) == ()
+    assert not core.progress.commit(1, THEIRS, 3)
+    assert not core.progress.commit(2, THEIRS, 1)
+    assert core.progress.committed(1) == ()
 
 
 def test_a_notice_behind_all_that_is_committed_needs_no_commit_of_its_own() -> None:
     core = committing()
     given(core, run(1, 2))
     (announced,) = core.on_message(Notice(1, OTHERS, ((1, 3),), PARTITION))
-    core.take(announced.serial)
+    core.progress.take(announced.serial)
     assert core.messages_to_send() == []
-    assert core.commit(1, THEIRS, 2)
+    assert core.progress.commit(1, THEIRS, 2)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 2), Acknowledge(OTHERS, 1, 3)]
     (announced,) = core.on_message(Notice(1, OTHERS, ((4, 5),), PARTITION))
-    core.take(announced.serial)
+    core.progress.take(announced.serial)
     assert core.messages_to_send() == [Acknowledge(OTHERS, 4, 5)]
 
 
@@ -572,7 +572,7 @@ def test_a_repeated_delivery_is_acknowledged_at_its_commit() -> None:
     attach(core)
     assert core.on_message(Deliveries(run(1, 4), (1,))) == [Withheld(Deliveries(run(1, 4), (1,)))]
     assert core.messages_to_send() == []
-    assert core.commit(1, THEIRS, 4)
+    assert core.progress.commit(1, THEIRS, 4)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 4)]
 
 
@@ -593,7 +593,7 @@ def test_nothing_is_acknowledged_before_all_its_subscriptions_have_committed_it(
             assert isinstance(message, Acknowledge)
             for place in range(message.first, message.last + 1):
                 for number in delivered.get((message.stream, place), ()):
-                    reached = dict(core.committed(number)).get(message.stream, 0)
+                    reached = dict(core.progress.committed(number)).get(message.stream, 0)
                     assert reached >= place, f"{message} before {number} has committed {place}"
                 if (message.stream, place) in delivered:
                     acknowledged.append((message.stream, place))
@@ -607,13 +607,13 @@ def test_nothing_is_acknowledged_before_all_its_subscriptions_have_committed_it(
             (received,) = core.on_message(Deliveries(run(first, last[stream], stream), numbers))
             for place in range(first, last[stream] + 1):
                 delivered[stream, place] = numbers
-            core.take(received.serial)
+            core.progress.take(received.serial)
         elif delivered:
             (stream, place), numbers = random.choice(list(delivered.items()))
-            core.commit(random.choice(numbers), stream, place)
+            core.progress.commit(random.choice(numbers), stream, place)
         note_acknowledged()
     for (stream, place), numbers in delivered.items():
         for number in numbers:
-            assert core.commit(number, stream, place)
+            assert core.progress.commit(number, stream, place)
     note_acknowledged()
     assert sorted(acknowledged) == sorted(delivered)

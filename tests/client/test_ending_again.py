@@ -27,4 +27,4 @@ def test_a_restarted_client_asks_again_for_the_end_of_its_subscription() -> None
     _, *said = again.messages_to_send()
     assert said == [Unsubscribe(ended), Subscribe(kept, EVERYTHING)]
     assert again.on_message(Unsubscribed(ended)) == [SubscriptionEnded(ended)]
-    assert again.ending == ()
+    assert not again.subscriptions.ending

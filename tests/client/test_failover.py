@@ -373,7 +373,7 @@ FREE = Home("b0", "d", "ges", may_lose=False, resumes_elsewhere=True, leaves_fre
 
 def at_home(home: Home, publishes: bool = True) -> ClientCore:
     core = ClientCore("c", publishes=publishes)
-    core.home = home
+    core.attachment.home = home
     core.on_established()
     core.messages_to_send()
     core.on_message(Connected(SourceId(0, 0, 1) if publishes else None, 1))
@@ -389,7 +389,7 @@ def test_a_client_may_leave_its_broker_only_after_a_lost_session() -> None:
 
 def test_a_publisher_leaves_its_broker_only_after_its_confirmations() -> None:
     core = at_home(LOSSY)
-    core.publish(b"a", b"x")
+    core.outgoing.publish(b"a", b"x")
     core.messages_to_send()
     core.on_lost()
     assert not core.may_leave
@@ -398,18 +398,22 @@ def test_a_publisher_leaves_its_broker_only_after_its_confirmations() -> None:
     assert core.on_message(PublishAcknowledged(1, 1)) == [PublicationsDone(1, 1)]
     core.on_lost()
     core.leave()
-    assert (core.source, core.incarnation, core.publish(b"a", b"y")) == (None, 2, 1)
+    assert (core.source, core.attachment.incarnation, core.outgoing.publish(b"a", b"y")) == (
+        None,
+        2,
+        1,
+    )
 
 
 def test_a_publisher_of_stateless_brokers_moves_with_its_source() -> None:
     """What was not done here is sent again there, under the same numbers."""
     core = at_home(FREE)
-    core.publish(b"a", b"x")
+    core.outgoing.publish(b"a", b"x")
     core.messages_to_send()
     assert not core.may_leave
     core.on_lost()
     core.leave()
-    core.publish(b"a", b"y")
+    core.outgoing.publish(b"a", b"y")
     core.go_to(replace(FREE, broker="b1"))
     core.on_established()
     assert core.messages_to_send() == [Connect(True, 2, 1, 2, (), SourceId(0, 0, 1))]
@@ -496,7 +500,7 @@ def test_a_detaching_client_waits_for_its_broker() -> None:
 
 def test_another_broker_in_place_of_the_one_with_the_rest_is_refused() -> None:
     core = at_home(HOME)
-    core.publish(b"a", b"x")
+    core.outgoing.publish(b"a", b"x")
     core.on_lost()
     other = Home("b1", "d", "delta_tree", may_lose=False)
     assert core.objection(HOME) is None

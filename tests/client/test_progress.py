@@ -89,20 +89,20 @@ def test_the_application_receives_origins_and_the_broker_receives_positions():
     assert [bytes(piece) for item in received.deliveries for piece in item.run.payload] == [
         b"\0\1", b"\2", b"\3",
     ]  # fmt: skip
-    core.take(received.serial)
+    core.progress.take(received.serial)
     assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 21)]
 
 
 def test_a_reconnected_client_resumes_at_its_position_and_withholds_duplicates():
     core = client()
     (received,) = core.on_message(Deliveries(ticks(0, 1, 2), (1,)))
-    core.take(received.serial)
+    core.progress.take(received.serial)
     assert connect(core).resume == ((1, ((PUBEND, 20),)),)
     withheld, *rest = core.on_message(Deliveries(ticks(2, 3, 4), (1,)))
     assert isinstance(withheld, Withheld)
     assert (withheld.deliveries.run.source, list(withheld.deliveries.run.sequences)) == (BOB, [1])
     assert said(rest) == [(ANN, [3]), (BOB, [5])]
-    assert core.duplicates == 1
+    assert core.progress.duplicates == 1
 
 
 def test_a_number_that_goes_back_within_one_publisher_is_no_duplicate_where_its_place_goes_up():
@@ -120,7 +120,7 @@ def test_silence_advances_the_position_without_an_event():
     (received,) = core.on_message(Deliveries(ticks(0), (1,)))
     assert core.on_message(Silence((1,), PUBEND, 11, 30)) == []
     assert core.messages_to_send() == []
-    core.take(received.serial)
+    core.progress.take(received.serial)
     assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 30)]
     assert connect(core).resume == ((1, ((PUBEND, 30),)),)
 
@@ -135,9 +135,9 @@ def test_a_gap_is_announced_once_by_origin_and_in_order():
         before.serial + 1,
     )
     (after,) = core.on_message(Deliveries(ticks(5), (1,)))
-    core.take(before.serial)
+    core.progress.take(before.serial)
     assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 10)]
-    core.take(after.serial)
+    core.progress.take(after.serial)
     assert core.messages_to_send() == [Acknowledge(PUBEND, 11, 35)]
     connect(core)
     assert core.on_message(lost) == []
@@ -168,7 +168,7 @@ def test_a_publication_that_is_published_again_after_a_loss_is_withheld():
     assert [[*each] for each in withheld] == [[1, 2]]
     (received,) = [each for each in told if isinstance(each, Received)]
     assert [item.run.source for item in received.deliveries] == [BOB]
-    core.take(received.serial)
+    core.progress.take(received.serial)
     assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 20)]
 
 
@@ -216,11 +216,11 @@ def test_a_publication_is_committed_where_it_stands_and_not_in_another_stream():
     later = PublicationRun(other, (7,), (b"a",), b"\0", 0, (), origin_runs([(ANN, 5)]))
     core.on_message(Deliveries(later, (1,)))
     core.on_message(Deliveries(ticks(0), (1,)))
-    core.give(2)
-    assert core.commit(1, ANN, 5)
-    assert core.committed(1) == ((other, 7),)
-    assert core.commit(1, ANN, 1)
-    assert core.committed(1) == ((PUBEND, 10), (other, 7))
+    core.progress.give(2)
+    assert core.progress.commit(1, ANN, 5)
+    assert core.progress.committed(1) == ((other, 7),)
+    assert core.progress.commit(1, ANN, 1)
+    assert core.progress.committed(1) == ((PUBEND, 10), (other, 7))
 
 
 def test_a_commit_by_origin_acknowledges_all_earlier_positions():
@@ -228,25 +228,25 @@ def test_a_commit_by_origin_acknowledges_all_earlier_positions():
     (one,) = core.on_message(Deliveries(ticks(0, 1, 2), (1,)))
     core.on_message(Silence((1,), PUBEND, 21, 21))
     (two,) = core.on_message(Deliveries(ticks(4, 5, 6), (1,)))
-    assert not core.commit(1, BOB, 1)  # it was not given yet
-    core.take(one.serial)
-    core.take(two.serial)
+    assert not core.progress.commit(1, BOB, 1)  # it was not given yet
+    core.progress.take(one.serial)
+    core.progress.take(two.serial)
     assert core.messages_to_send() == []
-    assert core.commit(1, BOB, 5)
-    assert core.committed(1) == ((PUBEND, 34),)
+    assert core.progress.commit(1, BOB, 5)
+    assert core.progress.committed(1) == ((PUBEND, 34),)
     assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 21)]
-    assert core.commit(1, ANN, 2)  # is done already
-    assert core.commit(1, ANN, 9)
+    assert core.progress.commit(1, ANN, 2)  # is done already
+    assert core.progress.commit(1, ANN, 9)
     assert core.messages_to_send() == [Acknowledge(PUBEND, 34, 60)]
-    assert not core.commit(1, ANN, 10)
+    assert not core.progress.commit(1, ANN, 10)
 
 
 def test_a_restarted_client_resumes_at_its_position_and_marks_redeliveries():
     core = client(keeps_state=True, commits_by_itself=False)
     core.go_to(Home("b", "d1", "p", may_lose=False, redelivers=True))
     (one,) = core.on_message(Deliveries(ticks(0, 1, 2, 3), (1,)))
-    core.take(one.serial)
-    core.commit(1, ANN, 2)
+    core.progress.take(one.serial)
+    core.progress.commit(1, ANN, 2)
     again = ClientCore.restarted(core.state(), commits_by_itself=False)
     again.on_saved(again.version)
     assert connect(again).resume == ((1, ((PUBEND, 13),)),)
@@ -277,7 +277,7 @@ def test_a_moved_client_resumes_behind_its_progress_and_its_new_start(
 ) -> None:
     core = client()
     (received,) = core.on_message(Deliveries(ticks(0, 1, 2), (1,)))
-    core.take(received.serial)
+    core.progress.take(received.serial)
     other = successor(core, begins_after)
     other.take_over(core)
     assert connect(other).resume == ((1, ((PUBEND, goes_on_behind),)),)
@@ -323,6 +323,6 @@ def test_each_event_is_delivered_once_and_in_stream_order_through_random_breaks(
             if isinstance(event, Received):
                 given += [(i.run.source, n) for i in event.deliveries for n in i.run.sequences]
                 if random.random() < 0.7:
-                    core.take(event.serial)
+                    core.progress.take(event.serial)
         core.messages_to_send()
     assert given == [(source, number) for _, source, number in TICKS], f"seed {seed}"

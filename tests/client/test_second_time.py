@@ -84,7 +84,7 @@ def told(core: ClientCore, message: Any) -> list[Any]:
             case GapsAnnounced():
                 found += [("gap", *vars_of(gap)) for gap in event.gaps]
         if hasattr(event, "serial"):
-            core.take(event.serial)
+            core.progress.take(event.serial)
     return [*found, *(each for each in core.messages_to_send() if isinstance(each, Acknowledge))]
 
 
@@ -106,11 +106,11 @@ def test_a_client_after_an_episode_is_like_a_new_one_at_its_positions(seed: int)
     connect(new)
     for each in (old, new):
         each.messages_to_send()
-    before = old.duplicates
+    before = old.progress.duplicates
     for _ in range(60):
         message = broker.next()
         assert told(old, message) == told(new, message), message
-    assert old.duplicates - before == new.duplicates
+    assert old.progress.duplicates - before == new.progress.duplicates
     assert sorted(connect(old)) == sorted(connect(new))
 
 

@@ -89,7 +89,7 @@ class DurableStory(Story):
 
     def taken(self, subscription: Subscription) -> dict:
         """How far a client says that it has come, which is changed here."""
-        return subscription.client.core._progress._taken
+        return subscription.client.core.progress._commitment.positions()
 
     def add_broker(self, name: str, *bundles: str) -> None:
         """All brokers end, and begin again where there is one more, whose pubends are new.

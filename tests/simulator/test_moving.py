@@ -122,7 +122,8 @@ def test_a_gap_in_the_stream_of_a_moved_client_is_detected() -> None:
     cluster.run_until_quiet()
     cluster.publish("b1", n=5)
     new = cluster.clients[moved[0]]
-    new.core._progress._received[1, cluster.clients["p-b1"].core.source] = 6  # it drops one unseen
+    source = cluster.clients["p-b1"].core.source
+    new.core.progress._received.advance(1, source, 6)  # it drops one unseen
     cluster.publish("b1", n=6)
     with pytest.raises(InvariantViolated, match=r"gap: s1\.-b2/1 got"):
         cluster.run_until_quiet()

@@ -26,7 +26,7 @@ def _missing_after_publisher_and_broker_die() -> list[Published]:
     for name in ("b", "s"):
         cluster.broker(name).kill()
     sent += [cluster.publish("p", n=n) for n in range(1, 5)]
-    while publisher.core.outstanding:
+    while len(publisher.core.outgoing):
         cluster.run_for(0.0005)
     publisher.leave()
     cluster.broker("p").restart()
@@ -62,7 +62,7 @@ def test_without_the_log_nothing_is_acknowledged_that_is_not_delivered() -> None
         cluster.broker(name).kill()
     cluster.publish("p", n=1)
     cluster.run_for(5)
-    assert publisher.core.outstanding
+    assert len(publisher.core.outgoing)
 
 
 def test_a_broker_completes_logged_publications_of_a_detached_publisher() -> None:
@@ -73,7 +73,7 @@ def test_a_broker_completes_logged_publications_of_a_detached_publisher() -> Non
     cluster.run_until_quiet()
     cluster.broker("s").absorb()
     sent = [cluster.publish("p", n=n) for n in range(3)]
-    while publisher.core.outstanding:
+    while len(publisher.core.outgoing):
         cluster.run_for(0.001)
     cluster.detach("p-p")
     cluster.run_for(0.5)
@@ -116,7 +116,7 @@ def test_publications_acknowledged_in_recovery_are_published_after_their_session
     cluster.broker("p").restart()
     cluster.run_for(5)
     sent = [cluster.publish("p", n=n) for n in range(3)]
-    while publisher.core.outstanding:
+    while len(publisher.core.outgoing):
         cluster.run_for(0.001)
     assert cluster.broker("p").status().state == "recovering"
     publisher.leave()
@@ -135,13 +135,13 @@ def test_a_publisher_waits_when_too_much_is_acknowledged_and_not_done() -> None:
         cluster.broker(name).kill()
     sent = [cluster.publish("p", n=n) for n in range(8)]
     cluster.run_for(1)
-    assert publisher.core.outstanding == 5
+    assert len(publisher.core.outgoing) == 5
     for name in ("b", "s"):
         cluster.broker(name).start()
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
     assert subscriber.received == sent
-    assert not publisher.core.outstanding
+    assert not len(publisher.core.outgoing)
 
 
 def test_a_subscription_made_before_the_crash_begins_behind_what_the_log_brings_back() -> None:
@@ -173,7 +173,7 @@ def _publish_before_the_log_is_read() -> None:
     cluster.run_until_quiet()
     cluster.broker("s").absorb()
     sent = [cluster.publish("p", n=n) for n in range(10)]
-    while publisher.core.outstanding:
+    while len(publisher.core.outgoing):
         cluster.run_for(0.001)
     broker = cluster.broker("p")
     broker.kill()

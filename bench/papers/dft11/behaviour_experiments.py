@@ -90,7 +90,7 @@ def _bypass(experiment: BypassExperiment, point: Row, drawn: Random) -> Story:
     )
     cluster.run_for(0.2)
     died_ns = cluster.schedule.now_ns
-    before = cluster.clients[f"p-{publisher}"].core.next_sequence
+    before = cluster.clients[f"p-{publisher}"].core.outgoing.next_sequence
     cluster.broker(topology.brokers[failing]).freeze()
     behind = [n for n in subscriptions if failing in cluster.tree.path(source, n)]
     waiting = {n: subscriptions[n] for n in behind}
@@ -242,7 +242,7 @@ def _exclusions(experiment: ExclusionsExperiment, point: Row, drawn: Random) -> 
             for low, high in notice.ranges
             for sequence in range(low, high + 1)
         }
-        published = cluster.clients[f"p-{topology.brokers[number]}"].core.next_sequence - 1
+        published = cluster.clients[f"p-{topology.brokers[number]}"].core.outgoing.next_sequence - 1
         opened_ns = open_ns[where]
         rows.append(
             {
@@ -279,7 +279,7 @@ def _queue(experiment: QueueExperiment, point: Row, drawn: Random) -> Story:
             {
                 "t_ms": sample * experiment.sample_every_ms - experiment.before_s * 1000,
                 "queue_publications": edge.core.statistics()["queue_publications"],
-                "published": cluster.clients[f"p-{far}"].core.next_sequence - 1,
+                "published": cluster.clients[f"p-{far}"].core.outgoing.next_sequence - 1,
                 "deliveries": len(subscription.received),
             }
         )

@@ -232,7 +232,7 @@ class _Run:
         self._acted.perform(("publish", name, random.randrange(len(BLOBS)), count))
         failed = self._failed()
         if failed:
-            last = self._cluster.clients[name].core.next_sequence - 1
+            last = self._cluster.clients[name].core.outgoing.next_sequence - 1
             for subscriber in self._cluster.oracle.obligations.owed_to(name, last):
                 path = self._cluster.graph.path(home, self._cluster.clients[subscriber].broker)
                 self._at_risk += count * any(_touches(element, path) for element in failed)
@@ -250,7 +250,7 @@ class _Run:
     def _unsubscribe(self) -> None:
         """End one of the subscriptions, started or not."""
         name, _ = self._ends.choice(self._subscribers)
-        numbers = self._cluster.clients[name].core.subscriptions
+        numbers = tuple(self._cluster.clients[name].core.subscriptions)
         if numbers:
             self._acted.perform(("unsubscribe", name, self._ends.choice(numbers)))
 
@@ -384,7 +384,9 @@ class _Run:
             "subscriptions": verbs["subscribe"],
             "crashes_before_persisted": self._acted.crashes_before_persisted,
             "bypass_sessions": cluster.checker.bypass_sessions,
-            "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
+            "duplicates_at_clients": sum(
+                c.core.progress.duplicates for c in cluster.clients.values()
+            ),
             **cluster.network.counters,
         }
         summed = (*COMMON_COUNTERS, *simulated(self.scene.protocol).counters)

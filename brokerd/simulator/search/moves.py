@@ -194,7 +194,7 @@ class PublicationRun(ClientAction):
         if name is None:
             return
         client = context.cluster.client(name, home_of(name), publishes=True)
-        first = client.core.next_sequence
+        first = client.core.outgoing.next_sequence
         contents = [
             (_encode_content(item.kind, item.price), _make_payload(sequence, item.payload_bytes))
             for sequence, item in enumerate(self.contents, first)

@@ -530,7 +530,9 @@ class PlanRun:
             "brokers_joined": self._mobility.joined,
             "brokers_departed": self._mobility.departed,
             "brokers_decommissioned": len(cluster.gone) - self._faults.lost,
-            "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
+            "duplicates_at_clients": sum(
+                c.core.progress.duplicates for c in cluster.clients.values()
+            ),
             "bypass_sessions": cluster.checker.bypass_sessions,
             "old_messages": self._faults.landed.get(OLD_MESSAGE, 0),
             "encoded_seeds": int(self._plan.network.encode),

@@ -241,9 +241,9 @@ class SimulatedClient(Endpoint):
 
     def publish(self, contents: Sequence[tuple[bytes, bytes]]) -> int:
         """Publish (attribute blob, payload) pairs as one run; return the first sequence number."""
-        first = self.core.next_sequence
+        first = self.core.outgoing.next_sequence
         for blob, payload in contents:
-            self.core.publish(blob, payload)
+            self.core.outgoing.publish(blob, payload)
         self._send_out()
         return first
 
@@ -252,7 +252,9 @@ class SimulatedClient(Endpoint):
         """Unanswered requests to the broker, in words."""
         if self.core.is_detaching:
             return "" if self.detached else "leave to go"
-        return f"the end of {self.core.ending}" if self.core.ending else ""
+        return (
+            f"the end of {self.core.subscriptions.ending}" if self.core.subscriptions.ending else ""
+        )
 
     # ------------------------------------------------------------ events from the network
 
@@ -342,10 +344,10 @@ class SimulatedClient(Endpoint):
             self._take_now(serial)
 
     def _take_now(self, serial: int) -> None:
-        self.core.take(serial)
+        self.core.progress.take(serial)
         if self.tokens.maxlen:
             numbers = self.core.subscriptions
-            self.tokens.append({number: self.core.committed(number) for number in numbers})
+            self.tokens.append({number: self.core.progress.committed(number) for number in numbers})
 
     def _take(self, serial: int) -> None:
         self._take_now(serial)

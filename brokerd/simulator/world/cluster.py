@@ -419,7 +419,7 @@ class SimulatedCluster:
         core = ClientCore(
             client,
             publishes=old.publishes,
-            incarnation=1 if old.publishes else old.core.incarnation,
+            incarnation=1 if old.publishes else old.core.attachment.incarnation,
             instance=b"%d" % self._forgot[client],
             in_transactions=client in self.consumers,
         )
@@ -427,7 +427,7 @@ class SimulatedCluster:
         new = self._add_client(client, self.brokers[old.broker].name, old.publishes, core)
         for predicate in wanted:
             subscription = self.subscribe(self.brokers[old.broker].name, predicate, client)
-            new.core.go_on_behind(subscription.number, token.get(subscription.number, ()))
+            new.core.progress.begin_after(subscription.number, token.get(subscription.number, ()))
         return new
 
     def _older_token(self, client: SimulatedClient) -> Mapping[int, Positions]:
@@ -446,7 +446,7 @@ class SimulatedCluster:
         number, most = refused.number, self.parameters.client_subscriptions
         if refused.request != "subscribe" or (number <= most and client.name not in self._forgot):
             raise InvariantViolated("refused", f"{client.name}: {refused}")
-        if client.core.predicates.get(number) == NOTHING:
+        if client.core.subscriptions.predicates.get(number) == NOTHING:
             if client.name not in self._forgot:
                 raise InvariantViolated("refused", f"{client.name} cannot move: {refused}")
             client.unsubscribe(number)  # the client retries with the next number
@@ -460,13 +460,13 @@ class SimulatedCluster:
         A client stays if all brokers of an old redirect have been removed since.
         """
         core = client.core
-        if core.home is None:
+        if core.attachment.home is None:
             core.go_to(self._home(self.brokers[client.broker].name))
         here = [each for each in addresses if int(each) in self.graph.present]
         here = [each for each in here if int(each) not in self.gone]
         begun = all(each in client.started_numbers for each in core.subscriptions)
-        waits = core.ending or not begun
-        if client.is_moving or not core.may_go or (waits and not core.leaves_freely):
+        waits = core.subscriptions.ending or not begun
+        if client.is_moving or not core.may_go or (waits and not core.attachment.leaves_freely):
             return
         if client.brokers is None:
             all_there_are = [str(each) for each in self.graph.present]
@@ -496,7 +496,7 @@ class SimulatedCluster:
         def make(old: SimulatedClient) -> SimulatedClient:
             core = old.core.successor()
             new = self._add_client(name, broker, old.publishes, core)
-            for number, predicate in core.predicates.items():
+            for number, predicate in core.subscriptions.predicates.items():
                 self.oracle.subscribed(name, number, predicate)
             self._asked[name] = self._asked.get(old.name, [])
             self.held[name] = None

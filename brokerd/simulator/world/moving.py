@@ -53,7 +53,7 @@ class ClientMove:
     def advance(self) -> None:
         """Perform every step that is possible now."""
         old = self.old
-        if self.is_over or old.core.outstanding:
+        if self.is_over or len(old.core.outgoing):
             return
         if self.new is None:
             self.new = self._make_successor(old)

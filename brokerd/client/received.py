@@ -1,0 +1,227 @@
+"""The received positions of a client's subscriptions: duplicates, repetitions, gaps."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from brokerd.client.events import GapAnnounced
+from brokerd.model.client_messages import Deliveries, Gap, Notice
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.losses import STATE_LOST, is_stream_marker
+from brokerd.model.predicate import Predicate
+from brokerd.model.publication import PublicationRun
+
+Places = dict[tuple[int, StreamId], int]
+"""The last position by subscription and stream."""
+
+Stretch = tuple[PublicationRun, tuple[int, ...], tuple[int, ...]]
+"""Part of a run, the subscriptions that lack it, and the subscriptions that have it."""
+
+
+class ReceivedPositions:
+    """The last received position of each subscription in each stream.
+
+    Args:
+        wanted: the present subscriptions, by number; kept up to date by the caller.
+
+    Attributes:
+        duplicates: number of publications withheld as duplicates.
+    """
+
+    def __init__(self, wanted: Mapping[int, Predicate]) -> None:
+        self.duplicates = 0
+        self._wanted = wanted
+        self._received: Places = {}
+        self._origins: dict[tuple[int, StreamId, SourceId], int] = {}
+        self._lossy: dict[tuple[int, StreamId], None] = {}
+
+    def last(self, number: int, stream: StreamId) -> int:
+        """Return the last received position; 0 if there is none."""
+        return self._received.get((number, stream), 0)
+
+    def advance(self, number: int, stream: StreamId, last: int) -> None:
+        """Count all positions up to `last` as received."""
+        self._received[number, stream] = max(self._received.get((number, stream), 0), last)
+
+    def begin_after(self, number: int, stream: StreamId, last: int) -> bool:
+        """Begin a subscription behind a position; return True if that is news."""
+        return set_later(self._received, number, stream, last)
+
+    # ------------------------------------------------------------ deliveries
+
+    def new_deliveries(
+        self, message: Deliveries
+    ) -> tuple[tuple[Deliveries, ...], list[Deliveries]]:
+        """Record an arrival; return its new deliveries, and repeated deliveries.
+
+        Both are per subscription and stream.
+        """
+        run, numbers = message.run, message.subscriptions
+        stream, first, last = run.source, run.first, run.last
+        received = self._received
+        seen = [received.get((number, stream), 0) for number in numbers]
+        for number, upto in zip(numbers, seen, strict=True):
+            received[number, stream] = max(upto, last)
+        fresh: tuple[Deliveries, ...] = (message,)
+        repeated: list[Deliveries] = []
+        if max(seen) >= first:
+            new, repeated = self._sort_out(message, stretches(run, numbers, seen))
+            fresh = tuple(new)
+        if self._lossy and run.origins:
+            fresh, again = self._without_republished(fresh)
+            repeated += again
+        return fresh, repeated
+
+    def record_origins(self, stream: StreamId, fresh: Sequence[Deliveries]) -> None:
+        """Record the last number of each source; each run is of one source."""
+        for item in fresh:
+            for number in item.subscriptions:
+                self._origins[number, stream, item.run.source] = item.run.last
+
+    def _without_republished(
+        self, fresh: Sequence[Deliveries]
+    ) -> tuple[tuple[Deliveries, ...], list[Deliveries]]:
+        """Return new deliveries, and publications that had arrived at a position that was lost.
+
+        The access broker lost a publication before its publisher received the acknowledgement. The
+        publisher publishes it again, and it gets another position.
+        """
+        news: list[Deliveries] = []
+        repeated: list[Deliveries] = []
+        for item in fresh:
+            new, again = self._sort_out(item, self._stretches_of_origins(item))
+            news += new
+            repeated += again
+        return tuple(news), repeated
+
+    def _sort_out(
+        self, item: Deliveries, parts: Iterator[Stretch]
+    ) -> tuple[list[Deliveries], list[Deliveries]]:
+        """Return the parts of a delivery that are new, and the repeated parts."""
+        fresh: list[Deliveries] = []
+        repeated: list[Deliveries] = []
+        for part, missing, having in parts:
+            self.duplicates += len(part) * len(having)
+            if missing:
+                fresh.append(type(item)(part, missing))
+            if having:
+                repeated.append(type(item)(part, having))
+        return fresh, repeated
+
+    def _stretches_of_origins(self, item: Deliveries) -> Iterator[Stretch]:
+        """Yield parts of a run, with the subscriptions that lack them and those that had them."""
+        stream, numbers = item.run.source, item.subscriptions
+        lossy = [number for number in numbers if (number, stream) in self._lossy]
+        places = [(each.source, n) for each in item.run.origins for n in each.sequences]
+        had = self._origins
+        having = [
+            tuple(number for number in lossy if had.get((number, stream, source), 0) >= sequence)
+            for source, sequence in places
+        ]
+        start = 0
+        for those, group in groupby(having):
+            end = start + len(list(group))
+            missing = tuple(number for number in numbers if number not in those)
+            yield item.run.select(range(start, end)), missing, those
+            start = end
+
+    # ------------------------------------------------------------ announcements
+
+    def new_ranges(self, notice: Notice) -> tuple[tuple[int, int], ...]:
+        """Record a notice; return the parts of its ranges that are news."""
+        number, source = notice.subscription, notice.source
+        seen = self._received.get((number, source), 0)
+        self._received[number, source] = max(seen, notice.ranges[-1][1])
+        return tuple((max(first, seen + 1), last) for first, last in notice.ranges if last > seen)
+
+    def new_gaps(self, gap: Gap, numbers: Sequence[int]) -> tuple[GapAnnounced, ...]:
+        """Return the parts of a gap that had not arrived, for each of the subscriptions."""
+        gaps = tuple(
+            part
+            for number in numbers
+            if (before := self._received.get((number, gap.stream), 0)) < gap.last
+            for part in self._lacked(number, before, gap)
+        )
+        if any(part.reason == STATE_LOST for part in gaps):
+            self._lossy.update(dict.fromkeys((number, gap.stream) for number in numbers))
+        return gaps
+
+    def _lacked(self, number: int, before: int, gap: Gap) -> Iterator[GapAnnounced]:
+        """Yield the parts of a gap that had not arrived before, by origin.
+
+        In a stream each source's numbers increase; several streams may have parts of one source. A
+        stream's loss marker stands for publications of unknown sources, whatever the gap's reason.
+        """
+        rest = gap.stream, max(gap.first, before + 1), gap.last
+        if not gap.origins:
+            yield GapAnnounced(number, *rest, gap.reason)
+        for source, first, last in gap.origins:
+            had = self._origins.get((number, gap.stream, source), 0)
+            if had < last:
+                self._origins[number, gap.stream, source] = last
+                if is_stream_marker(source):
+                    yield GapAnnounced(number, *rest, STATE_LOST)
+                else:
+                    yield GapAnnounced(number, source, max(first, had + 1), last, gap.reason)
+
+    # ------------------------------------------------------------ ends, moves, restarts
+
+    def forget(self, number: int) -> None:
+        """Remove a subscription that has ended."""
+        remove_subscription(self._received, number)
+        for received in [key for key in self._origins if key[0] == number]:
+            del self._origins[received]
+        for lossy in [key for key in self._lossy if key[0] == number]:
+            del self._lossy[lossy]
+
+    def take_over(self, predecessor: "ReceivedPositions") -> None:
+        """Continue from the positions of a predecessor, or from later starts here."""
+        self._received = furthest(predecessor._received, self._received, self._wanted)
+        self._origins = {
+            key: last for key, last in predecessor._origins.items() if key[0] in self._wanted
+        }
+        self._lossy = {key: None for key in predecessor._lossy if key[0] in self._wanted}
+        self.duplicates += predecessor.duplicates
+
+    def restore(self, taken: Places) -> None:
+        """Restore the positions of an earlier process, which took these deliveries."""
+        self._received = dict(taken)
+
+
+def set_later(places: Places, number: int, stream: StreamId, last: int) -> bool:
+    """Set a position that is later than the present one; return True if it was."""
+    if places.get((number, stream), -1) >= last:
+        return False
+    places[number, stream] = last
+    return True
+
+
+def remove_subscription(places: Places, number: int) -> None:
+    """Remove the positions of one subscription."""
+    for key in [key for key in places if key[0] == number]:
+        del places[key]
+
+
+def furthest(there: Places, here: Places, wanted: Mapping[int, Predicate]) -> Places:
+    """Return the later of two positions, for each present subscription."""
+    kept = {key: last for key, last in there.items() if key[0] in wanted}
+    return kept | {key: max(last, kept.get(key, last)) for key, last in here.items()}
+
+
+def stretches(
+    run: PublicationRun, numbers: tuple[int, ...], positions: Sequence[int]
+) -> Iterator[Stretch]:
+    """Yield parts of a run, with the subscriptions that are behind each part and those beyond it.
+
+    Between two positions the subscriptions are the same.
+    """
+    rest: PublicationRun | None = run
+    for upto in sorted({*positions, run.last}):
+        stretch = rest.up_to(upto) if rest is not None else None
+        rest = rest.after(upto) if rest is not None else None
+        if stretch is None:
+            continue
+        behind: list[int] = []
+        beyond: list[int] = []
+        for number, position in zip(numbers, positions, strict=True):
+            (behind if position < stretch.first else beyond).append(number)
+        yield stretch, tuple(behind), tuple(beyond)
