@@ -58,12 +58,17 @@ _FOR_ALL_PROTOCOLS = (
 )
 
 _CLIENT_CORE = (
+    "brokerd.client.attachment",
     "brokerd.client.commit_requests",
+    "brokerd.client.commitment",
     "brokerd.client.consumption",
     "brokerd.client.core",
     "brokerd.client.events",
+    "brokerd.client.outgoing",
     "brokerd.client.progress",
+    "brokerd.client.received",
     "brokerd.client.state",
+    "brokerd.client.subscriptions",
 )
 
 LAYERS = (
@@ -339,6 +344,16 @@ LAYERS = (
         ours=("brokerd",),
         except_=("brokerd.simulator", *_NOT_DEPLOYED),
         third_party=frozenset({"trio", "psutil"}),
+    ),
+    Layer(
+        "brokerd.client.waiting",
+        "it only waits for what lines and the inbox report",
+        ours=(
+            "brokerd.client.callbacks",
+            "brokerd.client.inbox",
+            "brokerd.client.line",
+        ),
+        third_party=frozenset({"trio"}),
     ),
     Layer(
         "brokerd.client.gate",

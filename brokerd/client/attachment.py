@@ -48,7 +48,7 @@ class Attachment:
     def leaves_freely(self) -> bool:
         """Return True if brokers keep no state of the client.
 
-        The client then keeps its identity at another broker.
+        The client then keeps the identity at another broker.
         """
         return self.home is not None and self.home.leaves_freely
 
@@ -89,7 +89,7 @@ class Attachment:
     def may_follow(self, unfinished: Unfinished, *, publishes: bool) -> bool:
         """Return True if the client may end its session to follow a redirect.
 
-        The client keeps its identity: a publisher that would have another source elsewhere does not
+        The client keeps the identity: a publisher that would have another source elsewhere does not
         move. Nor does a subscriber with subscriptions that would not resume there, unless the
         protocol loses publications anyway.
         """
@@ -105,10 +105,10 @@ class Attachment:
         """Prepare a session with another broker.
 
         The incarnation increases, so that a client that returns does not continue with numbers that
-        its broker has received.
+        the broker has received.
 
         Args:
-            generation: generation of the last attachment, as the broker reported it.
+            generation: generation of the last attachment, as reported by the broker.
 
         Returns:
             True if the client publishes as a new source from now on.

@@ -9,9 +9,8 @@ brokers, and a store for restarts.
 
 import contextlib
 import logging
-import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -55,6 +54,7 @@ from brokerd.client.store import Store
 from brokerd.client.subscription import Subscription
 from brokerd.client.tokens import Tokens
 from brokerd.client.transactions import DurableSubscription
+from brokerd.client.waiting import Arrivals, Changes, check_alive
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.errors import ConfigError
 from brokerd.model.client_messages import MOST_INCARNATION, Deliveries
@@ -73,7 +73,6 @@ UNREACHABLE_AFTER_S: Final = 30.0
 
 _INSTANCE_BYTES: Final = 8
 
-_CHECKPOINT_EVERY: Final = 64
 _MOST_UNCOMMITTED: Final = 1 << 31
 
 logger = logging.getLogger(__name__)
@@ -248,8 +247,7 @@ class Client:
     ) -> None:
         self._dials_tcp = dials_tcp
         self.name = core.name
-        self._unreachable_after_s = unreachable_after_s
-        self._has_warned = False
+        self._changes = Changes(core.name, unreachable_after_s)
         self._deployment_id = deployment_id
         self._window = window
         self._parameters = parameters
@@ -258,12 +256,10 @@ class Client:
         self._nursery = nursery
         self._blobs = AttributeBlobs()
         self._inbox = Inbox(callbacks.on_notice, callbacks.on_gap)
-        self._handed_on = 0
         self._busy = ""
         self._over = False
         self._detached: dict[Line, None] = {}
-        self._changed = trio.Event()
-        self._arrived = trio.Event()
+        self._arrivals = Arrivals(self._inbox)
         self._was_at = ""
         self._keeper: Keeper | None = None
         self._tokens = tokens
@@ -476,7 +472,7 @@ class Client:
         Raises:
             ClientError: the broker refuses the subscription.
         """
-        await self._wait_started(self._line, number)
+        await self._changes.wait_started(self._line, self._line, number)
 
     def path_age_ns(self, number: int) -> int:
         """Return 0 if the report of a started subscription is exact, as in almost every case.
@@ -486,19 +482,6 @@ class Client:
         all brokers that ends in time, and messages take too long for one.
         """
         return self._line.path_ages_ns.get(number, 0)
-
-    async def _wait_started(self, line: Line, number: int) -> None:
-        warning_s = trio.current_time() + self._unreachable_after_s
-        while line.states.get(number) != "started":
-            if number in line.refusals:
-                raise ClientError(f"subscription {number} was refused: {line.refusals[number]}")
-            with trio.move_on_at(warning_s) as scope:
-                await self._wait_changed(line)
-            if scope.cancelled_caught:
-                warning_s = math.inf
-                text = "client %s: subscription %d is %s after %g s: not all brokers confirm it"
-                state = line.states.get(number, "unanswered")
-                logger.warning(text, self.name, number, state, self._unreachable_after_s)
 
     async def resume(self, predicate: str | Predicate) -> DurableSubscription:
         """Return the durable subscription of this client: that of its token, or a new one.
@@ -626,7 +609,7 @@ class Client:
         """
         self._check_without_tokens("receive")
         self._inbox.acknowledge_taken()
-        await self._wait_arrived(self._inbox.announce_leading)
+        await self._arrivals.wait(self._check_arriving, self._inbox.announce_leading)
         taken = self._inbox.take(limit)
         self._line.read_on()
         await self.wait_saved()
@@ -634,23 +617,7 @@ class Client:
 
     async def wait_arrived(self) -> None:
         """See transactions.Shell."""
-        await self._wait_arrived(lambda: None)
-
-    async def _wait_arrived(self, before: Callable[[], None]) -> None:
-        """Wait until the application can take a delivery; other tasks run now and then."""
-        self._handed_on += 1
-        before()
-        if self._inbox and self._handed_on % _CHECKPOINT_EVERY:
-            self._check_alive()
-        else:
-            await trio.lowlevel.checkpoint()
-        while not self._inbox:
-            self._check_alive()
-            if self._over:
-                raise ClientError(f"client {self.name} {self._busy}")
-            self._arrived = trio.Event()
-            await self._arrived.wait()
-            before()
+        await self._arrivals.wait(self._check_arriving, lambda: None)
 
     def publications(self) -> "PublicationIterator":
         """Return single publications with decoded attributes: convenient, and not the fast path."""
@@ -712,7 +679,7 @@ class Client:
         self._over = True
         await self._line.leave()
         self._line.scope.cancel()
-        self._arrived.set()
+        self._arrivals.announce()
 
     @property
     def leaves_freely(self) -> bool:
@@ -759,9 +726,9 @@ class Client:
             brokers = old.brokers.beginning_with(address)
             brokers.pinned = True
             new = self._new_line(old.core.successor(), brokers)
-            await wait_attached(new, lambda: self._wait_changed(new))
+            await wait_attached(new, lambda: self._changes.wait(new, self._line))
             for number in new.core.subscriptions:
-                await self._wait_started(new, number)
+                await self._changes.wait_started(new, self._line, number)
             await hand_over(old, lambda: old in self._detached, self._wait_changed)
         except BaseException:
             with trio.CancelScope(shield=True):
@@ -785,7 +752,7 @@ class Client:
             await line.go_to(brokers)
             await wait_attached(line, self._wait_changed)
             for number in line.core.subscriptions:
-                await self._wait_started(line, number)
+                await self._changes.wait_started(line, self._line, number)
         except BaseException:
             with trio.CancelScope(shield=True):
                 await line.go_to(before)
@@ -806,7 +773,7 @@ class Client:
         self._callbacks.on_session("moved", details)
         self.happened(new, new.core.take_over(old.core))
         new.nudge()
-        self._announce()
+        self._changes.announce()
 
     # ------------------------------------------------------------ events of lines
 
@@ -825,9 +792,9 @@ class Client:
                     self._happened(event)
                 changed = True
         if changed:
-            self._announce()
+            self._changes.announce()
         if arrived:
-            self._arrived.set()
+            self._arrivals.announce()
 
     def fetched(self, line: Line) -> None:
         """See line.Listener."""
@@ -836,7 +803,7 @@ class Client:
 
     def _on_saved(self) -> None:
         self._line.nudge()
-        self._announce()
+        self._changes.announce()
 
     def may_read(self, line: Line) -> bool:
         """See line.Listener."""
@@ -845,14 +812,14 @@ class Client:
     def session_changed(self, line: Line, what: str, details: Mapping[str, Any]) -> None:
         """See line.Listener."""
         if line is self._line:
-            self._warn_if_unreachable(line)
+            self._changes.warn_if_unreachable(line)
             self._callbacks.on_session(what, details)
-        self._announce()
+        self._changes.announce()
 
     def failed(self, line: Line) -> None:
         """See line.Listener."""
-        self._announce()
-        self._arrived.set()
+        self._changes.announce()
+        self._arrivals.announce()
 
     def _happened(self, event: object) -> None:
         callbacks = self._callbacks
@@ -884,52 +851,15 @@ class Client:
 
     # ------------------------------------------------------------ waiting
 
-    def _announce(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+    async def _wait_changed(self) -> None:
+        await self._changes.wait(self._line, self._line)
 
-    async def _wait_changed(self, line: Line | None = None) -> None:
-        """Wait until some state has changed.
-
-        Raises:
-            ClientError: the client cannot continue.
-            BrokerUnreachable: the broker of `line`, or of the client, has not been reachable for
-                too long.
-        """
-        self._check_alive()
-        line = line or self._line
-        since_s = line.unattached_since_s
-        if since_s is None:
-            await self._changed.wait()
-        else:
-            with trio.move_on_at(since_s + self._unreachable_after_s) as scope:
-                await self._changed.wait()
-            if scope.cancelled_caught and line.unattached_since_s is not None:
-                line.unattached_since_s = trio.current_time()
-                raise BrokerUnreachable(self._why_unreachable(line))
-        self._check_alive()
-
-    def _why_unreachable(self, line: Line) -> str:
-        failure = line.last_failure or f"{line.address}: no answer"
-        return (
-            f"client {self.name} has reached no broker for {self._unreachable_after_s:g} s "
-            f"({failure}); it keeps on trying, and the call may be repeated"
-        )
-
-    def _warn_if_unreachable(self, line: Line) -> None:
-        """Write one line to the log per outage, for applications that only receive."""
-        since_s = line.unattached_since_s
-        if since_s is None:
-            self._has_warned = False
-        elif trio.current_time() - since_s >= self._unreachable_after_s and not self._has_warned:
-            self._has_warned = True
-            logger.warning("%s", self._why_unreachable(line))
-
-    def _check_free(self) -> None:
-        self._check_alive()
-        if self._busy:
+    def _check_arriving(self) -> None:
+        check_alive(self._line)
+        if self._over:
             raise ClientError(f"client {self.name} {self._busy}")
 
-    def _check_alive(self) -> None:
-        if self._line.failure is not None:
-            raise ClientError(f"client {self.name}: {self._line.failure}")
+    def _check_free(self) -> None:
+        check_alive(self._line)
+        if self._busy:
+            raise ClientError(f"client {self.name} {self._busy}")

@@ -33,10 +33,10 @@ class Untaken:
 
 
 class Commitment:
-    """The delivered and committed positions of a client, and its deliveries in between.
+    """The delivered and committed positions of a client, and the deliveries in between.
 
     Every arrival has a serial number. The application takes arrivals in order; an arrival is
-    acknowledged once all its subscriptions have committed it.
+    acknowledged after the commits of all subscriptions.
 
     Args:
         wanted: the present subscriptions, by number; kept up to date by the caller.
@@ -71,7 +71,7 @@ class Commitment:
         self._session = self._sessions
 
     def detach(self) -> None:
-        """End the session; its deliveries may no longer be acknowledged."""
+        """End the session; earlier deliveries may no longer be acknowledged."""
         self._session = 0
         self._acknowledgements.clear()
 
@@ -163,7 +163,7 @@ class Commitment:
                 self._given_origins[number, source] = max(known, sequences[-1])
 
     def take(self, serial: int) -> None:
-        """Commit all arrivals up to this serial, and acknowledge them."""
+        """Commit and acknowledge all arrivals up to this serial."""
         self._revision.current += 1
         while self._untaken and self._untaken[0].serial <= serial:
             taken = self._untaken.popleft()
@@ -264,8 +264,7 @@ class Commitment:
     def _place_of(self, number: int, source: SourceId, last: int) -> tuple[StreamId, int] | None:
         """Return the place of this publication of a source; None if it is committed already.
 
-        If the number was not delivered, as with a number that was left out, returns the last place
-        before it.
+        If the number was not delivered, as with a number that was left out, returns the place before.
         """
         found: tuple[StreamId, int] | None = None
         for entry in self._given_entries():
@@ -331,7 +330,7 @@ class Commitment:
 def _places_in(
     run: PublicationRun, source: SourceId, last: int
 ) -> Iterator[tuple[Sequence[int], int]]:
-    """Yield each stretch of a source that begins by `last`, and its last place up to `last`."""
+    """Yield the stretches of a source that begin by `last`, with the last place up to `last`."""
     before = 0
     for origin, sequences in run.origins:
         if origin == source and sequences[0] <= last:

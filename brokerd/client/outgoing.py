@@ -17,8 +17,8 @@ _NOBODY = SourceId(0, 0, 0)
 class OutgoingPublications:
     """The unacknowledged publications of one client, numbered from 1 for each source.
 
-    Publications are kept until the broker acknowledges them. After each attachment all of them are
-    sent again, in order.
+    Publications are kept until the broker acknowledges them. After each attachment all are sent
+    again, in order.
 
     Args:
         revision: counts changes that must survive a restart.

@@ -14,7 +14,7 @@ Places = dict[tuple[int, StreamId], int]
 """The last position by subscription and stream."""
 
 Stretch = tuple[PublicationRun, tuple[int, ...], tuple[int, ...]]
-"""Part of a run, the subscriptions that lack it, and the subscriptions that have it."""
+"""Part of a run, the subscriptions without it, and the subscriptions that have received it."""
 
 
 class ReceivedPositions:
@@ -51,7 +51,7 @@ class ReceivedPositions:
     def new_deliveries(
         self, message: Deliveries
     ) -> tuple[tuple[Deliveries, ...], list[Deliveries]]:
-        """Record an arrival; return its new deliveries, and repeated deliveries.
+        """Record an arrival; return the new deliveries, and the repeated deliveries.
 
         Both are per subscription and stream.
         """
@@ -83,7 +83,7 @@ class ReceivedPositions:
         """Return new deliveries, and publications that had arrived at a position that was lost.
 
         The access broker lost a publication before its publisher received the acknowledgement. The
-        publisher publishes it again, and it gets another position.
+        publisher publishes again, at another position.
         """
         news: list[Deliveries] = []
         repeated: list[Deliveries] = []
@@ -108,7 +108,7 @@ class ReceivedPositions:
         return fresh, repeated
 
     def _stretches_of_origins(self, item: Deliveries) -> Iterator[Stretch]:
-        """Yield parts of a run, with the subscriptions that lack them and those that had them."""
+        """Yield parts of a run, with the subscriptions that miss them and that had them."""
         stream, numbers = item.run.source, item.subscriptions
         lossy = [number for number in numbers if (number, stream) in self._lossy]
         places = [(each.source, n) for each in item.run.origins for n in each.sequences]
@@ -127,7 +127,7 @@ class ReceivedPositions:
     # ------------------------------------------------------------ announcements
 
     def new_ranges(self, notice: Notice) -> tuple[tuple[int, int], ...]:
-        """Record a notice; return the parts of its ranges that are news."""
+        """Record a notice; return the new parts of the ranges."""
         number, source = notice.subscription, notice.source
         seen = self._received.get((number, source), 0)
         self._received[number, source] = max(seen, notice.ranges[-1][1])
@@ -210,7 +210,7 @@ def furthest(there: Places, here: Places, wanted: Mapping[int, Predicate]) -> Pl
 def stretches(
     run: PublicationRun, numbers: tuple[int, ...], positions: Sequence[int]
 ) -> Iterator[Stretch]:
-    """Yield parts of a run, with the subscriptions that are behind each part and those beyond it.
+    """Yield parts of a run, with the subscriptions behind and beyond a part.
 
     Between two positions the subscriptions are the same.
     """

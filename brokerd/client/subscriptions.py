@@ -45,14 +45,14 @@ class Subscriptions:
         return iter(tuple(self.predicates))
 
     def subscribe(self, predicate: Predicate) -> int:
-        """Add a subscription; return its number."""
+        """Add a subscription; return the number."""
         self.last_number += 1
         self.predicates[self.last_number] = predicate
         self._revision.current += 1
         return self.last_number
 
     def consume(self, predicate: Predicate, uncommitted: int) -> int:
-        """Add a subscription with positions kept by the broker; return its number.
+        """Add a subscription with positions kept by the broker; return the number.
 
         Args:
             uncommitted: number of publications that the application receives before it commits.
@@ -63,7 +63,7 @@ class Subscriptions:
         return self.last_number
 
     def mark(self) -> int:
-        """Add a subscription to nothing, hidden from the application; return its number."""
+        """Add a subscription to nothing, hidden from the application; return the number."""
         number = self.subscribe(NOTHING)
         self.marks[number] = None
         return number
