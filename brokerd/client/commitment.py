@@ -264,7 +264,7 @@ class Commitment:
     def _place_of(self, number: int, source: SourceId, last: int) -> tuple[StreamId, int] | None:
         """Return the place of this publication of a source; None if it is committed already.
 
-        If the number was not delivered, as with a number that was left out, returns the place before.
+        If the number was left out and not delivered, returns the last place before.
         """
         found: tuple[StreamId, int] | None = None
         for entry in self._given_entries():
