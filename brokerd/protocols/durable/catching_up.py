@@ -9,6 +9,7 @@ from typing import Any
 from brokerd.matching.memo import MatchMemo
 from brokerd.model.client_messages import Gap
 from brokerd.model.identity import StreamId
+from brokerd.model.losses import STATE_LOST
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
 from brokerd.protocols.durable.catchup import Catchup, Lost, LostRange
@@ -69,6 +70,13 @@ class CatchingUp:
         lane.catchup = Catchup(reader, had, unknown_through, had)
         self._watch.begin(hosted, lane, had)
         self.advance(hosted, lane)
+
+    def skip(self, hosted: HostedStream, lane: Lane, before: int) -> None:
+        """Fetch all events from a tick through the position, which nobody forwards any more."""
+        if lane.mode is Mode.LIVE:
+            self.begin(hosted, lane, max(before, lane.floor))
+        elif lane.catchup is not None:
+            lane.catchup.unknown_through = max(lane.catchup.unknown_through, hosted.position)
 
     def go_on(self, hosted: HostedStream) -> None:
         """Continue after a page of the log of matches was read."""
@@ -172,7 +180,8 @@ class CatchingUp:
         for first, last, through in lost:
             origins = tuple((source, 1, sequence) for source, sequence in through)
             numbers = (lane.subscription.number,)
-            gap = Gap(numbers, lane.stream, first, last, LOST, origins)
+            reason = STATE_LOST if first <= lane.lost_through else LOST
+            gap = Gap(numbers, lane.stream, first, last, reason, origins)
             self._windows.say(lane, last, gap)
 
     def _wanted(self, run: PublicationRun, lane: Lane) -> PublicationRun | None:

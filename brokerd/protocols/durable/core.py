@@ -31,7 +31,7 @@ from brokerd.protocols.durable.silence import SILENCE
 from brokerd.protocols.gryphon.core import RETRY, Gryphon
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
@@ -124,6 +124,8 @@ class Durable(Gryphon):
             self._hold_undelivered(hosted.stream)
         for each in (self._fetching, self._release, self._forwarding, self._decommissioning):
             self._from_brokers |= each.handlers()
+        self._take_done = self._from_brokers[Done]
+        self._from_brokers[Done] = self._on_done
         self.dispatch_events(
             {
                 **self._event_handlers,
@@ -362,12 +364,23 @@ class Durable(Gryphon):
             if self._release.below(cell, stream) < through:
                 self.send(peer, AckExpected(stream.identity, through, EVERYWHERE))
 
+    def _on_done(self, peer: BrokerNumber, message: Done) -> None:
+        """See Relay; a broker below that acknowledges less than before has lost state."""
+        self._take_done(peer, message)
+        cell = self._routes.cell_of(peer)
+        for identity, through in message.through if message.cell == cell else ():
+            known = self._stream(identity).done_by(cell)
+            if through < known:
+                self.send(peer, AckExpected(identity, known, EVERYWHERE))
+
     def _on_durable(self, identity: StreamId, run: PublicationRun, silent: int) -> None:
         super()._on_durable(identity, run, silent)
         if not self.is_reading:
             self._retention.published()
 
     def _look_at(self, stream: Stream) -> None:
+        if self._relay.has_lost and stream.upstream is not None:
+            self._durable.skip_final(stream)
         super()._look_at(stream)
         self._durable.look_at(stream)
         self._release.settle(stream)

@@ -199,7 +199,7 @@ def _released(broker: BrokerView, stream: StreamId, *, came: bool = True) -> flo
     subscriptions = [
         identity
         for identity, _, _, unmatched, *_ in rows.get("subscriptions", {}).values()
-        if came or key not in [each for each, _ in unmatched]
+        if came or key not in [each for each, *_ in unmatched]
     ]
     if not subscriptions:
         return inf
