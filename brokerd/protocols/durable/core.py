@@ -18,7 +18,7 @@ from brokerd.protocols.durable.commits import COMMIT
 from brokerd.protocols.durable.consuming import ConsumingClients
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
 from brokerd.protocols.durable.forwarding import Forwarding
-from brokerd.protocols.durable.holds import LEASE, Holds
+from brokerd.protocols.durable.holds import DOUBT_OF_HOLD, LEASE, Holds
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.hosting import Surroundings
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
@@ -322,7 +322,8 @@ class Durable(Gryphon):
         return super()._is_read() and self._durable.is_read
 
     def _begin(self, event: Started) -> None:
-        self._holds.recover(event.recovered)
+        repetition_ns = self._parameters.nack_repetition_limit_ns if event.lineage else 0
+        self._holds.recover(event.recovered, repetition_ns)
         for hosted in self._durable.hosted():
             self._hold_undelivered(hosted.stream)
         self._retention.begin()
@@ -344,6 +345,19 @@ class Durable(Gryphon):
             self._release.met(peer)
             self._fetching.met(peer, is_new=is_new)
             self._expect_of(peer)
+            if self._relay.has_lost:
+                self._offer_all(peer)
+
+    def _offer_all(self, peer: BrokerNumber) -> None:
+        """Acknowledge all streams of a neighbour as far as they are known here, even unknown ones.
+
+        After a loss, the neighbour learns from less than before that this broker lacks the rest.
+        """
+        cell = self._routes.cell_of(peer)
+        streams = [each.stream for each in self.hosted() if each.stream.upstream == cell]
+        through = tuple((stream.identity, stream.knowledge.final) for stream in streams)
+        if through:
+            self.send(peer, Done(self._routes.cell, through))
 
     def _answer_more(self, peer: BrokerNumber) -> None:
         super()._answer_more(peer)
@@ -394,6 +408,9 @@ class Durable(Gryphon):
             return
         if purpose == LEASE:
             self._holds.due(whose)
+            return
+        if purpose == DOUBT_OF_HOLD:
+            self._holds.ask(whose)
             return
         due = {
             COMMIT: self._durable.commit,

@@ -555,6 +555,10 @@ class DurableClients(Clients):
                 (local,) = self._ours((client.subscriptions[number],))
                 local.presented = dict(seen)
 
+    def _ends_unstated(self, message: Connect) -> bool:
+        """See ClientService; a client without memory states none, and resumes all."""
+        return bool(message.resume)
+
     def _ours(self, locals_: Any) -> Iterator[DurableSubscription]:
         for local in locals_:
             assert isinstance(local, DurableSubscription), f"{local} is not durable"

@@ -281,6 +281,10 @@ class Oracle:
         for key in [key for key in self._before if self.homes[key[0]] == broker]:
             del self._before[key]
 
+    def is_lossy(self, broker: BrokerNumber) -> bool:
+        """Return True if a broker has an accepted loss."""
+        return broker in self._lossy
+
     def _restart_lost(self, subscription: Subscription) -> None:
         """Wait for a subscription again: a gap may still announce earlier publications."""
         subscription.lost = False
@@ -472,7 +476,7 @@ class Oracle:
         else:
             if sequence <= stream.had:
                 self._break("duplicate", f"{what}, which it had before it moved")
-            is_lossy = self.homes.get(publisher.client) in self._lossy
+            is_lossy = self.is_lossy(self.homes.get(publisher.client, -1))
             self._check_rank(stream, rank, what, is_lossy=is_lossy)
         stream.got.add(sequence)
         stream.at = rank if stream.at is None else max(stream.at, rank)

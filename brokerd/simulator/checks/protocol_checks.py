@@ -128,6 +128,14 @@ class ProtocolChecks:
         """
         return []
 
+    def restored(self, broker: BrokerView) -> int:
+        """Return the number of ended subscriptions that an older copy of a disk has restored.
+
+        The broker cannot know, and keeps their publications until the client has been away for
+        `client_linger_ns`.
+        """
+        return 0
+
     def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
         """Return the announcements that brokers delay, with the state kept for them, in words.
 

@@ -3,6 +3,7 @@
 Some redeliveries to a consumer are permitted.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,12 +28,14 @@ class _Consumer:
     Attributes:
         uncommitted: number of publications before a commit.
         left: number of permitted redeliveries.
+        copied: the commits in the last copy of the broker's disk.
     """
 
     uncommitted: int
     left: int = 0
     had: set[Publication] = field(default_factory=set)
     committed: set[Publication] = field(default_factory=set)
+    copied: set[Publication] = field(default_factory=set)
 
 
 class Redeliveries:
@@ -41,6 +44,8 @@ class Redeliveries:
     - redelivered unmarked: a redelivery is marked;
     - redelivered committed: no publication repeats after the broker reported its commit;
     - redelivered often: each crash of the application repeats at most its uncommitted publications.
+
+    A broker that accepts a loss has lost the commits since the copy of its disk.
 
     Attributes:
         count: number of redeliveries.
@@ -57,6 +62,20 @@ class Redeliveries:
             self._consumers[client].left += uncommitted
         else:
             self._consumers[client] = _Consumer(uncommitted)
+
+    def disk_copied(self, clients: Iterable[ClientId], *, is_empty: bool) -> None:
+        """Record the commits in a copy of the disk of these clients' broker."""
+        for consumer in self._at(clients):
+            consumer.copied = set() if is_empty else {*consumer.committed}
+
+    def state_lost(self, clients: Iterable[ClientId]) -> None:
+        """Permit the redelivery of commits that the broker of these clients has lost."""
+        for consumer in self._at(clients):
+            consumer.left += len(consumer.committed - consumer.copied)
+            consumer.committed &= consumer.copied
+
+    def _at(self, clients: Iterable[ClientId]) -> list[_Consumer]:
+        return [self._consumers[client] for client in clients if client in self._consumers]
 
     def delivered(self, client: ClientId, source: SourceId, sequence: int, *, again: bool) -> None:
         """Judge a delivery to an application, with `again` marked as a possible redelivery."""

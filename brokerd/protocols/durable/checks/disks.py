@@ -124,6 +124,22 @@ class DurableChecks(GryphonChecks):
             if (rows := broker.on_disk().get(table))
         ] + self._feeding.left_over(brokers)
 
+    def restored(self, broker: BrokerView) -> int:
+        """See ProtocolChecks."""
+        core, register = broker.core, self.world.oracle.register
+        assert isinstance(core, Durable), f"{core} is no core of durable"
+        if not self.world.oracle.is_lossy(broker.number):
+            return 0
+        homes = self.world.oracle.homes
+        return sum(
+            not local.claimed
+            and (
+                (local.client, local.number) not in register.subscriptions
+                or homes[local.client] != broker.number
+            )
+            for local in core.subscriptions()
+        )
+
     def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: silence; matches stay for subscribers that are behind."""
         return self._feeding.still_to_say(brokers)
