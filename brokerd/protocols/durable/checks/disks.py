@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import inf
 
-from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted, Gap
+from brokerd.model.client_messages import CommitConsumed, Connect, ConsumedCommitted, Gap
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.durable.arrivals import ARRIVING
@@ -63,6 +63,7 @@ class DurableChecks(GryphonChecks):
         self._told: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._asked: dict[tuple[BrokerNumber, ClientId, int], _Asked] = {}
         self._held: dict[tuple[BrokerNumber, int, StreamId], tuple[int, dict[_Hold, int]]] = {}
+        self._with_memory: dict[tuple[BrokerNumber, int, Peer], None] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -74,7 +75,10 @@ class DurableChecks(GryphonChecks):
                 self.world.oracle.released_by_absence(client, number)
         for checks in self._others:
             checks.step(broker, event, effects)
-        if type(message := heard(broker, event)) is CommitConsumed:
+        if type(message := heard(broker, event)) is Connect and message.resume:
+            assert isinstance(event, MessageReceived), f"{message} by {event}"
+            self._with_memory[broker.number, broker.incarnation, event.peer] = None
+        if type(message) is CommitConsumed:
             assert isinstance(event, MessageReceived), f"{message} by {event}"
             assert isinstance(event.peer, str), f"{event} of a broker"
             self._asked[broker.number, event.peer, message.number] = (
@@ -130,13 +134,10 @@ class DurableChecks(GryphonChecks):
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if not self.world.oracle.is_lossy(broker.number):
             return 0
-        homes = self.world.oracle.homes
         return sum(
             not local.claimed
-            and (
-                (local.client, local.number) not in register.subscriptions
-                or homes[local.client] != broker.number
-            )
+            and (broker.number, broker.incarnation, local.client) not in self._with_memory
+            and (local.client, local.number) not in register.subscriptions
             for local in core.subscriptions()
         )
 
