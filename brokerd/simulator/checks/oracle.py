@@ -281,6 +281,16 @@ class Oracle:
         for key in [key for key in self._before if self.homes[key[0]] == broker]:
             del self._before[key]
 
+    def unacknowledged_at(self, broker: BrokerNumber) -> list[tuple[SourceId, int]]:
+        """Return the unacknowledged publications of clients at a broker."""
+        return [
+            (publisher.source, sequence)
+            for publisher in self.register.publishers.values()
+            if self.homes.get(publisher.client) == broker and publisher.source is not None
+            for sequence in range(1, len(publisher.contents) + 1)
+            if sequence not in publisher.acknowledged
+        ]
+
     def is_lossy(self, broker: BrokerNumber) -> bool:
         """Return True if a broker has an accepted loss."""
         return broker in self._lossy

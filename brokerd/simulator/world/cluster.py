@@ -810,7 +810,8 @@ class BrokerHandle:
             return self.start()
         self._cluster.losses_accepted += 1
         self._cluster.oracle.state_lost(broker.number)
-        self._cluster.redeliveries.state_lost(self._clients())
+        unacknowledged = self._cluster.oracle.unacknowledged_at(broker.number)
+        self._cluster.redeliveries.state_lost(self._clients(), unacknowledged)
         return self._do("accept-loss", broker.accept_loss)
 
     def restart(self) -> Self:
