@@ -92,10 +92,18 @@ class CatchingUp:
         ranges: Sequence[Range],
         run: PublicationRun | None,
     ) -> None:
-        """Take fetched events for all subscriptions that lack them."""
+        """Take fetched events for all subscriptions that lack them.
+
+        A loss beyond the position, which has no matches here, follows an accepted loss of this
+        broker: the catch-up then goes on to its end.
+        """
+        is_beyond = lost.through > hosted.position and not lost.has_marker
         for lane in lanes:
             catchup = lane.catchup
             if catchup is not None and catchup.open:
+                if is_beyond:
+                    catchup.unknown_through = max(catchup.unknown_through, lost.through)
+                    lane.lost_through = max(lane.lost_through, lost.through)
                 catchup.take(lost, ranges, run)
                 if not catchup.open:
                     self._window.answered(lane)
@@ -137,7 +145,7 @@ class CatchingUp:
         while catchup is not None and catchup is lane.catchup and not catchup.open:
             if catchup.has_batch:
                 self._give(lane, catchup)
-            elif catchup.given >= hosted.position:
+            elif catchup.given >= max(hosted.position, lane.lost_through):
                 self._say_lost(lane, catchup.rest())
                 lane.mode, lane.catchup, lane.floor = Mode.LIVE, None, catchup.given
                 self._watch.leave(lane)

@@ -141,7 +141,8 @@ class ConsumingClients(MovingClients):
         had = moving.brought.get(lane.subscription.number, {}).get(lane.stream)
         if moving.uncommitted and had is not None:
             lane.acknowledged = lane.committed = had
-            lane.given = ANY
+        if moving.uncommitted and (had is not None or self.lineage):
+            lane.given = ANY  # an earlier subscription may have been lost with the disk
 
     def _adopt(self, local: DurableSubscription) -> None:
         """Commit the positions that a client presents, which it has committed, maybe elsewhere."""

@@ -129,9 +129,10 @@ class ProtocolChecks:
         return []
 
     def restored(self, broker: BrokerView) -> int:
-        """Return the number of ended subscriptions that an older copy of a disk has restored.
+        """Return the number of ended subscriptions that a broker has because of an accepted loss.
 
-        The broker cannot know, and keeps their publications until the client has been away for
+        An older copy of its disk has restored the subscription, or a broker that was to report a
+        move has lost that. The publications stay until the client has been away for
         `client_linger_ns`.
         """
         return 0

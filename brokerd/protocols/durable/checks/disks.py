@@ -132,12 +132,20 @@ class DurableChecks(GryphonChecks):
         """See ProtocolChecks."""
         core, register = broker.core, self.world.oracle.register
         assert isinstance(core, Durable), f"{core} is no core of durable"
-        if not self.world.oracle.is_lossy(broker.number):
+        oracle = self.world.oracle
+        if not oracle.accepts_losses:
             return 0
+        is_lossy = oracle.is_lossy(broker.number)
         return sum(
-            not local.claimed
-            and (broker.number, broker.incarnation, local.client) not in self._with_memory
-            and (local.client, local.number) not in register.subscriptions
+            (local.client, local.number) not in register.subscriptions
+            and (
+                oracle.homes[local.client] != broker.number  # the new broker was to notify this one
+                or (
+                    is_lossy
+                    and not local.claimed
+                    and (broker.number, broker.incarnation, local.client) not in self._with_memory
+                )
+            )
             for local in core.subscriptions()
         )
 
