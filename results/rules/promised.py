@@ -196,9 +196,7 @@ class PromisedDeliveries:
                 if sub_id not in known[0] or (pairs is not None and names not in pairs):
                     continue
                 yield from (
-                    (names, gap)
-                    for gap in gaps
-                    if pubend in known[1] or gap.reason == STATE_LOST
+                    (names, gap) for gap in gaps if pubend in known[1] or gap.reason == STATE_LOST
                 )
 
 

@@ -21,7 +21,6 @@ from results.tables.json_files import IntegrityError, read_json_lines
 from results.tables.manifest import Run
 from results.tables.record_files import LARGEST_SEQUENCE, RecordFile, read_record_file
 
-
 _LATEST_LOSS: Final = (1 << 31) - 1
 """The highest incarnation of a stream that begins with a loss: a time in seconds."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from brokerd.model.identity import SourceId
 from brokerd.model.losses import is_stream_marker
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
