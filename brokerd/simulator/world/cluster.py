@@ -756,6 +756,7 @@ class BrokerHandle:
 
     def copy(self, *, is_empty: bool) -> tuple[Any, ...] | None:
         """Return a copy of the disk, for `restore`; None for an empty disk."""
+        self._cluster.oracle.disk_copied(self.broker.number, is_empty=is_empty)
         self._cluster.redeliveries.disk_copied(self._clients(), is_empty=is_empty)
         return None if is_empty else self.broker.disk.copy()
 
