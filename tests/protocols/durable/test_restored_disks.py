@@ -75,6 +75,25 @@ def test_a_restored_broker_receives_how_far_streams_have_come(how: str) -> None:
     assert delivered[2] == delivered[1]
 
 
+AGAIN = """
+at 0 subscribe s1-b2 kind = 'a'
+at 0 subscribe s2-b3 kind = 'a'
+at 0.5 fault client_away s2-b3 then 6
+at 1.2 fault restored b2 copy then 1.55 4
+at 1.5 publish p0-b1 a,10,3 a,40,3
+heal 7
+end 7
+"""
+
+
+def test_events_that_a_restored_broker_receives_again_are_matched_again() -> None:
+    """s1 has both, so no delivery shows if b2 matches them; b2 had acknowledged neither."""
+    report = report_of(AGAIN)
+    assert not report.violations, report.in_words()
+    assert report.counters["losses_accepted"] == 1
+    assert report.counters["deliveries"] == 4
+
+
 MOVED = """
 at 0 subscribe s1-b3 kind = 'a'
 at 0.5 publish p0-b1 a,10,3 a,40,3
