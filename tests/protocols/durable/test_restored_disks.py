@@ -1,12 +1,28 @@
 """Brokers of durable that start on an older copy of their disk, or on an empty disk."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from brokerd.matching.index import MatchingIndex
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.losses import STATE_LOST
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.durable.catching_up import CatchingUp
+from brokerd.protocols.durable.catchup import Lost
+from brokerd.protocols.durable.catchup_watch import CatchupWatch
+from brokerd.protocols.durable.filter_log import FilterLog
+from brokerd.protocols.durable.lanes import DurableSubscription, Mode
 from brokerd.protocols.durable.messages import Held, Hold
 from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
+from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.durable_cores import core_of, handle
 from tests.helpers.gryphon_stories import cells
 
@@ -187,6 +203,31 @@ def test_a_subscriber_without_memory_ends_what_it_has_left_elsewhere() -> None:
     report = PlanRun(read_plan(text + FORGOTTEN)).report(-1, "")
     assert not report.violations, report.in_words()
     assert report.counters["losses_accepted"] == 1
+
+
+def test_a_catch_up_goes_on_to_the_end_of_what_its_broker_has_lost() -> None:
+    """The origins of a loss count to its end, beyond the broker's position."""
+    stream, source = StreamId(0, 0, 0), SourceId(0, 0, 1)
+    hosted: Any = SimpleNamespace(position=10, identity=stream, log=FilterLog("log"), reading={})
+    asked: list[Any] = []
+    said: list[Any] = []
+    machine = EventMachine()
+    catching_up = CatchingUp(
+        machine,
+        SimpleNamespace(say=lambda lane, last, gap: said.append(gap)),  # type: ignore[arg-type]
+        MatchMemo(MatchingIndex(), decode_attribute_table),
+        100,
+        100,
+        lambda _, ranges: asked.append([*ranges]),
+        CatchupWatch(machine, DeadlineQueue(), 10**9, {"catchups_diverging": 0}),
+    )
+    lane = DurableSubscription("s", 1, parse_predicate("true")).lane(stream)
+    lane.matched_after = 10
+    catching_up.begin(hosted, lane, 5)
+    catching_up.take(hosted, [lane], Lost(20, ((source, 7),)), [(6, 11)], None)
+    assert asked == [[(6, 11)]], "what is lost is not asked for"
+    assert (lane.mode, lane.floor) == (Mode.LIVE, 20)
+    assert [(gap.first, gap.last, gap.reason) for gap in said] == [(6, 20, STATE_LOST)]
 
 
 def test_a_question_without_an_arrival_releases_the_hold() -> None:
