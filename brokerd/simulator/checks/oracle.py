@@ -84,6 +84,7 @@ class Oracle:
         obligations: the owed deliveries.
         accepts_losses: the operator has accepted a loss of state, so gaps with this reason are
             permitted.
+        knows_losses: the brokers with losses are known; if not, any broker may have had the loss.
         origins_of: returns the publications at positions of a stream that no publisher has.
         logged: an acknowledgement means only that the publication is on disk.
         violations: number of violations by rule.
@@ -119,6 +120,7 @@ class Oracle:
         self.redelivered = 0
         self.logged = False
         self.accepts_losses = False
+        self.knows_losses = True
         self.origins_of: OriginsOf = lambda stream, first, last: None
         self.owed = 0
         self.violations: dict[str, int] = {}
@@ -314,6 +316,8 @@ class Oracle:
 
     def _has_lossy_home(self, client: ClientId) -> bool:
         """Return True if a broker of a client has an accepted loss, now or before a move."""
+        if not self.knows_losses:
+            return True
         return client in self._lossy_clients or self.is_lossy(self.homes.get(client, -1))
 
     def _restart_lost(self, subscription: Subscription) -> None:
