@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -608,13 +608,13 @@ class _Folder:
         path, host = process / "gaps.jsonl", process.parent.name
         gaps = [
             Gap(
-                *_said_of(path, line),
+                *_said_of(path, line, self._publisher_of),
                 str(line.get("reason")),
                 bisect_left(places, line["place"]),
                 self._moved(_told_ns(path, line), host),
             )
             for line in read_lines(path)
-            if not _is_nobodys(line) and _is_of(path, line, subscription, "reason")
+            if _is_of(path, line, subscription, "reason", publishers=self._publisher_of)
         ]
         sessions = self._sessions(process, subscription.partition("/")[0]) if gaps else []
         return [
@@ -660,30 +660,37 @@ def _commits(path: Path, subscription: str, places: Sequence[int]) -> list[Commi
     ]
 
 
-def _is_of(path: Path, line: Mapping[str, Any], subscription: str, *texts: str) -> bool:
+def _is_of(
+    path: Path,
+    line: Mapping[str, Any],
+    subscription: str,
+    *texts: str,
+    publishers: Container[str] | None = None,
+) -> bool:
     """Return True if a line belongs to a subscription; refuse any invalid line."""
     if not all(isinstance(line.get(name), str) for name in ("sub_id", "source", *texts)):
         raise Refused(f"{path}: {dict(line)} has not the texts that it needs")
-    _said_of(path, line)
+    _said_of(path, line, publishers)
     return bool(line["sub_id"] == subscription)
 
 
-def _said_of(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int, int]:
-    """Return source, incarnation, first and last sequence number."""
+def _said_of(
+    path: Path, line: Mapping[str, Any], publishers: Container[str] | None = None
+) -> tuple[str, int, int, int]:
+    """Return source, incarnation, first and last sequence number.
+
+    Args:
+        publishers: all publishers; other sources may be streams that began with a loss.
+    """
     values = [line.get(name) for name in ("incarnation", "first", "last", "place")]
     if any(type(value) is not int or value < 0 for value in values):
         raise Refused(f"{path}: {values} are no numbers")
     incarnation, first, last = (int(line[name]) for name in ("incarnation", "first", "last"))
-    if incarnation >= 2**16 or not 0 < first <= last < 2**47:
+    is_of_stream = publishers is not None and line["source"] not in publishers
+    most = 2**31 if is_of_stream and line.get("reason") == STATE_LOST else 2**16
+    if incarnation >= most or not 0 < first <= last < 2**47:
         raise Refused(f"{path}: {values} are no publications")
     return str(line["source"]), incarnation, first, last
-
-
-def _is_nobodys(line: Mapping[str, Any]) -> bool:
-    """Return True if a gap belongs to a stream without a publisher, which begins after a loss."""
-    incarnation = line.get("incarnation")
-    is_number = type(incarnation) is int and 2**16 <= incarnation < 2**63
-    return line.get("reason") == STATE_LOST and is_number
 
 
 def _told_ns(path: Path, line: Mapping[str, Any]) -> int:

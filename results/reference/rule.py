@@ -79,6 +79,7 @@ def check(history: History) -> Judgement:
     violations = [found for source in sources for found in source.reused()]
     for subscription in history.subscriptions:
         violations += _strangers(subscription, sources)
+        violations += _losses_of_streams(subscription, sources, history.promises)
     violations += [found for pair in pairs for found in pair.violations]
     if history.order == "total":
         violations += ordering.differences(_places(pairs))
@@ -585,6 +586,18 @@ def _strangers(subscription: SubscriptionLog, sources: Sequence[_Source]) -> Ite
         for place, row in enumerate(subscription.delivered):
             if row.source not in known:
                 yield Violation("phantom", subscription.subscription, row.source, *row.key, place)
+
+
+def _losses_of_streams(
+    subscription: SubscriptionLog, sources: Sequence[_Source], promises: Promises
+) -> Iterator[Violation]:
+    """Yield losses in streams without a publisher that no operator had accepted by then."""
+    accepted_ns, name = promises.losses_from_ns, subscription.subscription
+    known = {source.log.source for source in sources}
+    for gap in subscription.gaps:
+        is_of_stream = gap.reason == STATE_LOST and gap.source not in known
+        if is_of_stream and (accepted_ns is None or accepted_ns > gap.received_ns):
+            yield Violation("gap_unpromised", name, gap.source, gap.incarnation, gap.first)
 
 
 def _passing(history: History) -> Tree | Routes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.rules.facts import RunFacts
 from results.rules.losses import permitted
-from results.rules.terms import Gap
+from results.rules.terms import STATE_LOST, Gap
 from results.tables.frames import EVIDENCE, PAIR, key_of, small_frame
 
 if TYPE_CHECKING:
@@ -193,8 +193,11 @@ class PromisedDeliveries:
             known = {s.sub_id for s in of_run.subscriptions}, {s.pubend for s in of_run.sources}
             for (sub_id, pubend), gaps in of_run.gaps.items():
                 names = run_id, sub_id, pubend
-                if sub_id in known[0] and pubend in known[1] and (pairs is None or names in pairs):
-                    yield from ((names, gap) for gap in gaps)
+                if sub_id not in known[0] or (pairs is not None and names not in pairs):
+                    continue
+                yield from (
+                    (names, gap) for gap in gaps if pubend in known[1] or gap.reason == STATE_LOST
+                )
 
 
 def _when_received() -> list["Column"]:

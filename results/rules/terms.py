@@ -101,6 +101,9 @@ class Gap:
     """An announcement to a subscriber of publications that do not arrive, now or ever.
 
     Attributes:
+        source: the publisher; with the reason "lost state", maybe a stream of a broker that no
+            publisher has. Such a gap excuses nothing.
+        incarnation: of the publisher; of a stream that begins with a loss, its time in seconds.
         first, last: sequence numbers, both included; only matching publications count.
         place: place in the log; earlier deliveries have a lower place.
         received_ns: time of the announcement.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from results.rules.log_doubts import (
     doubts_about_clock,
@@ -20,6 +20,9 @@ from results.rules.terms import STATE_LOST, Commit, Gap, Notice, Partition, doub
 from results.tables.json_files import IntegrityError, read_json_lines
 from results.tables.manifest import Run
 from results.tables.record_files import LARGEST_SEQUENCE, RecordFile, read_record_file
+
+_LATEST_LOSS: Final = (1 << 31) - 1
+"""The highest incarnation of a stream that begins with a loss: a time in seconds."""
 
 
 @dataclass(frozen=True)
@@ -187,14 +190,16 @@ def gaps_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str
         IntegrityError: a line is malformed.
     """
     found: dict[tuple[str, str], list[Gap]] = {}
+    publishers = {source.pubend for source in logs.sources}
     for host, path, line in _lines(logs, "gaps.jsonl"):
         names = _names_in(path, line, "sub_id", "source", "reason")
         if type(line.get("t_ns")) is not int:
             raise IntegrityError(f"{path}: {line} has no time")
-        if names["reason"] == STATE_LOST and _is_of_no_source(line):
-            continue
         told_ns = moved(line["t_ns"], host)
-        gap = Gap(names["source"], *_range_in(path, line), names["reason"], line["place"], told_ns)
+        is_of_stream = names["reason"] == STATE_LOST and names["source"] not in publishers
+        most = _LATEST_LOSS if is_of_stream else (1 << 16) - 1
+        said = _range_in(path, line, most)
+        gap = Gap(names["source"], *said, names["reason"], line["place"], told_ns)
         found.setdefault((names["sub_id"], gap.source), []).append(gap)
     return found
 
@@ -226,22 +231,19 @@ def _names_in(path: Path, line: Mapping[str, Any], *names: str) -> dict[str, str
     return {name: line[name] for name in names}
 
 
-def _is_of_no_source(line: Mapping[str, Any]) -> bool:
-    """Return whether a gap is of a stream that began when a loss was accepted.
+def _range_in(
+    path: Path, line: Mapping[str, Any], most: int = (1 << 16) - 1
+) -> tuple[int, int, int]:
+    """Return incarnation, first and last sequence number; checks that `place` is a number, too.
 
-    No publisher has published anything there, so that the gap excuses nothing.
+    Args:
+        most: the highest incarnation.
     """
-    incarnation = line.get("incarnation")
-    return type(incarnation) is int and 1 << 16 <= incarnation < 1 << 63
-
-
-def _range_in(path: Path, line: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return incarnation, first and last sequence number; checks that `place` is a number, too."""
     numbers = [line.get(name) for name in ("incarnation", "first", "last", "place")]
     if not all(type(number) is int for number in numbers):
         raise IntegrityError(f"{path}: {numbers} are no numbers")
     incarnation, first, last, place = (int(number or 0) for number in numbers)
-    if not (0 <= incarnation < 1 << 16 and 1 <= first <= last <= LARGEST_SEQUENCE and place >= 0):
+    if not (0 <= incarnation <= most and 1 <= first <= last <= LARGEST_SEQUENCE and place >= 0):
         raise IntegrityError(f"{path}: {numbers} are no publications")
     return incarnation, first, last
 

@@ -37,6 +37,13 @@ def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
     }  # fmt: skip
     known = rows.sources.get((source, incarnation))
     told_ns = folder.timeline.moved(int(line["t_ns"]), process.host)
+    if line.get("reason") == STATE_LOST and all(name != source for name, _ in rows.sources):
+        # A stream of a broker, which no publisher has.
+        hosts = {other.host for other in folder.processes}
+        error_ns = max(folder.timeline.error_ns(process.host, host) or 0 for host in hosts)
+        if not any(at_ns <= told_ns + error_ns + _SLACK_NS for at_ns in _losses(folder)):
+            yield doubt("gap_without_loss", **names)
+        return
     if known is None or last > known.highest:
         yield doubt("gap_of_nothing", **names)
         return

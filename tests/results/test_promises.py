@@ -354,19 +354,40 @@ def test_a_gap_for_lost_state_needs_an_operators_act(tmp_path: Path) -> None:
         assert found(run_with_loss(tmp_path, f"{number}", act)) == ("INVALID", wanted), act
 
 
-def test_a_gap_of_a_stream_that_began_with_an_accepted_loss_can_be_read(tmp_path: Path) -> None:
-    """Its incarnation is a time; no publisher has it, and the gap excuses nothing."""
-    path = run_with_gap(tmp_path, incarnation=1_700_000_000, reason=STATE_LOST)
-    run, history = read_run(path), read_history(path)
-    assert gaps_of(read_logs(run), run.moved) == {}
-    assert not any(each.gaps for each in history.subscriptions)
+STREAM = {"source": "b1/1782579199999999", "incarnation": 1_700_000_000}
+"""A loss in a stream of a broker; its incarnation is a time."""
+
+
+def run_with_lost_stream(folder: Path, name: str, act: dict[str, Any] | None) -> Path:
+    """A run with a gap of a stream that no publisher has, and nothing missing for it."""
+    path = run_with_loss(folder, name, act)
+    (log,) = path.glob("raw/*/*/gaps.jsonl")
+    said = [json.loads(line) for line in log.read_text().splitlines()]
+    more = [{**line, **STREAM, "first": 1, "last": 1} for line in said]
+    log.write_text("".join(json.dumps(line) + "\n" for line in [*said, *more]))
+    seal(path)
+    return path
+
+
+def test_a_gap_of_a_stream_without_a_publisher_needs_an_operators_act(tmp_path: Path) -> None:
+    """It excuses nothing by itself."""
+    accepted = run_with_lost_stream(tmp_path, "accepted", {})
+    assert dict(judge_folder(accepted).counts.violations) == {}
+    run, history = read_run(accepted), read_history(accepted)
+    assert (SUBSCRIPTION, STREAM["source"]) in gaps_of(read_logs(run), run.moved)
+    assert [len(each.gaps) for each in history.subscriptions if each.gaps] == [2]
+    for number, act in enumerate(NO_ACTS.values()):
+        judgement = judge_folder(run_with_lost_stream(tmp_path, f"{number}", act))
+        assert dict(judgement.counts.violations) == {"gap_unpromised": 2, "missing": 3}, act
 
 
 @pytest.mark.spark
 def test_both_judges_want_an_act_for_lost_state(spark: "SparkSession", tmp_path: Path) -> None:
     runs = [run_with_loss(tmp_path, "accepted", {})]
     runs += [run_with_loss(tmp_path, f"{n}", act) for n, act in enumerate(NO_ACTS.values())]
+    runs += [run_with_lost_stream(tmp_path, "stream", None)]
     accepted, *others = check_runs(spark, runs)
+    assert others[-1].document["counts"]["violations"] == {"gap_unpromised": 2, "missing": 3}
     assert accepted.verdict == "VALID", accepted.document["because"]
     assert accepted.document["counts"]["announced_by"] == {STATE_LOST: 3}
     assert {each.verdict for each in others} == {"INVALID"}

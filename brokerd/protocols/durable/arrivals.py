@@ -62,6 +62,9 @@ class Arrival:
         holders: the brokers with pubends that hold, or may hold, something.
         untold: the brokers that have not confirmed the release of the subscription.
         stay: the number of this arrival since this broker has started.
+        is_doubtful: after an accepted loss, other brokers may have the subscription; `generation`
+            is the one before its own.
+        is_new: the subscription has begun since that loss, so its client is here.
     """
 
     generation: int
@@ -70,6 +73,8 @@ class Arrival:
     untold: dict[BrokerNumber, None]
     stay: int
     wait_ns: int = field(default=0)
+    is_doubtful: bool = False
+    is_new: bool = False
 
 
 class Arrivals:
@@ -138,7 +143,8 @@ class Arrivals:
             lacks: True if this broker may have released events without the subscription's
                 acknowledgement.
         """
-        self._begin((local.client, local.number), local.generation, local, lacks=lacks)
+        whose = local.client, local.number
+        self._go_on(whose, self._begin(whose, local.generation, local, lacks=lacks))
 
     def start(self, incarnation: int) -> None:
         """Start an incarnation; requests of earlier incarnations are repeated if still needed."""
@@ -149,7 +155,19 @@ class Arrivals:
         for key, generation in recovered.get(ARRIVING, {}).items():
             client, _, number = key.rpartition("/")
             whose = client, int(number)
-            self._begin(whose, generation, self._find(whose), lacks=True)
+            self._go_on(whose, self._begin(whose, generation, self._find(whose), lacks=True))
+
+    def doubt(self, local: DurableSubscription, *, is_new: bool = False) -> None:
+        """Ask all other brokers for a subscription, after a loss.
+
+        Earlier attachments end there. A later one ends the subscription here, unless `is_new`.
+        """
+        whose = local.client, local.number
+        if whose in self._arrivals or not local.generation:
+            return
+        arrival = self._begin(whose, local.generation - 1, local, lacks=False)
+        arrival.is_doubtful, arrival.is_new = True, is_new
+        self._go_on(whose, arrival)
 
     def ended(self, local: DurableSubscription) -> None:
         """End a subscription here, with all holds for it."""
@@ -194,7 +212,10 @@ class Arrivals:
     # ------------------------------------------------------------ other brokers' messages
 
     def on_held(self, message: Held) -> None:
-        """Take the answer to a request for a hold."""
+        """Take the answer to a request for a hold, or a question from no incarnation."""
+        if not message.asked_in:
+            self._on_doubt(message)
+            return
         if message.asked_in != self._incarnation:
             return  # a hold of an earlier incarnation may have ended since
         whose, arrival = self._answered(message)
@@ -211,6 +232,18 @@ class Arrivals:
         if self._is_held(arrival) and not was_held:
             self._announce(whose, arrival)
         self._settle(whose, arrival)
+
+    def _on_doubt(self, message: Held) -> None:
+        """Answer a broker that may have an ended hold on its disk, after a loss."""
+        whose = message.client, message.number
+        arrival = self._arrivals.get(whose)
+        holder = arrival.holders.get(message.at) if arrival is not None else None
+        if arrival is not None and holder is not None:
+            self._have_held(whose, arrival, message.at, holder)
+        elif whose not in self._unbegun:
+            question = self._incarnation, self._stays
+            generation = message.generation
+            self._tell(Hold(message.at, self._broker, *whose, generation, (), *question))
 
     def on_let_go(self, message: LetGo) -> None:
         """Record that a broker has released a subscription, or never had it."""
@@ -237,6 +270,11 @@ class Arrivals:
                 self._tell(Moved(message.at, self._broker, *whose, local.generation))
             return  # that broker is notified when it may release
         if arrival is not None:
+            is_equal = local is not None and local.generation == message.generation
+            if arrival.is_doubtful and (arrival.is_new or is_equal):
+                arrival.untold.pop(message.at, None)
+                self._settle(whose, arrival)
+                return
             if (message.generation, message.at) < (arrival.generation, self._broker):
                 return
             # What was asked for here is the other's concern now.
@@ -253,7 +291,7 @@ class Arrivals:
 
     def _begin(
         self, whose: Whose, generation: int, local: DurableSubscription | None, *, lacks: bool
-    ) -> None:
+    ) -> Arrival:
         if self._unbegun.get(whose) is local:  # else the row of a new subscription is not durable
             self._unbegun.pop(whose, None)
         lacks = lacks or whose in self._arrivals  # holds for an earlier attachment
@@ -261,7 +299,7 @@ class Arrivals:
         untold = dict.fromkeys(each for each in self._streams if each != self._broker)
         arrival = self._arrivals[whose] = Arrival(generation, local, holders, untold, self._stays)
         self._stays += 1
-        self._go_on(whose, arrival)
+        return arrival
 
     def _answered(self, message: Held | LetGo) -> tuple[Whose, Arrival | None]:
         whose = message.client, message.number

@@ -9,6 +9,7 @@ from typing import Any
 from brokerd.matching.memo import MatchMemo
 from brokerd.model.client_messages import Gap
 from brokerd.model.identity import StreamId
+from brokerd.model.losses import STATE_LOST
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
 from brokerd.protocols.durable.catchup import Catchup, Lost, LostRange
@@ -70,6 +71,13 @@ class CatchingUp:
         self._watch.begin(hosted, lane, had)
         self.advance(hosted, lane)
 
+    def skip(self, hosted: HostedStream, lane: Lane, before: int) -> None:
+        """Fetch all events from a tick through the position, which nobody forwards any more."""
+        if lane.mode is Mode.LIVE:
+            self.begin(hosted, lane, max(before, lane.floor))
+        elif lane.catchup is not None:
+            lane.catchup.unknown_through = max(lane.catchup.unknown_through, hosted.position)
+
     def go_on(self, hosted: HostedStream) -> None:
         """Continue after a page of the log of matches was read."""
         waiting, hosted.reading = hosted.reading, {}
@@ -84,10 +92,18 @@ class CatchingUp:
         ranges: Sequence[Range],
         run: PublicationRun | None,
     ) -> None:
-        """Take fetched events for all subscriptions that lack them."""
+        """Take fetched events for all subscriptions that lack them.
+
+        A loss beyond the position, which has no matches here, follows an accepted loss of this
+        broker: the catch-up then goes on to its end.
+        """
+        is_beyond = lost.through > hosted.position and not lost.has_marker
         for lane in lanes:
             catchup = lane.catchup
             if catchup is not None and catchup.open:
+                if is_beyond:
+                    catchup.unknown_through = max(catchup.unknown_through, lost.through)
+                    lane.lost_through = max(lane.lost_through, lost.through)
                 catchup.take(lost, ranges, run)
                 if not catchup.open:
                     self._window.answered(lane)
@@ -129,7 +145,7 @@ class CatchingUp:
         while catchup is not None and catchup is lane.catchup and not catchup.open:
             if catchup.has_batch:
                 self._give(lane, catchup)
-            elif catchup.given >= hosted.position:
+            elif catchup.given >= max(hosted.position, lane.lost_through):
                 self._say_lost(lane, catchup.rest())
                 lane.mode, lane.catchup, lane.floor = Mode.LIVE, None, catchup.given
                 self._watch.leave(lane)
@@ -172,7 +188,8 @@ class CatchingUp:
         for first, last, through in lost:
             origins = tuple((source, 1, sequence) for source, sequence in through)
             numbers = (lane.subscription.number,)
-            gap = Gap(numbers, lane.stream, first, last, LOST, origins)
+            reason = STATE_LOST if first <= lane.lost_through else LOST
+            gap = Gap(numbers, lane.stream, first, last, reason, origins)
             self._windows.say(lane, last, gap)
 
     def _wanted(self, run: PublicationRun, lane: Lane) -> PublicationRun | None:

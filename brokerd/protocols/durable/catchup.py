@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from brokerd.model.identity import SourceId
 from brokerd.model.losses import is_stream_marker
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
@@ -39,6 +38,11 @@ class Lost(NamedTuple):
 
     through: int
     origins: Origins
+
+    @property
+    def has_marker(self) -> bool:
+        """True if the pubend itself has lost an unknown part of the stream."""
+        return any(is_stream_marker(source) for source, _ in self.origins)
 
 
 NOTHING_LOST: Final = Lost(0, ())
@@ -85,7 +89,7 @@ class Catchup:
             ranges.insert(0, (batch.after + 1, batch.unknown_through + 1))
         needed = []
         # Below a loss marker, any tick may have an event all the same.
-        known = NOTHING_LOST if any(map(_is_marker, self.lost.origins)) else self.lost
+        known = NOTHING_LOST if self.lost.has_marker else self.lost
         for start, end in ranges:
             if (behind := self._take_lost(known, start, end)) < end:
                 self.open.add(behind, end)
@@ -169,10 +173,6 @@ class Catchup:
         if origins := tuple(each for each in through if each[1]):
             yield LostRange(*self._begun, origins)  # else there was no publication yet
         self._begun = None
-
-
-def _is_marker(origin: tuple[SourceId, int]) -> bool:
-    return is_stream_marker(origin[0])
 
 
 def ranges_of(ticks: Sequence[int]) -> list[Range]:

@@ -141,7 +141,8 @@ class ConsumingClients(MovingClients):
         had = moving.brought.get(lane.subscription.number, {}).get(lane.stream)
         if moving.uncommitted and had is not None:
             lane.acknowledged = lane.committed = had
-            lane.given = ANY
+        if moving.uncommitted and (had is not None or self.lineage):
+            lane.given = ANY  # an earlier subscription may have been lost with the disk
 
     def _adopt(self, local: DurableSubscription) -> None:
         """Commit the positions that a client presents, which it has committed, maybe elsewhere."""
@@ -163,7 +164,10 @@ class ConsumingClients(MovingClients):
         self._disk.commit(rows, adopted)
 
     def _attach(self, local: DurableSubscription) -> None:
-        """See DurableClients: continues after the token, or after the client's position."""
+        """See DurableClients: continues after the token, or after the client's position.
+
+        After a loss, any number of events may have been committed beyond the token.
+        """
         if not local.uncommitted:
             super()._attach(local)
             return
@@ -172,9 +176,10 @@ class ConsumingClients(MovingClients):
             for stream, lane in local.lanes.items()
             if lane.given > lane.acknowledged
         )
+        most = MOST_UNCOMMITTED if self.lineage else local.uncommitted
         self._machine.send(
             local.client,
-            Consuming(local.number, local.generation, local.uncommitted, given),
+            Consuming(local.number, local.generation, most, given),
         )
         for stream, last in local.presented.items():
             if stream in self._hosted:

@@ -18,7 +18,7 @@ from brokerd.protocols.durable.commits import COMMIT
 from brokerd.protocols.durable.consuming import ConsumingClients
 from brokerd.protocols.durable.fetching import FETCHES, Fetching
 from brokerd.protocols.durable.forwarding import Forwarding
-from brokerd.protocols.durable.holds import LEASE, Holds
+from brokerd.protocols.durable.holds import DOUBT_OF_HOLD, LEASE, Holds
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.hosting import Surroundings
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
@@ -31,7 +31,7 @@ from brokerd.protocols.durable.silence import SILENCE
 from brokerd.protocols.gryphon.core import RETRY, Gryphon
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
@@ -124,6 +124,8 @@ class Durable(Gryphon):
             self._hold_undelivered(hosted.stream)
         for each in (self._fetching, self._release, self._forwarding, self._decommissioning):
             self._from_brokers |= each.handlers()
+        self._take_done = self._from_brokers[Done]
+        self._from_brokers[Done] = self._on_done
         self.dispatch_events(
             {
                 **self._event_handlers,
@@ -320,7 +322,8 @@ class Durable(Gryphon):
         return super()._is_read() and self._durable.is_read
 
     def _begin(self, event: Started) -> None:
-        self._holds.recover(event.recovered)
+        repetition_ns = self._parameters.nack_repetition_limit_ns if event.lineage else 0
+        self._holds.recover(event.recovered, repetition_ns)
         for hosted in self._durable.hosted():
             self._hold_undelivered(hosted.stream)
         self._retention.begin()
@@ -342,6 +345,19 @@ class Durable(Gryphon):
             self._release.met(peer)
             self._fetching.met(peer, is_new=is_new)
             self._expect_of(peer)
+            if self._relay.has_lost:
+                self._offer_all(peer)
+
+    def _offer_all(self, peer: BrokerNumber) -> None:
+        """Acknowledge all streams of a neighbour as far as they are known here, even unknown ones.
+
+        After a loss, the neighbour learns from less than before that this broker lacks the rest.
+        """
+        cell = self._routes.cell_of(peer)
+        streams = [each.stream for each in self.hosted() if each.stream.upstream == cell]
+        through = tuple((stream.identity, stream.knowledge.final) for stream in streams)
+        if through:
+            self.send(peer, Done(self._routes.cell, through))
 
     def _answer_more(self, peer: BrokerNumber) -> None:
         super()._answer_more(peer)
@@ -362,12 +378,23 @@ class Durable(Gryphon):
             if self._release.below(cell, stream) < through:
                 self.send(peer, AckExpected(stream.identity, through, EVERYWHERE))
 
+    def _on_done(self, peer: BrokerNumber, message: Done) -> None:
+        """See Relay; a broker below that acknowledges less than before has lost state."""
+        self._take_done(peer, message)
+        cell = self._routes.cell_of(peer)
+        for identity, through in message.through if message.cell == cell else ():
+            known = self._stream(identity).done_by(cell)
+            if through < known:
+                self.send(peer, AckExpected(identity, known, EVERYWHERE))
+
     def _on_durable(self, identity: StreamId, run: PublicationRun, silent: int) -> None:
         super()._on_durable(identity, run, silent)
         if not self.is_reading:
             self._retention.published()
 
     def _look_at(self, stream: Stream) -> None:
+        if self._relay.has_lost and stream.upstream is not None:
+            self._durable.skip_final(stream)
         super()._look_at(stream)
         self._durable.look_at(stream)
         self._release.settle(stream)
@@ -381,6 +408,9 @@ class Durable(Gryphon):
             return
         if purpose == LEASE:
             self._holds.due(whose)
+            return
+        if purpose == DOUBT_OF_HOLD:
+            self._holds.ask(whose)
             return
         due = {
             COMMIT: self._durable.commit,

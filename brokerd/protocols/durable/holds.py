@@ -23,6 +23,9 @@ HOLDS: Final = "holds"
 
 LEASE: Final = "lease"
 
+DOUBT_OF_HOLD: Final = "doubt of hold"
+"""Purpose of the deadline at which the broker of a subscription is asked for a doubtful hold."""
+
 _Key = tuple[ClientId, int, BrokerNumber]
 
 
@@ -62,13 +65,22 @@ class Holds:
         self._tell = tell
         self._on_less = on_less
         self._holds: dict[_Key, _Named] = {}
+        self._repetition_ns = 0
 
     def __len__(self) -> int:
         """Return the number of holds."""
         return len(self._holds)
 
-    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore the holds of an earlier incarnation, with new leases as their age is unknown."""
+    def recover(
+        self, recovered: Mapping[str, Mapping[str, Any]], repetition_ns: Instant = 0
+    ) -> None:
+        """Restore the holds of an earlier incarnation, with new leases as their age is unknown.
+
+        Args:
+            repetition_ns: after an accepted loss, when a hold may have ended since, the interval of
+                questions if it is required; 0 without a loss.
+        """
+        self._repetition_ns = repetition_ns
         for key, (generation, behind) in recovered.get(HOLDS, {}).items():
             owner, _, at = key.rpartition("/")
             client, _, number = owner.rpartition("/")
@@ -76,6 +88,8 @@ class Holds:
             found = client, int(number), int(at)
             self._holds[found] = _Named(generation, ticks, is_on_disk=True)
             self._extend(found)
+            if repetition_ns:
+                self._doubt(found)
 
     def of(self, stream: StreamId) -> dict[tuple[ClientId, int, BrokerNumber, int], int]:
         """Return the held ticks of a stream, by subscription, broker and generation."""
@@ -96,6 +110,7 @@ class Holds:
         known = self._holds.get(key)
         if known is not None and known.generation > message.generation:
             return
+        self._deadlines.cancel((DOUBT_OF_HOLD, key))
         if not message.behind:
             self._drop(key, lambda: self._answer(message))
             return
@@ -129,9 +144,24 @@ class Holds:
         self._machine.record("hold_expired", client=client, subscription=number, at=at)
         self._drop(key, lambda: None)
 
+    def ask(self, key: _Key) -> None:
+        """Ask the broker of a subscription for a Hold with what it requires, or with nothing.
+
+        The question is an answer to no incarnation.
+        """
+        client, number, at = key
+        named = self._holds[key]
+        here = next(iter(named.behind)).broker
+        self._tell(Held(at, here, client, number, named.generation, (), 0))
+        self._doubt(key)
+
+    def _doubt(self, key: _Key) -> None:
+        self._deadlines.set((DOUBT_OF_HOLD, key), self._machine.now_ns + self._repetition_ns)
+
     def _drop(self, key: _Key, then: Callable[[], None]) -> None:
         """Remove a hold; call `then` once a restart does not restore it."""
         self._deadlines.cancel((LEASE, key))
+        self._deadlines.cancel((DOUBT_OF_HOLD, key))
         named = self._holds.pop(key, None)
         if named is None:
             self._disk.when_written(then)

@@ -297,6 +297,24 @@ class DurableClients(Clients):
             if self._all:
                 self.silence.soon()
 
+    def skip_final(self, stream: Stream) -> None:
+        """Fetch ticks that are final upstream, and missing here after an accepted loss.
+
+        This broker had acknowledged these ticks before the loss, so brokers above forward no events
+        of them. The matches are lost, too.
+        """
+        hosted, before = self._hosted[stream.identity], stream.subend.position
+        if stream.knowledge.final <= before or not self._all:
+            return
+        final = stream.subend.position = stream.knowledge.final
+        lanes = [local.lane(stream.identity) for local in self._all.values()]
+        for lane in lanes:
+            lane.matched_after = lane.lost_through = final
+        rows = tuple(subscription_row(local) for local in self._all.values())
+        self._machine.emit(Commit(rows, None))
+        for lane in lanes:
+            self._catching_up.skip(hosted, lane, before)
+
     # ------------------------------------------------------------ the commit cycle
 
     def commit(self) -> None:
@@ -536,6 +554,10 @@ class DurableClients(Clients):
             if number in client.subscriptions:
                 (local,) = self._ours((client.subscriptions[number],))
                 local.presented = dict(seen)
+
+    def _ends_unstated(self, message: Connect) -> bool:
+        """See ClientService; a client without memory states none, and resumes all."""
+        return bool(message.resume)
 
     def _ours(self, locals_: Any) -> Iterator[DurableSubscription]:
         for local in locals_:

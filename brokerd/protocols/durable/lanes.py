@@ -33,6 +33,7 @@ class Lane:
         committed: the durable part of that.
         given: nothing later was ever given to the client.
         matched_after: matches were logged after this tick only.
+        lost_through: this broker has lost its matches through this tick, with an accepted loss.
         floor: ticks through this one are not given to the client, which has them.
         out: unacknowledged deliveries on the present session, in order.
         out_events: the number of their events.
@@ -49,6 +50,7 @@ class Lane:
     out_events: int = 0
     catchup: Catchup | None = None
     matched_after: int = 0
+    lost_through: int = 0
     given: int = 0
 
     def leave(self) -> None:

@@ -104,7 +104,7 @@ class Hold:
 
 @record
 class Held:
-    """The answer to a Hold, once durable.
+    """The answer to a Hold, once durable; with `asked_in` 0 a question if the hold is required.
 
     Attributes:
         last: per held stream, the last event.

@@ -67,6 +67,8 @@ class MovingClients(DurableClients):
         """See DurableClients."""
         super().recover(recovered)
         self.arrivals.recover(recovered)
+        for local in self._all.values() if self.lineage else ():
+            self.arrivals.doubt(local)
 
     # ------------------------------------------------------------ arriving clients
 
@@ -86,13 +88,15 @@ class MovingClients(DurableClients):
     def _place(self, client: OwnClient, lane: Lane) -> None:
         """See DurableClients: at the reported position.
 
-        Matches begin at this broker's position.
+        Matches begin at this broker's position. After an accepted loss, this broker may have had
+        the subscription, and have released events in between.
         """
         brought = _moving(client).brought.get(lane.subscription.number, {})
         had, position = brought.get(lane.stream), lane.acknowledged
         if had is not None:
             lane.acknowledged = lane.committed = max(0, min(had, position))
             lane.matched_after = position if had < position else 0
+            lane.lost_through = lane.matched_after if self.lineage else 0
 
     def _rows_first(self, client: OwnClient, local: DurableSubscription) -> Sequence[Change]:
         moving = _moving(client)
@@ -109,6 +113,8 @@ class MovingClients(DurableClients):
         super()._on_kept(client, local)
         (durable,) = self._ours((local,))
         if self._coming.pop(durable.identity, None) is None:
+            if self.lineage and not durable.is_over:
+                self.arrivals.doubt(durable, is_new=True)
             return
         self.arrivals.begin(durable, lacks=True)
         if durable.is_over:

@@ -27,7 +27,7 @@ def ticks_of(recovered: Mapping[str, Mapping[str, int]], table: str) -> Mapping[
 def subscription_row(local: DurableSubscription) -> Change:
     """Return the row of a subscription, without its positions."""
     unmatched = [
-        [key_of(lane.stream), lane.matched_after]
+        [key_of(lane.stream), lane.matched_after, *([lane.lost_through] * bool(lane.lost_through))]
         for lane in local.lanes.values()
         if lane.matched_after
     ]
@@ -47,6 +47,7 @@ def read_subscription(key: str, row: Any, streams: Mapping[str, StreamId]) -> Du
     local = DurableSubscription(name, int(number), read_predicate(predicate))
     local.identity, local.accepted, local.generation = identity, True, generation
     (local.uncommitted,) = uncommitted or (0,)
-    for stream, tick in unmatched:
-        local.lane(streams[stream]).matched_after = tick
+    for stream, tick, *lost in unmatched:
+        lane = local.lane(streams[stream])
+        lane.matched_after, (lane.lost_through,) = tick, lost or (0,)
     return local

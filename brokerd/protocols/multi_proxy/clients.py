@@ -30,6 +30,9 @@ from brokerd.protocols.parts.durability import Durability
 BEGINS: Final = "begins"
 """Per started subscription, the position in each topic after which it begins."""
 
+RESTARTED: Final = "restarted"
+"""Subscriptions that started again after this broker had lost them, behind gaps."""
+
 
 class Clients(OwnSubscriptions[Handed]):
     """See ClientService."""
@@ -57,22 +60,37 @@ class Clients(OwnSubscriptions[Handed]):
         self._puts = puts
         self._gets = gets
         self._followed: dict[OwnSubscription, tuple[int, ...]] = {}
+        self._deferred: dict[OwnSubscription, None] = {}
 
     # ------------------------------------------------------------ subscriptions
 
     def _take_over(
         self, client: OwnClient, local: OwnSubscription, recovered: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """See OwnSubscriptions: a started subscription is followed, and continues."""
-        row = recovered.get(BEGINS, {}).get(f"{local.client}/{local.number}")
+        """See OwnSubscriptions: a started subscription is followed, and continues.
+
+        After a loss, the client states if a subscription without a start had started before.
+        """
+        key = f"{local.client}/{local.number}"
+        row = recovered.get(BEGINS, {}).get(key)
+        if row is None and self.lineage:
+            self._deferred[local] = None
+            return
         if row is None:
             self._on_kept(client, local)
             return
+        local.is_restarted = key in recovered.get(RESTARTED, {})
         local.begins_after = {StreamId(*stream): position for *stream, position in row}
         owners = [Owner(each.publisher, each.broker) for each in local.begins_after]
         self._owners.remember(owners)
         self._follow(local, None)
         self._start(local)
+
+    def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
+        super()._claim(client, subscription)
+        if subscription in self._deferred:
+            del self._deferred[subscription]
+            self._on_kept(client, subscription)
 
     def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
         """See OwnSubscriptions; starts once the servers of all topics have confirmed."""
@@ -90,19 +108,38 @@ class Clients(OwnSubscriptions[Handed]):
         self._owners.when_known(topics, follow)
 
     def _on_followed(self, client: OwnClient, local: OwnSubscription, heads: Heads) -> None:
-        """Start a subscription; no later publication is missed."""
+        """Start a subscription; no later publication is missed.
+
+        A subscription that this broker had lost receives all publications from here on, before its
+        start is on disk. Publications that have arrived since the heads are in its gaps.
+        """
         if local.is_over:
             return
+        if local.number in client.forgotten:
+            local.is_restarted = True
+            heads = {each: max(head, self._gets.arrived(each)) for each, head in heads.items()}
+        key = f"{local.client}/{local.number}"
         row = [[*stream, position] for stream, position in heads.items()]
-        change = Change(BEGINS, f"{local.client}/{local.number}", row)
+        changes = [Change(BEGINS, key, row)]
+        if local.is_restarted:
+            changes.append(Change(RESTARTED, key, True))
+            self._begin_after(local, heads)
+            self._start(local)
 
         def begin() -> None:
-            if not local.is_over:
-                for stream, head in heads.items():
-                    local.begins_after[stream] = max(head, local.begins_after.get(stream, 0))
-                self._begin_one(client, local)
+            if local.is_over:
+                return
+            if not local.is_restarted:
+                self._begin_after(local, heads)
+                self._start(local)
+            self._claim_begun(client, local)
 
-        self._disk.commit((change,), begin)
+        self._disk.commit(changes, begin)
+
+    @staticmethod
+    def _begin_after(local: OwnSubscription, heads: Heads) -> None:
+        for stream, head in heads.items():
+            local.begins_after[stream] = max(head, local.begins_after.get(stream, 0))
 
     def _end(
         self,
@@ -115,11 +152,12 @@ class Clients(OwnSubscriptions[Handed]):
         """See OwnSubscriptions."""
         super()._end(client, over, then, drain=drain)
         for local in over:
+            self._deferred.pop(local, None)
             if local in self._followed:
                 self._gets.unfollow(self._followed.pop(local))
 
     def _rows_over(self, key: str) -> Sequence[Change]:
-        return (*super()._rows_over(key), Change(BEGINS, key, None))
+        return (*super()._rows_over(key), Change(BEGINS, key, None), Change(RESTARTED, key, None))
 
     def tell_lost(self, message: Lost, handed: Handed) -> None:
         """Deliver gaps to followers of a topic, and count the deliveries.

@@ -430,6 +430,11 @@ class Gets:
             return
         self._hand(topic, rest.first, rest.last, partial(self._hand_out, rest))
 
+    def arrived(self, stream: StreamId) -> int:
+        """Return the position through which everything of a followed stream has arrived."""
+        topic = self._followed(stream)
+        return topic.after or 0 if topic is not None else 0
+
     def _followed(self, stream: StreamId) -> FollowedTopic | None:
         """Return the followed part of a stream, at any server."""
         for followed in (self._servers[stream.broker], *self._servers.values()):

@@ -20,7 +20,7 @@ class Obligations:
         lines = []
         for subscription in self._register.subscriptions.values():
             name = f"{subscription.client}/{subscription.number}"
-            if not subscription.started or subscription.given_up:
+            if not subscription.started or subscription.given_up or subscription.lost:
                 lines.append(f"{name} has not started")
                 continue
             for publisher, stream in self._register.streams(subscription):

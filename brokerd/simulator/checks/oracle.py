@@ -84,6 +84,7 @@ class Oracle:
         obligations: the owed deliveries.
         accepts_losses: the operator has accepted a loss of state, so gaps with this reason are
             permitted.
+        knows_losses: the brokers with losses are known; if not, any broker may have had the loss.
         origins_of: returns the publications at positions of a stream that no publisher has.
         logged: an acknowledgement means only that the publication is on disk.
         violations: number of violations by rule.
@@ -115,9 +116,11 @@ class Oracle:
         self.announced = 0
         self.in_gaps: dict[str, int] = {}
         self._lossy: dict[BrokerNumber, None] = {}
+        self._lossy_clients: dict[ClientId, None] = {}
         self.redelivered = 0
         self.logged = False
         self.accepts_losses = False
+        self.knows_losses = True
         self.origins_of: OriginsOf = lambda stream, first, last: None
         self.owed = 0
         self.violations: dict[str, int] = {}
@@ -189,6 +192,8 @@ class Oracle:
         gap. Otherwise the streams restart, at the latest with the first publication after the start
         of the subscription at the new broker.
         """
+        if client in self._lossy_clients:
+            self._lossy_clients[successor] = None
         for (name, number), before in list(self.register.subscriptions.items()):
             if name != client:
                 continue
@@ -265,6 +270,13 @@ class Oracle:
                 self._resume(subscription.before, stream, publisher)
         subscription.given_up, subscription.before = False, None
 
+    def disk_copied(self, broker: BrokerNumber, *, is_empty: bool) -> None:
+        """Record a copy of a broker's disk, with the publications acknowledged so far."""
+        for publisher in self.register.publishers.values():
+            here = {n: None for n, home in publisher.kept_at.items() if home == broker}
+            copied = {n: None for n in publisher.copied if n not in here}
+            publisher.copied = copied if is_empty else copied | here
+
     def state_lost(self, broker: BrokerNumber) -> None:
         """Record that a broker lost state, and that its operator accepted the loss.
 
@@ -275,11 +287,38 @@ class Oracle:
         """
         self.accepts_losses = True
         self._lossy[broker] = None
+        self._lossy_clients |= {
+            client: None for client, home in self.homes.items() if home == broker
+        }
+        for publisher in self.register.publishers.values():
+            for number, home in publisher.kept_at.items():
+                if home == broker and number not in publisher.copied:
+                    publisher.lost[number] = None
         for subscription in self.register.subscriptions.values():
             if self.homes[subscription.client] == broker:
                 subscription.lost, subscription.before = True, None
         for key in [key for key in self._before if self.homes[key[0]] == broker]:
             del self._before[key]
+
+    def unacknowledged_at(self, broker: BrokerNumber) -> list[tuple[SourceId, int]]:
+        """Return the unacknowledged publications of clients at a broker."""
+        return [
+            (publisher.source, sequence)
+            for publisher in self.register.publishers.values()
+            if self.homes.get(publisher.client) == broker and publisher.source is not None
+            for sequence in range(1, len(publisher.contents) + 1)
+            if sequence not in publisher.acknowledged
+        ]
+
+    def is_lossy(self, broker: BrokerNumber) -> bool:
+        """Return True if a broker has an accepted loss."""
+        return broker in self._lossy
+
+    def _has_lossy_home(self, client: ClientId) -> bool:
+        """Return True if a broker of a client has an accepted loss, now or before a move."""
+        if not self.knows_losses:
+            return True
+        return client in self._lossy_clients or self.is_lossy(self.homes.get(client, -1))
 
     def _restart_lost(self, subscription: Subscription) -> None:
         """Wait for a subscription again: a gap may still announce earlier publications."""
@@ -472,12 +511,11 @@ class Oracle:
         else:
             if sequence <= stream.had:
                 self._break("duplicate", f"{what}, which it had before it moved")
-            is_lossy = self.homes.get(publisher.client) in self._lossy
-            self._check_rank(stream, rank, what, is_lossy=is_lossy)
+            self._check_rank(stream, publisher, rank, what)
         stream.got.add(sequence)
         stream.at = rank if stream.at is None else max(stream.at, rank)
 
-    def _check_rank(self, stream: Stream, rank: int, what: str, *, is_lossy: bool) -> None:
+    def _check_rank(self, stream: Stream, publisher: Publisher, rank: int, what: str) -> None:
         """Check that a delivery is the next publication of its stream.
 
         A publication that survived a loss of its source broker elsewhere may come before the gap
@@ -485,7 +523,7 @@ class Oracle:
         """
         sequence = stream.matching[rank]
         if stream.at is None:
-            self._check_first(stream, rank, what, is_lossy=is_lossy)
+            self._check_first(stream, publisher, rank, what)
         elif sequence <= stream.withheld:
             self._break("order", f"{what}, which was withheld")
         elif rank == stream.at:
@@ -494,9 +532,8 @@ class Oracle:
             self._break("order", f"{what} after {stream.matching[stream.at]}")
         elif rank > stream.at + 1:
             missing = self.obligations.owed_of(stream, stream.matching[stream.at + 1 : rank])
-            if missing and is_lossy:
-                stream.unexplained.update(missing)
-            elif missing:
+            missing = self._put_lost_aside(stream, publisher, missing)
+            if missing:
                 self._break(
                     "gap", f"{what} after {stream.matching[stream.at]}, without {listed(missing)}"
                 )
@@ -527,8 +564,9 @@ class Oracle:
             return
         stream = self.register.stream(subscription, publisher)
         is_absence = reason in self.promises.absence_gaps and last <= stream.absent
-        is_promised = is_lost_state or is_absence or reason in self.promises.gaps
-        if not is_promised:
+        is_promised = is_absence or reason in self.promises.gaps
+        is_lost_here = self._has_lossy_home(client)
+        if not is_promised and not is_lost_state:
             self._break("gap unpromised", what)
         for sequence in range(first, last + 1):
             if sequence not in stream.ranks:
@@ -538,7 +576,10 @@ class Oracle:
                 self._break("gap delivered", f"{what}, and had {sequence}")
             stream.gaps.add(sequence)
             stream.unexplained.discard(sequence)
-            if is_promised and sequence not in stream.excused:
+            is_lost = is_lost_state and (is_lost_here or sequence in publisher.lost)
+            if not is_promised and not is_lost and sequence not in stream.got:
+                self._break("gap unpromised", f"{what}, and no broker has lost {sequence}")
+            if (is_promised or is_lost) and sequence not in stream.excused:
                 is_owed = stream.fence is not None and sequence > stream.fence
                 is_owed = is_owed and sequence > stream.lost_until
                 # What is in a gap of an accepted loss may be of any age.
@@ -549,11 +590,16 @@ class Oracle:
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
 
     def _excuse_stream(self, subscription: Subscription, broker: BrokerNumber) -> None:
-        """Excuse all publications so far of a broker: a gap of a stream names no source."""
+        """Excuse lost publications of a broker: a gap of a stream names no source.
+
+        If the broker of the subscriber has lost state, these are all publications so far.
+        """
+        is_lost_here = self._has_lossy_home(subscription.client)
         for publisher in self.register.publishers.values():
             if self.homes.get(publisher.client) == broker:
                 stream = self.register.stream(subscription, publisher)
-                lost = {n for n in stream.matching if n > stream.last} - stream.excused
+                lost = {n for n in stream.matching if is_lost_here or n in publisher.lost}
+                lost = {n for n in lost if n > stream.last} - stream.excused
                 lost |= stream.unexplained
                 stream.unexplained = set()
                 stream.excused |= lost
@@ -579,6 +625,7 @@ class Oracle:
         """Judge an acknowledgement; owed subscriptions, or the log, must have the publication."""
         publisher = self.register.current[client]
         publisher.acknowledged[sequence] = None
+        publisher.kept_at[sequence] = self.homes.get(client, -1)
         if not self.reliable or self.logged:
             return
         for subscription in self.register.subscriptions.values():
@@ -625,13 +672,18 @@ class Oracle:
 
     # ------------------------------------------------------------ internals
 
-    def _check_first(self, stream: Stream, rank: int, what: str, *, is_lossy: bool) -> None:
+    @staticmethod
+    def _put_lost_aside(stream: Stream, publisher: Publisher, missing: list[int]) -> list[int]:
+        """Return missing publications that no loss of state explains; others await their gap."""
+        stream.unexplained.update(n for n in missing if n in publisher.lost)
+        return [n for n in missing if n not in publisher.lost]
+
+    def _check_first(self, stream: Stream, publisher: Publisher, rank: int, what: str) -> None:
         """Check that no owed publication lies before the first delivery."""
         owed = self.obligations.missing(stream)
         before = [sequence for sequence in owed if sequence < stream.matching[rank]]
-        if before and is_lossy:
-            stream.unexplained.update(before)
-        elif before:
+        before = self._put_lost_aside(stream, publisher, before)
+        if before:
             self._break("gap", f"{what} first, without {listed(before)}, published after the start")
         if self.reliable:
             silent = [

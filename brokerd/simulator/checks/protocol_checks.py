@@ -128,6 +128,15 @@ class ProtocolChecks:
         """
         return []
 
+    def restored(self, broker: BrokerView) -> int:
+        """Return the number of ended subscriptions that a broker has because of an accepted loss.
+
+        An older copy of its disk has restored the subscription, or a broker that was to report a
+        move has lost that. The publications stay until the client has been away for
+        `client_linger_ns`.
+        """
+        return 0
+
     def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
         """Return the announcements that brokers delay, with the state kept for them, in words.
 

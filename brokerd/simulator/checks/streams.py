@@ -18,6 +18,9 @@ class Publisher:
         name: name of the client; with a number after an earlier loss of its memory.
         over: the client has lost its memory: nothing that the broker lacks is sent again.
         given_up: the broker, after a crash, no longer waits for the return of the client.
+        kept_at: the broker that acknowledged a number.
+        copied: numbers in the last copy of that broker's disk.
+        lost: acknowledged numbers that their broker lost, with an accepted loss.
     """
 
     client: ClientId
@@ -28,6 +31,9 @@ class Publisher:
     acknowledged: dict[int, None] = field(default_factory=dict)
     over: bool = False
     given_up: bool = False
+    kept_at: dict[int, BrokerNumber] = field(default_factory=dict)
+    copied: dict[int, None] = field(default_factory=dict)
+    lost: dict[int, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, NoReturn
 
+from brokerd.model.identity import BrokerNumber
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.growth import Alive, check_growth, with_limits
@@ -407,15 +408,21 @@ class PlanRun:
         """Return the state that brokers still hold although nothing is owed."""
         brokers = self._cluster.staying
         checker = self._cluster.checker
-        lines = checker.left_over(brokers)
+        restored = self._restored()
+        lines = checker.left_over(brokers, may_queue=any(restored.values()))
         for broker in brokers:
-            had = broker.core.status().own_subscriptions
+            had = broker.core.status().own_subscriptions - restored[broker.number]
             asked = self._cluster.oracle.register.living_at(broker.number)
             if had > asked:
                 lines.append(
                     f"{broker.name} has {had} subscriptions of its clients, who want {asked}"
                 )
         return lines + checker.own.left_over(self._cluster.brokers)
+
+    def _restored(self) -> dict[BrokerNumber, int]:
+        """Return the number of subscriptions per broker that only an older disk has."""
+        own = self._cluster.checker.own
+        return {each.number: own.restored(each) for each in self._cluster.staying}
 
     def _look_at_gates(self) -> None:
         """Check that gates open as soon as their cause has ended, without waiting for an audit."""
@@ -457,6 +464,8 @@ class PlanRun:
     def _check_growth(self) -> None:
         """Check I9: the state of brokers is proportional to the live state."""
         cluster = self._cluster
+        if any(self._restored().values()):
+            return  # their publications are kept
         clients = sum(not client.detached for client in cluster.clients.values())
         oracle, kept = cluster.oracle, simulated(cluster.protocol).kept
         streams = 1 + getattr(cluster.parameters, kept.streams) if kept.streams else 0

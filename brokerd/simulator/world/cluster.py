@@ -754,6 +754,16 @@ class BrokerHandle:
         """Start a new incarnation on the same disk."""
         return self._do("start", self.broker.start)
 
+    def copy(self, *, is_empty: bool) -> tuple[Any, ...] | None:
+        """Return a copy of the disk, for `restore`; None for an empty disk."""
+        self._cluster.oracle.disk_copied(self.broker.number, is_empty=is_empty)
+        self._cluster.redeliveries.disk_copied(self._clients(), is_empty=is_empty)
+        return None if is_empty else self.broker.disk.copy()
+
+    def _clients(self) -> list[ClientId]:
+        number = self.broker.number
+        return [each.name for each in self._cluster.clients.values() if each.broker == number]
+
     def put_back(self, copy: tuple[Any, ...] | None) -> Self:
         """Replace the disk by an older copy, or by an empty disk, and accept the loss."""
         self._cluster.oracle.state_lost(self.broker.number)
@@ -801,6 +811,8 @@ class BrokerHandle:
             return self.start()
         self._cluster.losses_accepted += 1
         self._cluster.oracle.state_lost(broker.number)
+        unacknowledged = self._cluster.oracle.unacknowledged_at(broker.number)
+        self._cluster.redeliveries.state_lost(self._clients(), unacknowledged)
         return self._do("accept-loss", broker.accept_loss)
 
     def restart(self) -> Self:

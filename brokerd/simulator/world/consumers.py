@@ -3,6 +3,7 @@
 Some redeliveries to a consumer are permitted.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,12 +28,19 @@ class _Consumer:
     Attributes:
         uncommitted: number of publications before a commit.
         left: number of permitted redeliveries.
+        copied: the commits in the last copy of the broker's disk.
+        own: the publications of the present process.
+        unacknowledged: publications that their broker lost before their acknowledgement, so that
+            they may be published again.
     """
 
     uncommitted: int
     left: int = 0
     had: set[Publication] = field(default_factory=set)
     committed: set[Publication] = field(default_factory=set)
+    copied: set[Publication] = field(default_factory=set)
+    own: set[Publication] = field(default_factory=set)
+    unacknowledged: set[Publication] = field(default_factory=set)
 
 
 class Redeliveries:
@@ -41,6 +49,9 @@ class Redeliveries:
     - redelivered unmarked: a redelivery is marked;
     - redelivered committed: no publication repeats after the broker reported its commit;
     - redelivered often: each crash of the application repeats at most its uncommitted publications.
+
+    A broker that accepts a loss has lost the commits since the copy of its disk. A publication that
+    it lost without an acknowledgement is published again, as another one to a later process.
 
     Attributes:
         count: number of redeliveries.
@@ -55,18 +66,47 @@ class Redeliveries:
         """Begin a consumer, or a process after a crashed one."""
         if client in self._consumers:
             self._consumers[client].left += uncommitted
+            self._consumers[client].own = set()
         else:
             self._consumers[client] = _Consumer(uncommitted)
+
+    def disk_copied(self, clients: Iterable[ClientId], *, is_empty: bool) -> None:
+        """Record the commits in a copy of the disk of these clients' broker."""
+        for consumer in self._at(clients):
+            consumer.copied = set() if is_empty else {*consumer.committed}
+
+    def state_lost(
+        self, clients: Iterable[ClientId], unacknowledged: Iterable[Publication]
+    ) -> None:
+        """Permit redeliveries after a broker's loss of state.
+
+        Args:
+            clients: the clients of the broker, which has lost their commits since the copy.
+            unacknowledged: publications at the broker without an acknowledgement.
+        """
+        for consumer in self._at(clients):
+            consumer.left += len(consumer.committed - consumer.copied)
+            consumer.committed &= consumer.copied
+        for consumer in self._consumers.values():
+            consumer.unacknowledged.update(unacknowledged)
+
+    def _at(self, clients: Iterable[ClientId]) -> list[_Consumer]:
+        return [self._consumers[client] for client in clients if client in self._consumers]
 
     def delivered(self, client: ClientId, source: SourceId, sequence: int, *, again: bool) -> None:
         """Judge a delivery to an application, with `again` marked as a possible redelivery."""
         consumer, publication = self._consumers[client], (source, sequence)
         what = f"{client} got {tuple(source)} {sequence}"
+        is_own = publication in consumer.own
+        consumer.own.add(publication)
         if publication not in consumer.had:
             self.marked += again
             consumer.had.add(publication)
             return
         self.count += 1
+        if publication in consumer.unacknowledged and not is_own:
+            consumer.unacknowledged.discard(publication)
+            return
         consumer.left -= 1
         if publication in consumer.committed:
             raise InvariantViolated("redelivered committed", f"{what} again, and had committed it")

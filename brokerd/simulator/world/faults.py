@@ -281,7 +281,7 @@ class Faults:
         marks: list[StateMark | None] = []
 
         def copy() -> None:
-            copies.append(do.broker.disk.copy() if how == COPY else None)
+            copies.append(do.copy(is_empty=how == EMPTY))
 
         def kill() -> None:
             marks.append(do.broker.witnessed() if do.broker.alive else None)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from brokerd.model.identity import StreamId
-from brokerd.protocols.durable.holds import LEASE, Holds
-from brokerd.protocols.durable.messages import Hold
+from brokerd.protocols.durable.holds import DOUBT_OF_HOLD, LEASE, Holds
+from brokerd.protocols.durable.messages import Held, Hold
 from brokerd.protocols.interface import Commit
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
@@ -28,7 +28,7 @@ class Keeper:
         self.asked: dict[tuple[str, int, int], int] = {}
         self.start()
 
-    def start(self) -> None:
+    def start(self, repetition_ns: int = 0) -> None:
         self.machine = EventMachine()
         self.machine.now_ns = self.now_ns
         self.disk = Durability(self.machine)
@@ -44,7 +44,7 @@ class Keeper:
             self.told.append,
             lambda _: None,
         )
-        self.holds.recover({"holds": self.rows})
+        self.holds.recover({"holds": self.rows}, repetition_ns)
         self.asked = {key: self.now_ns for key in self.asked if self._row_of(key) in self.rows}
 
     @staticmethod
@@ -73,8 +73,8 @@ class Keeper:
         while (due_ns := self.deadlines.earliest()) is not None and due_ns <= end_ns:
             self.machine.now_ns = due_ns
             for purpose, key in self.deadlines.due(due_ns):
-                assert purpose == LEASE
-                self.holds.due(key)
+                assert purpose in (LEASE, DOUBT_OF_HOLD)
+                (self.holds.due if purpose == LEASE else self.holds.ask)(key)
         self.now_ns = self.machine.now_ns = end_ns
 
     def held(self) -> set[tuple[str, int, int]]:
@@ -119,3 +119,29 @@ def test_a_hold_that_was_read_from_disk_expires_when_nobody_asks_for_it(crashes:
     keeper.advance(LEASE_NS)
     keeper.write()
     assert (keeper.held(), keeper.rows) == (set(), {})
+
+
+def test_a_hold_on_a_restored_disk_is_questioned_until_an_answer() -> None:
+    keeper = Keeper()
+    keeper.hold(("c", 1, 4), 2, 3)
+    keeper.write()
+    keeper.start(repetition_ns=100)
+    keeper.advance(350)
+    assert keeper.told == [Held(4, HERE, "c", 1, 2, (), 0)] * 3
+    keeper.hold(("c", 1, 4), 2, None)
+    keeper.write()
+    assert keeper.held() == set()
+    keeper.advance(100)
+    assert len([each for each in keeper.told if not each.asked_in]) == 3
+
+
+def test_an_answer_that_requires_a_restored_hold_ends_its_questions() -> None:
+    keeper = Keeper()
+    keeper.hold(("c", 1, 4), 2, 3)
+    keeper.write()
+    keeper.start(repetition_ns=100)
+    keeper.hold(("c", 1, 4), 2, 3)
+    keeper.write()
+    keeper.advance(LEASE_NS // 2)
+    assert keeper.held() == {("c", 1, 4)}
+    assert all(each.asked_in for each in keeper.told)

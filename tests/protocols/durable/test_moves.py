@@ -299,14 +299,14 @@ def between_connect_and_subscribe() -> bool:
 
 
 def answered_what_a_crashed_one_asked() -> bool:
-    """Whether what an earlier incarnation had held is no answer: it may be let go of since."""
+    """Whether what another incarnation had held is no answer: it may be let go of since."""
     core, predicate = relay(), parse_predicate("true")
     handle(core, SessionEstablished("c", 20, 1))
     handle(core, MessageReceived("c", 20, Connect(False, 1, 1, 0, ((1, ((STREAM, 5),)),))))
     asked = handle(core, MessageReceived("c", 20, Subscribe(1, predicate)))
     assert any(type(each) is Send and type(each.message) is Hold for each in asked)
     told = []
-    for incarnation in (0, 1):
+    for incarnation in (2, 1):  # 0 is a question
         for other in (0, 2):
             last = ((StreamId(other, 0, 0), 0), (StreamId(other, 1, 0), 0))
             held = Held(1, other, "c", 1, 1, last, incarnation)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import inf
 
-from brokerd.model.client_messages import CommitConsumed, ConsumedCommitted, Gap
+from brokerd.model.client_messages import CommitConsumed, Connect, ConsumedCommitted, Gap
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.durable.arrivals import ARRIVING
@@ -63,6 +63,7 @@ class DurableChecks(GryphonChecks):
         self._told: dict[tuple[BrokerNumber, StreamId], int] = {}
         self._asked: dict[tuple[BrokerNumber, ClientId, int], _Asked] = {}
         self._held: dict[tuple[BrokerNumber, int, StreamId], tuple[int, dict[_Hold, int]]] = {}
+        self._with_memory: dict[tuple[BrokerNumber, int, Peer], None] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -74,7 +75,10 @@ class DurableChecks(GryphonChecks):
                 self.world.oracle.released_by_absence(client, number)
         for checks in self._others:
             checks.step(broker, event, effects)
-        if type(message := heard(broker, event)) is CommitConsumed:
+        if type(message := heard(broker, event)) is Connect and message.resume:
+            assert isinstance(event, MessageReceived), f"{message} by {event}"
+            self._with_memory[broker.number, broker.incarnation, event.peer] = None
+        if type(message) is CommitConsumed:
             assert isinstance(event, MessageReceived), f"{message} by {event}"
             assert isinstance(event.peer, str), f"{event} of a broker"
             self._asked[broker.number, event.peer, message.number] = (
@@ -123,6 +127,27 @@ class DurableChecks(GryphonChecks):
             for table in (ARRIVING, HOLDS)
             if (rows := broker.on_disk().get(table))
         ] + self._feeding.left_over(brokers)
+
+    def restored(self, broker: BrokerView) -> int:
+        """See ProtocolChecks."""
+        core, register = broker.core, self.world.oracle.register
+        assert isinstance(core, Durable), f"{core} is no core of durable"
+        oracle = self.world.oracle
+        if not oracle.accepts_losses:
+            return 0
+        is_lossy = oracle.is_lossy(broker.number)
+        return sum(
+            (local.client, local.number) not in register.subscriptions
+            and (
+                oracle.homes[local.client] != broker.number  # the new broker was to notify this one
+                or (
+                    is_lossy
+                    and not local.claimed
+                    and (broker.number, broker.incarnation, local.client) not in self._with_memory
+                )
+            )
+            for local in core.subscriptions()
+        )
 
     def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: silence; matches stay for subscribers that are behind."""
@@ -199,7 +224,7 @@ def _released(broker: BrokerView, stream: StreamId, *, came: bool = True) -> flo
     subscriptions = [
         identity
         for identity, _, _, unmatched, *_ in rows.get("subscriptions", {}).values()
-        if came or key not in [each for each, _ in unmatched]
+        if came or key not in [each for each, *_ in unmatched]
     ]
     if not subscriptions:
         return inf

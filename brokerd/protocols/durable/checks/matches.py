@@ -81,8 +81,6 @@ class MatchChecks(ProtocolChecks):
         self._released = released
         self._logs: dict[tuple[BrokerNumber, str], _Written] = {}
         self._hosted: dict[BrokerNumber, list[tuple[HostedStream, Subend, _Written]]] = {}
-        self._passed: dict[tuple[BrokerNumber, str], int] = {}
-        self._lost: dict[tuple[BrokerNumber, str], int] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -96,8 +94,6 @@ class MatchChecks(ProtocolChecks):
                 name = hosted.log.name
                 written = _Written(hosted.delivered, event.logs[name].first)
                 self._logs[broker.number, name] = written
-                if event.lineage:  # what it had acknowledged is released, and announced
-                    self._lost[broker.number, name] = self._passed.get((broker.number, name), 0)
                 here.append((hosted, hosted.stream.subend, written))
         elif type(event) is RecordsRead and event.log != LOG:
             self._read(self._logs[broker.number, event.log], event, effects)
@@ -113,15 +109,7 @@ class MatchChecks(ProtocolChecks):
                 if everybody is None:
                     everybody = {each.identity: each for each in core.subscriptions()}
                 records_of = fresh.get(hosted.log.name, {})
-                key = broker.number, hosted.log.name
-                lost = self._lost.get(key, 0)
-                if written.position < lost:  # written again, for fewer subscriptions
-                    for record in records_of.values():
-                        if record.tick <= lost:
-                            written.take(record)
-                    written.position = lost
                 self._compare(f"{broker.name}, ", everybody, hosted, written, records_of)
-                self._passed[key] = max(written.position, self._passed.get(key, 0))
             for chop in chops:
                 if chop.log == hosted.log.name:
                     self._check_chop(broker, hosted, written.chop(chop.first))

@@ -24,7 +24,6 @@ _EVENTS_A_COMMIT: Final = 4
 class DurablePlanning(GryphonPlanning):
     """See ProtocolPlanning."""
 
-    draws_restored: ClassVar[bool] = False
     rare: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **GryphonPlanning.rare,
         "catchup_watch_ns": (20 * MILLISECOND_NS, 200 * MILLISECOND_NS),

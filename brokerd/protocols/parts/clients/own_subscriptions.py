@@ -208,6 +208,9 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
 
     def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
         self._start(local)
+        self._claim_begun(client, local)
+
+    def _claim_begun(self, client: OwnClient, local: OwnSubscription) -> None:
         if client.connected and client.session == local.claimed:
             self._claim(client, local)
 

@@ -303,8 +303,9 @@ class ClientService(ABC, Generic[Client, Subscription]):
             return
         client.source = message.source
         self._resume(client, message)
-        if self.lineage and self.keeps_subscriptions:
+        if self.lineage and self._ends_unstated(message):
             self._end_unstated(client, [number for number, _ in message.resume])
+        if self.lineage and self.keeps_subscriptions:
             client.forgotten = {
                 number: dict(seen)
                 for number, seen in message.resume
@@ -413,6 +414,10 @@ class ClientService(ABC, Generic[Client, Subscription]):
     @abstractmethod
     def _publish(self, client: Client, message: Publish) -> None:
         """Accept publications of a client."""
+
+    def _ends_unstated(self, message: Connect) -> bool:
+        """Return True if a client has ended all subscriptions that the message does not state."""
+        return self.keeps_subscriptions
 
     def _end_unstated(self, client: Client, stated: Sequence[int]) -> None:
         """End subscriptions from an older copy of the state folder that had ended since.

@@ -1,0 +1,241 @@
+"""Brokers of durable that start on an older copy of their disk, or on an empty disk."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.matching.index import MatchingIndex
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.losses import STATE_LOST
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.durable.catching_up import CatchingUp
+from brokerd.protocols.durable.catchup import Lost
+from brokerd.protocols.durable.catchup_watch import CatchupWatch
+from brokerd.protocols.durable.filter_log import FilterLog
+from brokerd.protocols.durable.lanes import DurableSubscription, Mode
+from brokerd.protocols.durable.messages import Held, Hold
+from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.simulator.search.plan import read_plan
+from brokerd.simulator.search.seed_report import SeedReport
+from brokerd.simulator.search.swarm import PlanRun
+from brokerd.wire.attributes import decode_attribute_table
+from tests.helpers.durable_cores import core_of, handle
+from tests.helpers.gryphon_stories import cells
+
+PLAN = """
+simulation timed
+protocol durable
+brokers b1 b2 b3
+overlay cells {"bundles": [["b1", "b2"], ["b2", "b3"]], "members": {}}
+limits failed=1 links=1
+network jitter_ns=1
+session heartbeat_ns=80000000 suspicion_ns=250000000 connect_timeout_ns=300000000
+core ack_interval_ns=50000000 retry_first_ns=100000000 retry_limit_ns=800000000 \
+client_linger_ns=1000000000000000 commit_interval_ns=20000000 silence_interval_ns=20000000 \
+release_grace_ns=100000000 hold_lease_ns=1000000000000000 nack_repetition_limit_ns=120000000MORE
+chance 1
+publisher p0-b1
+"""
+
+
+def report_of(moves: str, more: str = "") -> SeedReport:
+    return PlanRun(read_plan(PLAN.replace("MORE", more) + moves)).report(-1, "")
+
+
+AWAY = """
+at 0 subscribe s1-b3 kind = 'a'
+at 0.5 publish p0-b1 a,10,3 a,40,3
+at 1 fault client_away s1-b3 then 6
+at 1.2 fault restored b3 copy then 3.5 4
+at 1.5 publish p0-b1 a,10,3 a,40,3
+LATER
+heal 7
+end 7
+"""
+
+
+@pytest.mark.parametrize("later, deliveries", [("", 2), ("at 6.2 publish p0-b1 a,10,3", 3)])
+def test_events_released_upstream_and_lost_here_are_a_gap(later: str, deliveries: int) -> None:
+    """b3 had acknowledged two events, for a subscriber that was away; b1 has released both."""
+    report = report_of(AWAY.replace("LATER", later), " max_retain_ns=500000000")
+    assert not report.violations, report.in_words()
+    assert report.counters["losses_accepted"] == 1
+    assert report.counters["deliveries"] == deliveries
+    assert report.counters["in_gaps_of_lost_state"] == 2
+
+
+AHEAD = """
+at 0 subscribe s1-b3 kind = 'a'
+at 0.5 publish p0-b1 a,10,3 a,40,3
+at 1.2 fault restored b3 HOW then 3.5 4
+at 1.5 publish p0-b1 a,10,3 b,40,3
+heal 7
+end 7
+"""
+
+
+@pytest.mark.parametrize("how", ["copy", "empty"])
+def test_a_restored_broker_receives_how_far_streams_have_come(how: str) -> None:
+    """Nothing is published later, and the subscriber is ahead of its broker."""
+    text = PLAN.replace("MORE", " max_retain_ns=500000000") + AHEAD.replace("HOW", how)
+    run = PlanRun(read_plan(text))
+    report = run.report(-1, "")
+    assert not report.violations, report.in_words()
+    assert report.counters["losses_accepted"] == 1
+    assert report.counters["deliveries"] == 3
+    delivered = [broker.core.statistics()["delivered_us.0.0"] for broker in run._cluster.brokers]
+    assert delivered[2] == delivered[1]
+
+
+AGAIN = """
+at 0 subscribe s1-b2 kind = 'a'
+at 0 subscribe s2-b3 kind = 'a'
+at 0.5 fault client_away s2-b3 then 6
+at 1.2 fault restored b2 copy then 1.55 4
+at 1.5 publish p0-b1 a,10,3 a,40,3
+heal 7
+end 7
+"""
+
+
+def test_events_that_a_restored_broker_receives_again_are_matched_again() -> None:
+    """s1 has both, so no delivery shows if b2 matches them; b2 had acknowledged neither."""
+    report = report_of(AGAIN)
+    assert not report.violations, report.in_words()
+    assert report.counters["losses_accepted"] == 1
+    assert report.counters["deliveries"] == 4
+
+
+MOVED = """
+at 0 subscribe s1-b3 kind = 'a'
+at 0.5 publish p0-b1 a,10,3 a,40,3
+at 1.2 fault restored b3 copy then 3.5 4
+at 2 reattach s1-b3 b1
+at 2.5 publish p0-b1 a,10,3 a,40,3
+heal 7
+end 7
+"""
+
+
+def test_a_restored_subscription_of_a_client_that_has_moved_away_ends() -> None:
+    report = report_of(MOVED)
+    assert not report.violations, report.in_words()
+    assert report.counters["losses_accepted"] == 1
+    assert report.counters["deliveries"] == 4
+
+
+ENDED = """
+at 0 subscribe s1-b3 kind = 'a'
+at 0.1 subscribe s1-b3 kind = 'b'
+at 1.2 fault restored b3 copy then 3.5 4
+at 1.5 unsubscribe s1-b3 1
+at 2.5 publish p0-b1 a,10,3 b,40,3
+heal 7
+end 7
+"""
+
+
+def test_a_restored_subscription_that_its_client_has_ended_ends_again() -> None:
+    report = report_of(ENDED)
+    assert not report.violations, report.in_words()
+    assert report.counters["losses_accepted"] == 1
+    assert report.counters["deliveries"] == 1
+
+
+CONSUMED = """
+consumer c1-b3 1
+at 0 subscribe c1-b3 kind = 'a'
+at 0 subscribe s2-b2 kind = 'a'
+at 0.5 fault client_away s2-b2 then 6
+at 1 fault restored b3 copy then 3.5 4
+at 1.5 publish p0-b1 a,10,3 a,40,3 a,60,3 a,90,3
+at 3.7 forget c1-b3 1
+heal 7
+end 7
+"""
+
+
+def test_commits_that_a_broker_has_lost_are_delivered_again_and_marked() -> None:
+    """A restarted consumer receives all four events again; another subscriber lacks them still."""
+    report = report_of(CONSUMED)
+    assert not report.violations, report.in_words()
+    assert report.counters["losses_accepted"] == 1
+    assert report.counters["redelivered_to_consumers"] == 4
+
+
+UNCOMMITTED = """
+consumer c1-b3 1
+at 0 subscribe c1-b3 kind = 'a'
+at 0.5 publish p0-b1 a,10,3
+at 1.5 fault restored b3 empty then 3.5 4
+at 1.6 fault client_away c1-b3 then 5
+at 2 publish p0-b1 b,10,3 b,40,3
+heal 7
+end 7
+"""
+
+
+def test_an_arrival_at_a_broker_with_a_loss_receives_gaps_of_lost_state() -> None:
+    """Two events were for nobody, and released; the broker does not know that any more."""
+    report = report_of(UNCOMMITTED)
+    assert not report.violations, report.in_words()
+    assert report.counters["losses_accepted"] == 1
+
+
+FORGOTTEN = """
+at 0 subscribe s1-b1 kind = 'a'
+at 0.9 fault kill b1 then 5
+at 1 reattach s1-b1 b3
+at 2 fault restored b3 empty then 2.5 4
+at 3 forget s1-b1 1
+heal 7
+end 7
+"""
+
+
+def test_a_subscriber_without_memory_ends_what_it_has_left_elsewhere() -> None:
+    """b3 was to tell b1 that the client has moved, and forgot that with its disk."""
+    text = PLAN.replace("MORE", "").replace("failed=1", "failed=2").replace("p0-b1", "p0-b2")
+    report = PlanRun(read_plan(text + FORGOTTEN)).report(-1, "")
+    assert not report.violations, report.in_words()
+    assert report.counters["losses_accepted"] == 1
+
+
+def test_a_catch_up_goes_on_to_the_end_of_what_its_broker_has_lost() -> None:
+    """The origins of a loss count to its end, beyond the broker's position."""
+    stream, source = StreamId(0, 0, 0), SourceId(0, 0, 1)
+    hosted: Any = SimpleNamespace(position=10, identity=stream, log=FilterLog("log"), reading={})
+    asked: list[Any] = []
+    said: list[Any] = []
+    machine = EventMachine()
+    catching_up = CatchingUp(
+        machine,
+        SimpleNamespace(say=lambda lane, last, gap: said.append(gap)),  # type: ignore[arg-type]
+        MatchMemo(MatchingIndex(), decode_attribute_table),
+        100,
+        100,
+        lambda _, ranges: asked.append([*ranges]),
+        CatchupWatch(machine, DeadlineQueue(), 10**9, {"catchups_diverging": 0}),
+    )
+    lane = DurableSubscription("s", 1, parse_predicate("true")).lane(stream)
+    lane.matched_after = 10
+    catching_up.begin(hosted, lane, 5)
+    catching_up.take(hosted, [lane], Lost(20, ((source, 7),)), [(6, 11)], None)
+    assert asked == [[(6, 11)]], "what is lost is not asked for"
+    assert (lane.mode, lane.floor) == (Mode.LIVE, 20)
+    assert [(gap.first, gap.last, gap.reason) for gap in said] == [(6, 20, STATE_LOST)]
+
+
+def test_a_question_without_an_arrival_releases_the_hold() -> None:
+    """A broker that lost state asks for a hold on its disk; the subscription needs it no more."""
+    core = core_of(1, cells("p1-b1", "b1-s1"))
+    handle(core, SessionEstablished(0, 10, 1))
+    question = Held(1, 0, "s", 1, 3, (), 0)
+    (effect,) = handle(core, MessageReceived(0, 10, question))
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, Hold)
+    assert (effect.message.behind, effect.message.generation) == ((), 3)

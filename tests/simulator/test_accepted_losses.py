@@ -1,0 +1,124 @@
+"""The judge is milder to a broker with an accepted loss, for exactly what the broker has lost."""
+
+import pytest
+
+from brokerd.model.losses import STATE_LOST
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.consumers import Redeliveries
+from tests.simulator.test_oracle import SOURCE, Story
+
+HOME, AWAY = 0, 1
+
+
+class LossStory(Story):
+    """The publisher's broker lost its disk; the subscriber is at another broker.
+
+    Args:
+        acknowledged: the publications that were acknowledged before the loss.
+        copied: those before the copy of the disk, which the operator put back.
+    """
+
+    def __init__(self, acknowledged: int = 3, copied: int = 0, *, home: int = AWAY) -> None:
+        super().__init__()
+        self.oracle.homes |= {"p": HOME, "s": home}
+        self.oracle.logged = True
+        self.start()
+        self.publish(1, 2, 3, 4)
+        self.acknowledge(1, copied)
+        self.oracle.disk_copied(HOME, is_empty=not copied)
+        self.acknowledge(copied + 1, acknowledged)
+        self.deliver(1)
+        self.oracle.state_lost(HOME)
+        self.publish(5)
+
+    def acknowledge(self, first: int, last: int) -> None:
+        for sequence in range(first, last + 1):
+            self.oracle.acknowledged("p", sequence)
+
+    def announce(self, first: int, last: int) -> None:
+        self.oracle.gap("s", 1, SOURCE, first, last, STATE_LOST)
+
+    def announce_stream(self) -> None:
+        """A gap of a stream, which names no publication."""
+        self.oracle.gap("s", 1, SOURCE._replace(publisher=7), 1, 1, STATE_LOST)
+
+
+def test_a_survivor_may_precede_the_gap_of_what_was_acknowledged_and_lost() -> None:
+    story = LossStory()
+    story.deliver(4)
+    assert "received no gap" in "".join(story.oracle.obligations.undelivered())
+    story.announce(2, 3)
+    story.deliver(5)
+    story.acknowledge(4, 5)
+    story.oracle.judge_end()
+
+
+@pytest.mark.parametrize("acknowledged, copied", [(2, 0), (3, 2)])
+def test_a_survivor_precedes_no_publication_that_its_broker_has(
+    acknowledged: int, copied: int
+) -> None:
+    """The third was not acknowledged, or the first two are in the copy."""
+    story = LossStory(acknowledged, copied)
+    with pytest.raises(InvariantViolated, match="gap"):
+        story.deliver(4)
+
+
+def test_a_gap_of_a_stream_excuses_only_lost_publications() -> None:
+    story = LossStory()
+    story.announce_stream()
+    assert story.oracle.in_gaps == {STATE_LOST: 2}
+    with pytest.raises(InvariantViolated, match="gap"):
+        story.deliver(5)
+
+
+def test_a_gap_of_lost_state_needs_a_loss_at_either_end() -> None:
+    story = LossStory()
+    story.deliver(4)
+    story.announce(2, 3)
+    with pytest.raises(InvariantViolated, match="no broker has lost 5"):
+        story.announce(5, 5)
+
+
+def test_a_subscription_that_its_broker_lost_may_have_any_publication_in_a_gap() -> None:
+    story = LossStory(home=HOME)
+    story.start()
+    story.announce(2, 5)
+    story.acknowledge(4, 5)
+    story.oracle.judge_end()
+
+
+def test_a_subscription_that_its_broker_lost_has_to_start_again() -> None:
+    story = LossStory(home=HOME)
+    story.announce(2, 5)
+    story.acknowledge(4, 5)
+    with pytest.raises(InvariantViolated, match="has not started"):
+        story.oracle.judge_end()
+
+
+def test_a_consumer_receives_only_lost_commits_again() -> None:
+    redeliveries = Redeliveries()
+    redeliveries.begin("c", 1)
+    for sequence in (1, 2):
+        redeliveries.delivered("c", SOURCE, sequence, again=False)
+        redeliveries.committed("c", SOURCE, sequence)
+        if sequence == 1:
+            redeliveries.disk_copied(["c"], is_empty=False)
+    redeliveries.state_lost(["c"], [])
+    redeliveries.delivered("c", SOURCE, 2, again=True)
+    with pytest.raises(InvariantViolated, match="redelivered committed"):
+        redeliveries.delivered("c", SOURCE, 1, again=True)
+
+
+def test_a_later_process_receives_only_unacknowledged_publications_as_others() -> None:
+    redeliveries = Redeliveries()
+    redeliveries.begin("c", 1)
+    for sequence in (1, 2, 3):
+        redeliveries.delivered("c", SOURCE, sequence, again=False)
+        redeliveries.committed("c", SOURCE, sequence)
+    redeliveries.state_lost([], [(SOURCE, 2), (SOURCE, 3)])
+    with pytest.raises(InvariantViolated, match="redelivered committed"):
+        redeliveries.delivered("c", SOURCE, 3, again=False)
+    redeliveries.begin("c", 1)
+    redeliveries.delivered("c", SOURCE, 2, again=False)
+    with pytest.raises(InvariantViolated, match="redelivered committed"):
+        redeliveries.delivered("c", SOURCE, 1, again=False)
