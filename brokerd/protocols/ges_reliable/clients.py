@@ -24,12 +24,16 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.ges_reliable.changes import Changes
-from brokerd.protocols.ges_reliable.following import Followed, Following, Handed, stream_of
-from brokerd.protocols.ges_reliable.heirs import Heirs, after_all
+from brokerd.protocols.ges_reliable.fetches import (
+    DeliveredRun,
+    EpochFetches,
+    StoredSubscription,
+    stream_of,
+)
+from brokerd.protocols.ges_reliable.handover import Handovers, after_all
 from brokerd.protocols.ges_reliable.messages import Begun, Key, Sequences, Wish
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.puts import Puts
+from brokerd.protocols.ges_reliable.requests import PublishRequests, SubscriptionRequests
 from brokerd.protocols.parts.clients.own_subscriptions import (
     OwnClient,
     OwnSubscription,
@@ -53,7 +57,7 @@ class RoamingClient(OwnClient):
     brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
 
 
-class RoamingClients(OwnSubscriptions[Handed]):
+class RoamingClients(OwnSubscriptions[DeliveredRun]):
     """See ClientService.
 
     Args:
@@ -74,15 +78,15 @@ class RoamingClients(OwnSubscriptions[Handed]):
         *,
         storages: Sequence[BrokerNumber],
         roots: Mapping[BrokerNumber, BrokerNumber],
-        changes: Changes,
+        changes: SubscriptionRequests,
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
         self._storages = storages
         self._changes = changes
-        self._heirs = Heirs(changes, storages[0], roots, disk.machine, deadlines, parameters)
+        self._heirs = Handovers(changes, storages[0], roots, disk.machine, deadlines, parameters)
         self.crossings = self._heirs.crossings
 
-    def use(self, following: Following, puts: Puts) -> None:
+    def use(self, following: EpochFetches, puts: PublishRequests) -> None:
         """Take the parts that fetch for clients, and that store."""
         self._following = following
         self._heirs.use(following)
@@ -99,7 +103,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
             reason = f"{client.name} was stored for at broker {names}, which is no storage any more"
             self._machine.send(client.name, Refused("subscribe", message.number, reason, False))
             return
-        local = Followed(client.name, message.number, message.predicate, client.session)
+        local = StoredSubscription(client.name, message.number, message.predicate, client.session)
         local.generation = roaming.generation
         local.brought = {stream.broker: had for stream, had in brought.items()}
         client.subscriptions[local.number] = local
@@ -124,7 +128,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
                 return storage, had
         return None
 
-    def _claim_anywhere(self, client: OwnClient, local: Followed) -> None:
+    def _claim_anywhere(self, client: OwnClient, local: StoredSubscription) -> None:
         """Request a subscription at all storages; begin at this unit's storage if all lack it.
 
         The client may have been elsewhere before without an answer, or may have lost its memory.
@@ -180,7 +184,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
     def _begin_at(
         self,
         client: OwnClient,
-        local: Followed,
+        local: StoredSubscription,
         storage: BrokerNumber,
         had: int | None,
         *,
@@ -206,7 +210,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         self._changes.tell(storage, wish, begun)
 
     def _ask_before(
-        self, client: OwnClient, local: Followed, begun: Begun, before: BrokerNumber
+        self, client: OwnClient, local: StoredSubscription, begun: Begun, before: BrokerNumber
     ) -> None:
         """Ask the previous storage before a subscription continues at its successor."""
         storage, had = local.storage, self._heirs.had_at(before, local.brought)
@@ -229,7 +233,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         wish = Wish(local.key, local.generation, local.predicate, had, claims=True)
         self._changes.tell(before, wish, answered)
 
-    def _on_begun(self, client: OwnClient, local: Followed, begun: Begun) -> None:
+    def _on_begun(self, client: OwnClient, local: StoredSubscription, begun: Begun) -> None:
         """Begin a subscription at its storage, or ask the successor storage."""
         if local.is_over:
             self._heirs.on_begun_over(local, begun)
@@ -271,7 +275,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
     def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
         return tuple(local.begins_after.items())
 
-    def hand_out(self, run: PublicationRun, entry: Handed) -> None:
+    def hand_out(self, run: PublicationRun, entry: DeliveredRun) -> None:
         """See OwnSubscriptions; delivers only publications that were not forwarded before."""
         wanted = match_run(self.memo, run, run.source.broker)
         for those, part in RunSelection(run).stretches(wanted):
@@ -360,7 +364,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         """See OwnSubscriptions; this broker stores nothing on disk."""
         return ()
 
-    def _on_done(self, entry: Handed) -> None:
+    def _on_done(self, entry: DeliveredRun) -> None:
         self._following.done(entry)
 
     # ------------------------------------------------------------ sessions
@@ -425,6 +429,6 @@ def _roaming(client: OwnClient) -> RoamingClient:
     return client
 
 
-def _followed(local: OwnSubscription) -> Followed:
-    assert isinstance(local, Followed), f"{local} is not stored for"
+def _followed(local: OwnSubscription) -> StoredSubscription:
+    assert isinstance(local, StoredSubscription), f"{local} is not stored for"
     return local

@@ -20,18 +20,27 @@ from brokerd.protocols.ges.state import Outcome, ProfileConfirmation, Refusal
 from brokerd.protocols.ges.unit_router import MESSAGES, UnitRouter
 from brokerd.protocols.ges.units import hierarchy_from, hierarchy_of
 from brokerd.protocols.ges_reliable.carriage import Carriage
-from brokerd.protocols.ges_reliable.changes import CHANGE, Changes
 from brokerd.protocols.ges_reliable.clients import RoamingClients
-from brokerd.protocols.ges_reliable.crossing import CROSSING
-from brokerd.protocols.ges_reliable.following import FETCH, RECEIPT, Following
-from brokerd.protocols.ges_reliable.intake import INTAKE
-from brokerd.protocols.ges_reliable.logs import LOG
+from brokerd.protocols.ges_reliable.fetches import FETCH, RECEIPT, EpochFetches
+from brokerd.protocols.ges_reliable.handover import CROSSING
 from brokerd.protocols.ges_reliable.messages import KINDS, Changed, Events, Fetched, Stored
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import place_of, root_of, roots_of, storages_for
-from brokerd.protocols.ges_reliable.puts import PUT, Puts
+from brokerd.protocols.ges_reliable.requests import (
+    CHANGE,
+    PUT,
+    PublishRequests,
+    SubscriptionRequests,
+)
+from brokerd.protocols.ges_reliable.state import LOG
 from brokerd.protocols.ges_reliable.storage import OTHER_WAITING, WAITING, Storage
-from brokerd.protocols.ges_reliable.unit_profile import PROFILE
+from brokerd.protocols.ges_reliable.storage_tree import (
+    INTAKE,
+    PROFILE,
+    place_of,
+    root_of,
+    roots_of,
+    storages_for,
+)
 from brokerd.protocols.interface import (
     CoreStatus,
     Effect,
@@ -94,7 +103,7 @@ class GesReliable(ForwardingCore):
             carriage,
         )
         storages = storages_for(hierarchy, broker)
-        self._changes = Changes(broker, self, self._deadlines, parameters, carriage)
+        self._changes = SubscriptionRequests(broker, self, self._deadlines, parameters, carriage)
         self._homed = RoamingClients(
             broker,
             self._disk,
@@ -106,10 +115,10 @@ class GesReliable(ForwardingCore):
             roots=roots_of(hierarchy),
             changes=self._changes,
         )
-        self._following = Following(
+        self._following = EpochFetches(
             broker, self, self._deadlines, parameters, carriage, self._homed.hand_out
         )
-        self._puts = Puts(
+        self._puts = PublishRequests(
             broker,
             self,
             self._deadlines,

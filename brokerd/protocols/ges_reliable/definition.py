@@ -14,10 +14,10 @@ from brokerd.protocols.definition import (
     excess_of_routes,
 )
 from brokerd.protocols.ges.units import KIND, hierarchy_of
-from brokerd.protocols.ges_reliable.logs import LOG
 from brokerd.protocols.ges_reliable.messages import KINDS
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import check_storages
+from brokerd.protocols.ges_reliable.state import LOG
+from brokerd.protocols.ges_reliable.storage_tree import check_storages
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 

@@ -18,9 +18,7 @@ from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.ges_reliable.carriage import Carriage
-from brokerd.protocols.ges_reliable.changes import Changes
-from brokerd.protocols.ges_reliable.epoch_log import EpochLog, Event
-from brokerd.protocols.ges_reliable.intake import INTAKE, Intake
+from brokerd.protocols.ges_reliable.epochs import EpochLog, Event
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Change,
@@ -32,11 +30,16 @@ from brokerd.protocols.ges_reliable.messages import (
     Stored,
     Wish,
 )
-from brokerd.protocols.ges_reliable.others import Others
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import StoragePlace
-from brokerd.protocols.ges_reliable.registrations import Registrations
-from brokerd.protocols.ges_reliable.unit_profile import PROFILE, UnitProfile
+from brokerd.protocols.ges_reliable.requests import SubscriptionRequests
+from brokerd.protocols.ges_reliable.storage_tree import (
+    INTAKE,
+    PROFILE,
+    StorageFeeds,
+    StoragePlace,
+    UnitProfile,
+)
+from brokerd.protocols.ges_reliable.subscriptions import DependentStorages, Registrations
 from brokerd.protocols.interface import Change as Row
 from brokerd.protocols.interface import Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -85,8 +88,8 @@ class Storage:
         is_root = place.parent is None
         self.log = EpochLog(broker, disk, parameters.held_limit, self._on_durable, is_root=is_root)
         self.registrations = Registrations(decode_attributes, is_root=is_root)
-        self.others = Others(broker, place, decode_attributes)
-        self.intake = Intake(
+        self.others = DependentStorages(broker, place, decode_attributes)
+        self.intake = StorageFeeds(
             broker,
             place,
             self.log,
@@ -98,7 +101,7 @@ class Storage:
         )
         self.profile: UnitProfile | None = None
         if place.parent is not None:
-            changes = Changes(
+            changes = SubscriptionRequests(
                 broker,
                 disk.machine,
                 deadlines,

@@ -8,7 +8,7 @@ import pytest
 from brokerd.model.client_messages import Unsubscribe, Unsubscribed
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
-from brokerd.protocols.ges_reliable.following import stream_of
+from brokerd.protocols.ges_reliable.fetches import stream_of
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Changed,

@@ -18,7 +18,7 @@ from brokerd.model.client_messages import (
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.clients import RoamingClients
-from brokerd.protocols.ges_reliable.following import Following, stream_of
+from brokerd.protocols.ges_reliable.fetches import EpochFetches, stream_of
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Changed,
@@ -94,7 +94,7 @@ class HomeOfTwo:
             roots=roots or {FINER: ROOT, ROOT: ROOT},
             changes=self.told,
         )
-        self.following = Following(
+        self.following = EpochFetches(
             HOME, self.machine, timers, parameters, self.paper, self.clients.hand_out
         )
         self.following.start(1)

@@ -12,9 +12,8 @@ from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges.units import Place
 from brokerd.protocols.ges_reliable.carriage import Carriage
-from brokerd.protocols.ges_reliable.epoch_log import EpochLog
-from brokerd.protocols.ges_reliable.following import Followed, Following
-from brokerd.protocols.ges_reliable.frontier import Frontier
+from brokerd.protocols.ges_reliable.epochs import EpochLog, Frontier
+from brokerd.protocols.ges_reliable.fetches import EpochFetches, StoredSubscription
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Change,
@@ -28,8 +27,8 @@ from brokerd.protocols.ges_reliable.messages import (
     Wish,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import StoragePlace
 from brokerd.protocols.ges_reliable.storage import Storage
+from brokerd.protocols.ges_reliable.storage_tree import StoragePlace
 from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
@@ -110,7 +109,7 @@ class HomeAlone:
         self.paper, self.machine = Paper(), EventMachine()
         self.machine.now_ns = 10**9
         self.handed: list[tuple[int, int, Any]] = []
-        self.following = Following(
+        self.following = EpochFetches(
             HOME, self.machine, DeadlineQueue(), GesReliableParameters(), self.paper, self._hand
         )
         self.following.start(1)
@@ -121,7 +120,7 @@ class HomeAlone:
         self.handed.append((part.first, part.last, handed))
 
     def begins(self, client: str, after: int) -> None:
-        local = Followed(client, 1, EVERYTHING)
+        local = StoredSubscription(client, 1, EVERYTHING)
         local.storage, local.generation = S, 1
         self.following.begin(local, after)
 

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from brokerd.model.predicate import EVERYTHING
-from brokerd.protocols.ges_reliable.changes import Changes
-from brokerd.protocols.ges_reliable.following import Followed, Following
+from brokerd.protocols.ges_reliable.fetches import EpochFetches, StoredSubscription
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Change,
@@ -22,7 +21,7 @@ from brokerd.protocols.ges_reliable.messages import (
     Wish,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.puts import Puts
+from brokerd.protocols.ges_reliable.requests import PublishRequests, SubscriptionRequests
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 from tests.protocols.ges_reliable.test_parts import HOME, Paper, S, run
@@ -56,7 +55,7 @@ class Putting:
     def __init__(self) -> None:
         self.machine, self.paper = EventMachine(), Paper()
         self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
-        self.puts = Puts(
+        self.puts = PublishRequests(
             HOME, self.machine, self.deadlines, PARAMETERS, self.paper, S, lambda _: None
         )
         self.puts.come(SOURCE, 0)
@@ -79,7 +78,9 @@ class Registering:
     def __init__(self) -> None:
         self.machine, self.paper = EventMachine(), Paper()
         self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
-        self.changes = Changes(HOME, self.machine, self.deadlines, PARAMETERS, self.paper)
+        self.changes = SubscriptionRequests(
+            HOME, self.machine, self.deadlines, PARAMETERS, self.paper
+        )
         self.changes.start(1)
         self.last: Change | None = None
 
@@ -102,11 +103,11 @@ class Fetching:
     def __init__(self) -> None:
         self.machine, self.paper = EventMachine(), Paper()
         self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
-        self.following = Following(
+        self.following = EpochFetches(
             HOME, self.machine, self.deadlines, PARAMETERS, self.paper, lambda *_: None
         )
         self.following.start(1)
-        local = Followed("c", 1, EVERYTHING)
+        local = StoredSubscription("c", 1, EVERYTHING)
         local.storage, local.generation = S, 1
         self.following.begin(local, 0)
 

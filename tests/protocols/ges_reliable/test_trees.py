@@ -12,11 +12,11 @@ from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.ges.units import hierarchy_of
 from brokerd.protocols.ges_reliable.checks.planning import with_storages
-from brokerd.protocols.ges_reliable.epoch_log import EpochLog
-from brokerd.protocols.ges_reliable.intake import Intake
+from brokerd.protocols.ges_reliable.epochs import EpochLog
 from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import (
+from brokerd.protocols.ges_reliable.storage_tree import (
+    StorageFeeds,
     StoragePlace,
     place_of,
     root_of,
@@ -213,7 +213,7 @@ class IntakeAlone:
         self.disk, self.kept = disk, list[Any]()
         self.log = EpochLog(7, disk, held_limit, self.kept.append)
         place, timers = StoragePlace(None, (5,), ()), DeadlineQueue[Any]()
-        self.intake = Intake(7, place, self.log, self.machine, timers, parameters, self, len)
+        self.intake = StorageFeeds(7, place, self.log, self.machine, timers, parameters, self, len)
         self.intake.start(1)
         self.log.recover({}, LogEnds())
         self.intake.begin()

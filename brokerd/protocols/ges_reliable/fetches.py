@@ -29,7 +29,7 @@ RECEIPT: Final = "receipt"
 
 
 @dataclass(slots=True, eq=False)
-class Followed(OwnSubscription):
+class StoredSubscription(OwnSubscription):
     """A subscription of a client of this broker.
 
     Attributes:
@@ -68,7 +68,7 @@ class Followed(OwnSubscription):
 
 
 @dataclass(slots=True, eq=False)
-class Handed:
+class DeliveredRun:
     """Publications that were delivered to clients; `open` parts are not acknowledged yet."""
 
     following: "FollowedStorage"
@@ -93,16 +93,16 @@ class FollowedStorage:
     """
 
     storage: BrokerNumber
-    locals: dict[tuple[ClientId, int], Followed] = field(default_factory=dict)
+    locals: dict[tuple[ClientId, int], StoredSubscription] = field(default_factory=dict)
     after: int = 0
-    handed: deque[Handed] = field(default_factory=deque)
+    handed: deque[DeliveredRun] = field(default_factory=deque)
     number: int = 0
     valid: int = 0
     is_fetching: bool = False
     waited_ns: int = 0
     told_ns: int = 0
-    telling: tuple[int, tuple[Followed, ...]] = (0, ())
-    leaving: dict[Followed, Callable[[], None]] = field(default_factory=dict)
+    telling: tuple[int, tuple[StoredSubscription, ...]] = (0, ())
+    leaving: dict[StoredSubscription, Callable[[], None]] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -114,7 +114,7 @@ class FollowedStorage:
         return sum(each.count for each in self.handed)
 
 
-class Following:
+class EpochFetches:
     """All storages that an access broker follows.
 
     Args:
@@ -129,7 +129,7 @@ class Following:
         deadlines: DeadlineQueue[Any],
         parameters: GesReliableParameters,
         carriage: Carriage,
-        hand_out: Callable[[PublicationRun, Handed], None],
+        hand_out: Callable[[PublicationRun, DeliveredRun], None],
     ) -> None:
         self._broker = broker
         self._machine = machine
@@ -144,7 +144,7 @@ class Following:
         """Start an incarnation without any followed storage."""
         self._incarnation = incarnation
 
-    def begin(self, local: Followed, after: int, *, told: int | None = None) -> None:
+    def begin(self, local: StoredSubscription, after: int, *, told: int | None = None) -> None:
         """Begin a subscription after an epoch.
 
         Args:
@@ -163,7 +163,7 @@ class Following:
         following.valid = following.number + 1
         self._ask(following)
 
-    def leave(self, local: Followed, then: Callable[[], None]) -> None:
+    def leave(self, local: StoredSubscription, then: Callable[[], None]) -> None:
         """Call `then` once the client has acknowledged everything before `until`."""
         assert local.storage is not None, f"{local} is stored nowhere"
         following = self._storages[local.storage]
@@ -176,7 +176,7 @@ class Following:
             if local.until is not None and local.until <= done:
                 following.leaving.pop(local)()
 
-    def stop(self, local: Followed) -> None:
+    def stop(self, local: StoredSubscription) -> None:
         """Stop fetching for a subscription."""
         if local.storage is None:
             return
@@ -192,7 +192,7 @@ class Following:
             self._deadlines.cancel((FETCH, local.storage))
             self._deadlines.cancel((RECEIPT, local.storage))
 
-    def done(self, handed: Handed) -> None:
+    def done(self, handed: DeliveredRun) -> None:
         """Take the acknowledgement of delivered publications."""
         following = handed.following
         following.handed.remove(handed)
@@ -238,7 +238,7 @@ class Following:
         if following.locals and following.outstanding() < self._parameters.home_window:
             self._ask(following)
 
-    def _untold(self, following: FollowedStorage) -> tuple[Followed, ...]:
+    def _untold(self, following: FollowedStorage) -> tuple[StoredSubscription, ...]:
         done = following.done
         return tuple(
             each
@@ -248,7 +248,7 @@ class Following:
 
     def _ask(self, following: FollowedStorage, waited_ns: int = 0) -> None:
         now_ns, parameters = self._machine.now_ns, self._parameters
-        untold: tuple[Followed, ...] = ()
+        untold: tuple[StoredSubscription, ...] = ()
         if now_ns >= following.told_ns + parameters.receipt_interval_ns:
             untold = self._untold(following)
         if untold:
@@ -291,7 +291,7 @@ class Following:
         rest = message.run.after(following.after)
         if rest is None:
             return
-        handed = Handed(following, rest.first, len(rest))
+        handed = DeliveredRun(following, rest.first, len(rest))
         following.handed.append(handed)
         self._hand_out(rest, handed)
         self._reach(following, rest.last)

@@ -1,24 +1,28 @@
-"""The log of a storage: publications in a single order, with epochs, and frontiers.
+"""The log of a storage: publications in a single order, with epochs, and publishers' frontiers.
 
 An epoch is a place in a root's log. An epoch is sent only after its publication is durable, so
 that no crash gives the epoch to another publication. A storage that takes publications from others
 keeps their epochs, and may have read the other log further than to its own last epoch.
 
-Paper: [GES] §4 (epochs; stable storage).
+A publisher that moves to another broker repeats all publications without an acknowledgement, and
+new publications may arrive first. A storage that took the highest number for the frontier would
+take the missing publications for duplicates.
+
+Paper: [GES] §4 (epochs; stable storage). Deviates: the paper has no frontiers, and would lose
+overtaken publications.
 """
 
 import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
-from brokerd.protocols.ges_reliable.frontier import Frontier
-from brokerd.protocols.ges_reliable.logs import LOG
+from brokerd.protocols.ges_reliable.state import LOG
 from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
@@ -291,3 +295,56 @@ def _unpack(record: Buffer) -> tuple[BrokerNumber, range | tuple[int, ...], Publ
     (count,) = struct.unpack_from(">I", record, _HEAD.size)
     epochs = struct.unpack_from(f">{count}Q", record, _HEAD.size + 4)
     return root ^ _ONE_BY_ONE, epochs, unpack_run(record, _HEAD.size + 4 + 8 * count)
+
+
+class Part(NamedTuple):
+    """Publications of a source, and the root that received the run from an access broker."""
+
+    run: PublicationRun
+    root: BrokerNumber
+
+
+@dataclass(slots=True)
+class Frontier:
+    """The frontier of a source with publications numbered from 1.
+
+    Attributes:
+        reached: the number through which all have been taken.
+        early: runs that arrived out of order, by first number.
+    """
+
+    reached: int = 0
+    early: dict[int, Part] = field(default_factory=dict)
+
+    def has(self, first: int, last: int) -> bool:
+        """Return True if all of these numbers were taken, or wait for earlier ones."""
+        missing = max(first, self.reached + 1)
+        for number in sorted(self.early):
+            run = self.early[number].run
+            if run.first <= missing <= run.last:
+                missing = run.last + 1
+        return missing > last
+
+    def waiting(self) -> int:
+        """Return the number of publications that wait for earlier ones."""
+        return sum(len(part.run) for part in self.early.values())
+
+    def take(self, run: PublicationRun, limit: int, root: BrokerNumber = 0) -> list[Part]:
+        """Return the publications that are next, in order; store at most `limit` out of order."""
+        if run.first > self.reached + 1:
+            longest = self.early.get(run.first)
+            if longest is None or longest.run.last < run.last:
+                self.early[run.first] = Part(run, root)
+                while self.waiting() > limit:
+                    del self.early[max(self.early)]
+            return []
+        found: list[Part] = []
+        while True:
+            rest = run.after(self.reached)
+            if rest is not None:
+                found.append(Part(rest, root))
+                self.reached = rest.last
+            following = min(self.early, default=None)
+            if following is None or following > self.reached + 1:
+                return found
+            run, root = self.early.pop(following)
