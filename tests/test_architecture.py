@@ -44,7 +44,6 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.clients",
     "brokerd.protocols.parts.deadlines",
     "brokerd.protocols.parts.decommissioning",
-    "brokerd.protocols.parts.durability",
     "brokerd.protocols.parts.event_machine",
     "brokerd.protocols.parts.leaps",
     "brokerd.protocols.parts.forwarding_core",

@@ -24,7 +24,7 @@ from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.state import LOG
 from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
 RELEASED: Final = "released"

@@ -43,8 +43,7 @@ from brokerd.protocols.ges_reliable.subscriptions import DependentStorages, Regi
 from brokerd.protocols.interface import Change as Row
 from brokerd.protocols.interface import Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 from brokerd.protocols.parts.selection import RunSelection
 
 WAITING: Final = "waiting"

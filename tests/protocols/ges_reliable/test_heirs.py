@@ -32,8 +32,7 @@ from brokerd.protocols.ges_reliable.messages import (
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.interface import Append, Commit, Deliver, LogEnds, OverlayChanged, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 from brokerd.wire.attributes import decode_attribute_table
 from tests.protocols.ges_reliable.test_parts import (
     BLOB,

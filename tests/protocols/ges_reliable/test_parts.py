@@ -31,8 +31,7 @@ from brokerd.protocols.ges_reliable.storage import Storage
 from brokerd.protocols.ges_reliable.storage_tree import StoragePlace
 from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 from brokerd.protocols.registry import parameters_on, read_topology, that_run_on
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.protocols.ges_reliable.test_stories import TOPOLOGY

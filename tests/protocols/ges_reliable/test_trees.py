@@ -24,8 +24,7 @@ from brokerd.protocols.ges_reliable.storage_tree import (
 )
 from brokerd.protocols.interface import Append, LogEnds
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.wire.attributes import encode_attributes
 from tests.protocols.ges_reliable.test_stories import Story

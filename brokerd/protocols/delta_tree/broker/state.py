@@ -8,7 +8,7 @@ from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 LARGEST_BROKER = (1 << 16) - 1
 Path = tuple[BrokerNumber, ...]
