@@ -1,8 +1,4 @@
-"""Storage trees: the places of storages, and all that a storage requests from other storages.
-
-Every unit below the system has a storage, a root. Finer storages are for units inside: a finer
-storage takes publications from its parent, the finest coarser storage around it, up to the root.
-Roots take the publications of the other units from each other.
+"""Storage trees: all that a storage requests from its parent, or from the other roots.
 
 A storage fetches as access brokers do. The next fetch confirms the durable publications, which the
 other storage may then release. After a restart a storage begins at the beginning of the other log:
@@ -12,134 +8,34 @@ A finer storage also requests every predicate of its unit from its parent, once.
 with the epoch after which a predicate begins, when the predicate is registered up to the root:
 everything stored there later reaches the interested storages below.
 
-Paper: [GES] §4 (replication granularity; servicing storages; storage trees; acknowledgements
-between system storages; receipts of finer storages; profiles of units).
+Paper: [GES] §4 (acknowledgements between system storages; receipts of finer storages; a unit's
+profile is that of all in it; epochs of profile changes).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from brokerd.errors import ConfigError
-from brokerd.model.identity import BrokerNumber, Peer, SourceId
+from brokerd.model.identity import BrokerNumber, SourceId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun, stretches
-from brokerd.overlay.hierarchy import Address, Hierarchy
-from brokerd.overlay.topology import Topology
-from brokerd.protocols.ges.units import hierarchy_of
-from brokerd.protocols.ges_reliable.carriage import Carriage
+from brokerd.protocols.ges_reliable.definition import StoragePlace
 from brokerd.protocols.ges_reliable.epochs import EpochLog
-from brokerd.protocols.ges_reliable.messages import Begun, Events, Fetch, Fetched, Key, Wish
+from brokerd.protocols.ges_reliable.messages import (
+    Begun,
+    Events,
+    Fetch,
+    Fetched,
+    Key,
+    Targets,
+    Wish,
+)
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.requests import SubscriptionRequests
-from brokerd.protocols.interface import Change, Commit
+from brokerd.protocols.ges_reliable.state import PROFILE, LogAppend, PredicateStart, Request
+from brokerd.protocols.interface import Change, Commit, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
-
-
-@dataclass(frozen=True, slots=True)
-class StoragePlace:
-    """The place of a storage among the others.
-
-    Attributes:
-        parent: the storage that it takes everything from; None for a root.
-        siblings: the other roots, for a root.
-        children: the storages with this parent.
-    """
-
-    parent: BrokerNumber | None
-    siblings: tuple[BrokerNumber, ...]
-    children: tuple[BrokerNumber, ...]
-
-
-def root_of(hierarchy: Hierarchy, broker: BrokerNumber) -> BrokerNumber:
-    """Return the root that stores the publications of a broker's publishers.
-
-    Paper: [GES] §4 (the system storage of the publisher's own unit).
-    """
-    return _around(hierarchy, broker)[-1]
-
-
-def storages_for(hierarchy: Hierarchy, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
-    """Return all storages, first the finest around a broker, which stores for its clients.
-
-    Retired storages are included: they still have their logs.
-
-    Paper: [GES] §4 (servicing storage).
-    """
-    own = _around(hierarchy, broker)[0]
-    return (own, *(each for each, _ in hierarchy.all_storages if each != own))
-
-
-def roots_of(hierarchy: Hierarchy) -> dict[BrokerNumber, BrokerNumber]:
-    """Return, by storage, the root of its epochs; storages with the same root are a tree."""
-    return {each: root_of(hierarchy, each) for each, _ in hierarchy.all_storages}
-
-
-def place_of(hierarchy: Hierarchy, storage: BrokerNumber) -> StoragePlace:
-    """Return the place of a storage among the others."""
-    parent = _parent(hierarchy, storage)
-    siblings = [each for each, level in hierarchy.storages if level == hierarchy.top]
-    return StoragePlace(
-        parent,
-        tuple(each for each in siblings if parent is None and each != storage),
-        tuple(each for each, _ in hierarchy.all_storages if _parent(hierarchy, each) == storage),
-    )
-
-
-def _parent(hierarchy: Hierarchy, storage: BrokerNumber) -> BrokerNumber | None:
-    """Return the finest coarser storage around a storage, as of its addition."""
-    before = hierarchy.before(storage)
-    levels = dict(hierarchy.all_storages)
-    coarser = [each for each in _around(before, storage) if levels[each] > levels[storage]]
-    return coarser[0] if coarser else None
-
-
-def _around(hierarchy: Hierarchy, broker: BrokerNumber) -> list[BrokerNumber]:
-    """Return the storages of units around a broker, the finest first, without retired ones."""
-    address = hierarchy.addresses[broker]
-    found = [
-        (level, storage)
-        for storage, level in hierarchy.all_storages
-        if storage not in hierarchy.retired
-        and _unit(hierarchy, storage, level) == address[: len(address) - level]
-    ]
-    return [storage for _, storage in sorted(found)]
-
-
-def _unit(hierarchy: Hierarchy, storage: BrokerNumber, level: int) -> Address:
-    address = hierarchy.addresses[storage]
-    return address[: len(address) - level]
-
-
-def check_storages(topology: Topology, where: str) -> None:
-    """Check that there is a storage, and that none was retired before the finer ones.
-
-    The topology file checks that all units below the system have a storage.
-
-    Raises:
-        ConfigError: there is no storage, or a storage takes publications from a retired one.
-    """
-    hierarchy = hierarchy_of(topology)
-    if not hierarchy.storages:
-        raise ConfigError(
-            f"{where}: {topology.name} has no storage; give one broker of each unit of level "
-            f"{hierarchy.top} that level in [hierarchy.storages]"
-        )
-    for storage, _ in hierarchy.all_storages:
-        parent = _parent(hierarchy, storage)
-        if parent in hierarchy.retired and storage not in hierarchy.retired:
-            names = topology.brokers
-            raise ConfigError(
-                f"{where}: {names[parent]} is retired, and {names[storage]} takes what it stores "
-                f"from it; retire {names[storage]} first"
-            )
-
-
-PROFILE: Final = "profile"
-"""Purpose of the deadline of a repeated request; and per number, a predicate on disk."""
 
 
 @dataclass(slots=True)
@@ -150,73 +46,70 @@ class PredicateRequest:
     begins: int | None = None
 
 
+class PredicateEnd(NamedTuple):
+    """The step after the parent's answer to the end of a predicate."""
+
+    number: int
+
+
 class UnitProfile:
-    """All requests of a storage to its parent.
+    """All predicates of a storage's unit, as requests to its parent."""
 
-    Args:
-        on_begun: called when some predicate has begun.
-    """
-
-    def __init__(
-        self,
-        parent: BrokerNumber,
-        machine: EventMachine,
-        changes: SubscriptionRequests,
-        on_begun: Callable[[], None],
-    ) -> None:
-        self.changes = changes
+    def __init__(self, parent: BrokerNumber) -> None:
         self._parent = parent
-        self._machine = machine
-        self._on_begun = on_begun
         self._asked: dict[Predicate, PredicateRequest] = {}
         self._last = 0
 
-    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> Iterator[Request]:
         """Restore and repeat the requests on disk; the later number of two counts."""
         rows = sorted((int(number), row) for number, row in recovered.get(PROFILE, {}).items())
         for number, row in rows:
             predicate = read_predicate(row)
             before = self._asked.pop(predicate, None)
             if before is not None:
-                self._end(before)
+                yield self._end(before)
             self._last = number
             self._asked[predicate] = PredicateRequest(number)
         for predicate, asked in self._asked.items():
-            self._tell(predicate, asked)
+            yield self._begin(predicate, asked)
 
     def begins(self, predicate: Predicate) -> int | None:
         """Return the epoch after which a predicate begins; None without an answer."""
         asked = self._asked.get(predicate)
         return asked.begins if asked is not None else None
 
-    def ask(self, predicate: Predicate) -> None:
+    def ask(self, predicate: Predicate) -> Iterator[Commit | Request]:
         """Request all publications that match a predicate from now on."""
         if predicate in self._asked:
             return
         self._last += 1
         asked = self._asked[predicate] = PredicateRequest(self._last)
         row = Change(PROFILE, str(asked.number), predicate_row(predicate))
-        self._machine.emit(Commit((row,), None))
-        self._tell(predicate, asked)
+        yield Commit((row,), None)
+        yield self._begin(predicate, asked)
 
-    def keep(self, wanted: Iterable[Predicate]) -> None:
+    def keep(self, wanted: Iterable[Predicate]) -> Iterator[Request]:
         """End all requests but these."""
         left = dict.fromkeys(wanted)
         for predicate in [each for each in self._asked if each not in left]:
-            self._end(self._asked.pop(predicate))
+            yield self._end(self._asked.pop(predicate))
 
-    def _tell(self, predicate: Predicate, asked: PredicateRequest) -> None:
-        def begun(answer: Begun) -> None:
-            asked.begins = answer.after
-            self._on_begun()
+    def on_answer(
+        self, step: PredicateRequest | PredicateEnd, begun: Begun
+    ) -> Iterator[PredicateStart | Commit]:
+        """Take the parent's answer to a request."""
+        if isinstance(step, PredicateEnd):
+            yield Commit((Change(PROFILE, str(step.number), None),), None)
+            return
+        step.begins = begun.after
+        yield PredicateStart()
 
-        self.changes.tell(self._parent, Wish(Key("", asked.number), 0, predicate), begun)
+    def _begin(self, predicate: Predicate, asked: PredicateRequest) -> Request:
+        return Request(self._parent, Wish(Key("", asked.number), 0, predicate), asked)
 
-    def _end(self, asked: PredicateRequest) -> None:
-        def over(_answer: Begun) -> None:
-            self._machine.emit(Commit((Change(PROFILE, str(asked.number), None),), None))
-
-        self.changes.tell(self._parent, Wish(Key("", asked.number), 0, None), over)
+    def _end(self, asked: PredicateRequest) -> Request:
+        wish = Wish(Key("", asked.number), 0, None)
+        return Request(self._parent, wish, PredicateEnd(asked.number))
 
 
 INTAKE: Final = "intake"
@@ -254,7 +147,7 @@ class StorageFeeds:
     """All feeds of a storage.
 
     Args:
-        check: raises RemoteProtocolError for a malformed run.
+        log: the log of this storage.
     """
 
     def __init__(
@@ -262,20 +155,16 @@ class StorageFeeds:
         broker: BrokerNumber,
         place: StoragePlace,
         log: EpochLog,
-        machine: EventMachine,
         deadlines: DeadlineQueue[Any],
         parameters: GesReliableParameters,
-        carriage: Carriage,
-        check: Callable[[PublicationRun], object],
+        targets: Targets,
     ) -> None:
         self._broker = broker
         self._place = place
         self._log = log
-        self._machine = machine
         self._deadlines = deadlines
         self._parameters = parameters
-        self._carriage = carriage
-        self._check = check
+        self._targets = targets
         self._incarnation = 0
         others = place.siblings if place.parent is None else (place.parent,)
         self._feeds = {storage: Feed(storage) for storage in others}
@@ -284,38 +173,39 @@ class StorageFeeds:
         """Start an incarnation; the log is not read yet."""
         self._incarnation = incarnation
 
-    def begin(self) -> None:
+    def begin(self, now_ns: Instant) -> Iterator[Fetch]:
         """Begin to fetch, after the log is read."""
         for feed in self._feeds.values():
             if feed.storage == self._place.parent:
                 feed.after = self._log.assigned
-            self._ask(feed)
+            yield self._ask(feed, now_ns)
 
-    def due(self, storage: BrokerNumber) -> None:
+    def due(self, storage: BrokerNumber, now_ns: Instant) -> Fetch:
         """Repeat a fetch that has not been answered."""
         feed = self._feeds[storage]
-        self._ask(feed, min(2 * feed.waited_ns, self._parameters.retry_limit_ns))
+        return self._ask(feed, now_ns, min(2 * feed.waited_ns, self._parameters.retry_limit_ns))
 
-    def on_events(self, peer: Peer, message: Events) -> None:
-        """Take a part of an answer; drop publications that are known, or behind a gap.
+    def reached(self) -> dict[BrokerNumber, int]:
+        """Return, by storage, the epoch through which everything has arrived."""
+        return {storage: feed.after for storage, feed in self._feeds.items()}
 
-        Raises:
-            RemoteProtocolError: the run is malformed; the fault of the peer.
-        """
+    def rest_of(self, message: Events) -> PublicationRun | None:
+        """Return the new publications of an answer; None if they are known, or behind a gap."""
         feed = self._feed_of(message)
         if feed is None or message.after > feed.after:
-            return
-        rest = message.run.after(feed.after)
-        if rest is None:
-            return
-        self._check(rest)
+            return None
+        return message.run.after(feed.after)
+
+    def on_rest(self, storage: BrokerNumber, rest: PublicationRun) -> Iterator[LogAppend]:
+        """Store new publications of an answer."""
+        feed = self._feeds[storage]
         if feed.storage == self._place.parent:
-            self._log.keep(rest, feed.storage)
+            yield from self._log.keep(rest, feed.storage)
         else:
-            self._store(feed, rest)
+            yield from self._store(feed, rest)
         feed.after = rest.last
 
-    def _store(self, feed: Feed, run: PublicationRun) -> None:
+    def _store(self, feed: Feed, run: PublicationRun) -> Iterator[LogAppend]:
         """Take another root's publications from access brokers; out-of-order ones wait.
 
         A run of that root has gaps if a publisher was elsewhere meanwhile.
@@ -325,9 +215,9 @@ class StorageFeeds:
                 assert part.place is not None, f"{part.source} is of no storage"
                 epoch = part.place.positions[0]
                 feed.open.append(OpenRange(epoch, part.source, part.first, part.last))
-                self._log.store(replace(part, place=None), feed.storage)
+                yield from self._log.store(replace(part, place=None), feed.storage)
 
-    def on_fetched(self, peer: Peer, message: Fetched) -> None:
+    def on_fetched(self, message: Fetched, now_ns: Instant) -> Iterator[Fetch]:
         """Take the end of an answer, and fetch missing publications again."""
         feed = self._feed_of(message)
         if feed is None:
@@ -338,7 +228,7 @@ class StorageFeeds:
             if feed.storage == self._place.parent:
                 self._log.reach(feed.after)
         if message.number == feed.number and is_whole and self._has_room(feed):
-            self._ask(feed)
+            yield self._ask(feed, now_ns)
 
     def _feed_of(self, message: Events | Fetched) -> Feed | None:
         feed = self._feeds.get(message.storage)
@@ -363,18 +253,18 @@ class StorageFeeds:
         oldest = feed.open[0]
         return self._log.has(oldest.source, oldest.first, oldest.last)
 
-    def _ask(self, feed: Feed, waited_ns: int = 0) -> None:
+    def _ask(self, feed: Feed, now_ns: Instant, waited_ns: int = 0) -> Fetch:
         parameters, through = self._parameters, self._on_disk(feed)
         if not self._has_room(feed):
             feed.after = through
             feed.open.clear()
         feed.number += 1
         feed.waited_ns = waited_ns or parameters.timeout_ns
-        due_ns = self._machine.now_ns + feed.waited_ns + parameters.fetch_wait_ns
+        due_ns = now_ns + feed.waited_ns + parameters.fetch_wait_ns
         self._deadlines.set((INTAKE, feed.storage), due_ns)
         about = self._broker, self._incarnation, feed.number
-        target, most = self._carriage.to(feed.storage), parameters.fetch_publications
-        self._carriage.send(Fetch(target, 0, *about, feed.after, most, through, (), stores=True))
+        target, most = self._targets.to(feed.storage), parameters.fetch_publications
+        return Fetch(target, 0, *about, feed.after, most, through, (), stores=True)
 
 
 def _without_holes(run: PublicationRun) -> Iterator[PublicationRun]:

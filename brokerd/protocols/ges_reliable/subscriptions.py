@@ -23,24 +23,20 @@ from brokerd.matching.memo import MatchMemo
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.ges_reliable.epochs import Event
+from brokerd.protocols.ges_reliable.definition import StoragePlace
 from brokerd.protocols.ges_reliable.messages import Begun, Key, Sequences, Wish
-from brokerd.protocols.ges_reliable.storage_tree import StoragePlace
+from brokerd.protocols.ges_reliable.state import (
+    GENERATIONS,
+    HEIRS,
+    RECEIPTS,
+    REGISTERED,
+    UNITS,
+    Event,
+)
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import match_run
 
-REGISTERED: Final = "registered"
-"""Per subscription: generation, access broker, first epoch, predicate, and more if set.
-
-More are: successor, last epoch, previous storage, and publications from there.
-"""
-GENERATIONS: Final = "generations"
-"""Per client, the latest attachment, with its access broker."""
-RECEIPTS: Final = "receipts"
-"""Per subscription, the receipt; a crash may lose the last ones."""
-HEIRS: Final = "heirs"
-"""Per subscription that has moved to another storage, that storage."""
 _NONE: Final = -1
 """In a row, in place of a missing number."""
 
@@ -298,9 +294,6 @@ def _read_key(text: str) -> Key:
     return Key(client, int(number))
 
 
-UNITS: Final = "units"
-"""Per child and number: a predicate, and the epoch after which the predicate begins."""
-
 _Wanted = tuple[BrokerNumber, int]
 
 
@@ -339,6 +332,10 @@ class DependentStorages:
     def is_child(self, storage: BrokerNumber) -> bool:
         """Return True if a storage takes from this storage as a finer storage."""
         return storage in self._place.children
+
+    def reached(self) -> Mapping[BrokerNumber, int]:
+        """Return, by storage, the epoch through which it has everything on disk."""
+        return self._reached
 
     def predicates(self) -> Iterator[Predicate]:
         """Yield the predicates of children's units."""
