@@ -7,10 +7,10 @@ import pytest
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.ges_reliable.epochs import Event
+from brokerd.protocols.ges_reliable.definition import StoragePlace
 from brokerd.protocols.ges_reliable.messages import Key, Wish
-from brokerd.protocols.ges_reliable.storage_tree import StoragePlace
-from brokerd.protocols.ges_reliable.subscriptions import UNITS, DependentStorages
+from brokerd.protocols.ges_reliable.state import UNITS, Event
+from brokerd.protocols.ges_reliable.subscriptions import DependentStorages
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 
 HERE, SIBLING, CHILDREN = 1, 2, (3, 4)
