@@ -175,12 +175,7 @@ class EpochFetches:
     def state(self) -> dict[BrokerNumber, FollowedState]:
         """Return the state of each followed storage, for people."""
         return {
-            storage: FollowedState(
-                each.after,
-                each.done,
-                tuple(local.key for local in each.locals.values()),
-                tuple(local.key for local in each.leaving),
-            )
+            storage: FollowedState(each.after, each.done, len(each.locals), len(each.leaving))
             for storage, each in self._storages.items()
             if each.locals or each.handed
         }

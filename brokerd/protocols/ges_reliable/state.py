@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from brokerd.model.identity import BrokerNumber, SourceId
+from brokerd.model.identity import BrokerNumber
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 from brokerd.protocols.ges_reliable.messages import Begun, Key, Sequences, Wish
@@ -247,23 +247,29 @@ class StorageState:
 
     Attributes:
         parent: the storage that this one takes everything from; None for a root.
-        epochs: the last epoch that was assigned, that is on disk, and that is not needed any more.
+        assigned: the last epoch that was assigned or taken over.
+        durable: everything to be stored through this epoch is on disk.
+        released: publications through this epoch are not needed.
         retained: the number of publications that may still be needed.
         out_of_order: the number of publications that wait for earlier ones.
-        frontiers: per source, the number through which all publications have an epoch.
-        subscriptions: per subscription, its access broker and its receipt.
-        moved: per subscription that has moved to another storage, that storage.
+        publishers: the number of publishers with a frontier.
+        subscriptions: the number of subscriptions of each access broker.
+        receipts: the lowest receipt of a subscription.
+        moved: the number of subscriptions that have moved to another storage.
         others: per child and other root, the epoch through which it has everything on disk.
         feeds: per storage that this one takes from, the epoch through which all has arrived.
     """
 
     parent: BrokerNumber | None
-    epochs: Mapping[str, int]
+    assigned: int
+    durable: int
+    released: int
     retained: int
     out_of_order: int
-    frontiers: Mapping[SourceId, int]
-    subscriptions: Mapping[Key, tuple[BrokerNumber, int]]
-    moved: Mapping[Key, BrokerNumber]
+    publishers: int
+    subscriptions: Mapping[BrokerNumber, int]
+    receipts: int
+    moved: int
     others: Mapping[BrokerNumber, int]
     feeds: Mapping[BrokerNumber, int]
 
@@ -275,14 +281,14 @@ class FollowedState:
     Attributes:
         after: the epoch through which everything has arrived.
         acknowledged: the epoch through which all clients here have acknowledged.
-        subscriptions: the subscriptions here that the storage stores for.
-        leaving: those that continue at another storage after their last receipt here.
+        subscriptions: the number of subscriptions here that the storage stores for.
+        leaving: the number of those that continue at another storage after their last receipt.
     """
 
     after: int
     acknowledged: int
-    subscriptions: tuple[Key, ...]
-    leaving: tuple[Key, ...]
+    subscriptions: int
+    leaving: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +316,7 @@ class VolatileState:
         found: dict[str, Any] = _plain(asdict(self))
         return {
             "role": "storage" if self.storage is not None else "home",
-            "epoch": self.storage.epochs["durable"] if self.storage is not None else 0,
+            "epoch": self.storage.durable if self.storage is not None else 0,
             **found,
         }
 
@@ -318,15 +324,7 @@ class VolatileState:
 def _plain(value: Any) -> Any:
     """Return a value in which all keys are texts, and all sequences lists."""
     if isinstance(value, Mapping):
-        return {_text(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, Key):
-        return _text(value)
+        return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return value
-
-
-def _text(key: Any) -> str:
-    if isinstance(key, tuple):
-        return ("/" if isinstance(key, Key) else ".").join(map(str, key))
-    return str(key)

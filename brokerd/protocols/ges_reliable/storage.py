@@ -11,6 +11,7 @@ returns, in order, and routes each fact to the part that it concerns.
 Paper: [GES] §4 (stable storage; storage trees; epochs; reconnecting clients).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -128,20 +129,18 @@ class Storage:
     def state(self) -> StorageState:
         """Return the volatile state, for people."""
         log, registrations = self.log, self.registrations
+        homes = [each.home for each in registrations.known().values()]
         return StorageState(
             parent=self._parent,
-            epochs={
-                "assigned": log.assigned,
-                "durable": log.durable,
-                "released": log.released,
-            },
+            assigned=log.assigned,
+            durable=log.durable,
+            released=log.released,
             retained=log.retained(),
             out_of_order=log.waiting(),
-            frontiers=dict(log.reached()),
-            subscriptions={
-                key: (each.home, each.received) for key, each in registrations.known().items()
-            },
-            moved=dict(registrations.heirs()),
+            publishers=len(log.reached()),
+            subscriptions=dict(sorted(Counter(homes).items())),
+            receipts=registrations.lowest(log.durable),
+            moved=len(registrations.heirs()),
             others=dict(self.others.reached()),
             feeds=self.feeds.reached(),
         )
