@@ -55,7 +55,7 @@ def placed(first: int, last: int) -> PublicationRun:
 
 
 class Paper:
-    """A carriage that keeps what it is given."""
+    """The forwarding of messages, which keeps them."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
