@@ -315,7 +315,7 @@ class VolatileState:
         """Return the state with text keys, for JSON."""
         found: dict[str, Any] = _plain(asdict(self))
         return {
-            "role": "storage" if self.storage is not None else "home",
+            "role": "storage" if self.storage is not None else "access broker",
             "epoch": self.storage.durable if self.storage is not None else 0,
             **found,
         }

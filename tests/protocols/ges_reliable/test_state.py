@@ -21,9 +21,9 @@ def test_a_broker_prints_the_state_of_its_roles() -> None:
     assert shown["z"]["unstored"] == 0
     assert {name: each["role"] for name, each in shown.items()} == {
         "r": "storage",
-        "x": "home",
+        "x": "access broker",
         "f": "storage",
-        "z": "home",
+        "z": "access broker",
     }
     trees.cluster.link(trees.subscription.client.name, "x").heal()
     trees.settle()
