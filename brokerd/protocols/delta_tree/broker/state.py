@@ -1,7 +1,8 @@
 """State that the parts of a δ-tree broker share: identity, parameters and the outbox."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
@@ -12,6 +13,8 @@ from brokerd.protocols.parts.event_machine import Durability
 
 LARGEST_BROKER = (1 << 16) - 1
 Path = tuple[BrokerNumber, ...]
+Rows = Mapping[str, Mapping[str, Any]]
+"""Recovered rows, by table and key."""
 
 COUNTERS = (
     "publications_received",
