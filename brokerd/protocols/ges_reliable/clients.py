@@ -95,7 +95,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
     """See ClientService.
 
     Args:
-        forwarding: the way of messages to storages.
+        forwarding: the routes of messages to storages.
 
     Attributes:
         requests, publishes: requests that storages have not answered.

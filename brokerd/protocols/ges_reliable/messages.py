@@ -27,7 +27,7 @@ class Targets(Protocol):
 
 
 class Forwarding(Targets, Protocol):
-    """The way of messages to single brokers."""
+    """The routes of messages to single brokers."""
 
     def send(self, message: Any) -> None:
         """Route a message; this broker takes its own messages after all other processing."""

@@ -84,7 +84,7 @@ class Storage:
     """The role of a broker as a storage.
 
     Args:
-        forwarding: the way of messages to access brokers and other storages.
+        forwarding: the routes of messages to access brokers and other storages.
 
     Attributes:
         log: the publications on disk.
