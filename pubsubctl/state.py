@@ -31,6 +31,7 @@ class BrokerState:
         cores: the permitted cores in /proc; None if unknown.
         program: the reported program; None without an answer, or from an earlier release.
         discrepancies: contradictions between the broker's view and its topology or log, in words.
+        detail: the state that the broker's protocol prints.
     """
 
     broker: str
@@ -50,6 +51,7 @@ class BrokerState:
     cores: tuple[int, ...] | None = None
     program: Program | None = None
     discrepancies: tuple[str, ...] = ()
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -247,6 +249,7 @@ async def broker_state(
         cores=tuple(process["cores"]) if process.get("cores") else None,
         program=Program.from_mapping(status.get("program")),
         discrepancies=core.discrepancies,
+        detail=core.detail,
     )
 
 

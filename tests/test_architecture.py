@@ -44,7 +44,6 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.clients",
     "brokerd.protocols.parts.deadlines",
     "brokerd.protocols.parts.decommissioning",
-    "brokerd.protocols.parts.durability",
     "brokerd.protocols.parts.event_machine",
     "brokerd.protocols.parts.leaps",
     "brokerd.protocols.parts.forwarding_core",
@@ -181,8 +180,8 @@ LAYERS = (
     ),
     Layer(
         "brokerd.protocols.ges_reliable",
-        "it is the second half of [GES], over the units, graph and ways of the first; it may use "
-        "that one, and only that one",
+        "it is the second half of [GES], over the units, graph and routes of the first; it may use "
+        "the names that the package of that one lists, and no other protocol",
         ours=(
             *_BASE,
             *_FOR_ALL_PROTOCOLS,
@@ -192,7 +191,7 @@ LAYERS = (
             "brokerd.history.records",
             "brokerd.protocols.ges",
         ),
-        except_=_NOT_DEPLOYED,
+        except_=(*_NOT_DEPLOYED, "brokerd.protocols.ges.*"),
     ),
     Layer(
         "brokerd.wire",
@@ -883,6 +882,11 @@ def forbidden(root: Path) -> list[str]:
         ),
         ("brokerd.protocols.ges.core", "from ..gryphon import ticks", "brokerd.protocols.gryph"),
         ("brokerd.protocols.ges.core", "from brokerd.history import writer", "history.writer"),
+        (
+            "brokerd.protocols.ges_reliable.core",
+            "import brokerd.protocols.ges.messages",
+            "brokerd.protocols.ges.messages",
+        ),
         ("brokerd.wire.codec", "import brokerd.protocols.ges.core", "brokerd.protocols.ges.core"),
         ("brokerd.sessions.session", "import brokerd.wire", "imports brokerd.wire"),
         ("brokerd.client.core", "import trio", "imports the package trio"),
@@ -936,6 +940,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str,
         ("brokerd.model.publication", "from .identity import BrokerId"),
         ("brokerd.protocols.ges.checks.steps", "from .. import messages"),
         ("brokerd.protocols.ges.core", "from . import messages\nfrom ..interface import Event"),
+        ("brokerd.protocols.ges_reliable.core", "from brokerd.protocols.ges import UnitRouter"),
         ("brokerd.wire.codec", "import cbor2\nimport brokerd.protocols.registry"),
         ("brokerd.simulator.world.cluster", "import brokerd.client.core, brokerd.errors"),
         ("bench.run.machine", "import brokerd.runtime.process, brokerd.agent.agent"),

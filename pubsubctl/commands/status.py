@@ -19,6 +19,9 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Look again each second. q ends.")
     ] = False,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Add the state of each broker's protocol.")
+    ] = False,
 ) -> Result | None:
     """Print the state of brokers, sessions and faults.
 
@@ -50,10 +53,12 @@ def status(
         return state, ending_soon(await all_certificates_end(lab))
 
     state, ending = trio.run(reached, lab, look)
-    return _result(call, state, ending, hosts=len(lab.connectors))
+    return _result(call, state, ending, hosts=len(lab.connectors), detail=detail)
 
 
-def _result(call: Invocation, state: "LabState", ending: str, *, hosts: int) -> Result:
+def _result(
+    call: Invocation, state: "LabState", ending: str, *, hosts: int, detail: bool
+) -> Result:
     from brokerd.runtime.program import own_program
 
     if state.deployment is None:
@@ -71,6 +76,9 @@ def _result(call: Invocation, state: "LabState", ending: str, *, hosts: int) -> 
         *(_headline(about), _program(state), call.console.table(*_brokers(state))),
         *_notes(state),
     ]
+    if detail:
+        for row in state.brokers:
+            lines += detail_lines(row.broker, row.detail)
     if ending:
         lines.append(f"{ending}: `pubsubctl certificate renew`")
     kind: type[PubsubctlError] = HostError
@@ -81,7 +89,10 @@ def _result(call: Invocation, state: "LabState", ending: str, *, hosts: int) -> 
             "schema": "pubsubctl/status/1",
             "deployment": {key: about[key] for key in about if key not in ("topology", "host")},
             "topology": about["topology"]["name"],
-            "brokers": [asdict(row) for row in state.brokers],
+            "brokers": [
+                {key: value for key, value in asdict(row).items() if detail or key != "detail"}
+                for row in state.brokers
+            ],
             "faults": state.faults,
             "leases_ms": state.leases_ms,
             "full_disks": state.full_disks,
@@ -159,6 +170,24 @@ def _notes(state: "LabState") -> Iterator[str]:
             f"host {host}: kept up by the command that deployed it; when that has ended, it stops "
             f"within {left_s:.0f} s"
         )
+
+
+def detail_lines(broker: str, detail: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the state that a broker's protocol prints, a line for each value."""
+    yield f"broker {broker}:" if detail else f"broker {broker}: no further state"
+    yield from _indented(detail, 1)
+
+
+def _indented(values: Mapping[str, Any], depth: int) -> Iterator[str]:
+    for key, value in values.items():
+        start = f"{'  ' * depth}{key}:"
+        if isinstance(value, Mapping) and value:
+            yield start
+            yield from _indented(value, depth + 1)
+        elif isinstance(value, list) and value:
+            yield f"{start} {', '.join(map(str, value))}"
+        else:
+            yield f"{start} {'none' if value in (None, [], {}, '') else value}"
 
 
 def _cores(row: "BrokerState") -> str:

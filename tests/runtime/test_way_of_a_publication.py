@@ -4,8 +4,8 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -15,14 +15,18 @@ import pytest
 import trio
 
 from brokerd.client.client import connect
+from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.memory_broker import MemoryBroker, chain
 from tests.helpers.memory_links import MemoryNet
 from tests.helpers.virtual_time import in_virtual_time
+from tests.protocols.ges_reliable.test_trees import TREES
 
 ROOT = Path(__file__).parents[2]
 BROKERD = str(ROOT / "brokerd") + "/"
 MOST_FILES, MOST_CROSSINGS = 10, 3
+MOST_FILES_IN_ALL_ROLES = 16
+"""Of a core of ges_reliable that is the publisher's, a root, and the subscriber's."""
 PAUSE_S = 0.02
 """Longer than anything waits for company, so that each publication goes by itself."""
 WARM_UP = 4
@@ -171,3 +175,61 @@ async def test_a_publication_visits_the_files_that_are_listed_and_few(
     way_in, way_out = way.ways
     assert len(way_in) <= MOST_CROSSINGS, way_in
     assert len(way_out) <= MOST_CROSSINGS, way_out
+
+
+class CoreVisits:
+    """The files of protocols that each simulated broker's core visits."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.files: dict[str, dict[str, None]] = {}
+        self._names = {id(each.core): each.name for each in cluster.brokers}
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        sys.setprofile(self._note)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, _argument: Any) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(f"{BROKERD}protocols/"):
+            for each in (frame, *_ours_below(frame)):
+                name = self._names.get(id(each.f_locals.get("self")))
+                if name is not None and each.f_code.co_name == "handle":
+                    self.files.setdefault(name, {})[path.removeprefix(BROKERD)] = None
+
+
+def core_visits(protocol: str, publisher: str, subscriber: str) -> dict[str, dict[str, None]]:
+    """Return the files that one publication visits at each broker, until all are at rest.
+
+    Nothing about the publication is new, and its subscriber acknowledges it.
+    """
+    cluster = SimulatedCluster(TREES, protocol, strict=False)
+    cluster.start().run_until_quiet()
+    found = cluster.subscribe(subscriber, "kind = 'a'")
+    cluster.run_for(5)
+    visits = CoreVisits(cluster)
+    for publication in range(WARM_UP):
+        visits.files.clear()
+        with visits.followed():
+            cluster.publish(publisher, kind="a")
+            cluster.run_for(2)
+        assert len(found.received) == publication + 1
+    return visits.files
+
+
+@pytest.mark.parametrize("protocol", ["ges", "ges_reliable"])
+def test_a_publication_visits_few_files_of_each_core(protocol: str) -> None:
+    """z publishes at the root q; x is in the unit of the storage f, below the root r."""
+    visits = core_visits(protocol, publisher="z", subscriber="x")
+    assert {"z", "q", "x"} <= {*visits}
+    assert all(f"protocols/{protocol}/core.py" in files for files in visits.values())
+    many = {broker: [*files] for broker, files in visits.items() if len(files) > MOST_FILES}
+    assert many == {}
+
+
+def test_a_broker_with_all_roles_visits_the_files_of_three_brokers() -> None:
+    visits = core_visits("ges_reliable", publisher="q", subscriber="q")
+    assert len(visits["q"]) <= MOST_FILES_IN_ALL_ROLES, [*visits["q"]]

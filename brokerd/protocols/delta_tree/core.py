@@ -141,8 +141,6 @@ class DeltaTree(EventMachine):
             self._state,
             self._sessions,
             self._subscriptions,
-            may_end=lambda: self._clients.log_is_read,
-            on_end=self._clients.admit,
         )
         self.dispatch_events(
             {
@@ -167,8 +165,8 @@ class DeltaTree(EventMachine):
             PublicationCopy: self._publications.on_copy,
             PublicationConfirmation: self._queue.on_confirmation,
             RecoveryNotifier: self._notifiers.on_notifier,
-            SyncEnd: self._recovery.on_sync_end,
-            RecoveryFlag: self._recovery.on_recovery_flag,
+            SyncEnd: self._on_sync_end,
+            RecoveryFlag: self._on_recovery_flag,
             PartitionNew: self._partitions.on_new,
             PartitionGone: self._partitions.on_gone,
         }
@@ -286,7 +284,7 @@ class DeltaTree(EventMachine):
         """Send the confirmations of one event together, behind all other messages."""
         self._clients.settle()
         if self._state.recovering:
-            self._recovery.end_if_complete()
+            self._end_recovery()
         self._partitions.withdraw_ended()
         self._queue.send_confirmations()
         self._queue.watch_limit()
@@ -305,12 +303,12 @@ class DeltaTree(EventMachine):
             self._clients.recover(event.recovered, event.logs)
         self._unsubscriptions.begin(self._clients.living(), event.lineage)
         self._sessions_changed()
-        if event.recovering:
-            self._recovery.begin()
+        if event.recovering and self._recovery.begin(log_is_read=self._clients.log_is_read):
+            self._clients.admit()
 
     def _on_records(self, event: RecordsRead) -> None:
         self._clients.on_records(event)
-        self._recovery.end_if_complete()
+        self._end_recovery()
 
     def _on_session_established(self, event: SessionEstablished) -> None:
         if isinstance(event.peer, str):
@@ -386,7 +384,8 @@ class DeltaTree(EventMachine):
             elif purpose == AUDIT:
                 self._subscriptions.unheard.audit()
             elif purpose == COLD_START:
-                self._recovery.cold_start()
+                if self._recovery.cold_start(log_is_read=self._clients.log_is_read):
+                    self._clients.admit()
             else:
                 assert purpose == FLUSH_POSITIONS, f"deadline for {purpose!r}"
                 self._publications.windows.flush_positions()
@@ -439,7 +438,22 @@ class DeltaTree(EventMachine):
         for node in newly_active:
             self.send(node.broker, SyncEnd(self._state.recovering))
         self._queue.reroute()
-        self._recovery.end_if_complete()
+        self._end_recovery()
+
+    def _end_recovery(self) -> None:
+        """Admit the waiting clients if the recovery is complete."""
+        if self._recovery.end_if_complete(log_is_read=self._clients.log_is_read):
+            self._clients.admit()
+
+    def _on_sync_end(self, peer: BrokerNumber, message: SyncEnd) -> None:
+        is_read = self._clients.log_is_read
+        if self._recovery.on_sync_end(peer, message, log_is_read=is_read):
+            self._clients.admit()
+
+    def _on_recovery_flag(self, peer: BrokerNumber, message: RecoveryFlag) -> None:
+        is_read = self._clients.log_is_read
+        if self._recovery.on_recovery_flag(peer, message, log_is_read=is_read):
+            self._clients.admit()
 
 
 _WITH_RUNS = (PublicationCopy, Publish)

@@ -1,14 +1,44 @@
-"""Definition of delta_tree.
+"""Definition of delta_tree, and its tolerance: no more than δ consecutive lost brokers of a path.
 
-Paper: [DFT11].
+Paper: [DFT11] §II ("δ-fault-tolerance").
 """
 
-from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition
+from typing import Final
+
+from brokerd.overlay.outage import Outage, Reached, longest_lost, reached_in_tree, row_around
+from brokerd.overlay.routes import Lost
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.definition import Acknowledgement, Excess, Promises, ProtocolDefinition
 from brokerd.protocols.delta_tree.messages import KINDS
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.partitions.tolerance import excess, reaches
-from brokerd.protocols.delta_tree.storage.logs import LOG
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+
+LOG: Final = "publications"
+"""The name of a broker's log."""
+
+
+def excess(topology: Topology, parameters: DeltaTreeParameters, lost: Lost) -> Excess | None:
+    """Return δ + 1 consecutive lost brokers of a primary path; None without such brokers.
+
+    Links count only in the number of simultaneous failures.
+    """
+    if lost.latest is None:
+        row = longest_lost(topology, lost.brokers)
+    else:
+        row = row_around(topology, lost.latest, lost.brokers)
+    delta = topology.delta
+    if len(row) <= delta:
+        return None
+    return Excess(
+        row[: delta + 1],
+        f"{delta + 1} consecutive brokers of a primary path, and delta is {delta}",
+    )
+
+
+def reaches(topology: Topology, parameters: DeltaTreeParameters, outage: Outage) -> Reached:
+    """Return the brokers from which publications arrive, past up to δ brokers."""
+    relays = parameters.assist == "on"
+    return reached_in_tree(topology, outage, topology.delta + 1, relays=relays)
 
 
 def _acknowledgement(parameters: DeltaTreeParameters) -> Acknowledgement:

@@ -45,7 +45,7 @@ NEEDED_SWITCHES = (
 """Choices of a first switch that require the choice of a second switch.
 
 Otherwise publications are lost or duplicated within delta failures. Simulations show it
-(PROTOCOL.md §7, §8); brokers refuse the combination.
+(PROTOCOL.md, Profiles); brokers refuse the combination.
 """
 
 VECTOR_WARNING = (

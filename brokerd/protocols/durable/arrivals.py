@@ -18,7 +18,7 @@ from brokerd.protocols.durable.messages import Held, Hold, LetGo, Letter, Moved
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 ARRIVING: Final = "arriving"
 """Per subscription that other brokers may have, or with holds: the generation."""

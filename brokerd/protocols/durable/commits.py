@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 COMMIT: Final = "commit"
 

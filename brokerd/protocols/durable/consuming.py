@@ -32,7 +32,7 @@ from brokerd.protocols.durable.token_commits import TokenCommits, TokenRequest
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 ANY: Final = (1 << 62) - 1
 """Above any tick: deliveries of earlier incarnations, or of other brokers, are undetermined."""

@@ -16,7 +16,7 @@ from brokerd.protocols.durable.messages import Held, Hold, Letter
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import Change, Commit, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 HOLDS: Final = "holds"
 """Per subscription and its new broker, the streams that are held, and from which ticks."""

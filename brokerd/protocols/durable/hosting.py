@@ -53,7 +53,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     OwnSubscription,
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.selection import match_run
 
 

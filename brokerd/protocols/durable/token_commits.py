@@ -12,7 +12,7 @@ from itertools import islice
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
 from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED, lane_key
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 
 @dataclass(frozen=True, slots=True)

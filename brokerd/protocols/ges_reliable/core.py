@@ -4,44 +4,70 @@ A broker serves its clients and forwards messages of others; some brokers are st
 broker but storages may fail for ever: clients continue at other brokers, from the state of their
 storages.
 
-Paper: [GES] §1, §4.
+The core has a unit router of `ges`, and up to two roles: an access broker (`clients.py`), and a
+storage (`storage.py`). Messages between the roles of two brokers are forwarded by address, over any
+routes, without repetition or report of losses.
+
+Paper: [GES] §1, §3 (event routing), §4 (storages are reached over the same broker network).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
-from brokerd.overlay.hierarchy import Hierarchy
+from brokerd.overlay.hierarchy import Address, Hierarchy
 from brokerd.overlay.reading import linked
 from brokerd.protocols.definition import CoreContext
-from brokerd.protocols.ges.state import Outcome, ProfileConfirmation, Refusal
-from brokerd.protocols.ges.unit_router import MESSAGES, UnitRouter
-from brokerd.protocols.ges.units import hierarchy_from, hierarchy_of
-from brokerd.protocols.ges_reliable.carriage import Carriage
-from brokerd.protocols.ges_reliable.changes import CHANGE, Changes
+from brokerd.protocols.ges import (
+    MESSAGES,
+    SYSTEM,
+    Outcome,
+    ProfileConfirmation,
+    Refusal,
+    Target,
+    UnitRouter,
+    hierarchy_from,
+    hierarchy_of,
+)
+from brokerd.protocols.ges_reliable.clients import DEADLINES as ACCESS_DEADLINES
 from brokerd.protocols.ges_reliable.clients import RoamingClients
-from brokerd.protocols.ges_reliable.crossing import CROSSING
-from brokerd.protocols.ges_reliable.following import FETCH, RECEIPT, Following
-from brokerd.protocols.ges_reliable.intake import INTAKE
-from brokerd.protocols.ges_reliable.logs import LOG
-from brokerd.protocols.ges_reliable.messages import KINDS, Changed, Events, Fetched, Stored
+from brokerd.protocols.ges_reliable.definition import (
+    LOG,
+    place_of,
+    root_of,
+    roots_of,
+    storages_for,
+)
+from brokerd.protocols.ges_reliable.fetches import EpochFetches
+from brokerd.protocols.ges_reliable.handover import Handovers
+from brokerd.protocols.ges_reliable.messages import KINDS
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import place_of, root_of, roots_of, storages_for
-from brokerd.protocols.ges_reliable.puts import PUT, Puts
-from brokerd.protocols.ges_reliable.storage import OTHER_WAITING, WAITING, Storage
-from brokerd.protocols.ges_reliable.unit_profile import PROFILE
+from brokerd.protocols.ges_reliable.reconnection import StorageSearches
+from brokerd.protocols.ges_reliable.requests import PublishRequests, SubscriptionRequests
+from brokerd.protocols.ges_reliable.state import TABLES, PersistentState, VolatileState
+from brokerd.protocols.ges_reliable.storage import DEADLINES as STORAGE_DEADLINES
+from brokerd.protocols.ges_reliable.storage import Storage
 from brokerd.protocols.interface import (
     CoreStatus,
     Effect,
     LogEnds,
     OverlayChanged,
     RecordsRead,
+    Send,
     Started,
 )
 from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.forwarding_core import ForwardingCore
+from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
+
+HOPS_PER_LEVEL: Final = 32
+"""Links per level; a message that has crossed more has travelled in a circle."""
+_MOST_ROUTES: Final = 1_024
+"""The number of routes that are kept between two changes of the connectivity graph."""
 
 _COUNTERS: Final = (
     "publications_received",
@@ -52,11 +78,103 @@ _COUNTERS: Final = (
 )
 
 
+class AddressedMessages:
+    """The forwarding of messages to single brokers.
+
+    Args:
+        addresses: of all brokers, including brokers that have left.
+
+    Attributes:
+        own: the messages from this broker to itself.
+    """
+
+    def __init__(
+        self,
+        units: UnitRouter,
+        effects: list[Effect],
+        addresses: Sequence[Address],
+        counters: dict[str, int],
+    ) -> None:
+        self.own: list[Any] = []
+        self._units = units
+        self._effects = effects
+        self._addresses = addresses
+        self._counters = counters
+        self._routes: dict[Target, tuple[BrokerNumber, Target] | None] = {}
+        self._seen = units.view.changes
+
+    def change(self, addresses: Sequence[Address]) -> None:
+        """Replace the addresses after brokers have joined."""
+        self._addresses = addresses
+
+    def to(self, broker: BrokerNumber) -> Target:
+        """Return the target of messages to a broker."""
+        assert broker < len(self._addresses), f"nobody has told of broker {broker}"
+        return Target(0, self._addresses[broker], SYSTEM, (), 0)
+
+    def send(self, message: Any) -> None:
+        """Route a message; a message for this broker waits in `own`."""
+        if message.target.unit == self._units.place.address:
+            self.own.append(message)
+        else:
+            self._pass_on(message)
+
+    def is_for_here(self, peer: Peer, message: Any) -> bool:
+        """Return True for a message of a neighbour that is for this broker; forward any other.
+
+        Raises:
+            RemoteProtocolError: the target is impossible, or the message has crossed too many
+                links; the fault of the neighbour.
+        """
+        target: Target = message.target
+        address = self._units.place.address
+        empty = not all(target.frames) or not all(
+            len(unit) for way in target.frames for unit in way
+        )
+        if empty or target.level or len(target.unit) != len(address):
+            raise RemoteProtocolError(peer, f"nothing can be done for {target}"[:300])
+        if message.hops > HOPS_PER_LEVEL * len(address):
+            raise RemoteProtocolError(peer, f"{message} came over {message.hops} links"[:300])
+        if target.unit == address:
+            return True
+        self._pass_on(message)
+        return False
+
+    def _pass_on(self, message: Any) -> None:
+        if self._seen != self._units.view.changes or len(self._routes) > _MOST_ROUTES:
+            self._seen = self._units.view.changes
+            self._routes.clear()
+        target = message.target
+        route = self._routes[target] if target in self._routes else self._route(target)
+        if route is None:
+            self._counters["messages_without_route"] += 1
+            return
+        self._counters["messages_carried"] += 1
+        peer, onward = route
+        self._effects.append(Send(peer, replace(message, target=onward, hops=message.hops + 1)))
+
+    def _route(self, target: Target) -> tuple[BrokerNumber, Target] | None:
+        """Return the next broker, and the target to follow there; None without a path.
+
+        The route depends on the target and the connectivity graph alone.
+        """
+        routed = self._units.router.route((target,), _no_units)
+        route = None
+        for peer, targets in routed.hops.items():
+            (onward,) = targets
+            route = peer, onward
+        self._routes[target] = route
+        return route
+
+
 class GesReliable(ForwardingCore):
     """A broker of a hierarchy with storages.
 
     Attributes:
+        units: connections, profiles, routes and failures of the hierarchy.
+        access: the clients of this broker, and what storages are asked for them.
         storage: the storage of this broker; None if the broker is no storage.
+        persistent: the state on disk.
     """
 
     def __init__(
@@ -70,6 +188,7 @@ class GesReliable(ForwardingCore):
         near = sorted(linked(hierarchy.links, broker))
         neighbours = {each: addresses[each] for each in near}
         super().__init__(broker, near, parameters)
+        deadlines = self._deadlines
         self.units = units = UnitRouter(
             broker,
             addresses[broker],
@@ -77,62 +196,34 @@ class GesReliable(ForwardingCore):
             parameters,
             decode_attributes,
             hierarchy,
-            self._deadlines,
+            deadlines,
         )
         self._counters = counters = dict.fromkeys(_COUNTERS, 0)
-        self._carriage = carriage = Carriage(
-            broker, self, units.place, units.router, addresses, self._take, counters
-        )
-        self._make_storage = partial(
-            Storage,
-            broker,
-            self._disk,
-            self._deadlines,
-            parameters,
-            decode_attributes,
-            counters,
-            carriage,
-        )
+        self._forwarding = forwarding = AddressedMessages(units, self.effects, addresses, counters)
+        own = broker, self._disk, deadlines, parameters, decode_attributes, counters
+        self._make_storage = partial(Storage, *own, forwarding)
         storages = storages_for(hierarchy, broker)
-        self._changes = Changes(broker, self, self._deadlines, parameters, carriage)
-        self._homed = RoamingClients(
-            broker,
-            self._disk,
-            self._deadlines,
-            parameters,
-            decode_attributes,
-            counters,
-            storages=storages,
-            roots=roots_of(hierarchy),
-            changes=self._changes,
+        handovers = Handovers(storages[0], roots_of(hierarchy), deadlines, parameters)
+        root = root_of(hierarchy, broker)
+        self.access = RoamingClients(
+            *own,
+            forwarding=forwarding,
+            requests=SubscriptionRequests(broker, deadlines, parameters, forwarding),
+            publishes=PublishRequests(broker, deadlines, parameters, forwarding, root),
+            fetches=EpochFetches(broker, deadlines, parameters, forwarding),
+            handovers=handovers,
+            searches=StorageSearches(storages, handovers),
         )
-        self._following = Following(
-            broker, self, self._deadlines, parameters, carriage, self._homed.hand_out
-        )
-        self._puts = Puts(
-            broker,
-            self,
-            self._deadlines,
-            parameters,
-            carriage,
-            root_of(hierarchy, broker),
-            self._homed.tell_stored,
-        )
-        self._homed.use(self._following, self._puts)
         self.storage: Storage | None = None
+        self.persistent = PersistentState((PUBLISHERS,), ())
         self._incarnation, self._log_ends = 0, LogEnds()
-        self._handlers: dict[type, MessageHandler] = {
-            Changed: self._changes.on_changed,
-            Stored: self._puts.on_stored,
-            Events: self._following.on_events,
-            Fetched: self._following.on_fetched,
-        }
+        self._handlers: dict[type, MessageHandler] = self.access.message_handlers()
         self._among_storages: dict[type, MessageHandler] = {}
         if broker in storages:
             self.storage = self._begin_storage(hierarchy)
-        carried = {kind.type: carriage.on_carried for kind in KINDS}
-        self._homed.on_change = self._on_clients_changed
-        self.serve(self._homed, {**dict.fromkeys(MESSAGES, self._on_unit_message), **carried})
+        carried = {kind.type: self._on_carried for kind in KINDS}
+        self.access.on_change = self._on_clients_changed
+        self.serve(self.access, {**dict.fromkeys(MESSAGES, self._on_unit_message), **carried})
         self.dispatch_events(
             {
                 **self._event_handlers,
@@ -142,24 +233,25 @@ class GesReliable(ForwardingCore):
         )
 
     def _begin_storage(self, hierarchy: Hierarchy) -> Storage:
-        storage = self._make_storage(place_of(hierarchy, self._broker))
-        self._handlers |= storage.handlers()
-        self._among_storages |= storage.handlers() | storage.answer_handlers()
-        return storage
+        made = self._make_storage(place_of(hierarchy, self._broker))
+        self.persistent = PersistentState((PUBLISHERS, *TABLES), (LOG,))
+        self._handlers |= made.handlers()
+        self._among_storages |= made.handlers() | made.answer_handlers()
+        return made
 
     # ------------------------------------------------------------ for the driver
 
     def clients_behind(self) -> Collection[ClientId]:
         """See DeliveryProtocol."""
-        return self._homed.windows.clients_behind()
+        return self.access.windows.clients_behind()
 
     def routing_statistics(self) -> Mapping[str, int]:
         """See ForwardingCore."""
         return {
             **self._counters,
             "subscriptions": len(self.storage.registrations) if self.storage else 0,
-            "matching_hits": self._homed.memo.hits,
-            "matching_misses": self._homed.memo.misses,
+            "matching_hits": self.access.memo.hits,
+            "matching_misses": self.access.memo.misses,
             **self.units.statistics(),
         }
 
@@ -174,11 +266,11 @@ class GesReliable(ForwardingCore):
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
-        own, queued = self._homed.subscriptions(), self._queued()
+        own, queued = self.access.subscriptions(), self._queued()
         idle_reasons = [f"{own} subscriptions of its own clients"] * bool(own)
         if queued:
             idle_reasons.append(f"{queued} publications with which somebody is not done")
-        if waiting := self._changes.waiting():
+        if waiting := len(self.access.requests.waiting()):
             idle_reasons.append(f"{waiting} storages that do not know what is asked for here")
         is_read = self.storage is None or self.storage.log.is_read
         return CoreStatus(
@@ -190,28 +282,36 @@ class GesReliable(ForwardingCore):
             wanted=self._neighbours,
             ready=tuple(peer for peer in self._neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
-            detail={
-                "role": "storage" if self.storage else "home",
-                "undone": self._following.undone(),
-                "epoch": self.storage.log.durable if self.storage else 0,
-            },
+            detail=self.state().to_mapping(),
+        )
+
+    def state(self) -> VolatileState:
+        """Return the volatile state, for people."""
+        access = self.access
+        return VolatileState(
+            units=self.units.state().to_mapping(),
+            undone=access.fetches.undone(),
+            unstored=access.publishes.pending(),
+            unanswered=access.requests.waiting(),
+            followed=access.fetches.state(),
+            storage=self.storage.state() if self.storage is not None else None,
         )
 
     def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
         """Return True if everything through an epoch of a storage has arrived for clients here."""
-        return self._following.has_come(storage, epoch)
+        return self.access.fetches.has_come(storage, epoch)
 
     def waits_for_roots(self) -> int:
         """Return the number of waits for a root that was behind before a tree handover."""
-        return self._homed.crossings.waited
+        return self.access.handovers.trees.waited
 
     def _queued(self) -> int:
         stored = self.storage.log.retained() if self.storage else 0
-        return self._puts.pending() + stored
+        return self.access.publishes.pending() + stored
 
-    # ------------------------------------------------------------ events
+    # ------------------------------------------------------------ units
 
-    def _emit(self, outcomes: Iterable[Outcome]) -> None:
+    def _take(self, outcomes: Iterable[Outcome]) -> None:
         """Emit the effects of the unit router, and take its facts, in order."""
         for each in outcomes:
             if isinstance(each, Refusal):
@@ -222,27 +322,29 @@ class GesReliable(ForwardingCore):
 
     def start_routing(self, incarnation: int) -> None:
         """See ForwardingCore; starts without a connection and with an empty profile."""
-        self._emit(self.units.start(incarnation, self.now_ns))
+        self._take(self.units.start(incarnation, self.now_ns))
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
         """See ForwardingCore; sends connections and profiles to the neighbour."""
         incarnation = self.incarnation_of(peer)
-        self._emit(self.units.on_neighbour_up(peer, incarnation, self.now_ns))
+        self._take(self.units.on_neighbour_up(peer, incarnation, self.now_ns))
 
     def neighbour_went(self, peer: BrokerNumber) -> None:
         """See ForwardingCore; routes around the neighbour from now on."""
-        self._emit(self.units.on_neighbour_down(peer, self.now_ns))
+        self._take(self.units.on_neighbour_down(peer, self.now_ns))
 
     def _on_unit_message(self, peer: BrokerNumber, message: Any) -> None:
-        self._emit(self.units.on_message(peer, message, self.now_ns))
+        self._take(self.units.on_message(peer, message, self.now_ns))
 
     def _on_clients_changed(self) -> None:
-        self._emit(self.units.on_clients_changed(self._clients.here, self.now_ns))
+        self._take(self.units.on_clients_changed(self._clients.here, self.now_ns))
+
+    # ------------------------------------------------------------ roles
 
     def _on_started(self, event: Started) -> None:
         self._incarnation, self._log_ends = event.incarnation, event.logs[LOG]
-        self._changes.start(event.incarnation)
-        self._following.start(event.incarnation)
+        self.access.requests.start(event.incarnation)
+        self.access.fetches.start(event.incarnation)
         if self.storage is not None:
             self.storage.recover(event.recovered, event.logs[LOG], event.incarnation)
         super()._on_started(event)
@@ -255,55 +357,54 @@ class GesReliable(ForwardingCore):
         Paper: [GES] §4 (a finer storage is added).
         """
         hierarchy = hierarchy_from(event.overlay)
-        self._emit(self.units.add_neighbours(hierarchy, self.now_ns))
+        self._take(self.units.add_neighbours(hierarchy, self.now_ns))
         self.change_neighbours(sorted(linked(hierarchy.links, self._broker)))
-        self._emit(self.units.use_members(hierarchy, self.now_ns))
-        self._carriage.change(hierarchy.addresses)
+        self._take(self.units.use_members(hierarchy, self.now_ns))
+        self._forwarding.change(hierarchy.addresses)
         storages = storages_for(hierarchy, self._broker)
         if self.storage is not None:
             self.storage.change(place_of(hierarchy, self._broker))
         elif self._broker in storages:
             self.storage = self._begin_storage(hierarchy)
             self.storage.recover({}, self._log_ends, self._incarnation)
-        self._homed.change(storages, roots_of(hierarchy))
+        self.access.change(storages, roots_of(hierarchy))
 
     def _on_records(self, event: RecordsRead) -> None:
         assert self.storage is not None, f"{self._broker} is no storage and read {event.log}"
         self.storage.on_records(event)
 
-    def before_return(self) -> None:
-        """See EventMachine; a storage answers its own clients after all other processing."""
-        self._carriage.take_own()
+    def _on_carried(self, peer: Peer, message: Any) -> None:
+        if self._forwarding.is_for_here(peer, message):
+            self._on_addressed(peer, message)
 
-    def _take(self, peer: Peer, message: Any) -> None:
+    def _on_addressed(self, peer: Peer, message: Any) -> None:
         """Process a message for this broker."""
         stores = getattr(message, "stores", False)
         handler = (self._among_storages if stores else self._handlers).get(type(message))
         if handler is not None:
             handler(peer, message)
 
+    def before_return(self) -> None:
+        """See EventMachine; a storage answers its own clients after all other processing."""
+        own = self._forwarding.own
+        while own:
+            self._on_addressed(self._broker, own.pop(0))
+
     def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
         """See ForwardingCore."""
-        if purpose == FETCH:
-            self._following.due(peer)
-        elif purpose == RECEIPT:
-            self._following.receipt_due(peer)
-        elif purpose == CHANGE:
-            self._changes.due(peer)
-        elif purpose == CROSSING:
-            self._homed.crossings.due(peer)
-        elif purpose == PUT:
-            self._puts.due()
-        elif purpose == WAITING:
-            assert self.storage is not None, f"{self._broker} is no storage, fetched from by {peer}"
-            self.storage.due(peer)
-        elif purpose in (OTHER_WAITING, INTAKE, PROFILE):
+        if purpose in ACCESS_DEADLINES:
+            self.access.due(purpose, peer)
+        elif purpose in STORAGE_DEADLINES:
             assert self.storage is not None, f"{self._broker} is no storage: {purpose}, {peer}"
-            self.storage.other_due(purpose, peer)
+            self.storage.due(purpose, peer)
         else:
-            clients, is_alone = [*self._clients.here], not self._sessions
-            due = self.units.on_deadline(purpose, peer, clients, self.now_ns, is_alone=is_alone)
-            self._emit(due)
+            here, is_alone = [*self._clients.here], not self._sessions
+            self._take(self.units.on_deadline(purpose, peer, here, self.now_ns, is_alone=is_alone))
+
+
+def _no_units(_unit: Address) -> tuple[()]:
+    """Return no interested units: messages to a single broker have no other target."""
+    return ()
 
 
 def make_core(context: CoreContext) -> GesReliable:

@@ -6,17 +6,31 @@ message may be lost, duplicated or overtaken; a request is repeated until an ans
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
-from brokerd.protocols.ges.messages import Target
+from brokerd.protocols.ges import Target
 
 Sequences = tuple[tuple[SourceId, int], ...]
 """Per source, the last one of its publications."""
+
+
+class Targets(Protocol):
+    """The targets of messages to single brokers."""
+
+    def to(self, broker: BrokerNumber) -> Target:
+        """Return the target of messages to a broker."""
+
+
+class Forwarding(Targets, Protocol):
+    """The routes of messages to single brokers."""
+
+    def send(self, message: Any) -> None:
+        """Route a message; this broker takes its own messages after all other processing."""
 
 
 class Key(NamedTuple):
@@ -206,11 +220,6 @@ class Fetched:
 
 
 Carried = Change | Changed | Store | Stored | Fetch | Events | Fetched
-
-
-def onward(message: Any, target: Target) -> Any:
-    """Return the same message, for the next broker on the route."""
-    return replace(message, target=target, hops=message.hops + 1)
 
 
 def _beside_store(message: Store) -> object:

@@ -5,10 +5,14 @@ from its parent, and begins no new subscription before the parent has registered
 Unanswered requests are repeated. While a storage reads its log after a restart, all requests are
 dropped.
 
+`Storage` connects the parts of a storage: it takes the messages, effects and facts that a part
+returns, in order, and routes each fact to the part that it concerns.
+
 Paper: [GES] §4 (stable storage; storage trees; epochs; reconnecting clients).
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -17,10 +21,8 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun, merge_runs
-from brokerd.protocols.ges_reliable.carriage import Carriage
-from brokerd.protocols.ges_reliable.changes import Changes
-from brokerd.protocols.ges_reliable.epoch_log import EpochLog, Event
-from brokerd.protocols.ges_reliable.intake import INTAKE, Intake
+from brokerd.protocols.ges_reliable.definition import LOG, StoragePlace
+from brokerd.protocols.ges_reliable.epochs import EpochLog
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Change,
@@ -28,28 +30,38 @@ from brokerd.protocols.ges_reliable.messages import (
     Events,
     Fetch,
     Fetched,
+    Forwarding,
     Store,
     Stored,
     Wish,
 )
-from brokerd.protocols.ges_reliable.others import Others
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import StoragePlace
-from brokerd.protocols.ges_reliable.registrations import Registrations
-from brokerd.protocols.ges_reliable.unit_profile import PROFILE, UnitProfile
+from brokerd.protocols.ges_reliable.requests import SubscriptionRequests
+from brokerd.protocols.ges_reliable.state import (
+    HOMES,
+    PROFILE,
+    Answer,
+    Event,
+    LogAppend,
+    LogRelease,
+    PredicateStart,
+    Request,
+    StorageState,
+)
+from brokerd.protocols.ges_reliable.storage_tree import INTAKE, StorageFeeds, UnitProfile
+from brokerd.protocols.ges_reliable.subscriptions import DependentStorages, Registrations
 from brokerd.protocols.interface import Change as Row
-from brokerd.protocols.interface import Commit, LogEnds, RecordsRead
+from brokerd.protocols.interface import Chop, Commit, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 from brokerd.protocols.parts.selection import RunSelection
 
 WAITING: Final = "waiting"
 """Purpose of the deadline at which a fetch is answered without publications."""
 OTHER_WAITING: Final = "other storage waiting"
 """The same for a fetch of another storage."""
-HOMES: Final = "homes"
-"""Per access broker, and per child, the incarnation and the number of the last Change."""
+DEADLINES: Final = (WAITING, OTHER_WAITING, INTAKE, PROFILE)
+"""The purposes of the deadlines of a storage."""
 
 _Asker = tuple[BrokerNumber, bool]
 """An access broker, or a storage."""
@@ -69,7 +81,18 @@ class Follower:
 
 
 class Storage:
-    """The role of a broker as a storage."""
+    """The role of a broker as a storage.
+
+    Args:
+        forwarding: the routes of messages to access brokers and other storages.
+
+    Attributes:
+        log: the publications on disk.
+        registrations: the subscriptions of clients.
+        others: the storages that take from this one.
+        feeds: the storages that this one takes from.
+        profile: the predicates of the unit, as requests to the parent; None at a root.
+    """
 
     def __init__(
         self,
@@ -79,45 +102,76 @@ class Storage:
         parameters: GesReliableParameters,
         decode_attributes: DecodeAttributes,
         counters: dict[str, int],
-        carriage: Carriage,
+        forwarding: Forwarding,
         place: StoragePlace,
     ) -> None:
         is_root = place.parent is None
-        self.log = EpochLog(broker, disk, parameters.held_limit, self._on_durable, is_root=is_root)
+        self.log = EpochLog(broker, parameters.held_limit, is_root=is_root)
         self.registrations = Registrations(decode_attributes, is_root=is_root)
-        self.others = Others(broker, place, decode_attributes)
-        self.intake = Intake(
-            broker,
-            place,
-            self.log,
-            disk.machine,
-            deadlines,
-            parameters,
-            carriage,
-            self.registrations.match,
+        self.others = DependentStorages(broker, place, decode_attributes)
+        self.feeds = StorageFeeds(broker, place, self.log, deadlines, parameters, forwarding)
+        self.profile = UnitProfile(place.parent) if place.parent is not None else None
+        self._requests = SubscriptionRequests(
+            broker, deadlines, parameters, forwarding, purpose=PROFILE, stores=True
         )
-        self.profile: UnitProfile | None = None
-        if place.parent is not None:
-            changes = Changes(
-                broker,
-                disk.machine,
-                deadlines,
-                parameters,
-                carriage,
-                purpose=PROFILE,
-                stores=True,
-            )
-            self.profile = UnitProfile(place.parent, disk.machine, changes, self._on_begun)
+        self._parent = place.parent
         self._broker = broker
         self._disk = disk
         self._machine = disk.machine
         self._deadlines = deadlines
         self._parameters = parameters
         self._counters = counters
-        self._carriage = carriage
+        self._forwarding = forwarding
         self._homes: dict[_Asker, tuple[int, int]] = {}
         self._followers: dict[_Asker, Follower] = {}
         self._waiting: dict[_Asker, Change] = {}
+
+    def state(self) -> StorageState:
+        """Return the volatile state, for people."""
+        log, registrations = self.log, self.registrations
+        homes = [each.home for each in registrations.known().values()]
+        return StorageState(
+            parent=self._parent,
+            assigned=log.assigned,
+            durable=log.durable,
+            released=log.released,
+            retained=log.retained(),
+            out_of_order=log.waiting(),
+            publishers=len(log.reached()),
+            subscriptions=dict(sorted(Counter(homes).items())),
+            receipts=registrations.lowest(log.durable),
+            moved=len(registrations.heirs()),
+            others=dict(self.others.reached()),
+            feeds=self.feeds.reached(),
+        )
+
+    # ------------------------------------------------------------ facts
+
+    def _take(self, outcomes: Iterable[Any]) -> None:
+        """Send messages, emit effects, and route facts to their parts, in order."""
+        for each in outcomes:
+            kind = type(each)
+            if kind is LogAppend:
+                self._disk.append(LOG, each.record, partial(self._on_appended, each.event))
+            elif kind is LogRelease:
+                self._disk.commit(each.rows, partial(self._on_released, each.first))
+            elif kind is Request:
+                now_ns = self._machine.now_ns
+                self._take(self._requests.add(each.storage, each.wish, each.step, now_ns))
+            elif kind is Answer:
+                assert self.profile is not None, f"{self._broker} has no parent: {each}"
+                self._take(self.profile.on_answer(each.step, each.begun))
+            elif kind is PredicateStart:
+                self._begin_waiting()
+            elif kind in (Commit, Read, Chop):
+                self._machine.emit(each)
+            else:
+                self._forwarding.send(each)
+
+    def _on_released(self, first: int) -> None:
+        self._take(self.log.on_released(first))
+
+    # ------------------------------------------------------------ start, messages, deadlines
 
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of requests."""
@@ -125,36 +179,33 @@ class Storage:
 
     def answer_handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of other storages' answers."""
-        found: dict[type, MessageHandler] = {
-            Events: self.intake.on_events,
-            Fetched: self.intake.on_fetched,
-        }
+        found: dict[type, MessageHandler] = {Events: self._on_events, Fetched: self._on_fetched}
         if self.profile is not None:
-            found[Changed] = self.profile.changes.on_changed
+            found[Changed] = self._on_changed
         return found
 
     def recover(
         self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds, incarnation: int = 0
     ) -> None:
         """Restore the state of an earlier incarnation from disk."""
-        self.intake.start(incarnation)
-        self.log.recover(recovered, ends)
+        self.feeds.start(incarnation)
+        self._take(self.log.recover(recovered, ends))
         self.registrations.recover(recovered, self.log.released)
         self.others.recover(recovered, self.log.released)
         for text, (last, number) in recovered.get(HOMES, {}).items():
             broker, _, stores = text.partition(" ")
             self._homes[int(broker), bool(stores)] = last, number
         if self.profile is not None:
-            self.profile.changes.start(incarnation)
-            self.profile.recover(recovered)
+            self._requests.start(incarnation)
+            self._take(self.profile.recover(recovered))
         if self.log.is_read:
-            self.intake.begin()
+            self._take(self.feeds.begin(self._machine.now_ns))
 
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log."""
-        self.log.on_records(event)
+        self._take(self.log.on_records(event))
         if self.log.is_read:
-            self.intake.begin()
+            self._take(self.feeds.begin(self._machine.now_ns))
 
     def change(self, place: StoragePlace) -> None:
         """Take storages that were added or retired."""
@@ -164,20 +215,18 @@ class Storage:
         """Return incarnation and number of the last change of an access broker, or of a child."""
         return self._homes.get((home, stores), (0, 0))
 
-    def due(self, follower: BrokerNumber, *, stores: bool = False) -> None:
-        """Answer a fetch that has waited long enough."""
-        if self._followers[follower, stores].waits is not None:
-            self._answer((follower, stores))
-
-    def other_due(self, purpose: str, storage: BrokerNumber) -> None:
-        """Answer another storage's fetch, or repeat a request to another storage."""
-        if purpose == OTHER_WAITING:
-            self.due(storage, stores=True)
+    def due(self, purpose: str, broker: BrokerNumber) -> None:
+        """Answer a fetch that has waited long enough, or repeat a request to another storage."""
+        now_ns = self._machine.now_ns
+        if purpose in (WAITING, OTHER_WAITING):
+            asker = broker, purpose == OTHER_WAITING
+            if self._followers[asker].waits is not None:
+                self._answer(asker)
         elif purpose == INTAKE:
-            self.intake.due(storage)
+            self._forwarding.send(self.feeds.due(broker, now_ns))
         else:
-            assert self.profile is not None, f"{self._broker} has no parent, and waits for it"
-            self.profile.changes.due(storage)
+            assert purpose == PROFILE, f"{purpose!r} of broker {broker}"
+            self._take(self._requests.due(broker, now_ns))
 
     # ------------------------------------------------------------ publications
 
@@ -191,19 +240,21 @@ class Storage:
             raise RemoteProtocolError(peer, f"{run.source} is published at no root")
         self.registrations.match(run)  # malformed runs are not stored
         self._counters["publications_received"] += len(run)
-        self.log.store(run, self._broker)
+        self._take(self.log.store(run, self._broker))
         source, home = run.source, message.home
         if self.log.stored(source) >= run.last:
             self._tell_stored(home, run)
         else:
-            self.log.sync(partial(self._tell_stored, home, run))
+            self._disk.sync(LOG, partial(self._tell_stored, home, run))
 
     def _tell_stored(self, home: BrokerNumber, run: PublicationRun) -> None:
         through = self.log.stored(run.source)
-        target = self._carriage.to(home)
-        self._carriage.send(Stored(target, 0, self._broker, run.source, through))
+        target = self._forwarding.to(home)
+        self._forwarding.send(Stored(target, 0, self._broker, run.source, through))
 
-    def _on_durable(self, event: Event) -> None:
+    def _on_appended(self, event: Event) -> None:
+        """Answer the waiting fetches of followers that are interested in durable publications."""
+        self.log.on_appended(event)
         wanted: dict[_Asker, None] = {}
         for homes in self.registrations.match(event.run):
             wanted |= dict.fromkeys((home, False) for home in homes)
@@ -215,7 +266,24 @@ class Storage:
                 self._answer(asker)
         self._release()
 
+    def _on_events(self, _peer: Peer, message: Events) -> None:
+        """Take a part of another storage's answer.
+
+        Raises:
+            RemoteProtocolError: the run is malformed; the fault of the peer.
+        """
+        rest = self.feeds.rest_of(message)
+        if rest is not None:
+            self.registrations.match(rest)  # malformed runs are not stored
+            self._take(self.feeds.on_rest(message.storage, rest))
+
+    def _on_fetched(self, _peer: Peer, message: Fetched) -> None:
+        self._take(self.feeds.on_fetched(message, self._machine.now_ns))
+
     # ------------------------------------------------------------ subscriptions
+
+    def _on_changed(self, peer: Peer, message: Changed) -> None:
+        self._take(self._requests.on_changed(peer, message, self._machine.now_ns))
 
     def _on_change(self, peer: Peer, message: Change) -> None:
         home, number = message.home, (message.incarnation, message.number)
@@ -246,13 +314,13 @@ class Storage:
                 begins, changed = take(wish, home, self._head(wish))
                 begun.append(begins)
                 rows += changed
-        target, stores = self._carriage.to(home), message.stores
+        target, stores = self._forwarding.to(home), message.stores
         answer = Changed(target, 0, self._broker, *number, tuple(begun), stores)
         ends = self.registrations.ends
 
         def written() -> None:
             self.registrations.ended(ends)
-            self._carriage.send(answer)
+            self._forwarding.send(answer)
             self._let_go()
 
         def write() -> None:
@@ -262,7 +330,7 @@ class Storage:
                 self._disk.when_written(written)
 
         # A crash could give a later epoch to another publication: none is written, or sent.
-        self.log.sync(write)
+        self._disk.sync(LOG, write)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -291,7 +359,7 @@ class Storage:
             if wish.predicate is not None and not wish.claims
         ]
         for predicate in wanted:
-            self.profile.ask(predicate)
+            self._take(self.profile.ask(predicate))
         return all(self.profile.begins(predicate) is not None for predicate in wanted)
 
     def _head(self, wish: Wish) -> int:
@@ -301,7 +369,7 @@ class Storage:
             begins = self.profile.begins(wish.predicate)
         return max(self.log.assigned, begins or 0)
 
-    def _on_begun(self) -> None:
+    def _begin_waiting(self) -> None:
         """Begin the subscriptions that have waited for the parent."""
         for asker in [*self._waiting]:
             message = self._waiting.pop(asker)
@@ -312,7 +380,7 @@ class Storage:
         waiting = (wish.predicate for each in self._waiting.values() for wish in each.wishes)
         known = (each.predicate for each in self.registrations.kept())
         wanted = (*known, *self.others.predicates(), *waiting)
-        profile.keep(each for each in wanted if each is not None)
+        self._take(profile.keep(each for each in wanted if each is not None))
 
     # ------------------------------------------------------------ following
 
@@ -385,21 +453,21 @@ class Storage:
         self._followers[asker].waits = None
         self._deadlines.cancel(_waiting(asker))
         found, through = self._find(fetch)
-        target, after = self._carriage.to(fetch.follower), fetch.after
+        target, after = self._forwarding.to(fetch.follower), fetch.after
         about = self._broker, fetch.incarnation, fetch.number
         if found:
             run = merge_runs(found)
             self._counters["publications_forwarded"] += len(run)
-            self._carriage.send(Events(target, 0, *about, after, run, fetch.stores))
+            self._forwarding.send(Events(target, 0, *about, after, run, fetch.stores))
             after = run.last
-        self._carriage.send(Fetched(target, 0, *about, after, through, fetch.stores))
+        self._forwarding.send(Fetched(target, 0, *about, after, through, fetch.stores))
 
     def _release(self) -> None:
         """Release publications that all followers have acknowledged."""
         durable = self.log.durable
         through = min(self.registrations.lowest(durable), self.others.lowest(durable), durable)
         if through > self.log.released:
-            self.log.release(through)
+            self._take(self.log.release(through))
 
 
 def _waiting(asker: _Asker) -> tuple[str, BrokerNumber]:

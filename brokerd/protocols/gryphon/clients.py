@@ -24,7 +24,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     OwnSubscriptions,
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 
 class Clients(OwnSubscriptions[Delivered]):

@@ -46,8 +46,7 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.parts.backoff import backed_off_ns, dials_at_once
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import message_handler
+from brokerd.protocols.parts.event_machine import Durability, message_handler
 from brokerd.protocols.parts.log_first import LogFirstMachine
 
 RETRY: Final = "retry"

@@ -26,8 +26,7 @@ from brokerd.protocols.gryphon.messages import (
 )
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 from brokerd.protocols.parts.leaps import is_leap
 
 FILTERED: Final = "filtered"

@@ -23,8 +23,7 @@ from brokerd.protocols.gryphon.ticks import LAST_TICK
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.backoff import backed_off_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 JOINING: Final = "joining"
 

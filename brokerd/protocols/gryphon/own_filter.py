@@ -17,7 +17,7 @@ from brokerd.model.predicate import Predicate
 from brokerd.protocols.gryphon.messages import Beginning
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 BEGINS: Final = "begins"
 """Per started subscription, the ticks behind which it begins in the streams of other brokers."""

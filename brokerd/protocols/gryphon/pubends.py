@@ -17,7 +17,7 @@ from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.ticks import TickClock, ticks_in
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 from brokerd.units import SECOND_NS
 

@@ -31,8 +31,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Owner,
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 from brokerd.protocols.parts.leaps import check_generation
 
 GIVING: Final = "giving"

@@ -25,7 +25,7 @@ from brokerd.protocols.parts.clients.own_subscriptions import (
     OwnSubscriptions,
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 BEGINS: Final = "begins"
 """Per started subscription, the position in each topic after which it begins."""

@@ -24,7 +24,7 @@ from brokerd.protocols.multi_proxy.moving_owners import CHOSEN, MovingOwners
 from brokerd.protocols.multi_proxy.owners import Owners
 from brokerd.protocols.multi_proxy.sharing import Hosting, Passing, SharingParameters
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.leaps import check_generation
 
 

@@ -15,7 +15,7 @@ from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.messages import Locate, Merged, Owner
 from brokerd.protocols.multi_proxy.owners import Answered, Owners
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 CHOSEN: Final = "chosen"
 """Per topic the server that an access broker uses, and any generation."""

@@ -33,8 +33,7 @@ from brokerd.protocols.multi_proxy.retention import Retention
 from brokerd.protocols.multi_proxy.sharing import Passing
 from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 WAITING: Final = "waiting"
 """Purpose of the deadline at which a get is answered without publications."""

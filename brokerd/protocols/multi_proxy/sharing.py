@@ -28,8 +28,7 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.moves import Moves
 from brokerd.protocols.multi_proxy.topic_log import Part, TopicLog
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 PERIOD: Final = "period"
 """Purpose of the deadline at which a server announces its topics."""

@@ -19,7 +19,7 @@ from brokerd.model.publication import Buffer, OriginRun, PublicationRun, merge_r
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
 from brokerd.protocols.multi_proxy.logs import LOG
 from brokerd.protocols.multi_proxy.lost_records import LOST_ROWS, LostRecords
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
 RELEASED: Final = "released"

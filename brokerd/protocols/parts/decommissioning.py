@@ -22,8 +22,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.model.operator_acts import DECOMMISSION, NO_AUTHORITY, OperatorAuthority
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import BrokerDecommissioned, Change, Shutdown
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 DECOMMISSIONED: Final = "decommissioned"
 """The table of decommissioned brokers."""

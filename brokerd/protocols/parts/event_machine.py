@@ -1,11 +1,23 @@
-"""The base of every core: dispatch by type of event and message, and an outbox."""
+"""The base of every core: dispatch by type, an outbox, and actions that wait for the disk."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import Peer
-from brokerd.protocols.interface import Effect, Event, Instant, MessageReceived, Record, Send
+from brokerd.protocols.interface import (
+    Append,
+    Change,
+    Commit,
+    Effect,
+    Event,
+    Instant,
+    LogRecord,
+    MessageReceived,
+    Record,
+    Send,
+)
 
 EventHandler = Callable[[Any], None]
 MessageHandler = Callable[[Any, Any], None]
@@ -73,3 +85,52 @@ def message_handler(
     if handler is None:
         raise RemoteProtocolError(event.peer, f"{type(event.message).__name__} is not for a broker")
     return handler
+
+
+@dataclass(slots=True)
+class Durability:
+    """The actions of a core that wait for durable writes, by token."""
+
+    machine: EventMachine
+    _when_durable: dict[int, Callable[[], None]] = field(init=False, default_factory=dict)
+    _next_token: int = field(init=False, default=0)
+    _last_commit: int = field(init=False, default=0)
+
+    def commit(self, changes: Sequence[Change], then: Callable[[], None]) -> None:
+        """Call `then` once the changes are durable: at once without changes."""
+        if not changes:
+            then()
+            return
+        self._next_token += 1
+        self._last_commit = self._next_token
+        self._when_durable[self._next_token] = then
+        self.machine.emit(Commit(tuple(changes), self._next_token))
+
+    def when_written(self, then: Callable[[], None]) -> None:
+        """Call `then` once all earlier changes are durable: at once if they already are."""
+        before = self._when_durable.get(self._last_commit)
+        if before is None:
+            then()
+            return
+
+        def both() -> None:
+            before()
+            then()
+
+        self._when_durable[self._last_commit] = both
+
+    def append(self, log: str, record: LogRecord, then: Callable[[], None]) -> None:
+        """Append a record to a log; call `then` once the record is durable."""
+        self._next_token += 1
+        self._when_durable[self._next_token] = then
+        self.machine.emit(Append(log, (record,), self._next_token))
+
+    def sync(self, log: str, then: Callable[[], None]) -> None:
+        """Call `then` once all earlier appends to any log are durable."""
+        self._next_token += 1
+        self._when_durable[self._next_token] = then
+        self.machine.emit(Append(log, (), self._next_token))
+
+    def on_persisted(self, token: int) -> None:
+        """Run the action that waits for this token."""
+        self._when_durable.pop(token)()

@@ -26,8 +26,12 @@ from brokerd.protocols.parts.backoff import RetryParameters, backed_off_ns
 from brokerd.protocols.parts.clients.service import LINGER, ClientParameters, ClientService
 from brokerd.protocols.parts.clients.unkept import Forwarding, UnkeptClients
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
+from brokerd.protocols.parts.event_machine import (
+    Durability,
+    EventMachine,
+    MessageHandler,
+    message_handler,
+)
 
 RETRY: Final = "retry"
 """Purpose of the deadline at which a neighbour is dialled again."""

@@ -8,7 +8,7 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscriptions
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.ring_flood.log import Stored
 from brokerd.protocols.ring_flood.parameters import RingFloodParameters
 

@@ -25,8 +25,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.parts.backoff import backed_off_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import MessageHandler, message_handler
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler, message_handler
 from brokerd.protocols.parts.log_first import LogFirstMachine
 from brokerd.protocols.ring_flood.clients import Clients
 from brokerd.protocols.ring_flood.log import LOG, RELEASED, Log, Positions, Stored

@@ -11,8 +11,7 @@ from brokerd.protocols.durable.holds import DOUBT_OF_HOLD, LEASE, Holds
 from brokerd.protocols.durable.messages import Held, Hold
 from brokerd.protocols.interface import Commit
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 
 LEASE_NS = 1_000
 HERE = 0

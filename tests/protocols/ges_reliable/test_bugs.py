@@ -83,6 +83,7 @@ RULES = {
     "late-answer-ends-a-new-subscription": "a_late_answer_does_not_end_a_new_subscription",
     "lost-session-ends-at-a-successor": "a_lost_session_ends_nothing_at_an_unknown_successor",
     "looks-at-the-high-water-mark": "a_root_says_how_far_all_has_come_without_a_gap",
+    "routes-outlive-links": "a_gatekeeper_dies_for_ever_and_its_subscriber_goes_elsewhere",
 }
 """Named bug → what must see it."""
 

@@ -8,7 +8,8 @@ import pytest
 from brokerd.model.client_messages import Unsubscribe, Unsubscribed
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
-from brokerd.protocols.ges_reliable.following import stream_of
+from brokerd.protocols.ges_reliable.fetches import stream_of
+from brokerd.protocols.ges_reliable.handover import CROSSING
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Changed,
@@ -39,11 +40,7 @@ class HomeBetween(HomeOfTwo):
 
     def answer(self, storage: int, after: int | None, **more: Any) -> Wish:
         """The oldest that is not answered, which is of this storage."""
-        assert self.told.wishes, f"{storage} is told nothing"
-        to, wish, then = self.told.wishes.pop(0)
-        assert to == storage, f"{wish} was told {to}"
-        then(Begun(wish.key, after, **more))
-        return wish
+        return self.told.answer(storage, after, **more)
 
     def looked(self, root: int, after: int, last: int) -> None:
         """A root says how far it has come, and with P."""
@@ -55,7 +52,7 @@ class HomeBetween(HomeOfTwo):
         numbers, stream = range(first + 100, last + 101), stream_of(NEXT)
         origins = (OriginRun(P, range(first, last + 1)),)
         events = PublicationRun(stream, numbers, (BLOB,), bytes(len(numbers)), 0, (), origins)
-        self.following.on_events(NEXT, Events(HOME, 0, NEXT, 1, asked[-1].number, after, events))
+        self.hears(Events(HOME, 0, NEXT, 1, asked[-1].number, after, events))
 
 
 def begun_at_its_heir(had_of: Sequences = ()) -> HomeBetween:
@@ -123,7 +120,7 @@ def what_is_behind_the_end_is_not_said_to_be_done_at_the_old_root() -> None:
     home.gives(FIRST, 12, 13, 16)
     home.done(FIRST, 5, 14)
     home.machine.now_ns = 10**9
-    home.following.receipt_due(FIRST)
+    home.receipt_due(FIRST)
     told = [each for each in home.paper.sent if type(each) is Fetch and each.done]
     assert all(each.through <= 14 for each in told)
 
@@ -135,7 +132,7 @@ def the_old_root_is_waited_for_while_it_is_behind() -> None:
     home.looked(FIRST, 14, 14)
     assert not home.told.wishes
     home.gives(FIRST, 12, 13, 20)
-    home.clients.crossings.due(FIRST)
+    home.clients.due(CROSSING, FIRST)
     home.looked(FIRST, 20, 20)
     assert home.answer(NEXT, 120).had_of == ()
     assert home.given() == [(FIRST, 3, 12), (FIRST, 13, 20)]

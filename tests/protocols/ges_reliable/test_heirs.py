@@ -18,7 +18,8 @@ from brokerd.model.client_messages import (
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.clients import RoamingClients
-from brokerd.protocols.ges_reliable.following import Following, stream_of
+from brokerd.protocols.ges_reliable.fetches import RECEIPT, EpochFetches, stream_of
+from brokerd.protocols.ges_reliable.handover import Handovers
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Changed,
@@ -30,10 +31,12 @@ from brokerd.protocols.ges_reliable.messages import (
     Wish,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.reconnection import StorageSearches
+from brokerd.protocols.ges_reliable.requests import PublishRequests
+from brokerd.protocols.ges_reliable.state import Answer
 from brokerd.protocols.interface import Append, Commit, Deliver, LogEnds, OverlayChanged, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 from brokerd.wire.attributes import decode_attribute_table
 from tests.protocols.ges_reliable.test_parts import (
     BLOB,
@@ -56,17 +59,20 @@ class Told:
     """What a home tells storages of subscriptions, until the test answers it."""
 
     def __init__(self) -> None:
-        self.wishes: list[tuple[int, Wish, Callable[[Begun], None]]] = []
+        self.wishes: list[tuple[int, Wish, Any]] = []
+        self.clients: RoamingClients
 
-    def tell(self, storage: int, wish: Wish, then: Callable[[Begun], None]) -> None:
-        self.wishes.append((storage, wish, then))
+    def add(self, storage: int, wish: Wish, step: Any, _now_ns: int) -> tuple[()]:
+        self.wishes.append((storage, wish, step))
+        return ()
 
     def answer(self, storage: int, after: int | None, heir: int | None = None, **more: Any) -> Wish:
         """The oldest that is not answered, which is of this storage."""
         assert self.wishes, f"{storage} is told nothing"
-        to, wish, then = self.wishes.pop(0)
+        to, wish, step = self.wishes.pop(0)
         assert to == storage, f"{wish} was told {to}"
-        then(Begun(wish.key, after, heir, **more))
+        if step is not None:
+            self.clients.take([Answer(Begun(wish.key, after, heir, **more), step)])
         return wish
 
 
@@ -83,22 +89,25 @@ class HomeOfTwo:
         parameters = GesReliableParameters(changes_root=changes_root)
         timers = DeadlineQueue[Any]()
         counters = {"publications_delivered": 0}
-        self.clients = RoamingClients(
+        handovers = Handovers(FINER, roots or {FINER: ROOT, ROOT: ROOT}, timers, parameters)
+        self.fetches = EpochFetches(HOME, timers, parameters, self.paper)
+        self.fetches.start(1)
+        requests: Any = self.told
+        publishes = PublishRequests(HOME, timers, parameters, self.paper, ROOT)
+        self.clients = self.told.clients = RoamingClients(
             HOME,
             Durability(self.machine),
             timers,
             parameters,
             decode_attribute_table,
             counters,
-            storages=(FINER, ROOT),
-            roots=roots or {FINER: ROOT, ROOT: ROOT},
-            changes=self.told,
+            forwarding=self.paper,
+            requests=requests,
+            publishes=publishes,
+            fetches=self.fetches,
+            handovers=handovers,
+            searches=StorageSearches((FINER, ROOT), handovers),
         )
-        self.following = Following(
-            HOME, self.machine, timers, parameters, self.paper, self.clients.hand_out
-        )
-        self.following.start(1)
-        self.clients.use(self.following, None)
         self.clients.start(1, {})
         resume = tuple((stream_of(storage), had) for storage, had in brought)
         self.resume = ((1, resume),) if resume else ()
@@ -127,8 +136,14 @@ class HomeOfTwo:
         origins = (OriginRun(P, numbers),)
         count = len(numbers)
         events = PublicationRun(stream, numbers, (BLOB,), bytes(count), 0, (), origins)
-        answer = Events(HOME, 0, storage, 1, asked[-1].number, after, events)
-        self.following.on_events(storage, answer)
+        self.hears(Events(HOME, 0, storage, 1, asked[-1].number, after, events))
+
+    def hears(self, message: Any) -> None:
+        """A storage answers."""
+        self.clients.message_handlers()[type(message)](message.storage, message)
+
+    def receipt_due(self, storage: int) -> None:
+        self.clients.due(RECEIPT, storage)
 
     def given(self) -> list[tuple[int, int, int]]:
         """What the client was sent: of whose stream, and which epochs."""
@@ -189,14 +204,14 @@ def what_its_old_storage_was_told_its_heir_is_told_too() -> None:
     home.gives(ROOT, 2, 3, 12)
     home.done(ROOT, 3, 12)
     home.machine.now_ns = 10**9
-    home.following.receipt_due(ROOT)
+    home.receipt_due(ROOT)
     asked = home.paper.sent[-1]
     assert (asked.target, asked.through, len(asked.done)) == (ROOT, 12, 2)
     home.told.answer(FINER, 9)
     assert home.fetched_behind(FINER) == [12]
-    home.following.on_fetched(ROOT, Fetched(HOME, 0, ROOT, 1, asked.number, 12, 12))
+    home.hears(Fetched(HOME, 0, ROOT, 1, asked.number, 12, 12))
     home.machine.now_ns = 2 * 10**9
-    home.following.receipt_due(FINER)
+    home.receipt_due(FINER)
     asked = home.paper.sent[-1]
     assert (asked.target, asked.through, asked.done) == (FINER, 12, ((KEY, STAY),))
 

@@ -7,10 +7,10 @@ import pytest
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.ges_reliable.epoch_log import Event
+from brokerd.protocols.ges_reliable.definition import StoragePlace
 from brokerd.protocols.ges_reliable.messages import Key, Wish
-from brokerd.protocols.ges_reliable.others import UNITS, Others
-from brokerd.protocols.ges_reliable.places import StoragePlace
+from brokerd.protocols.ges_reliable.state import UNITS, Event
+from brokerd.protocols.ges_reliable.subscriptions import DependentStorages
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 
 HERE, SIBLING, CHILDREN = 1, 2, (3, 4)
@@ -18,8 +18,8 @@ KINDS = "abc"
 PREDICATES = {kind: parse_predicate(f"kind = '{kind}'") for kind in KINDS}
 
 
-def others() -> Others:
-    return Others(HERE, StoragePlace(None, (SIBLING,), CHILDREN), decode_attribute_table)
+def others() -> DependentStorages:
+    return DependentStorages(HERE, StoragePlace(None, (SIBLING,), CHILDREN), decode_attribute_table)
 
 
 def event(kind: str, root: int) -> Event:

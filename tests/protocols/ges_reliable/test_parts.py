@@ -1,6 +1,6 @@
 """Parts of homes and storages by themselves: what comes late, twice or not at all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -10,11 +10,11 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import OriginRun, PublicationRun
-from brokerd.protocols.ges.units import Place
-from brokerd.protocols.ges_reliable.carriage import Carriage
-from brokerd.protocols.ges_reliable.epoch_log import EpochLog
-from brokerd.protocols.ges_reliable.following import Followed, Following
-from brokerd.protocols.ges_reliable.frontier import Frontier
+from brokerd.protocols.ges.units import hierarchy_of
+from brokerd.protocols.ges_reliable.core import GesReliable
+from brokerd.protocols.ges_reliable.definition import StoragePlace
+from brokerd.protocols.ges_reliable.epochs import EpochLog, Frontier
+from brokerd.protocols.ges_reliable.fetches import EpochFetches
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Change,
@@ -28,12 +28,11 @@ from brokerd.protocols.ges_reliable.messages import (
     Wish,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import StoragePlace
+from brokerd.protocols.ges_reliable.state import Delivery, LogRelease, StoredSubscription
 from brokerd.protocols.ges_reliable.storage import Storage
-from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead
+from brokerd.protocols.interface import Append, Commit, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 from brokerd.protocols.registry import parameters_on, read_topology, that_run_on
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.protocols.ges_reliable.test_stories import TOPOLOGY
@@ -56,7 +55,7 @@ def placed(first: int, last: int) -> PublicationRun:
 
 
 class Paper:
-    """A carriage that keeps what it is given."""
+    """The forwarding of messages, which keeps them."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
@@ -107,36 +106,44 @@ class HomeAlone:
     """A home that follows a storage, with one subscription from the start."""
 
     def __init__(self) -> None:
-        self.paper, self.machine = Paper(), EventMachine()
-        self.machine.now_ns = 10**9
+        self.paper, self.now_ns = Paper(), 10**9
         self.handed: list[tuple[int, int, Any]] = []
-        self.following = Following(
-            HOME, self.machine, DeadlineQueue(), GesReliableParameters(), self.paper, self._hand
-        )
-        self.following.start(1)
+        self.fetches = EpochFetches(HOME, DeadlineQueue(), GesReliableParameters(), self.paper)
+        self.fetches.start(1)
         self.begins("c", 0)
 
-    def _hand(self, part: PublicationRun, handed: Any) -> None:
-        handed.open += 1
-        self.handed.append((part.first, part.last, handed))
+    def take(self, outcomes: Iterable[Any]) -> None:
+        for each in outcomes:
+            if type(each) is not Delivery:
+                self.paper.send(each)
+                continue
+            each.delivered.open += 1
+            self.handed.append((each.run.first, each.run.last, each.delivered))
+
+    def done(self, delivered: Any) -> None:
+        self.take(self.fetches.done(delivered, self.now_ns))
+
+    def due(self) -> None:
+        self.take(self.fetches.due(S, self.now_ns))
+
+    def receipt_due(self) -> None:
+        self.take(self.fetches.receipt_due(S, self.now_ns))
 
     def begins(self, client: str, after: int) -> None:
-        local = Followed(client, 1, EVERYTHING)
+        local = StoredSubscription(client, 1, EVERYTHING)
         local.storage, local.generation = S, 1
-        self.following.begin(local, after)
+        self.paper.send(self.fetches.begin(local, after, self.now_ns))
 
     def asked(self) -> Fetch:
         return self.paper.take(Fetch)[-1]
 
     def events(self, asked: Fetch, after: int, first: int, last: int) -> None:
-        self.following.on_events(
-            S, Events(HOME, 0, S, asked.incarnation, asked.number, after, placed(first, last))
-        )
+        about = S, asked.incarnation, asked.number
+        self.take(self.fetches.on_events(Events(HOME, 0, *about, after, placed(first, last))))
 
     def fetched(self, asked: Fetch, after: int, through: int) -> None:
-        self.following.on_fetched(
-            S, Fetched(HOME, 0, S, asked.incarnation, asked.number, after, through)
-        )
+        about = S, asked.incarnation, asked.number
+        self.take(self.fetches.on_fetched(Fetched(HOME, 0, *about, after, through), self.now_ns))
 
     def ranges(self) -> list[tuple[int, int]]:
         return [(first, last) for first, last, _ in self.handed]
@@ -240,7 +247,7 @@ def an_answer_of_which_some_is_missing_goes_nowhere() -> None:
     home = HomeAlone()
     asked = home.asked()
     home.fetched(asked, 5, 9)
-    home.following.due(S)
+    home.due()
     assert home.asked().after == 0
 
 
@@ -249,7 +256,7 @@ def an_answer_from_before_a_subscription_began_says_nothing_of_it() -> None:
     early = home.asked()
     home.begins("other", 0)
     home.fetched(early, 0, 9)
-    home.following.due(S)
+    home.due()
     assert home.asked().after == 0
 
 
@@ -259,9 +266,9 @@ def what_comes_again_is_not_done() -> None:
     home.events(asked, 0, 5, 9)
     home.fetched(asked, 9, 9)
     home.begins("other", 2)
-    home.machine.now_ns += 10**9
-    home.following.receipt_due(S)
-    home.following.due(S)
+    home.now_ns += 10**9
+    home.receipt_due()
+    home.due()
     told = [each for each in home.paper.take(Fetch) if Key("other", 1) in dict(each.done)]
     assert not told
 
@@ -273,16 +280,16 @@ def a_late_answer_to_an_earlier_fetch_answers_no_later_one() -> None:
     home.events(asked, 0, 1, 5)
     home.fetched(asked, 0, 5)
     earlier = home.asked()
-    home.machine.now_ns += 10**9
+    home.now_ns += 10**9
     (handed,) = [each for _, _, each in home.handed]
-    home.following.done(handed)
-    home.following.receipt_due(S)
+    home.done(handed)
+    home.receipt_due()
     later = home.asked()
     assert (earlier.done, [key for key, _ in later.done]) == ((), [KEY])
     home.fetched(earlier, 5, 5)
     assert not home.paper.take(Fetch), "the later one is still open"
-    home.machine.now_ns += 10**9
-    home.following.due(S)
+    home.now_ns += 10**9
+    home.due()
     again = home.asked()
     assert again.done == later.done
     home.fetched(later, 5, 5)
@@ -294,16 +301,15 @@ def a_late_answer_to_an_earlier_fetch_answers_no_later_one() -> None:
 def what_a_broker_tells_itself_waits() -> None:
     """A storage that answered its own home at once gave on what a client had just ended."""
     taken: list[Any] = []
-    place, addresses = Place((0, 0)), ((0, 0), (0, 1))
-    router: Any = None
-    carriage = Carriage(
-        0, EventMachine(), place, router, addresses, lambda peer, each: taken.append(each), {}
-    )
-    first, second = (Stored(carriage.to(0), 0, 0, P, number) for number in (1, 2))
-    carriage.send(first)
-    carriage.send(second)
+    parameters, hierarchy = GesReliableParameters(), hierarchy_of(TOPOLOGY)
+    core = GesReliable(0, hierarchy, parameters, decode_attribute_table)
+    core._handlers[Stored] = lambda peer, each: taken.append(each)
+    forwarding = core._forwarding
+    first, second = (Stored(forwarding.to(0), 0, 0, P, number) for number in (1, 2))
+    forwarding.send(first)
+    forwarding.send(second)
     assert not taken
-    carriage.take_own()
+    core.before_return()
     assert taken == [first, second]
 
 
@@ -336,12 +342,11 @@ def what_was_released_before_a_crash_is_chopped_after_it() -> None:
     alone = StorageAlone()
     alone.hears(Store(S, 0, HOME, run(1, 3)))
     (record,) = next(each.records for each in alone.machine.effects if type(each) is Append)
-    later = EventMachine()
-    log = EpochLog(S, Durability(later), 0, lambda event: None)
-    log.recover({"released": {"": 3}, "frontiers": {"1.0.1": 3}}, LogEnds(1, 2))
-    log.on_records(RecordsRead("storage", 1, (b"".join(map(bytes, record)),)))
-    chopping = [each for each in later.effects if type(each) is Commit]
-    assert chopping, "nothing would ever chop it"
+    log = EpochLog(S, 0)
+    read = log.recover({"released": {"": 3}, "frontiers": {"1.0.1": 3}}, LogEnds(1, 2))
+    assert list(read) == [Read("storage", 1, 2)]
+    found = log.on_records(RecordsRead("storage", 1, (b"".join(map(bytes, record)),)))
+    assert [type(each) for each in found] == [LogRelease], "nothing would ever chop it"
 
 
 PARTS = (

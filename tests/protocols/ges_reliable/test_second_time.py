@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from brokerd.model.predicate import EVERYTHING
-from brokerd.protocols.ges_reliable.changes import Changes
-from brokerd.protocols.ges_reliable.following import Followed, Following
+from brokerd.protocols.ges_reliable.fetches import EpochFetches
 from brokerd.protocols.ges_reliable.messages import (
     Begun,
     Change,
@@ -22,9 +21,9 @@ from brokerd.protocols.ges_reliable.messages import (
     Wish,
 )
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.puts import Puts
+from brokerd.protocols.ges_reliable.requests import PublishRequests, SubscriptionRequests
+from brokerd.protocols.ges_reliable.state import StoredSubscription
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
 from tests.protocols.ges_reliable.test_parts import HOME, Paper, S, run
 
 PARAMETERS = GesReliableParameters(
@@ -36,7 +35,7 @@ SOURCE = run(1, 1).source
 class Asker(Protocol):
     """A part that asks a storage, and asks again while the storage is silent."""
 
-    machine: EventMachine
+    now_ns: int
     deadlines: DeadlineQueue[Any]
     paper: Paper
 
@@ -54,61 +53,60 @@ class Putting:
     """The publications of a publisher."""
 
     def __init__(self) -> None:
-        self.machine, self.paper = EventMachine(), Paper()
+        self.now_ns, self.paper = 0, Paper()
         self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
-        self.puts = Puts(
-            HOME, self.machine, self.deadlines, PARAMETERS, self.paper, S, lambda _: None
-        )
-        self.puts.come(SOURCE, 0)
+        self.publishes = PublishRequests(HOME, self.deadlines, PARAMETERS, self.paper, S)
+        self.publishes.add_source(SOURCE, 0)
         self.sent = 0
 
     def ask(self) -> None:
         self.sent += 2
-        self.puts.put(run(self.sent - 1, self.sent))
+        self.paper.sent += self.publishes.add(run(self.sent - 1, self.sent), self.now_ns)
 
     def answer(self, *, wholly: bool) -> None:
-        self.puts.on_stored(S, Stored(HOME, 0, S, SOURCE, self.sent - (not wholly)))
+        through = self.sent - (not wholly)
+        assert self.publishes.on_stored(Stored(HOME, 0, S, SOURCE, through), self.now_ns)
 
     def due(self) -> None:
-        self.puts.due()
+        self.paper.sent += self.publishes.due(self.now_ns)
 
 
 class Registering:
     """The subscriptions of clients."""
 
     def __init__(self) -> None:
-        self.machine, self.paper = EventMachine(), Paper()
+        self.now_ns, self.paper = 0, Paper()
         self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
-        self.changes = Changes(HOME, self.machine, self.deadlines, PARAMETERS, self.paper)
-        self.changes.start(1)
+        self.requests = SubscriptionRequests(HOME, self.deadlines, PARAMETERS, self.paper)
+        self.requests.start(1)
         self.last: Change | None = None
 
     def ask(self) -> None:
-        self.changes.tell(S, Wish(Key("c", 1), 1, EVERYTHING), lambda _: None)
+        wish = Wish(Key("c", 1), 1, EVERYTHING)
+        self.paper.sent += self.requests.add(S, wish, None, self.now_ns)
 
     def answer(self, *, wholly: bool) -> None:
         asked = [each for each in self.paper.sent if type(each) is Change][-1]
         begun = tuple(Begun(wish.key, 0) for wish in asked.wishes)
         about = asked.incarnation, asked.number
-        self.changes.on_changed(S, Changed(HOME, 0, S, *about, begun, False))
+        message = Changed(HOME, 0, S, *about, begun, False)
+        self.paper.sent += self.requests.on_changed(S, message, self.now_ns)
 
     def due(self) -> None:
-        self.changes.due(S)
+        self.paper.sent += self.requests.due(S, self.now_ns)
 
 
 class Fetching:
     """The epochs that a home follows; each answer begins the next question."""
 
     def __init__(self) -> None:
-        self.machine, self.paper = EventMachine(), Paper()
+        self.now_ns, self.paper = 0, Paper()
         self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
-        self.following = Following(
-            HOME, self.machine, self.deadlines, PARAMETERS, self.paper, lambda *_: None
-        )
-        self.following.start(1)
-        local = Followed("c", 1, EVERYTHING)
+        self.fetches = EpochFetches(HOME, self.deadlines, PARAMETERS, self.paper)
+        self.fetches.start(1)
+        local = StoredSubscription("c", 1, EVERYTHING)
         local.storage, local.generation = S, 1
-        self.following.begin(local, 0)
+        self.paper.send(self.fetches.begin(local, 0, self.now_ns))
 
     def ask(self) -> None:
         """An answer has asked already."""
@@ -116,10 +114,11 @@ class Fetching:
     def answer(self, *, wholly: bool) -> None:
         asked = [each for each in self.paper.sent if type(each) is Fetch][-1]
         about = asked.incarnation, asked.number
-        self.following.on_fetched(S, Fetched(HOME, 0, S, *about, asked.after, asked.after))
+        message = Fetched(HOME, 0, S, *about, asked.after, asked.after)
+        self.paper.sent += self.fetches.on_fetched(message, self.now_ns)
 
     def due(self) -> None:
-        self.following.due(S)
+        self.paper.sent += self.fetches.due(S, self.now_ns)
 
 
 def waits(asker: Asker, count: int) -> list[int]:
@@ -128,8 +127,8 @@ def waits(asker: Asker, count: int) -> list[int]:
     for _ in range(count):
         due_ns = asker.deadlines.earliest()
         assert due_ns is not None, "a request without an answer is never repeated"
-        found.append(due_ns - asker.machine.now_ns)
-        asker.machine.now_ns = due_ns
+        found.append(due_ns - asker.now_ns)
+        asker.now_ns = due_ns
         assert len(asker.deadlines.due(due_ns)) == 1
         before = len(asker.paper.sent)
         asker.due()

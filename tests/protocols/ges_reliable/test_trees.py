@@ -12,20 +12,19 @@ from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.ges.units import hierarchy_of
 from brokerd.protocols.ges_reliable.checks.planning import with_storages
-from brokerd.protocols.ges_reliable.epoch_log import EpochLog
-from brokerd.protocols.ges_reliable.intake import Intake
-from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched
-from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import (
+from brokerd.protocols.ges_reliable.definition import (
     StoragePlace,
     place_of,
     root_of,
     storages_for,
 )
-from brokerd.protocols.interface import Append, LogEnds
+from brokerd.protocols.ges_reliable.epochs import EpochLog
+from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
+from brokerd.protocols.ges_reliable.state import Event, LogAppend
+from brokerd.protocols.ges_reliable.storage_tree import StorageFeeds
+from brokerd.protocols.interface import LogEnds
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.wire.attributes import encode_attributes
 from tests.protocols.ges_reliable.test_stories import Story
@@ -196,7 +195,8 @@ def whoever_was_stored_for_where_no_storage_is_is_refused() -> None:
     """As if f had been taken out of the topology file that y runs on."""
     trees = Trees()
     y = trees.cluster.broker("y").broker.core
-    y._homed._storages = tuple(each for each in y._homed._storages if TREES.brokers[each] != "f")
+    searches = y.access.searches
+    searches.storages = tuple(each for each in searches.storages if TREES.brokers[each] != "f")
     client = trees.subscription.client
     trees.cluster.reattach(client.name, "y")
     said = "was stored for at broker 2, which is no storage any more', retry=False"
@@ -208,21 +208,28 @@ class IntakeAlone:
     """A root that takes from another one, 5, whose answers the test makes up."""
 
     def __init__(self, held_limit: int = 100) -> None:
-        self.machine, self.sent = EventMachine(), list[Any]()
-        disk, parameters = Durability(self.machine), GesReliableParameters()
-        self.disk, self.kept = disk, list[Any]()
-        self.log = EpochLog(7, disk, held_limit, self.kept.append)
+        self.sent, self.kept = list[Any](), list[Event]()
+        self.appends: list[LogAppend] = []
+        self.log = EpochLog(7, held_limit)
         place, timers = StoragePlace(None, (5,), ()), DeadlineQueue[Any]()
-        self.intake = Intake(7, place, self.log, self.machine, timers, parameters, self, len)
-        self.intake.start(1)
-        self.log.recover({}, LogEnds())
-        self.intake.begin()
+        self.feeds = StorageFeeds(7, place, self.log, timers, GesReliableParameters(), self)
+        self.feeds.start(1)
+        assert not list(self.log.recover({}, LogEnds()))
+        self.sent += self.feeds.begin(0)
 
     def to(self, broker: int) -> int:
         return broker
 
-    def send(self, message: Any) -> None:
-        self.sent.append(message)
+    def store(self, run: PublicationRun, root: int) -> None:
+        self.appends += self.log.store(run, root)
+
+    def hears(self, message: Events) -> None:
+        rest = self.feeds.rest_of(message)
+        assert rest is not None, f"{message} has nothing new"
+        self.appends += self.feeds.on_rest(message.storage, rest)
+
+    def due(self) -> None:
+        self.sent.append(self.feeds.due(5, 0))
 
     def asked(self) -> Fetch:
         return self.sent[-1]
@@ -230,19 +237,20 @@ class IntakeAlone:
     def answer(self, *runs: tuple[int, int]) -> None:
         """The other root has these (publisher's number, epoch) neighbours of P, in this order."""
         asked = self.asked()
-        log = EpochLog(5, Durability(EventMachine()), 0, self.kept.append)
+        log = EpochLog(5, 0)
         placed = [
             log._placed(range(epoch, epoch + 1), numbered(number, number)) for number, epoch in runs
         ]
         run = merge_runs(placed)
         about = 5, asked.incarnation, asked.number
-        self.intake.on_events(5, Events(7, 0, *about, asked.after, run, True))
-        self.intake.on_fetched(5, Fetched(7, 0, *about, run.last, run.last, True))
+        self.hears(Events(7, 0, *about, asked.after, run, True))
+        self.sent += self.feeds.on_fetched(Fetched(7, 0, *about, run.last, run.last, True), 0)
 
     def written(self) -> None:
-        for effect in [each for each in self.machine.effects if type(each) is Append]:
-            self.machine.effects.remove(effect)
-            self.disk.on_persisted(effect.token)
+        appends, self.appends = self.appends, []
+        for each in appends:
+            self.log.on_appended(each.event)
+            self.kept.append(each.event)
 
     def numbers(self) -> list[int]:
         return [n for event in self.kept for each in event.run.origins for n in each.sequences]
@@ -255,7 +263,7 @@ def numbered(first: int, last: int) -> PublicationRun:
 
 def placed_elsewhere(first: int, last: int, *, epoch: int) -> PublicationRun:
     """The same with these epochs, as another root gives it."""
-    log = EpochLog(5, Durability(EventMachine()), 0, lambda event: None)
+    log = EpochLog(5, 0)
     return log._placed(range(epoch, epoch + last - first + 1), numbered(first, last))
 
 
@@ -265,7 +273,7 @@ def what_a_publisher_stored_elsewhere_is_not_skipped() -> None:
     alone.answer((1, 4), (3, 6))
     alone.written()
     assert alone.numbers() == [1]
-    alone.log.store(numbered(2, 2), 7)
+    alone.store(numbered(2, 2), 7)
     alone.written()
     assert alone.numbers() == [1, 2, 3]
 
@@ -273,7 +281,7 @@ def what_a_publisher_stored_elsewhere_is_not_skipped() -> None:
 def what_has_waited_is_given_on_by_whoever_was_sent_it() -> None:
     """A home sends 2 here, which waits for 1; no other root would ever have it."""
     alone = IntakeAlone()
-    alone.log.store(numbered(2, 2), 7)
+    alone.store(numbered(2, 2), 7)
     alone.answer((1, 4))
     alone.written()
     assert [event.root for event in alone.kept] == [5, 7]
@@ -284,25 +292,23 @@ def what_is_not_on_disk_is_not_said_to_be() -> None:
     alone.answer((1, 4))
     assert alone.asked().through == 3
     alone.written()
-    alone.intake.due(5)
+    alone.due()
     assert alone.asked().through == 4
 
 
 def what_there_is_no_room_for_is_asked_for_again() -> None:
     alone = IntakeAlone(held_limit=0)
     alone.answer((2, 4))
-    alone.intake.due(5)
+    alone.due()
     assert (alone.asked().after, alone.asked().through) == (3, 3)
 
 
 def what_there_was_room_for_in_part_is_asked_for_again() -> None:
     """Its end is here, as another root had it, and its beginning is not."""
     alone = IntakeAlone(held_limit=2)
-    alone.intake.on_events(
-        5, Events(7, 0, 5, 1, alone.asked().number, 0, placed_elsewhere(2, 4, epoch=8), True)
-    )
-    alone.log.store(numbered(3, 4), 6)
-    alone.intake.due(5)
+    alone.hears(Events(7, 0, 5, 1, alone.asked().number, 0, placed_elsewhere(2, 4, epoch=8), True))
+    alone.store(numbered(3, 4), 6)
+    alone.due()
     assert (alone.asked().after, alone.asked().through) == (7, 7)
 
 

@@ -12,8 +12,7 @@ from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.messages import FilterSet, FilterVersion, FilterVersions, Named
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.interface import Send
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 from brokerd.wire.attributes import decode_attribute_table
 
 TOPOLOGY = tree_of_cells(("b0", "b1", "b2"), [("b0", "b1"), ("b1", "b2")])

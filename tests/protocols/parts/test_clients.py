@@ -29,8 +29,7 @@ from brokerd.protocols.parts.backoff import backed_off_ns
 from brokerd.protocols.parts.clients.service import LINGER, ClientService, HostedClient
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 
 SOURCE = SourceId(3, 0, 1)
 READER = Connect(False, 0, 1, 0, ())

@@ -16,8 +16,7 @@ from brokerd.protocols.interface import LOSS_PROVED, Deliver, Record
 from brokerd.protocols.parts.clients.service import HostedClient
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.event_machine import Durability, EventMachine
 from brokerd.wire.attributes import decode_attribute_table, decode_attributes, encode_attributes
 from tests.protocols.parts.test_clients import PUBLISHER, SOURCE, Asked, Limits, Plain, World, run
 

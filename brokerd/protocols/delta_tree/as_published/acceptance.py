@@ -75,10 +75,11 @@ class LateAcceptanceWithFullCut(LateAcceptance, FullCut):
 class LateRecovery(Recovery):
     """The recovery of a broker that does not route by all subscriptions in its table."""
 
-    def end_if_complete(self) -> None:
+    def end_if_complete(self, *, log_is_read: bool) -> bool:
         """End the recovery once the broker routes by all of its subscriptions, too."""
-        if all(row.accepted for row in self._subscriptions.table.unconfirmed.values()):
-            super().end_if_complete()
+        rows = self._subscriptions.table.unconfirmed.values()
+        routes_by_all = all(row.accepted for row in rows)
+        return routes_by_all and super().end_if_complete(log_is_read=log_is_read)
 
 
 def subscriptions_for(parameters: DeltaTreeParameters) -> type[Subscriptions]:

@@ -1,17 +1,20 @@
 """State that the parts of a δ-tree broker share: identity, parameters and the outbox."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 LARGEST_BROKER = (1 << 16) - 1
 Path = tuple[BrokerNumber, ...]
+Rows = Mapping[str, Mapping[str, Any]]
+"""Recovered rows, by table and key."""
 
 COUNTERS = (
     "publications_received",

@@ -26,7 +26,7 @@ from brokerd.protocols.delta_tree.messages import (
 from brokerd.protocols.delta_tree.partitions.regions import includes
 from brokerd.protocols.delta_tree.publications.notifiers import NOTIFIER
 from brokerd.protocols.delta_tree.storage.home_table import ATTACHED, SUBSCRIPTIONS
-from brokerd.protocols.delta_tree.subscriptions.rows import ROUTING
+from brokerd.protocols.delta_tree.subscriptions.routing_table import ROUTING
 from brokerd.protocols.delta_tree.subscriptions.tombstones import TombstoneTable
 from brokerd.protocols.interface import (
     Change,

@@ -35,8 +35,7 @@ from brokerd.protocols.delta_tree.messages import (
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.storage.home_table import SUBSCRIPTIONS
-from brokerd.protocols.delta_tree.subscriptions.routing_table import Phase
-from brokerd.protocols.delta_tree.subscriptions.rows import ROUTING
+from brokerd.protocols.delta_tree.subscriptions.routing_table import ROUTING, Phase
 from brokerd.protocols.interface import (
     FIRST_INNER_SESSION,
     Commit,

@@ -18,7 +18,8 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.identity import ClientId, SourceId, SubscriptionId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.broker.state import Rows, State
+from brokerd.protocols.delta_tree.definition import LOG
 from brokerd.protocols.delta_tree.partitions.gates import Cut, raise_cut
 from brokerd.protocols.delta_tree.partitions.regions import Region, region
 from brokerd.protocols.delta_tree.publications.arrivals import Publications
@@ -30,14 +31,12 @@ from brokerd.protocols.delta_tree.storage.home_table import (
     read_home_table,
     subscription_change,
 )
-from brokerd.protocols.delta_tree.storage.logs import LOG
 from brokerd.protocols.delta_tree.storage.publication_log import PublicationLog
 from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     LocalSubscription,
     Opened,
     Phase,
 )
-from brokerd.protocols.delta_tree.subscriptions.rows import Rows
 from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import Change, CloseSession, Commit, LogEnds, RecordsRead

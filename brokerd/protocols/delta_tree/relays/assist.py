@@ -8,7 +8,8 @@ back.
 
 With at most δ brokers and links down, any δ brokers within δ + 1 links of both ends include a
 broker that both ends can reach: every failure removes at most one relay, and the missing link
-itself none. So asking δ brokers is enough. PROTOCOL.md §9 has the steps and the whole argument.
+itself none. So asking δ brokers is enough. PROTOCOL.md, Relayed sessions, has the steps and the
+whole argument.
 
 Paper: [DFT11] §II lines 284-304, which makes activity one-sided; silent on the rest.
 """

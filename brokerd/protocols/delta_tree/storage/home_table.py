@@ -12,6 +12,7 @@ from brokerd.model.identity import (
     SubscriptionId,
 )
 from brokerd.model.predicate import PredicateError
+from brokerd.protocols.delta_tree.broker.state import Rows
 from brokerd.protocols.delta_tree.messages import Tag
 from brokerd.protocols.delta_tree.partitions.gates import Cut
 from brokerd.protocols.delta_tree.partitions.regions import region
@@ -21,7 +22,6 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     Phase,
     Withheld,
 )
-from brokerd.protocols.delta_tree.subscriptions.rows import Rows
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 

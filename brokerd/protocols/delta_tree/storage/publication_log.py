@@ -20,8 +20,8 @@ from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.definition import LOG
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
-from brokerd.protocols.delta_tree.storage.logs import LOG
 from brokerd.protocols.interface import Chop, LogEnds, LogRecord, Read, RecordsRead
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 

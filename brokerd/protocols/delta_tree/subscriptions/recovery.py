@@ -9,8 +9,6 @@ Paper: [DFT11] §VIII-B lines 905-916. Deviates: the end is tied to a peer that 
 recovering; local publishers are held.
 """
 
-from collections.abc import Callable
-
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.messages import RecoveryFlag, SyncEnd
@@ -21,9 +19,10 @@ COLD_START = "cold start"
 
 
 class Recovery:
-    """The recovery of a broker; `on_end` is called at its end.
+    """The recovery of a broker.
 
-    The recovery does not end before `may_end` returns True.
+    Every method that may end the recovery returns True at the end. The recovery does not end before
+    the log of publications is read.
     """
 
     def __init__(
@@ -31,62 +30,63 @@ class Recovery:
         state: State,
         sessions: Sessions,
         subscriptions: Subscriptions,
-        may_end: Callable[[], bool],
-        on_end: Callable[[], None],
     ) -> None:
         self._state = state
         self._sessions = sessions
         self._subscriptions = subscriptions
-        self._may_end = may_end
-        self._on_end = on_end
 
-    def begin(self) -> None:
+    def begin(self, *, log_is_read: bool) -> bool:
         """Begin the recovery of a broker that has run before, with an empty memory."""
         self._state.restarted = True
         self._state.recovering = True
         self._wait_for_others()
-        self.end_if_complete()
+        return self.end_if_complete(log_is_read=log_is_read)
 
-    def on_sync_end(self, peer: BrokerNumber, message: SyncEnd) -> None:
+    def on_sync_end(self, peer: BrokerNumber, message: SyncEnd, *, log_is_read: bool) -> bool:
         """Record that the peer, for which the session is active, has sent all subscriptions."""
         node = self._sessions.node(peer)
         node.synchronised, node.recovering = True, message.recovering
         node.complete = not message.recovering
-        self.end_if_complete()
+        return self.end_if_complete(log_is_read=log_is_read)
 
-    def on_recovery_flag(self, peer: BrokerNumber, message: RecoveryFlag) -> None:
+    def on_recovery_flag(
+        self, peer: BrokerNumber, message: RecoveryFlag, *, log_is_read: bool
+    ) -> bool:
         """Record whether the peer is recovering; it has not sent subscriptions."""
         self._sessions.node(peer).recovering = message.recovering
-        self.end_if_complete()
+        return self.end_if_complete(log_is_read=log_is_read)
 
-    def end_if_complete(self) -> None:
+    def end_if_complete(self, *, log_is_read: bool) -> bool:
         """End the recovery once the neighbours have sent their subscriptions.
 
         A peer that recovers too may have no more than this broker: at least one peer must have been
         complete when sending SyncEnd, which is sent on active sessions only. A peer that
         has recovered since does not count, unless the peer has sent the new subscriptions.
         """
-        if self._state.recovering and self._may_end() and self._neighbours_have_told():
+        if self._state.recovering and log_is_read and self._neighbours_have_told():
             helped = any(node.ready and node.complete for node in self._sessions.nodes.values())
             if helped or not self._sessions.nodes:
                 self._end()
+                return True
+        return False
 
-    def cold_start(self) -> None:
+    def cold_start(self, *, log_is_read: bool) -> bool:
         """Continue with the present subscriptions if no complete broker is in reach, after a wait.
 
         The promise is void for subscriptions that started before: their lost publications are
         unknown.
         """
         if not self._state.recovering:
-            return
+            return False
         others_know = any(
             node.ready and not node.recovering for node in self._sessions.nodes.values()
         )
-        if others_know or not (self._may_end() and self._neighbours_have_told()):
+        if others_know or not (log_is_read and self._neighbours_have_told()):
             self._wait_for_others()
-            return
+            return False
         self._state.machine.record("cold_start", subscriptions=len(self._subscriptions))
         self._end()
+        return True
 
     def _neighbours_have_told(self) -> bool:
         neighbours = [
@@ -113,4 +113,3 @@ class Recovery:
                 self._state.machine.send(node.broker, SyncEnd(recovering=False))
             elif node.ready:
                 self._state.machine.send(node.broker, RecoveryFlag(recovering=False))
-        self._on_end()

@@ -10,7 +10,7 @@ Paper: [DFT11] §V.
 from dataclasses import dataclass, field
 from enum import Enum
 
-from brokerd.errors import RemoteProtocolError
+from brokerd.errors import RemoteProtocolError, StorageCorrupt
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
 from brokerd.model.identity import (
@@ -20,8 +20,8 @@ from brokerd.model.identity import (
     SourceId,
     SubscriptionId,
 )
-from brokerd.model.predicate import DecodeAttributes, Predicate
-from brokerd.protocols.delta_tree.broker.state import Path, State, is_plain_path
+from brokerd.model.predicate import DecodeAttributes, Predicate, PredicateError
+from brokerd.protocols.delta_tree.broker.state import Path, Rows, State, is_plain_path
 from brokerd.protocols.delta_tree.messages import (
     SubscriptionCopy,
     Tag,
@@ -32,6 +32,8 @@ from brokerd.protocols.delta_tree.partitions.gates import Cut, Replacement
 from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
 from brokerd.protocols.delta_tree.partitions.regions import Region, region
 from brokerd.protocols.delta_tree.subscriptions.tombstones import TombstoneTable
+from brokerd.protocols.interface import Change
+from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 
 Withheld = tuple[int, int, PartitionId]
 """First and last withheld sequence number of a source, and the partition."""
@@ -383,3 +385,38 @@ def check_region(
     for source, sequence in cut:
         if sequence < 0 or source.broker not in known:
             raise RemoteProtocolError(peer, f"impossible cut {sequence} of {source}")
+
+
+# ---------------------------------------------------------------- rows on disk
+
+ROUTING = "routing"
+
+
+def routing_change(subscription: SubscriptionId, predicate: Predicate, path: Path) -> Change:
+    """Return the row of a subscription of another broker's client; `path`: home … here."""
+    key = f"{subscription.home}.{subscription.incarnation}.{subscription.number}"
+    return Change(ROUTING, key, [predicate_row(predicate), list(path)])
+
+
+def routing_removal(subscription: SubscriptionId) -> Change:
+    """Return the removal of that row."""
+    key = f"{subscription.home}.{subscription.incarnation}.{subscription.number}"
+    return Change(ROUTING, key, None)
+
+
+def read_routing(recovered: Rows) -> list[tuple[SubscriptionId, Predicate, Path]]:
+    """Return the rows of other brokers' subscriptions.
+
+    Raises:
+        StorageCorrupt: a row is not one that this broker writes.
+    """
+    found: list[tuple[SubscriptionId, Predicate, Path]] = []
+    key = ""
+    try:
+        for key, (predicate, path) in recovered.get(ROUTING, {}).items():
+            home, incarnation, number = [int(part) for part in key.split(".")]
+            subscription = SubscriptionId(home, incarnation, number)
+            found.append((subscription, read_predicate(predicate), tuple(path)))
+    except (TypeError, ValueError, PredicateError) as error:
+        raise StorageCorrupt(f"table {ROUTING}, row {key!r}: {error}") from error
+    return found

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.model.predicate import DecodeAttributes
-from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.broker.state import Rows, State
 from brokerd.protocols.delta_tree.messages import (
     SubscriptionConfirmation,
     SubscriptionCopy,
@@ -35,9 +35,6 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     RoutedSubscription,
     RoutingTable,
     check_region,
-)
-from brokerd.protocols.delta_tree.subscriptions.rows import (
-    Rows,
     read_routing,
     routing_change,
     routing_removal,

@@ -17,10 +17,10 @@ from dataclasses import replace
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
-from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.broker.state import Rows, State
 from brokerd.protocols.delta_tree.messages import Summary, Tombstones, Unsubscription
 from brokerd.protocols.delta_tree.sessions.sessions import Sessions
-from brokerd.protocols.delta_tree.subscriptions.rows import Rows, routing_removal
+from brokerd.protocols.delta_tree.subscriptions.routing_table import routing_removal
 from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.tombstones import (
     TombstoneTable,

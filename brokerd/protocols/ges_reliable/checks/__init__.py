@@ -6,8 +6,7 @@ from brokerd.protocols.ges_reliable.checks.reach import GesReliableReach
 from brokerd.protocols.ges_reliable.checks.recounts import RECOUNTS
 from brokerd.protocols.ges_reliable.checks.steps import GesReliableChecks
 from brokerd.protocols.ges_reliable.checks.words import GesReliableWording
-from brokerd.protocols.ges_reliable.epoch_log import FRONTIERS, RELEASED
-from brokerd.protocols.ges_reliable.registrations import GENERATIONS, RECEIPTS
+from brokerd.protocols.ges_reliable.state import FRONTIERS, GENERATIONS, RECEIPTS, RELEASED
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.recounts import Position
 

@@ -18,8 +18,8 @@ from brokerd.protocols.ges.checks.planning import (
 )
 from brokerd.protocols.ges.parameters import INDUCE_ROAM
 from brokerd.protocols.ges.units import hierarchy_of
+from brokerd.protocols.ges_reliable.definition import check_storages
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.ges_reliable.places import check_storages
 from brokerd.simulator.checks.planning import CLIENT_LIMITS, ProtocolPlanning
 from brokerd.units import MILLISECOND_NS
 

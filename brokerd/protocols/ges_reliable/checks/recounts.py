@@ -1,6 +1,6 @@
 """Counters of ges_reliable, and their recounted values once all is at rest."""
 
-from brokerd.protocols.ges_reliable.epoch_log import EpochLog
+from brokerd.protocols.ges_reliable.epochs import EpochLog
 from brokerd.simulator.checks.recounts import Recount
 
 RECOUNTS = (

@@ -25,9 +25,9 @@ from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.protocols.ges.checks.steps import check_client_counts
 from brokerd.protocols.ges.units import hierarchy_from
+from brokerd.protocols.ges_reliable.definition import root_of
 from brokerd.protocols.ges_reliable.messages import Events
-from brokerd.protocols.ges_reliable.places import root_of
-from brokerd.protocols.ges_reliable.registrations import HEIRS, REGISTERED
+from brokerd.protocols.ges_reliable.state import HEIRS, REGISTERED
 from brokerd.protocols.interface import Chop, Commit, Effect, Event, LogEffect, Send
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks

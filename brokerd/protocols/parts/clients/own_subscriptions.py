@@ -23,7 +23,7 @@ from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.service import ClientParameters, ClientService, HostedClient
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import RunSelection, match_run
 

@@ -31,8 +31,7 @@ from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import LOSS_PROVED, Change
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 from brokerd.protocols.parts.publishers import PublisherTable
 

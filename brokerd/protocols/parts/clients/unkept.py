@@ -14,7 +14,7 @@ from brokerd.protocols.parts.clients.service import (
     HostedSubscription,
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import Durability
 
 
 class UnkeptSubscription(HostedSubscription, Protocol):

@@ -1,11 +1,16 @@
-"""The subscriptions of a storage, at any access brokers, and their receipts.
+"""The subscriptions of a storage: of clients at access brokers, and of other storages.
 
-Subscriptions are on the storage's disk only. A subscription begins after an epoch, and its receipt
-is the epoch through which its client has acknowledged: publications after the lowest receipt are
-retained.
+A client's subscription begins after an epoch, and its receipt is the epoch through which the client
+has acknowledged. Storages that take from this storage are children, for the predicates of their
+units, and other roots. Publications after the lowest receipt, and after the lowest epoch that the
+other storages have on disk, are retained.
 
-Paper: [GES] §4 (profiles with epochs; receipts). Deviates: an event's reference count is not
-written down: it is the number of subscriptions with receipts before the event.
+Subscriptions, and the predicates of children, are on disk: an epoch that was sent for one holds.
+The progress of other storages is not on disk: they report it again.
+
+Paper: [GES] §4 (profiles with epochs; receipts; profiles of units; pending lists of system
+storages). Deviates: an event's reference count is not written down: it is the number of
+subscriptions with receipts before the event.
 """
 
 from collections import deque
@@ -18,22 +23,20 @@ from brokerd.matching.memo import MatchMemo
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.ges_reliable.definition import StoragePlace
 from brokerd.protocols.ges_reliable.messages import Begun, Key, Sequences, Wish
+from brokerd.protocols.ges_reliable.state import (
+    GENERATIONS,
+    HEIRS,
+    RECEIPTS,
+    REGISTERED,
+    UNITS,
+    Event,
+)
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import match_run
 
-REGISTERED: Final = "registered"
-"""Per subscription: generation, access broker, first epoch, predicate, and more if set.
-
-More are: successor, last epoch, previous storage, and publications from there.
-"""
-GENERATIONS: Final = "generations"
-"""Per client, the latest attachment, with its access broker."""
-RECEIPTS: Final = "receipts"
-"""Per subscription, the receipt; a crash may lose the last ones."""
-HEIRS: Final = "heirs"
-"""Per subscription that has moved to another storage, that storage."""
 _NONE: Final = -1
 """In a row, in place of a missing number."""
 
@@ -289,3 +292,117 @@ def _text(key: Key) -> str:
 def _read_key(text: str) -> Key:
     client, _, number = text.rpartition("/")
     return Key(client, int(number))
+
+
+_Wanted = tuple[BrokerNumber, int]
+
+
+class DependentStorages:
+    """All storages that take from a storage."""
+
+    def __init__(
+        self, broker: BrokerNumber, place: StoragePlace, decode_attributes: DecodeAttributes
+    ) -> None:
+        self._broker = broker
+        self._place = place
+        self._wanted: dict[_Wanted, tuple[int, Predicate]] = {}
+        self._reached = dict.fromkeys((*place.siblings, *place.children), 0)
+        self._index: MatchingIndex[_Wanted] = MatchingIndex()
+        self._memo: MatchMemo[_Wanted, tuple[BrokerNumber, ...]] = MatchMemo(
+            self._index, decode_attributes, conclude=_children
+        )
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]], released: int) -> None:
+        """Restore the state on disk; all storages had everything that was released."""
+        for text, (began, row) in recovered.get(UNITS, {}).items():
+            child, _, number = text.partition("/")
+            self._add((int(child), int(number)), began, read_predicate(row))
+        self._reached = dict.fromkeys(self._reached, released)
+
+    def change(self, place: StoragePlace) -> None:
+        """Take further storages; they report their progress first."""
+        self._place = place
+        for storage in (*place.siblings, *place.children):
+            self._reached.setdefault(storage, 0)
+
+    def __contains__(self, storage: BrokerNumber) -> bool:
+        """Return True if a storage takes from this storage."""
+        return storage in self._reached
+
+    def is_child(self, storage: BrokerNumber) -> bool:
+        """Return True if a storage takes from this storage as a finer storage."""
+        return storage in self._place.children
+
+    def reached(self) -> Mapping[BrokerNumber, int]:
+        """Return, by storage, the epoch through which it has everything on disk."""
+        return self._reached
+
+    def predicates(self) -> Iterator[Predicate]:
+        """Yield the predicates of children's units."""
+        return (predicate for _, predicate in self._wanted.values())
+
+    # ------------------------------------------------------------ units of children
+
+    def take(self, wish: Wish, child: BrokerNumber, head: int) -> tuple[Begun, list[Change]]:
+        """Add or remove a predicate of a child's unit; a new predicate begins at the head."""
+        key = child, wish.key.number
+        known = self._wanted.get(key)
+        rows: list[Change] = []
+        if known is not None and known[1] != wish.predicate:
+            del self._wanted[key]
+            self._index.remove(key)
+            self._memo.forget()
+            rows.append(Change(UNITS, _child_key(key), None))
+            known = None
+        if known is None and wish.predicate is not None:
+            self._add(key, head, wish.predicate)
+            rows.append(Change(UNITS, _child_key(key), [head, predicate_row(wish.predicate)]))
+        return self.begun(wish, child), rows
+
+    def begun(self, wish: Wish, child: BrokerNumber) -> Begun:
+        """Return the same answer again."""
+        known = self._wanted.get((child, wish.key.number))
+        return Begun(Key("", wish.key.number), known[0] if known is not None else None)
+
+    def _add(self, key: _Wanted, began: int, predicate: Predicate) -> None:
+        self._wanted[key] = began, predicate
+        self._index.add(key, predicate)
+        self._memo.forget()
+
+    # ------------------------------------------------------------ interest and progress
+
+    def match(self, event: Event) -> list[tuple[BrokerNumber, ...]]:
+        """Return, by attribute blob, the interested storages.
+
+        Roots take all from access brokers.
+        """
+        found = match_run(self._memo, event.run, self._broker)
+        if event.root == self._broker and self._place.siblings:
+            return [(*self._place.siblings, *each) for each in found]
+        return found
+
+    def reach(self, storage: BrokerNumber, epoch: int) -> bool:
+        """Record the epoch through which a storage is durable; return True if it has increased."""
+        is_news = epoch > self._reached[storage]
+        self._reached[storage] = max(epoch, self._reached[storage])
+        return is_news
+
+    def lowest(self, durable: int) -> int:
+        """Return the epoch through which all storages are durable."""
+        waited = {child for child, _ in self._wanted}
+        return min(
+            (
+                epoch
+                for storage, epoch in self._reached.items()
+                if storage in waited or storage in self._place.siblings
+            ),
+            default=durable,
+        )
+
+
+def _children(keys: tuple[_Wanted, ...]) -> tuple[BrokerNumber, ...]:
+    return tuple(sorted({child: None for child, _ in keys}))
+
+
+def _child_key(key: _Wanted) -> str:
+    return f"{key[0]}/{key[1]}"

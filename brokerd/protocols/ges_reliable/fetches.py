@@ -9,18 +9,21 @@ Paper: [GES] §4 (epochs; positive and negative acknowledgements; receipts).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
-from brokerd.model.publication import PublicationRun
-from brokerd.protocols.ges_reliable.carriage import Carriage
-from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched, Key, Sequences
+from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched, Key, Targets
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
-from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
+from brokerd.protocols.ges_reliable.state import (
+    Delivery,
+    FollowedState,
+    LastReceipt,
+    StoredSubscription,
+)
+from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
 
 FETCH: Final = "fetch"
 """Purpose of the deadline at which a fetch is sent again."""
@@ -29,46 +32,7 @@ RECEIPT: Final = "receipt"
 
 
 @dataclass(slots=True, eq=False)
-class Followed(OwnSubscription):
-    """A subscription of a client of this broker.
-
-    Attributes:
-        storage: the storage of the subscription; None while unknown.
-        generation: of the client's attachment to this broker.
-        handed: the epoch through which publications were forwarded to the client.
-        told: the epoch through which the storage has the client's acknowledgement.
-        brought: the positions that the client reports, by storage.
-        heir: the successor storage.
-        until: the epoch after which everything is from the successor.
-        onward: the start at the successor, with other epochs, and the publications received
-            before.
-        had_of: the last numbers received from other trees.
-        settles: True until the previous storage has confirmed the handover.
-        earlier: other storages that may have the subscription.
-        ended: called after the end, when no storage has the subscription any more.
-    """
-
-    storage: BrokerNumber | None = None
-    generation: int = 0
-    handed: int = 0
-    told: int = 0
-    heir: BrokerNumber | None = None
-    until: int | None = None
-    onward: tuple[int, Sequences] | None = None
-    had_of: Sequences = ()
-    settles: bool = False
-    brought: Mapping[BrokerNumber, int] = field(default_factory=dict)
-    earlier: list[BrokerNumber] = field(default_factory=list)
-    ended: Callable[..., None] | None = None
-
-    @property
-    def key(self) -> Key:
-        """The key of the subscription at storages."""
-        return Key(self.client, self.number)
-
-
-@dataclass(slots=True, eq=False)
-class Handed:
+class DeliveredRun:
     """Publications that were delivered to clients; `open` parts are not acknowledged yet."""
 
     following: "FollowedStorage"
@@ -89,20 +53,20 @@ class FollowedStorage:
         valid: the first fetch with an answer that is complete for all subscriptions.
         is_fetching: True while the last fetch is not answered.
         telling: the epoch that the last fetch acknowledges, and for which subscriptions.
-        leaving: subscriptions that continue elsewhere, and the calls to make then.
+        leaving: subscriptions that continue elsewhere after their last receipt here.
     """
 
     storage: BrokerNumber
-    locals: dict[tuple[ClientId, int], Followed] = field(default_factory=dict)
+    locals: dict[tuple[ClientId, int], StoredSubscription] = field(default_factory=dict)
     after: int = 0
-    handed: deque[Handed] = field(default_factory=deque)
+    handed: deque[DeliveredRun] = field(default_factory=deque)
     number: int = 0
     valid: int = 0
     is_fetching: bool = False
     waited_ns: int = 0
     told_ns: int = 0
-    telling: tuple[int, tuple[Followed, ...]] = (0, ())
-    leaving: dict[Followed, Callable[[], None]] = field(default_factory=dict)
+    telling: tuple[int, tuple[StoredSubscription, ...]] = (0, ())
+    leaving: dict[StoredSubscription, None] = field(default_factory=dict)
 
     @property
     def done(self) -> int:
@@ -114,29 +78,20 @@ class FollowedStorage:
         return sum(each.count for each in self.handed)
 
 
-class Following:
-    """All storages that an access broker follows.
-
-    Args:
-        hand_out: delivers a run to all subscriptions of a storage, and counts deliveries in the
-            second argument.
-    """
+class EpochFetches:
+    """All storages that an access broker follows, and the epochs that it fetches from them."""
 
     def __init__(
         self,
         broker: BrokerNumber,
-        machine: EventMachine,
         deadlines: DeadlineQueue[Any],
         parameters: GesReliableParameters,
-        carriage: Carriage,
-        hand_out: Callable[[PublicationRun, Handed], None],
+        targets: Targets,
     ) -> None:
         self._broker = broker
-        self._machine = machine
         self._deadlines = deadlines
         self._parameters = parameters
-        self._carriage = carriage
-        self._hand_out = hand_out
+        self._targets = targets
         self._incarnation = 0
         self._storages: dict[BrokerNumber, FollowedStorage] = {}
 
@@ -144,7 +99,9 @@ class Following:
         """Start an incarnation without any followed storage."""
         self._incarnation = incarnation
 
-    def begin(self, local: Followed, after: int, *, told: int | None = None) -> None:
+    def begin(
+        self, local: StoredSubscription, after: int, now_ns: Instant, *, told: int | None = None
+    ) -> Fetch:
         """Begin a subscription after an epoch.
 
         Args:
@@ -161,22 +118,23 @@ class Following:
         following.after = min(following.after, after)
         local.handed, local.told = after, after if told is None else told
         following.valid = following.number + 1
-        self._ask(following)
+        return self._ask(following, now_ns)
 
-    def leave(self, local: Followed, then: Callable[[], None]) -> None:
-        """Call `then` once the client has acknowledged everything before `until`."""
+    def leave(self, local: StoredSubscription) -> Iterator[LastReceipt]:
+        """Yield a LastReceipt once the client has acknowledged everything before `until`."""
         assert local.storage is not None, f"{local} is stored nowhere"
         following = self._storages[local.storage]
-        following.leaving[local] = then
-        self._let_leave(following)
+        following.leaving[local] = None
+        yield from self._let_leave(following)
 
-    def _let_leave(self, following: FollowedStorage) -> None:
+    def _let_leave(self, following: FollowedStorage) -> Iterator[LastReceipt]:
         done = following.done if following.leaving else 0
         for local in [*following.leaving]:
             if local.until is not None and local.until <= done:
-                following.leaving.pop(local)()
+                del following.leaving[local]
+                yield LastReceipt(local)
 
-    def stop(self, local: Followed) -> None:
+    def stop(self, local: StoredSubscription) -> None:
         """Stop fetching for a subscription."""
         if local.storage is None:
             return
@@ -192,18 +150,18 @@ class Following:
             self._deadlines.cancel((FETCH, local.storage))
             self._deadlines.cancel((RECEIPT, local.storage))
 
-    def done(self, handed: Handed) -> None:
+    def done(self, handed: DeliveredRun, now_ns: Instant) -> Iterator[LastReceipt | Fetch]:
         """Take the acknowledgement of delivered publications."""
         following = handed.following
         following.handed.remove(handed)
-        self._let_leave(following)
+        yield from self._let_leave(following)
         if not following.locals:
             return
         if not following.is_fetching:
-            self._fetch(following)
+            yield from self._fetch(following, now_ns)
         elif (RECEIPT, following.storage) not in self._deadlines:
             due_ns = following.told_ns + self._parameters.receipt_interval_ns
-            self._deadlines.set((RECEIPT, following.storage), max(due_ns, self._machine.now_ns))
+            self._deadlines.set((RECEIPT, following.storage), max(due_ns, now_ns))
 
     def has_come(self, storage: BrokerNumber, epoch: int) -> bool:
         """Return True if everything through an epoch of a followed storage has arrived."""
@@ -214,31 +172,35 @@ class Following:
         """Return the number of arrived publications that clients have not acknowledged."""
         return sum(each.outstanding() for each in self._storages.values())
 
-    def untold(self) -> int:
-        """Return the number of storages that lack acknowledgements of clients here."""
-        return sum(bool(self._untold(each)) for each in self._storages.values())
+    def state(self) -> dict[BrokerNumber, FollowedState]:
+        """Return the state of each followed storage, for people."""
+        return {
+            storage: FollowedState(each.after, each.done, len(each.locals), len(each.leaving))
+            for storage, each in self._storages.items()
+            if each.locals or each.handed
+        }
 
-    def due(self, storage: BrokerNumber) -> None:
+    def due(self, storage: BrokerNumber, now_ns: Instant) -> Iterator[Fetch]:
         """Repeat a fetch that has not been answered."""
         following = self._storages[storage]
         if following.is_fetching:
             waited_ns = min(2 * following.waited_ns, self._parameters.retry_limit_ns)
-            self._ask(following, waited_ns)
+            yield self._ask(following, now_ns, waited_ns)
 
-    def receipt_due(self, storage: BrokerNumber) -> None:
+    def receipt_due(self, storage: BrokerNumber, now_ns: Instant) -> Iterator[Fetch]:
         """Send acknowledgements of clients to a storage."""
         following = self._storages[storage]
         if following.locals and self._untold(following):
-            self._ask(following)
+            yield self._ask(following, now_ns)
 
     # ------------------------------------------------------------ fetching
 
-    def _fetch(self, following: FollowedStorage) -> None:
+    def _fetch(self, following: FollowedStorage, now_ns: Instant) -> Iterator[Fetch]:
         """Fetch the next epochs, unless clients are too far behind."""
         if following.locals and following.outstanding() < self._parameters.home_window:
-            self._ask(following)
+            yield self._ask(following, now_ns)
 
-    def _untold(self, following: FollowedStorage) -> tuple[Followed, ...]:
+    def _untold(self, following: FollowedStorage) -> tuple[StoredSubscription, ...]:
         done = following.done
         return tuple(
             each
@@ -246,9 +208,9 @@ class Following:
             if each.told < done and (each.until is None or done <= each.until)
         )
 
-    def _ask(self, following: FollowedStorage, waited_ns: int = 0) -> None:
-        now_ns, parameters = self._machine.now_ns, self._parameters
-        untold: tuple[Followed, ...] = ()
+    def _ask(self, following: FollowedStorage, now_ns: Instant, waited_ns: int = 0) -> Fetch:
+        parameters = self._parameters
+        untold: tuple[StoredSubscription, ...] = ()
         if now_ns >= following.told_ns + parameters.receipt_interval_ns:
             untold = self._untold(following)
         if untold:
@@ -261,18 +223,16 @@ class Following:
         due_ns = now_ns + following.waited_ns + parameters.fetch_wait_ns
         self._deadlines.set((FETCH, following.storage), due_ns)
         room = max(1, parameters.home_window - following.outstanding())
-        self._carriage.send(
-            Fetch(
-                self._carriage.to(following.storage),
-                0,
-                self._broker,
-                self._incarnation,
-                following.number,
-                following.after,
-                min(room, parameters.fetch_publications),
-                following.done,
-                tuple((Key(each.client, each.number), each.generation) for each in untold),
-            )
+        return Fetch(
+            self._targets.to(following.storage),
+            0,
+            self._broker,
+            self._incarnation,
+            following.number,
+            following.after,
+            min(room, parameters.fetch_publications),
+            following.done,
+            tuple((Key(each.client, each.number), each.generation) for each in untold),
         )
 
     def _is_current(self, message: Events | Fetched) -> FollowedStorage | None:
@@ -283,7 +243,7 @@ class Following:
             return None
         return following
 
-    def on_events(self, peer: Peer, message: Events) -> None:
+    def on_events(self, message: Events) -> Iterator[Delivery | LastReceipt]:
         """Take a part of an answer; drop publications that are known, or behind a gap."""
         following = self._is_current(message)
         if following is None or message.after > following.after:
@@ -291,16 +251,16 @@ class Following:
         rest = message.run.after(following.after)
         if rest is None:
             return
-        handed = Handed(following, rest.first, len(rest))
+        handed = DeliveredRun(following, rest.first, len(rest))
         following.handed.append(handed)
-        self._hand_out(rest, handed)
+        yield Delivery(rest, handed)
         self._reach(following, rest.last)
         handed.open -= 1
         if not handed.open:
             following.handed.remove(handed)
-            self._let_leave(following)
+            yield from self._let_leave(following)
 
-    def on_fetched(self, peer: Peer, message: Fetched) -> None:
+    def on_fetched(self, message: Fetched, now_ns: Instant) -> Iterator[LastReceipt | Fetch]:
         """Take the end of an answer, and fetch missing publications again."""
         following = self._is_current(message)
         if following is None:
@@ -308,7 +268,7 @@ class Following:
         is_whole = message.after <= following.after
         if is_whole:
             self._reach(following, message.through)
-            self._let_leave(following)
+            yield from self._let_leave(following)
         if message.number != following.number or not following.locals:
             return
         done, told = following.telling
@@ -319,7 +279,7 @@ class Following:
             return  # the rest may be on its way still; or else it is asked for again, later
         following.is_fetching = False
         self._deadlines.cancel((FETCH, following.storage))
-        self._fetch(following)
+        yield from self._fetch(following, now_ns)
 
     @staticmethod
     def _reach(following: FollowedStorage, epoch: int) -> None:

@@ -1,49 +1,36 @@
-"""The log of a storage: publications in a single order, with epochs, and frontiers.
+"""The log of a storage: publications in a single order, with epochs, and publishers' frontiers.
 
 An epoch is a place in a root's log. An epoch is sent only after its publication is durable, so
 that no crash gives the epoch to another publication. A storage that takes publications from others
 keeps their epochs, and may have read the other log further than to its own last epoch.
 
-Paper: [GES] §4 (epochs; stable storage).
+A publisher that moves to another broker repeats all publications without an acknowledgement, and
+new publications may arrive first. A storage that took the highest number for the frontier would
+take the missing publications for duplicates.
+
+Paper: [GES] §4 (epochs; stable storage). Deviates: the paper has no frontiers, and would lose
+overtaken publications.
 """
 
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
-from brokerd.protocols.ges_reliable.frontier import Frontier
-from brokerd.protocols.ges_reliable.logs import LOG
+from brokerd.protocols.ges_reliable.definition import LOG
+from brokerd.protocols.ges_reliable.state import FRONTIERS, RELEASED, Event, LogAppend, LogRelease
 from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
-from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
-
-RELEASED: Final = "released"
-"""A single row: the epoch through which publications may be missing in the log."""
-FRONTIERS: Final = "frontiers"
-"""Per source, the frontier among those."""
 
 _HEAD: Final = struct.Struct(">QI")
 # first epoch, the root that has it from a home
 _ONE_BY_ONE: Final = 1 << 31
 """Added to that root's number: all epochs follow, since some are left out."""
-
-
-class Event(NamedTuple):
-    """Publications on disk.
-
-    Attributes:
-        run: numbered by epochs.
-        root: the storage that received the publications from an access broker.
-    """
-
-    run: PublicationRun
-    root: BrokerNumber
 
 
 class _Logged(NamedTuple):
@@ -60,7 +47,6 @@ class EpochLog:
 
     Args:
         held_limit: publications of a source that are stored while an earlier one is missing.
-        on_durable: called with newly durable publications.
         is_root: True for a storage that assigns epochs.
 
     Attributes:
@@ -74,9 +60,7 @@ class EpochLog:
     def __init__(
         self,
         broker: BrokerNumber,
-        disk: Durability,
         held_limit: int,
-        on_durable: Callable[[Event], None],
         *,
         is_root: bool = True,
     ) -> None:
@@ -85,9 +69,7 @@ class EpochLog:
         self.is_read = False
         self.assigned = self.durable = self.released = self.retained_bytes = 0
         self.stream = StreamId(broker, 0, 0)
-        self._disk = disk
         self._held_limit = held_limit
-        self._on_durable = on_durable
         self._frontiers: dict[SourceId, Frontier] = {}
         self._stored: dict[SourceId, int] = {}
         self._events: deque[Event] = deque()
@@ -97,7 +79,9 @@ class EpochLog:
 
     # ------------------------------------------------------------ start
 
-    def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
+    def recover(
+        self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds
+    ) -> Iterator[Read | LogRelease]:
         """Restore the state of an earlier incarnation; the log is read in pages."""
         for epoch in recovered.get(RELEASED, {}).values():
             self.assigned = self.durable = self.released = epoch
@@ -106,9 +90,9 @@ class EpochLog:
             self._frontiers[source] = Frontier(sequence)
             self._stored[source] = sequence
         self._next = ends.next
-        self._read_on(ends.first)
+        yield from self._read_on(ends.first)
 
-    def on_records(self, event: RecordsRead) -> None:
+    def on_records(self, event: RecordsRead) -> Iterator[Read | LogRelease]:
         """Take a page of the log, and read the next page.
 
         Raises:
@@ -129,18 +113,18 @@ class EpochLog:
             self._stored[run.source] = frontier.reached
             self._logged.append(_Logged(index, last, run.source, run.last))
         self.durable = self.assigned
-        self._read_on(event.first + len(event.records))
+        yield from self._read_on(event.first + len(event.records))
 
-    def _read_on(self, first: int) -> None:
+    def _read_on(self, first: int) -> Iterator[Read | LogRelease]:
         self.is_read = first == self._next
         if self.is_read:
-            self._chop()  # a crash may have come between
+            yield from self._chop()  # a crash may have come between
         else:
-            self._disk.machine.emit(Read(LOG, first, self._next))
+            yield Read(LOG, first, self._next)
 
     # ------------------------------------------------------------ storing
 
-    def store(self, run: PublicationRun, root: BrokerNumber) -> None:
+    def store(self, run: PublicationRun, root: BrokerNumber) -> Iterator[LogAppend]:
         """Assign epochs to the next publications of a source.
 
         Later publications wait for earlier ones, and stored publications are dropped.
@@ -148,14 +132,14 @@ class EpochLog:
         frontier = self._frontiers.setdefault(run.source, Frontier())
         for part, origin in frontier.take(run, self._held_limit, root):
             first = self.assigned + 1
-            self._append(range(first, first + len(part)), part, origin)
+            yield self._append(range(first, first + len(part)), part, origin)
 
-    def keep(self, run: PublicationRun, root: BrokerNumber) -> None:
+    def keep(self, run: PublicationRun, root: BrokerNumber) -> Iterator[LogAppend]:
         """Store publications of another storage with the epochs assigned there."""
         assert run.first > self.assigned, f"{run.sequences}, behind {self.assigned}"
         for part in run.by_origin():
             assert part.place is not None, f"{part.source} is of no storage"
-            self._append(part.place.positions, replace(part, place=None), root)
+            yield self._append(part.place.positions, replace(part, place=None), root)
 
     def reach(self, epoch: int) -> None:
         """Record that the other storage has nothing more for this storage through an epoch."""
@@ -169,23 +153,23 @@ class EpochLog:
 
     def _append(
         self, epochs: range | tuple[int, ...], run: PublicationRun, root: BrokerNumber
-    ) -> None:
+    ) -> LogAppend:
         self.assigned = epochs[-1]
         self._in_flight += 1
         event = Event(self._placed(epochs, run), root)
         self._logged.append(_Logged(self._next, event.run.last, run.source, run.last))
         self._next += 1
-
-        def stored() -> None:
-            self._stored[run.source] = run.last
-            self._retain(event)
-            self._in_flight -= 1
-            if not self._in_flight:
-                self.durable = self.assigned
-            self._on_durable(event)
-
         head, *payload = pack_run(run)
-        self._disk.append(LOG, (_front(epochs, root) + bytes(head), *payload), stored)
+        return LogAppend((_front(epochs, root) + bytes(head), *payload), event)
+
+    def on_appended(self, event: Event) -> None:
+        """Take the durability of a record."""
+        (origin,) = event.run.origins
+        self._stored[origin.source] = origin.sequences[-1]
+        self._retain(event)
+        self._in_flight -= 1
+        if not self._in_flight:
+            self.durable = self.assigned
 
     def stored(self, source: SourceId) -> int:
         """Return the number through which a source's publications are on disk."""
@@ -202,10 +186,6 @@ class EpochLog:
     def waiting(self) -> int:
         """Return the number of publications that wait for earlier ones."""
         return sum(frontier.waiting() for frontier in self._frontiers.values())
-
-    def sync(self, then: Callable[[], None]) -> None:
-        """Call `then` once no epoch assigned so far can be assigned again."""
-        self._disk.sync(LOG, then)
 
     def _retain(self, event: Event) -> None:
         self.durable = event.run.last
@@ -240,7 +220,7 @@ class EpochLog:
         """Return the number of publications that may still be needed."""
         return sum(len(event.run) for event in self._events)
 
-    def release(self, through: int) -> None:
+    def release(self, through: int) -> Iterator[LogRelease]:
         """Release publications that are not needed any more.
 
         Paper: [GES] §4 (a stored event goes when its reference count is 0).
@@ -249,9 +229,9 @@ class EpochLog:
         self.released = max(self.released, through)
         while self._events and self._events[0].run.last <= self.released:
             self.retained_bytes -= self._events.popleft().run.payload_bytes()
-        self._chop()
+        yield from self._chop()
 
-    def _chop(self) -> None:
+    def _chop(self) -> Iterator[LogRelease]:
         """Truncate the log, as soon as the facts in the truncated records are durable elsewhere."""
         if self._is_chopping:
             return
@@ -264,14 +244,14 @@ class EpochLog:
             return
         self._is_chopping = True
         first = self._logged[0].record if self._logged else self._next
-
-        def chop() -> None:
-            self._is_chopping = False
-            self._disk.machine.emit(Chop(LOG, first))
-            self._chop()
-
         changes = [Change(table, key, value) for (table, key), value in rows.items()]
-        self._disk.commit(changes, chop)
+        yield LogRelease(changes, first)
+
+    def on_released(self, first: int) -> Iterator[Chop | LogRelease]:
+        """Truncate the log in front of a record, after the durability of its rows."""
+        self._is_chopping = False
+        yield Chop(LOG, first)
+        yield from self._chop()
 
 
 def _front(epochs: range | tuple[int, ...], root: BrokerNumber) -> bytes:
@@ -291,3 +271,56 @@ def _unpack(record: Buffer) -> tuple[BrokerNumber, range | tuple[int, ...], Publ
     (count,) = struct.unpack_from(">I", record, _HEAD.size)
     epochs = struct.unpack_from(f">{count}Q", record, _HEAD.size + 4)
     return root ^ _ONE_BY_ONE, epochs, unpack_run(record, _HEAD.size + 4 + 8 * count)
+
+
+class Part(NamedTuple):
+    """Publications of a source, and the root that received the run from an access broker."""
+
+    run: PublicationRun
+    root: BrokerNumber
+
+
+@dataclass(slots=True)
+class Frontier:
+    """The frontier of a source with publications numbered from 1.
+
+    Attributes:
+        reached: the number through which all have been taken.
+        early: runs that arrived out of order, by first number.
+    """
+
+    reached: int = 0
+    early: dict[int, Part] = field(default_factory=dict)
+
+    def has(self, first: int, last: int) -> bool:
+        """Return True if all of these numbers were taken, or wait for earlier ones."""
+        missing = max(first, self.reached + 1)
+        for number in sorted(self.early):
+            run = self.early[number].run
+            if run.first <= missing <= run.last:
+                missing = run.last + 1
+        return missing > last
+
+    def waiting(self) -> int:
+        """Return the number of publications that wait for earlier ones."""
+        return sum(len(part.run) for part in self.early.values())
+
+    def take(self, run: PublicationRun, limit: int, root: BrokerNumber = 0) -> list[Part]:
+        """Return the publications that are next, in order; store at most `limit` out of order."""
+        if run.first > self.reached + 1:
+            longest = self.early.get(run.first)
+            if longest is None or longest.run.last < run.last:
+                self.early[run.first] = Part(run, root)
+                while self.waiting() > limit:
+                    del self.early[max(self.early)]
+            return []
+        found: list[Part] = []
+        while True:
+            rest = run.after(self.reached)
+            if rest is not None:
+                found.append(Part(rest, root))
+                self.reached = rest.last
+            following = min(self.early, default=None)
+            if following is None or following > self.reached + 1:
+                return found
+            run, root = self.early.pop(following)

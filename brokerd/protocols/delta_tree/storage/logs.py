@@ -1,5 +1,0 @@
-"""The name of a broker's log."""
-
-from typing import Final
-
-LOG: Final = "publications"

@@ -1,5 +1,0 @@
-"""The name of the log of a storage."""
-
-from typing import Final
-
-LOG: Final = "storage"

@@ -1,0 +1,216 @@
+"""Searches for the storages of subscriptions whose clients have come to this broker.
+
+A client reports its positions at storages, or none after a loss of memory. Any storage of the
+report names the successor or the previous storage of a subscription. Without a report, all storages
+are asked.
+
+Paper: [GES] §4 (reconnecting clients: storage, epoch, profile).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.ges_reliable.handover import Handovers
+from brokerd.protocols.ges_reliable.messages import Begun, Wish
+from brokerd.protocols.ges_reliable.state import Request, StoredSubscription, SubscriptionStart
+from brokerd.protocols.parts.clients.own_subscriptions import OwnClient
+
+Outcomes = Iterator[Request | SubscriptionStart]
+"""The facts that a step yields, in order."""
+
+
+@dataclass(slots=True, eq=False)
+class StorageSearch:
+    """A search for a subscription at all storages.
+
+    Attributes:
+        asked: the storages that were asked.
+        answers: the answers so far.
+    """
+
+    client: OwnClient
+    local: StoredSubscription
+    asked: dict[BrokerNumber, None] = field(default_factory=dict)
+    answers: dict[BrokerNumber, Begun] = field(default_factory=dict)
+
+
+class SearchStep(NamedTuple):
+    """The step after the answer of one of all storages."""
+
+    search: StorageSearch
+    storage: BrokerNumber
+
+
+class BeginStep(NamedTuple):
+    """The step after the answer of the storage at which a subscription begins."""
+
+    client: OwnClient
+    local: StoredSubscription
+    storage: BrokerNumber
+    had: int | None
+    claims: bool
+
+
+class PreviousStep(NamedTuple):
+    """The step after the answer of the previous storage of a subscription.
+
+    Attributes:
+        begun: the answer of the successor.
+        before: the previous storage.
+        storage: the successor.
+        had: the client's position at the previous storage.
+    """
+
+    client: OwnClient
+    local: StoredSubscription
+    begun: Begun
+    before: BrokerNumber
+    storage: BrokerNumber | None
+    had: int | None
+
+
+class StorageSearches:
+    """All searches of an access broker.
+
+    Attributes:
+        storages: all storages; first the storage of this broker's unit.
+    """
+
+    def __init__(self, storages: Sequence[BrokerNumber], handovers: Handovers) -> None:
+        self.storages = storages
+        self._handovers = handovers
+
+    def stored_at(self, brought: Mapping[StreamId, int]) -> tuple[BrokerNumber, int] | None:
+        """Return a storage that stores or has stored for a subscription, with the position.
+
+        Any of these storages suffices: the answer names the successor storage, or the previous
+        storage.
+        """
+        here = {stream.broker: had for stream, had in brought.items()}
+        for storage in here:
+            had = self._handovers.had_at(storage, here) if storage in self.storages else None
+            if had is not None:
+                return storage, had
+        return None
+
+    def on_answer(self, step: Any, begun: Begun) -> Outcomes:
+        """Take the step that follows the answer to a request of a search."""
+        kind = type(step)
+        if kind is SearchStep:
+            yield from self._on_claimed(step.search, step.storage, begun)
+        elif kind is BeginStep:
+            yield from self._on_found(step, begun)
+        else:
+            assert kind is PreviousStep, f"no step follows {begun}: {step}"
+            yield from self._on_previous(step, begun)
+
+    def claim_anywhere(self, client: OwnClient, local: StoredSubscription) -> Outcomes:
+        """Request a subscription at all storages; begin at this unit's storage if all lack it.
+
+        The client may have been elsewhere before without an answer, or may have lost its memory.
+        After that, no storage takes requests of an earlier attachment. Of two storages with the
+        subscription, one is the successor. A storage that has joined since is asked if it is a
+        successor.
+        """
+        if len(self.storages) == 1:
+            yield from self.begin_at(client, local, self.storages[0], None)
+            return
+        search = StorageSearch(client, local)
+        for storage in self.storages:
+            yield self._claim(search, storage)
+
+    def _claim(self, search: StorageSearch, storage: BrokerNumber) -> Request:
+        search.asked[storage] = None
+        local = search.local
+        wish = Wish(local.key, local.generation, local.predicate, claims=True)
+        return Request(storage, wish, SearchStep(search, storage))
+
+    def _on_claimed(self, search: StorageSearch, storage: BrokerNumber, begun: Begun) -> Outcomes:
+        """Take the answer of one storage, and begin the subscription after the last answer."""
+        client, local = search.client, search.local
+        asked, answers = search.asked, search.answers
+        answers[storage] = begun
+        ends = self._handovers.is_pending_end(local)
+        if local.is_over and not ends:
+            return
+        if begun.heir is not None and begun.heir not in asked:
+            yield self._claim(search, begun.heir)
+            if ends:
+                yield Request(begun.heir, Wish(local.key, local.generation, None))
+        if len(answers) < len(asked):
+            return
+        if ends:
+            self._handovers.drop_pending_end(local.key)
+            return
+        local.earlier = [each for each in asked if answers[each].heir is not None]
+        if any(answer.is_gone for answer in answers.values()):
+            # It is known where its client has gone, and begins nowhere anew.
+            yield SubscriptionStart(client, local, Begun(local.key, None))
+            return
+        known = [each for each in asked if answers[each].after is not None]
+        first = min(known, key=lambda each: answers[each].heir is None, default=None)
+        if first is not None:
+            local.storage = first
+            found = answers[first]
+            assert found.after is not None, f"{first} does not know {local}"
+            had = self._handovers.had_at(first, local.brought) or 0
+            yield SubscriptionStart(client, local, found._replace(after=max(found.after, had)))
+        else:
+            yield from self.begin_at(client, local, self.storages[0], None)
+
+    def begin_at(
+        self,
+        client: OwnClient,
+        local: StoredSubscription,
+        storage: BrokerNumber,
+        had: int | None,
+        *,
+        claims: bool = False,
+    ) -> Outcomes:
+        """Begin a subscription at a storage, after a client's position; None: without one."""
+        local.storage = storage
+        wish = Wish(local.key, local.generation, local.predicate, had, claims)
+        yield Request(storage, wish, BeginStep(client, local, storage, had, claims))
+
+    def _on_found(self, step: BeginStep, answer: Begun) -> Outcomes:
+        """Begin a subscription at its storage, unless the storage lacks a part of it."""
+        client, local, storage, had, claims = step
+        is_behind = had is not None and answer.after is not None and had < answer.after
+        is_unknown = claims and answer.after is None and answer.heir is None
+        if local.is_over:
+            yield SubscriptionStart(client, local, answer)
+        elif answer.after is not None and answer.before not in (None, storage):
+            yield self._ask_before(client, local, answer, answer.before)
+        elif (is_behind and answer.before is None) or is_unknown:
+            # It has moved here, and the previous storage has everything before.
+            local.storage = None
+            yield from self.claim_anywhere(client, local)
+        else:
+            yield SubscriptionStart(client, local, answer)
+
+    def _ask_before(
+        self, client: OwnClient, local: StoredSubscription, begun: Begun, before: BrokerNumber
+    ) -> Request:
+        """Ask the previous storage before a subscription continues at its successor."""
+        storage, had = local.storage, self._handovers.had_at(before, local.brought)
+        local.earlier.append(before)
+        wish = Wish(local.key, local.generation, local.predicate, had, claims=True)
+        return Request(before, wish, PreviousStep(client, local, begun, before, storage, had))
+
+    def _on_previous(self, step: PreviousStep, answer: Begun) -> Outcomes:
+        """Begin a subscription at its previous storage, or at the successor after all."""
+        client, local, begun, before, storage, had = step
+        if answer.after is not None and not local.is_over:
+            local.storage = before
+            after = max(answer.after, had or 0)
+            yield SubscriptionStart(client, local, answer._replace(after=after))
+        elif local.is_over:
+            yield SubscriptionStart(client, local, begun)
+        elif answer.heir == storage:
+            yield self._handovers.settle(local)
+            yield SubscriptionStart(client, local, begun)
+        else:
+            local.storage = None
+            yield from self.claim_anywhere(client, local)

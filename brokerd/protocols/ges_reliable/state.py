@@ -1,0 +1,330 @@
+"""The state of a broker with storages, and the facts that its parts report.
+
+On disk, a storage has a log and the tables below. Any other broker has the numbers of its
+publishers only, and may fail for ever: its volatile state is rebuilt from clients and storages.
+
+A part never acts on another part. Its methods return messages, effects and facts, and the role that
+the part belongs to (`clients.py`, `storage.py`) routes each fact to the part that it concerns, in
+order. A request carries the step that follows its answer as data, not as a function, so the state
+can be printed.
+
+Paper: [GES] §4.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.model.publication import PublicationRun
+from brokerd.model.record import record
+from brokerd.protocols.ges_reliable.messages import Begun, Key, Sequences, Wish
+from brokerd.protocols.interface import Change as Row
+from brokerd.protocols.interface import LogRecord
+from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
+
+# ---------------------------------------------------------------- tables of a storage
+
+REGISTERED: Final = "registered"
+"""Per subscription: generation, access broker, first epoch, predicate, and more if set.
+
+More are: successor, last epoch, previous storage, and publications from there.
+"""
+GENERATIONS: Final = "generations"
+"""Per client, the latest attachment, with its access broker."""
+RECEIPTS: Final = "receipts"
+"""Per subscription, the receipt; a crash may lose the last ones."""
+HEIRS: Final = "heirs"
+"""Per subscription that has moved to another storage, that storage."""
+UNITS: Final = "units"
+"""Per child and number: a predicate, and the epoch after which the predicate begins."""
+PROFILE: Final = "profile"
+"""Per number, a predicate that the parent was asked for; and the deadline of a repetition."""
+HOMES: Final = "homes"
+"""Per access broker, and per child, the incarnation and the number of the last Change."""
+RELEASED: Final = "released"
+"""A single row: the epoch through which publications may be missing in the log."""
+FRONTIERS: Final = "frontiers"
+"""Per source, the frontier among those."""
+
+TABLES: Final = (
+    *(REGISTERED, GENERATIONS, RECEIPTS, HEIRS),
+    *(UNITS, PROFILE, HOMES, RELEASED, FRONTIERS),
+)
+
+# ---------------------------------------------------------------- subscriptions of clients here
+
+
+@dataclass(slots=True)
+class PendingEnd:
+    """An end of subscriptions that awaits answers of storages.
+
+    Attributes:
+        left: the number of missing answers.
+        then: the report that follows; or another end, which lacks one answer less then.
+    """
+
+    left: int
+    then: "EndReport | PendingEnd | None"
+
+
+class EndReport(NamedTuple):
+    """A client that receives the end of a subscription, or of all for number 0, on its session."""
+
+    client: OwnClient
+    session: int
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class StoredSubscription(OwnSubscription):
+    """A subscription of a client of this broker.
+
+    Attributes:
+        storage: the storage of the subscription; None while unknown.
+        generation: of the client's attachment to this broker.
+        handed: the epoch through which publications were forwarded to the client.
+        told: the epoch through which the storage has the client's acknowledgement.
+        brought: the positions that the client reports, by storage.
+        heir: the successor storage.
+        until: the epoch after which everything is from the successor.
+        onward: the start at the successor, with other epochs, and the publications received
+            before.
+        had_of: the last numbers received from other trees.
+        settles: True until the previous storage has confirmed the handover.
+        earlier: other storages that may have the subscription.
+        ended: the end that awaits the storages of this subscription.
+    """
+
+    storage: BrokerNumber | None = None
+    generation: int = 0
+    handed: int = 0
+    told: int = 0
+    heir: BrokerNumber | None = None
+    until: int | None = None
+    onward: tuple[int, Sequences] | None = None
+    had_of: Sequences = ()
+    settles: bool = False
+    brought: Mapping[BrokerNumber, int] = field(default_factory=dict)
+    earlier: list[BrokerNumber] = field(default_factory=list)
+    ended: PendingEnd | None = None
+
+    @property
+    def key(self) -> Key:
+        """The key of the subscription at storages."""
+        return Key(self.client, self.number)
+
+
+# ---------------------------------------------------------------- facts of an access broker
+
+
+@record
+class Request:
+    """A request for a storage, and the step that follows its answer; None: nothing follows."""
+
+    storage: BrokerNumber
+    wish: Wish
+    step: Any = None
+
+
+@record
+class Answer:
+    """A storage's durable answer to a request, with the step that follows."""
+
+    begun: Begun
+    step: Any
+
+
+@record
+class Delivery:
+    """Fetched publications for the clients here, and the entry that awaits acknowledgements."""
+
+    run: PublicationRun
+    delivered: Any
+
+
+@record
+class SubscriptionStart:
+    """A storage that has answered for a subscription, which starts by its answer."""
+
+    client: OwnClient
+    local: StoredSubscription
+    begun: Begun
+
+
+@record
+class FetchStart:
+    """A subscription whose storage is followed after an epoch.
+
+    Attributes:
+        told: the epoch through which the storage has the client's acknowledgement; None: through
+            `after`.
+    """
+
+    local: StoredSubscription
+    after: int
+    told: int | None = None
+
+
+@record
+class FetchStop:
+    """A subscription whose storage is not followed any more."""
+
+    local: StoredSubscription
+
+
+@record
+class ReceiptWait:
+    """A subscription that leaves its storage after the acknowledgement of its last epoch there."""
+
+    local: StoredSubscription
+
+
+@record
+class LastReceipt:
+    """A subscription whose client has acknowledged everything through its last epoch."""
+
+    local: StoredSubscription
+
+
+@record
+class EndConfirmation:
+    """An answer that a pending end awaited."""
+
+    end: PendingEnd
+
+
+# ---------------------------------------------------------------- facts of a storage
+
+
+class Event(NamedTuple):
+    """Publications on disk.
+
+    Attributes:
+        run: numbered by epochs.
+        root: the storage that received the publications from an access broker.
+    """
+
+    run: PublicationRun
+    root: BrokerNumber
+
+
+@record
+class LogAppend:
+    """Publications that a record of the log makes durable."""
+
+    record: LogRecord
+    event: Event
+
+
+@record
+class LogRelease:
+    """Rows that must be durable before the log is truncated in front of a record."""
+
+    rows: Sequence[Row]
+    first: int
+
+
+@record
+class PredicateStart:
+    """A predicate that begins at the parent from now on."""
+
+
+# ---------------------------------------------------------------- printable state
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentState:
+    """The state on disk: the tables, and the logs, with rows or records of this broker."""
+
+    tables: tuple[str, ...]
+    logs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageState:
+    """The volatile state of a storage.
+
+    Attributes:
+        parent: the storage that this one takes everything from; None for a root.
+        assigned: the last epoch that was assigned or taken over.
+        durable: everything to be stored through this epoch is on disk.
+        released: publications through this epoch are not needed.
+        retained: the number of publications that may still be needed.
+        out_of_order: the number of publications that wait for earlier ones.
+        publishers: the number of publishers with a frontier.
+        subscriptions: the number of subscriptions of each access broker.
+        receipts: the lowest receipt of a subscription.
+        moved: the number of subscriptions that have moved to another storage.
+        others: per child and other root, the epoch through which it has everything on disk.
+        feeds: per storage that this one takes from, the epoch through which all has arrived.
+    """
+
+    parent: BrokerNumber | None
+    assigned: int
+    durable: int
+    released: int
+    retained: int
+    out_of_order: int
+    publishers: int
+    subscriptions: Mapping[BrokerNumber, int]
+    receipts: int
+    moved: int
+    others: Mapping[BrokerNumber, int]
+    feeds: Mapping[BrokerNumber, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedState:
+    """The volatile state of an access broker about a storage that it follows.
+
+    Attributes:
+        after: the epoch through which everything has arrived.
+        acknowledged: the epoch through which all clients here have acknowledged.
+        subscriptions: the number of subscriptions here that the storage stores for.
+        leaving: the number of those that continue at another storage after their last receipt.
+    """
+
+    after: int
+    acknowledged: int
+    subscriptions: int
+    leaving: int
+
+
+@dataclass(frozen=True, slots=True)
+class VolatileState:
+    """The state in memory, for people.
+
+    Attributes:
+        units: the state of the unit router.
+        undone: the number of arrived publications that clients have not acknowledged.
+        unstored: the number of publications of clients here that no storage has acknowledged.
+        unanswered: the storages that have not answered a change of subscriptions.
+        followed: the storages that this broker follows.
+        storage: the state of this broker as a storage; None if it is none.
+    """
+
+    units: Mapping[str, Any]
+    undone: int
+    unstored: int
+    unanswered: tuple[BrokerNumber, ...]
+    followed: Mapping[BrokerNumber, FollowedState]
+    storage: StorageState | None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the state with text keys, for JSON."""
+        found: dict[str, Any] = _plain(asdict(self))
+        return {
+            "role": "storage" if self.storage is not None else "access broker",
+            "epoch": self.storage.durable if self.storage is not None else 0,
+            **found,
+        }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in which all keys are texts, and all sequences lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
