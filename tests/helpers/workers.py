@@ -65,7 +65,7 @@ LONGEST: Final = (
 
 _USES_SPARK: Final = re.compile(r"\bdef \w+\((?:[^()]|\([^()]*\))*\bspark\b")
 _WAITS: Final = re.compile(r"\bmark\.(?:end_to_end|lab)\b|\btests\.helpers\.agents\b")
-_CORES: Final = os.cpu_count() or 1
+_CORES: Final = len(os.sched_getaffinity(0))
 
 
 class FilesOfWorkers(LoadScopeScheduling):

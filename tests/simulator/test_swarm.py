@@ -16,7 +16,7 @@ from tests.helpers.seeds import seeds_of_the_mix
 
 CORES = os.cpu_count() or 1
 SEEDS = 48
-LONG = 3
+LONG = 1
 DETERMINISTIC = 12
 
 # What must have happened somewhere in the seeds for their verdict to mean anything.
