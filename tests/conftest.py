@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         config.option.draw_bugs, config.option.draw_bugs_changed = config.workerinput["draw_bugs"]
     elif config.option.draw_bugs != drawn.ALL:
-        changed = drawn.changes()
+        changed = drawn.changes(drawn.all_edits())
         if config.option.keyword or changed is None:
             config.option.draw_bugs = drawn.ALL
         elif config.option.draw_bugs == drawn.NEW:

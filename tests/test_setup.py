@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.compiled import compile_all, stale
-from tests.helpers.workers import LONGEST, uses_spark
+from tests.helpers.workers import LONGEST, SPARK, next_file, uses_spark
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("build.lock", "requirements.lock")
@@ -91,6 +91,16 @@ def test_files_that_use_spark_are_distinguished_from_others() -> None:
 
 def test_the_files_that_are_begun_first_are_there() -> None:
     assert [name for name in LONGEST if not (ROOT / "tests" / f"{name}.py").is_file()] == []
+
+
+def test_as_many_workers_as_cores_take_files_that_do_not_wait() -> None:
+    bench, deploy = "tests/end_to_end/test_bench.py", "tests/end_to_end/test_deploy.py"
+    units, more = "tests/client/test_core.py", "tests/agent/test_disk.py"
+    assert next_file([SPARK, bench, units, deploy], [], 1) == bench
+    assert next_file([deploy, SPARK, units], [bench], 1) == SPARK
+    assert next_file([units, deploy], [bench, SPARK], 2) == deploy
+    assert next_file([units, more], [SPARK], 1) == units, "nothing is left that waits"
+    assert next_file([deploy], [bench, SPARK], 1) == deploy, "nothing is left that does not"
 
 
 @pytest.mark.parametrize(

@@ -109,9 +109,9 @@ def test_bench_uses_a_running_deployment_and_leaves_the_brokers_running(lab: Lab
     for _ in range(2):
         answer = lab.call("bench", lab.workload("smoke"), "--no-check", "-d", "1s")
         assert answer.status == 0, answer.err
+        wait_until("the load has detached", lambda: not _subscriptions(lab))
         rows = lab.call("status", "-j").document["brokers"]
         assert {row["broker"]: row["pid"] for row in rows} == before
-        assert [row["subscriptions"] for row in rows] == [0, 0, 0], "the load has detached"
     assert lab.call("down", "--verify").status == 0
     assert lab.left_behind() == []
 
@@ -174,23 +174,9 @@ def test_a_deployment_that_does_not_fit_each_point_stops_a_sweep_before_its_firs
     assert lab.call("down", "--verify").status == 0
 
 
-def test_a_sweep_on_simulated_brokers_starts_none_and_is_judged_and_drawn(lab: Lab) -> None:
-    answer = lab.call(
-        *("sweep", lab.workload("smoke"), "--json"),
-        *("--over", "simulated=true", "--over", "topology.tree.delta=0,1"),
-    )
-    assert answer.status == 0, answer.err
-    points = answer.document["points"]
-    assert [point["keys"]["topology.tree.delta"] for point in points.values()] == [0, 1]
-    for point in points.values():
-        assert [*point["runs"].values()] == ["VALID"]
-        assert point["numbers"]["delivered_fraction"]["mean"] == 1.0
-    (made,) = points["delta=1"]["runs"]
-    (run,) = (lab.folder / "results").glob(f"*/{made}")
-    assert manifest(run)["labels"]["brokers"] == "simulated"
-    series = Path(answer.document["run_directory"])
-    assert [*series.rglob("series.sweep.png")]
-    assert lab.left_behind() == []
+def _subscriptions(lab: Lab) -> int:
+    rows = lab.call("status", "-j").document["brokers"]
+    return sum(row["subscriptions"] for row in rows)
 
 
 def _lines(lab: Lab, pattern: str) -> list[str]:

@@ -21,7 +21,7 @@ _REGISTERED = re.compile(r"(= registered\(\s*\([A-Z_,\s]+?)(,?\s*\)\s*\))")
 def make_tree(to: Path) -> Path:
     """The project's packages with the protocol, in a folder of their own."""
     for package in PACKAGES:
-        ignore = shutil.ignore_patterns("__pycache__", "runs")
+        ignore = shutil.ignore_patterns("runs")  # compiled modules stay valid
         shutil.copytree(ROOT / package, to / package, ignore=ignore)
     shutil.copytree(FOLDER, to / "brokerd/protocols/ring_flood")
     (to / "tests/named_bugs").mkdir(parents=True)

@@ -18,7 +18,6 @@ down; `--replay JOURNAL` sends the same frames again, in the same order.
 import argparse
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -48,6 +47,7 @@ from tests.fuzz.frames import HEARTBEAT, changed, frame_of, garbage
 from tests.fuzz.values import any_message, message_of
 from tests.helpers.every_protocol import BROKERS, HOMES, topology_text
 from tests.helpers.patience import PATIENCE_S
+from tests.helpers.ports import free_address
 
 DEPLOYMENT: Final = "fuzz"
 LINGER_NS: Final = 1_000_000_000
@@ -144,10 +144,7 @@ def running(protocol: str, folder: Path, **parameters: Any) -> Iterator[Brokers]
     (folder / "topology.toml").write_text(
         topology_text(protocol, **{**parameters_of(protocol), **parameters})
     )
-    holders = {name: socket.create_server(("127.0.0.1", 0)) for name in BROKERS}
-    addresses = {name: f"127.0.0.1:{each.getsockname()[1]}" for name, each in holders.items()}
-    for holder in holders.values():
-        holder.close()
+    addresses = {name: free_address() for name in BROKERS}
     brokers = Brokers(folder, addresses, {})
     try:
         for name in BROKERS:

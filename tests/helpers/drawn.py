@@ -1,21 +1,25 @@
 """The share of the named bugs that one run of `make test` plants.
 
 Planting each named bug takes a tenth of the suite. With `--draw-bugs=new` a run plants a third of
-the rows of each test that is marked `drawn`, by a seed that it prints, and all rows whose module
+the rows of each test that is marked `drawn`, by a seed that it prints, and all rows whose function
 differs from HEAD~20, or which differ themselves. Without history, all rows are planted.
 """
 
+import ast
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from secrets import randbits
 from typing import Any, Final
 
+from brokerd.protocols.registry import DEFINITIONS
+from brokerd.simulator.anchors import Edit, functions_of
 from brokerd.simulator.checks.protocol_checks import named_bug, simulated
-from brokerd.simulator.named_bugs import NamedBug
+from brokerd.simulator.named_bugs import NamedBug, bugs_of
 from tests.helpers.planted_stories import Row
+from tests.named_bugs.rows import ROWS
 
 ROOT: Final = Path(__file__).parents[2]
 SINCE: Final = "HEAD~20"
@@ -25,6 +29,7 @@ SHARE: Final = 3
 """One row of so many is drawn."""
 
 _NAME: Final = re.compile(r'^\+name = "(.+)"$', re.MULTILINE)
+_CHANGE: Final = re.compile(r"^(?:\+\+\+ b/(.+)|@@ -\S+ \+(\d+)(?:,(\d+))? @@.*)$", re.MULTILINE)
 
 
 def new_seed() -> str:
@@ -32,17 +37,34 @@ def new_seed() -> str:
     return str(randbits(32))
 
 
-def changes(root: Path = ROOT, since: str = SINCE) -> list[str] | None:
-    """Return the files, and the names of the named bugs, that differ from an earlier commit.
+def changes(edits: Iterable[Edit], root: Path = ROOT, since: str = SINCE) -> list[str] | None:
+    """Return the edited functions, and the names of the rows, that differ from an earlier commit.
 
     Returns:
         None if the commit is unknown, as in a shallow clone.
     """
-    files = _git(root, "diff", "--name-only", since)
+    sources = _git(root, "diff", "--unified=0", since, "--", "*.py")
     rows = _git(root, "diff", "--unified=0", since, "--", "tests/named_bugs/*.toml")
-    if files is None or rows is None:
+    if sources is None or rows is None:
         return None
-    return [*files.splitlines(), *_NAME.findall(rows)]
+    functions: dict[str, set[str]] = {}
+    for edit in edits:
+        functions.setdefault(edit.module, set()).add(edit.function)
+    found = [
+        _place(module, name)
+        for module, lines in _changed_lines(sources).items()
+        if module in functions
+        for name in _functions_at(root / module, lines)
+        if name in functions[module]
+    ]
+    return [*found, *_NAME.findall(rows)]
+
+
+def all_edits() -> Iterator[Edit]:
+    """Yield the edits of all named bugs."""
+    of_protocols = (bug for protocol in DEFINITIONS for bug in bugs_of(protocol).values())
+    for bug in (*of_protocols, *(row.bug for row in ROWS)):
+        yield from bug.edits
 
 
 def drawn_rows(
@@ -51,7 +73,7 @@ def drawn_rows(
     """Return the rows of one test that a run plants.
 
     Args:
-        rows: files and names that each row depends on, by its id.
+        rows: functions and names that each row depends on, by its id.
         seed: determines the drawn third; `ALL` for all rows.
         changed: as from `changes`.
     """
@@ -62,7 +84,7 @@ def drawn_rows(
 
 
 def depends_on(value: object, protocol: str) -> set[str]:
-    """Return the files and names that the parameter of a test with named bugs depends on.
+    """Return the functions and names that the parameter of a test with named bugs depends on.
 
     Args:
         value: a row, a named bug, or the name of a named bug or of an ablation.
@@ -79,7 +101,35 @@ def depends_on(value: object, protocol: str) -> set[str]:
 
 
 def _about(bug: NamedBug) -> set[str]:
-    return {bug.name, *(edit.module for edit in bug.edits)}
+    return {bug.name, *(_place(edit.module, edit.function) for edit in bug.edits)}
+
+
+def _place(module: str, function: str) -> str:
+    return f"{module}::{function}"
+
+
+def _changed_lines(diff: str) -> dict[str, list[range]]:
+    """Return the lines that a diff without context adds, by file; the neighbours of removals."""
+    found: dict[str, list[range]] = {}
+    path = ""
+    for match in _CHANGE.finditer(diff):
+        if match[1]:
+            path = match[1]
+        else:
+            first, count = int(match[2]), int(match[3] or 1)
+            found.setdefault(path, []).append(range(first, first + (count or 2)))
+    return found
+
+
+def _functions_at(path: Path, lines: Iterable[range]) -> Iterator[str]:
+    """Yield the functions of a module that have some of these lines."""
+    if not path.exists():
+        return
+    for name, function in functions_of(ast.parse(path.read_bytes())).items():
+        end = function.end_lineno or function.lineno
+        first = min((function.lineno, *(each.lineno for each in function.decorator_list)))
+        if any(each.start <= end and first < each.stop for each in lines):
+            yield name
 
 
 def _git(root: Path, *arguments: str) -> str | None:

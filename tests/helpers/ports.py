@@ -2,7 +2,9 @@
 
 import os
 import socket
+from collections.abc import Iterable
 from contextlib import ExitStack
+from itertools import cycle
 from typing import Final
 
 # Below those that Linux gives to clients, and beside those that other tests and inventories name.
@@ -19,7 +21,7 @@ def _free_block() -> range:
     raise AssertionError(f"no {BLOCK} free ports in a row from {LOWEST} to {HIGHEST}")
 
 
-def _are_free(ports: range) -> bool:
+def _are_free(ports: Iterable[int]) -> bool:
     with ExitStack() as stack:
         try:
             for port in ports:
@@ -30,3 +32,14 @@ def _are_free(ports: range) -> bool:
 
 
 OWN_PORTS: Final = _free_block()
+_NEXT: Final = cycle(OWN_PORTS)
+
+
+def free_address() -> str:
+    """Return an address that nothing listens on, also while its broker is down.
+
+    A port of the kernel's choice may become that of another process's connection.
+    """
+    while not _are_free([port := next(_NEXT)]):
+        pass
+    return f"127.0.0.1:{port}"

@@ -58,7 +58,7 @@ def make_release(to: Path, *edits: Edit) -> Path:
         AssertionError: a text is not there exactly once.
     """
     for package in PACKAGES:
-        ignore = shutil.ignore_patterns("__pycache__", "runs", "samples")
+        ignore = shutil.ignore_patterns("runs", "samples")  # compiled modules stay valid
         shutil.copytree(ROOT / package, to / package, ignore=ignore)
     for file, text, other in edits:
         path = to / file

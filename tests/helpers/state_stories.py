@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.control import open_control
 from brokerd.runtime.state_folder import read_loss
 from tests.helpers.patience import PATIENCE_S
+from tests.helpers.ports import free_address
 
 BROKERS = ("c1", "c2", "c3")
 TOPOLOGY = """
@@ -81,17 +81,7 @@ class Chain:
         self.folder = folder
         self.protocol = protocol
         (folder / "topology.toml").write_text(TOPOLOGY)
-        holders = []
-        for _ in BROKERS:  # all at once, so that no port is given out twice
-            holder = socket.socket()
-            holder.bind(("127.0.0.1", 0))
-            holders.append(holder)
-        ports = [holder.getsockname()[1] for holder in holders]
-        for holder in holders:
-            holder.close()
-        self.addresses = {
-            name: f"127.0.0.1:{port}" for name, port in zip(BROKERS, ports, strict=True)
-        }
+        self.addresses = {name: free_address() for name in BROKERS}
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     def state(self, name: str) -> Path:
@@ -204,13 +194,6 @@ def chain(folder: Path, protocol: str) -> Iterator[Chain]:
         for process in found.processes.values():
             process.kill()
             process.wait()
-
-
-def free_address() -> str:
-    """An address that nothing listens on."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{holder.getsockname()[1]}"
 
 
 async def publish(client: Client, numbers: range) -> None:

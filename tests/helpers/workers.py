@@ -1,12 +1,15 @@
 """How the workers of `make test` share the tests."""
 
+import os
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 ROOT: Final = Path(__file__).parents[2]
 BY_FILE: Final = "loadfile"
@@ -61,6 +64,8 @@ LONGEST: Final = (
 """Files that take longest, after those that use Spark: begun last, others would wait for them."""
 
 _USES_SPARK: Final = re.compile(r"\bdef \w+\((?:[^()]|\([^()]*\))*\bspark\b")
+_WAITS: Final = re.compile(r"\bmark\.(?:end_to_end|lab)\b|\btests\.helpers\.agents\b")
+_CORES: Final = len(os.sched_getaffinity(0))
 
 
 class FilesOfWorkers(LoadScopeScheduling):
@@ -68,11 +73,45 @@ class FilesOfWorkers(LoadScopeScheduling):
 
     A Spark session for each worker would be as many Java machines of some gigabytes, and each
     has to warm up.
+
+    Tests of real processes mostly wait. As many workers as there are cores take other files as
+    long as there are some; if all workers waited, the cores would idle.
     """
+
+    _places: dict[str, int] | None = None
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return SPARK if uses_spark(file) else file
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        assert self.collection is not None
+        if self._places is None:
+            self._places = {nodeid: place for place, nodeid in enumerate(self.collection)}
+        running = (
+            file
+            for files in self.assigned_work.values()
+            for file, tests in files.items()
+            if not all(tests.values())
+        )
+        file = next_file(self.workqueue, running, max(1, len(self.nodes) - _CORES))
+        tests = self.assigned_work[node][file] = self.workqueue.pop(file)
+        node.send_runtest_some(
+            [self._places[test] for test, is_over in tests.items() if not is_over]
+        )
+
+
+def next_file(files: Iterable[str], running: Iterable[str], most_waiting: int) -> str:
+    """Return the first of the files that fits those that run, or else the first.
+
+    Args:
+        files: all files that nobody runs.
+        running: files that other workers run.
+        most_waiting: how many files that mostly wait run at once.
+    """
+    ordered = [*files]
+    wanted = sum(map(waits, running)) < most_waiting
+    return next((file for file in ordered if waits(file) == wanted), ordered[0])
 
 
 def begins_with(item: pytest.Item) -> int:
@@ -88,3 +127,11 @@ def begins_with(item: pytest.Item) -> int:
 def uses_spark(file: str) -> bool:
     """Whether a function of this file asks for the Spark session."""
     return _USES_SPARK.search((ROOT / file).read_text(encoding="utf-8")) is not None
+
+
+@cache
+def waits(file: str) -> bool:
+    """Whether the tests of this file start real processes, and mostly wait for them."""
+    if file == SPARK:
+        return False
+    return _WAITS.search((ROOT / file).read_text(encoding="utf-8")) is not None

@@ -121,6 +121,32 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
     assert "  set afterwards   the bound\n" in told
 
 
+def test_a_sweep_on_simulated_brokers_starts_none_and_is_judged_and_drawn(
+    call: Call,
+    project: Path,
+    tmp_path: Path,
+    spark: "SparkSession",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext(spark))
+    answer = call(
+        *("sweep", "smoke", "--json"),
+        *("--over", "simulated=true", "--over", "topology.tree.delta=0,1"),
+    )
+    assert answer.status == 0, answer.err
+    points = answer.document["points"]
+    assert [point["keys"]["topology.tree.delta"] for point in points.values()] == [0, 1]
+    for point in points.values():
+        assert [*point["runs"].values()] == ["VALID"]
+        assert point["numbers"]["delivered_fraction"]["mean"] == 1.0
+    (made,) = points["delta=1"]["runs"]
+    (run,) = (project / "results").rglob(made)
+    assert json.loads((run / "manifest.json").read_text())["labels"]["brokers"] == "simulated"
+    series = Path(answer.document["run_directory"])
+    assert [*series.rglob("series.sweep.png")]
+    assert not [*tmp_path.rglob("deployment.json")], "no broker was deployed"
+
+
 def test_a_measured_figure_is_drawn_as_soon_as_it_is_measured(
     call: Call, claimed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from pubsubctl.inventory.importers.ansible import read_ansible
 from pubsubctl.inventory.importers.findings import Findings, inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 from pubsubctl.inventory.inventory import Inventory, load_inventory
+from tests.helpers.patience import PATIENCE_S
 from tests.pubsubctl.conftest import Call
 from tests.pubsubctl.test_ansible_against_ansible import INVENTORIES
 from tests.pubsubctl.test_ssh_config_against_ssh import CONFIGURATIONS, by_ssh, real_ssh
@@ -225,7 +226,7 @@ def test_the_gateway_of_a_command_is_resolved_as_by_ssh(
         capture_output=True,
         text=True,
         check=True,
-        timeout=20,
+        timeout=PATIENCE_S,
     )
     wanted: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():

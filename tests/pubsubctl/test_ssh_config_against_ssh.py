@@ -18,6 +18,7 @@ from pubsubctl.hosts.ssh.client_config import ClientConfig, HostSettings
 from pubsubctl.hosts.ssh.config_words import local_user
 from pubsubctl.inventory.importers.findings import inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
+from tests.helpers.patience import PATIENCE_S
 
 SEED = 20_261_128
 GENERATED = 24
@@ -140,7 +141,11 @@ def generated(seed: int) -> str:
 
 def by_ssh(config: Path, name: str) -> dict[str, list[str]]:
     done = subprocess.run(
-        ["ssh", "-G", "-F", config, name], capture_output=True, text=True, check=False, timeout=20
+        ["ssh", "-G", "-F", config, name],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = {}
@@ -219,7 +224,7 @@ def test_tokens_of_keys_are_filled_in_as_by_ssh(
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=PATIENCE_S,
     )
     theirs = re.findall(r"identity file (.*) type -1", done.stderr)
     theirs = [key for key in theirs if not key.endswith("-cert")]
@@ -255,7 +260,7 @@ def test_a_mistake_that_ssh_refuses_is_refused(tmp_path: Path, text: str) -> Non
     path = tmp_path / "config"
     path.write_text(text)
     done = subprocess.run(
-        ["ssh", "-G", "-F", path, "n1"], capture_output=True, check=False, timeout=20
+        ["ssh", "-G", "-F", path, "n1"], capture_output=True, check=False, timeout=PATIENCE_S
     )
     assert done.returncode != 0
     with pytest.raises(UserError) as caught:

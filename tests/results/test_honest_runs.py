@@ -11,6 +11,7 @@ from bench.spec.spec import load_experiment
 from results.checker.checks import check_runs
 from results.reference.reading import judge_folder
 from tests.helpers.every_protocol import HOMES, PROTOCOLS, topology_text
+from tests.helpers.judged_folders import Judged, histories_of, on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +80,12 @@ def test_the_plain_judge_doubts_none(runs: dict[tuple[str | None, ...], Path]) -
 
 @pytest.mark.spark
 def test_spark_doubts_none(spark: "SparkSession", runs: dict[tuple[str | None, ...], Path]) -> None:
-    for name, verdict in zip(runs, check_runs(spark, [*runs.values()]), strict=True):
+    """One of each kind as `check` judges them, and the others in the same Spark jobs."""
+    of_jobs = {str(name): folder for name, folder in runs.items() if name[-1] == "fixed"}
+    judged = on_spark(spark, of_jobs, histories_of(of_jobs))
+    assert judged == dict.fromkeys(of_jobs, Judged("VALID", ()))
+    wholly = {name: folder for name, folder in runs.items() if str(name) not in of_jobs}
+    for name, verdict in zip(wholly, check_runs(spark, [*wholly.values()]), strict=True):
         document = verdict.document
         assert (document["verdict"], document["doubts"]) == ("valid", []), name
         words = {"total": "total order", "causal": "within each stream"}

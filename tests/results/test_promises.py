@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.spec.toml_text import toml_text
-from results.checker.checks import check_runs
+from results.checker.checks import Verdict, check_runs
 from results.reference.files import Refused
 from results.reference.history import History
 from results.reference.reading import judge_folder, read_history
 from results.reference.rule import check
 from results.rules.absences import with_absences
+from results.rules.losses import promises_with_losses
 from results.rules.terms import STATE_LOST, Commit, Promises
 from results.tables.json_files import IntegrityError
 from results.tables.logs import commits_of, gaps_of, read_logs
@@ -84,41 +85,40 @@ def test_redelivered_publications_are_counted() -> None:
 # --- Spark ------------------------------------------------------------------------------------
 
 
-def agree(spark: "SparkSession", of: dict[str, History]) -> Counter[str]:
-    """Both must; returns in how many histories each kind of violation was found."""
-    found = judged_on_spark(spark, of)
+def agree(
+    spark: "SparkSession", counted: dict[str, History], more: dict[str, History]
+) -> Counter[str]:
+    """Both must; returns in how many of the first histories each kind of violation was found."""
+    found = judged_on_spark(spark, counted | more)
     seen: Counter[str] = Counter()
-    for name, history in of.items():
+    for name, history in (counted | more).items():
         plain = check(history)
         verdict, doubts, findings = found[name]
         assert findings.counts == plain.counts, name
         assert (verdict, doubts) == (plain.verdict, {*plain.doubts}), name
-        seen.update(plain.counts.violations.keys())
-        seen["announced"] += bool(plain.counts.announced)
-        seen["redelivered"] += bool(plain.counts.redelivered)
+        if name in counted:
+            seen.update(plain.counts.violations.keys())
+            seen["announced"] += bool(plain.counts.announced)
+            seen["redelivered"] += bool(plain.counts.redelivered)
     return seen
 
 
 @pytest.mark.spark
-def test_spark_agrees_with_the_plain_checker(spark: "SparkSession") -> None:
-    of = {
-        f"{name}, seed {seed}": history
-        for name in CASES
-        for seed, history in enumerate(histories(name))
-    }
-    agree(spark, of)
-
-
-@pytest.mark.spark
 def test_both_agree_on_whatever_may_be_promised_and_happen(spark: "SparkSession") -> None:
+    """In the same Spark jobs: all cases, and random histories."""
     of = {}
     for seed in range(400):
         rng = Random(seed)
         made = (random_history, barrier_history)[seed % 5 == 0](rng, f"run-{seed}")
         of[f"seed {seed}"] = with_noise(made, rng)
-    seen = agree(spark, of)
+    of_cases = {
+        f"{name}, seed {seed}": history
+        for name in CASES
+        for seed, history in enumerate(histories(name))
+    }
+    seen = agree(spark, of, of_cases)
     for kind in ("order_differs", "reordered", "duplicate", "gap_unpromised", "gap_delivered",
-                 "gap_early",                 "announced", "redelivered", "missing"):  # fmt: skip
+                 "gap_early", "announced", "redelivered", "missing"):  # fmt: skip
         assert seen[kind] >= 10, seen
 
 
@@ -239,16 +239,41 @@ def test_a_gap_after_an_absence_for_another_reason_is_a_violation(tmp_path: Path
     assert judgement.counts.violations == {"gap_unpromised": 1, "missing": 3}
 
 
+@pytest.fixture(scope="module")
+def verdicts(
+    spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Verdict]]:
+    """What both judges say of runs of three kinds; `check_runs` fails if they disagree.
+
+    Of each kind a few: that both read the others alike shows without Spark.
+    """
+    folder = tmp_path_factory.mktemp("runs")
+    kinds = {
+        "absences": [
+            run_after_absence(folder, 0, ABSENCES["moved from its broker"]),
+            run_after_absence(folder, 1, NO_ABSENCES["away later"]),
+        ],
+        "losses": [
+            run_with_loss(folder, "accepted", {}),
+            *(run_with_loss(folder, name, NO_ACTS[name]) for name in ("none", "later")),
+            run_with_lost_stream(folder, "stream", None),
+        ],
+        "gaps": [
+            run_with_gap(folder, "gap"),
+            run_with_gap(folder, "early", max_retain_ns=3_600 * 10**9),
+            run_with_gap(folder, "tired", reason="tired"),
+        ],
+    }
+    judged = iter(check_runs(spark, [run for runs in kinds.values() for run in runs]))
+    return {kind: [next(judged) for _ in runs] for kind, runs in kinds.items()}
+
+
 @pytest.mark.spark
 def test_both_judges_permit_the_same_gaps_after_absences(
-    spark: "SparkSession", tmp_path: Path
+    verdicts: dict[str, list[Verdict]],
 ) -> None:
-    """`check_runs` fails if the judges disagree."""
-    all_sessions = [*ABSENCES.values(), *NO_ABSENCES.values()]
-    runs = [run_after_absence(tmp_path, n, each) for n, each in enumerate(all_sessions)]
-    found = [each.document["counts"]["violations"] for each in check_runs(spark, runs)]
-    wanted = {"gap_unpromised": 1, "missing": 3}
-    assert found == [{}] * len(ABSENCES) + [wanted] * len(NO_ABSENCES)
+    found = [each.document["counts"]["violations"] for each in verdicts["absences"]]
+    assert found == [{}, {"gap_unpromised": 1, "missing": 3}]
 
 
 def test_both_readers_find_promises_gaps_and_commits(tmp_path: Path) -> None:
@@ -348,10 +373,14 @@ def test_a_gap_for_lost_state_needs_an_operators_act(tmp_path: Path) -> None:
         judgement = judge_folder(path)
         return judgement.verdict, dict(judgement.counts.violations)
 
-    assert found(run_with_loss(tmp_path, "accepted", {})) == ("VALID", {})
-    for number, act in enumerate(NO_ACTS.values()):
-        wanted = {"gap_unpromised": 1, "missing": 3}
-        assert found(run_with_loss(tmp_path, f"{number}", act)) == ("INVALID", wanted), act
+    accepted = run_with_loss(tmp_path, "accepted", {})
+    assert found(accepted) == ("VALID", {})
+    runs = [run_with_loss(tmp_path, f"{n}", act) for n, act in enumerate(NO_ACTS.values())]
+    for path, act in zip(runs, NO_ACTS.values(), strict=True):
+        assert found(path) == ("INVALID", {"gap_unpromised": 1, "missing": 3}), act
+    for path in (accepted, *runs):
+        run, history = read_run(path), read_history(path)
+        assert promises_with_losses(run, read_logs(run)) == history.promises
 
 
 STREAM = {"source": "b1/1782579199999999", "incarnation": 1_700_000_000}
@@ -382,11 +411,8 @@ def test_a_gap_of_a_stream_without_a_publisher_needs_an_operators_act(tmp_path: 
 
 
 @pytest.mark.spark
-def test_both_judges_want_an_act_for_lost_state(spark: "SparkSession", tmp_path: Path) -> None:
-    runs = [run_with_loss(tmp_path, "accepted", {})]
-    runs += [run_with_loss(tmp_path, f"{n}", act) for n, act in enumerate(NO_ACTS.values())]
-    runs += [run_with_lost_stream(tmp_path, "stream", None)]
-    accepted, *others = check_runs(spark, runs)
+def test_both_judges_want_an_act_for_lost_state(verdicts: dict[str, list[Verdict]]) -> None:
+    accepted, *others = verdicts["losses"]
     assert others[-1].document["counts"]["violations"] == {"gap_unpromised": 2, "missing": 3}
     assert accepted.verdict == "VALID", accepted.document["because"]
     assert accepted.document["counts"]["announced_by"] == {STATE_LOST: 3}
@@ -395,17 +421,10 @@ def test_both_judges_want_an_act_for_lost_state(spark: "SparkSession", tmp_path:
 
 @pytest.mark.spark
 def test_a_run_with_a_gap_is_judged_by_what_its_protocol_promises(
-    spark: "SparkSession", tmp_path: Path
+    verdicts: dict[str, list[Verdict]],
 ) -> None:
-    """Both checkers read the files; `check_runs` says so where they disagree."""
-    released, early, unpromised = check_runs(
-        spark,
-        [
-            run_with_gap(tmp_path, "gap"),
-            run_with_gap(tmp_path, "early", max_retain_ns=3_600 * 10**9),
-            run_with_gap(tmp_path, "tired", reason="tired"),
-        ],
-    )
+    """Both checkers read the files."""
+    released, early, unpromised = verdicts["gaps"]
     counts = released.document["counts"]
     assert released.verdict == "VALID", released.document["because"]
     assert (counts["announced_by"], counts["missing"]) == ({LOST: 3}, 0)

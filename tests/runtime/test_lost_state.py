@@ -12,12 +12,12 @@ from brokerd.client.callbacks import Callbacks, ClientError
 from brokerd.client.client import Client, connect
 from brokerd.client.store import FileStore
 from tests.helpers.patience import PATIENCE_S
+from tests.helpers.ports import free_address
 from tests.helpers.state_stories import (
     BROKERS,
     Chain,
     Receiver,
     chain,
-    free_address,
     publish,
 )
 

@@ -25,6 +25,7 @@ from brokerd.runtime.process import run_broker
 from tests.helpers.certificates import Certificates
 from tests.helpers.descriptors import no_free_descriptors
 from tests.helpers.patience import PATIENCE_S
+from tests.helpers.ports import free_address
 from tests.helpers.small_disk import filled, mounted_disk
 
 pytestmark = pytest.mark.end_to_end
@@ -43,17 +44,7 @@ def configure(tmp_path_factory: pytest.TempPathFactory) -> Configure:
         f"brokers = {json.dumps(NAMES)}\n"
         'links = [["b0", "b1"], ["b1", "b2"]]\n'
     )
-    holders = []
-    for _ in NAMES:  # all at once, so that no port is given out twice
-        holder = socket.socket()
-        holder.bind(("127.0.0.1", 0))
-        holders.append(holder)
-    addresses = {
-        name: f"127.0.0.1:{holder.getsockname()[1]}"
-        for name, holder in zip(NAMES, holders, strict=True)
-    }
-    for holder in holders:
-        holder.close()
+    addresses = {name: free_address() for name in NAMES}
 
     def write(name: str, **changes: Any) -> Path:
         folder = lab / name

@@ -14,7 +14,7 @@ from tests.helpers.every_protocol import PROTOCOLS
 pytestmark = pytest.mark.end_to_end
 
 SEED = 20_381
-FRAMES = 1_500
+FRAMES = 700
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -15,7 +15,7 @@ from brokerd.simulator.world.clock import TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import MILLISECOND_NS
 
-SEEDS = range(1, 4)
+SEEDS = range(1, 3)
 PROTOCOLS = ("delta_tree", "durable", "ges_reliable", "gryphon", "multi_proxy")
 STALLS = 30
 

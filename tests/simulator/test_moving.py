@@ -19,7 +19,7 @@ from tests.helpers.delta_tree_bugs import Mutant, mutated
 
 CORES = os.cpu_count() or 1
 MOVES = SwarmOptions(moves=True)
-SEEDS = [seed for seed in range(1, 33) if not is_long(seed)]
+SEEDS = [seed for seed in range(1, 21) if not is_long(seed)]
 
 
 def _chain(most: int = 1_000) -> SimulatedCluster:

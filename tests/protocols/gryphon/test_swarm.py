@@ -17,7 +17,7 @@ MUTANTS = bugs_of("gryphon")
 BUGS = tuple(bugs_of("gryphon").values())
 
 CORES = os.cpu_count() or 1
-SEEDS = seeds_of_the_mix(150, long=2)
+SEEDS = seeds_of_the_mix(64, long=1)
 BY_A_STORY = "M03-done-when-handed-out"
 """It takes a broker that dies after its ack and before its client's: few seeds have that."""
 BY_STORIES = (
@@ -106,7 +106,7 @@ def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
 def test_an_adversary_without_a_clock_breaks_nothing(first: int) -> None:
     """A broker's own clock goes on with its deadlines only: who forgets has one."""
     options = AdversaryOptions(protocol="gryphon")
-    reports = [run_adversary(seed, options) for seed in range(first, first + 12)]
+    reports = [run_adversary(seed, options) for seed in range(first, first + 6)]
     assert not [(report.seed, report.violations) for report in reports if report.violations]
 
 
