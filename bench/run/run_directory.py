@@ -26,9 +26,10 @@ from brokerd.overlay.routes import passed_by
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.protocols.registry import protocol_on
 
-MANIFEST_SCHEMA = "pubsubctl/manifest/4"
+MANIFEST_SCHEMA = "pubsubctl/manifest/5"
 """Since version 2 the last line of `log.jsonl` repeats the manifest. Since version 3 brokers log
-what their faults have absorbed. Since version 4 load generators repeat their settings."""
+what their faults have absorbed. Since version 4 load generators repeat their settings. Since
+version 5 the journal has digests of closed files, and processor times of brokers."""
 NOT_JOURNALED = ("argv", "started_utc", "ended_utc")
 """Keys of the manifest that the journal does not repeat; no result depends on their values."""
 RunState = Literal["running", "complete", "partial", "aborted"]

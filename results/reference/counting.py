@@ -126,10 +126,15 @@ class Count:
             return sums[bisect_right(times, stamp_ns)]
         if (place, layout) not in self._stamps:
             files = [file for name, file in self._of(layout) if name == place]
-            rows = [row for file in files for row in file.rows if row.get("layer", 1) == 1]
-            kinds = {row.get("kind") for row in rows}
+            rows = [
+                row
+                for file in files
+                for row in file.rows
+                if row.get("layer", 1) == 1 and row.get("kind") != NOTICE
+            ]
+            is_folded = any(row.get("kind") == STRETCH for row in rows)
             self._stamps[place, layout] = (
-                None if kinds & {STRETCH, NOTICE} else sorted(row["at_ns"] for row in rows)
+                None if is_folded else sorted(row["at_ns"] for row in rows)
             )
         stamps = self._stamps[place, layout]
         return None if stamps is None else bisect_right(stamps, stamp_ns)

@@ -106,8 +106,8 @@ class _Columns:
             for _, file in ((name, file) for name, file in self._of(layout) if name == place):
                 rows = _mapped(file)
                 if layout == "deliveries":
-                    is_folded |= bool(np.isin(rows["kind"], (STRETCH, NOTICE)).any())
-                    rows = rows[rows["layer"] == _APPLICATION]
+                    is_folded |= bool((rows["kind"] == STRETCH).any())
+                    rows = rows[(rows["layer"] == _APPLICATION) & (rows["kind"] != NOTICE)]
                 columns.append(rows["sent_ns" if layout == "publications" else "received_ns"])
             self._ordered[place, layout] = None if is_folded else np.sort(np.concatenate(columns))
         stamps = self._ordered[place, layout]

@@ -27,8 +27,8 @@ _SLACK_NS = 50_000_000
 _EARLY_NS = 1_000_000_000
 _BLOCK: Final = 16
 """So many publications in a row are written row by row, or none of them."""
-_COUNTED_NS = 2_000_000_000
-"""Within that time a row that is stamped is counted."""
+_EDGE_NS = 2_000_000_000
+"""Records so close to an end of a pause are no sign that statistics are missing."""
 _LONGEST_PAUSE_NS = 4_500_000_000
 """A process that writes records writes statistics more often, once a second."""
 _RISING: Final = ("t_ns", "offered", "sent", "acknowledged", "rejected", "delivered", "withheld")
@@ -233,8 +233,9 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
         if column != "delivered" and not process.is_publisher:
             continue
         for line in lines:
-            least = rows.until(process.place, layout, line["t_ns"] - _COUNTED_NS)
-            most = rows.until(process.place, layout, line["t_ns"] + _COUNTED_NS)
+            # A row is stamped and counted in one step, in the thread that writes the line.
+            least = rows.until(process.place, layout, line["t_ns"] - 1)
+            most = rows.until(process.place, layout, line["t_ns"])
             if least is not None and most is not None and not least <= line[column] <= most:
                 yield _differ(
                     name, f"{process.place}/{layout}.rec", f"{column} up to {line['t_ns']}",
@@ -331,7 +332,7 @@ def _about_pauses(
     for before, after in pairwise(lines):
         if after["t_ns"] - before["t_ns"] <= _LONGEST_PAUSE_NS:
             continue
-        from_ns, to_ns = before["t_ns"] + _COUNTED_NS, after["t_ns"] - _COUNTED_NS
+        from_ns, to_ns = before["t_ns"] + _EDGE_NS, after["t_ns"] - _EDGE_NS
         counts = [rows.until(process.place, layout, ns) for ns in (from_ns, to_ns)]
         if None not in counts and counts[0] != counts[1]:
             yield doubt(
