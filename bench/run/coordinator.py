@@ -476,6 +476,7 @@ class _Experiment:
         for (host, error), processes in missing.items():
             whose = f"{len(processes)} processes" if len(processes) > 1 else next(iter(processes))
             self._note(f"files of {whose} on {host} could not be fetched: {error}")
+        await trio.to_thread.run_sync(self._directory.log_collected)
 
     async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
         """Return the outcome of the run, as complete as the records allow."""

@@ -92,6 +92,7 @@ class Count:
             late_intents={place: self._late(file) for place, file in self._of("intents")},
             late_ns=self._lateness(),
             ends_ns=self._ends(),
+            streams={place: _positions(file) for place, file in self._of("positions")},
             headline=None if self._measured is None else self._headline(*self._measured),
         )
 
@@ -306,6 +307,15 @@ class Count:
             if intended is not None and intended[0] >= from_ns:
                 due.setdefault((source, incarnation), number)
         return {of: due.get(of, number + 1) for of, number in last.items()}
+
+
+def _positions(file: Records) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for row in file.rows:
+        stream = file.tables["streams"][row["stream"]]
+        count, total = found.get(stream, (0, 0))
+        found[stream] = count + 1, total + row["position"]
+    return found
 
 
 def _place(path: Path) -> str:

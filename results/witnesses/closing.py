@@ -10,6 +10,7 @@ controller made the headline.
 import hashlib
 from collections.abc import Iterator, Mapping
 from math import isclose
+from pathlib import Path
 from typing import Any
 
 from brokerd.model.fault_verbs import KILLING_VERBS
@@ -18,6 +19,7 @@ from results.witnesses.brokers import replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     CLOSED,
+    COLLECTED,
     JOURNAL,
     MANIFEST,
     PROCESSORS,
@@ -26,6 +28,7 @@ from results.witnesses.folder import (
     RunFolder,
 )
 
+_WITH_DIGEST = (".json", ".jsonl", ".log")
 _OF_AGENTS = ("exit.json",)
 """Files of a process folder that agents write, after the process ended."""
 _TICK_S = 0.02
@@ -41,6 +44,7 @@ def doubts_about_closing(folder: RunFolder) -> Iterator[str]:
         for line in folder.journal
         if line.get("what") == CLOSED
     }
+    yield from _about_collected(folder)
     for process in folder.processes:
         yield from _about_files(folder, process, reports.get(process.name))
         yield from _about_counters(process)
@@ -55,6 +59,36 @@ def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
 # --- Files ----------------------------------------------------------------------------------
 
 
+def _about_collected(folder: RunFolder) -> Iterator[str]:
+    """Yield files that are not as the controller collected or wrote them."""
+    lines = [line for line in folder.journal if line.get("what") == COLLECTED]
+    if not lines:
+        if folder.manifest.get("state") == "complete":
+            yield doubt("missing_line", file=JOURNAL, what="the collected files", other="raw/")
+        return
+    files = [*folder.path.glob("raw/*/*/*"), *folder.path.glob("faults/*")]
+    found = {
+        path.relative_to(folder.path).as_posix(): _digest_of(path)
+        for path in sorted([*files, folder.path / "clock.jsonl"])
+        if path.suffix in _WITH_DIGEST and path.is_file()
+    }
+    yield from _differences("", found, lines[-1]["digests"], "the digest of the collected file")
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _differences(
+    place: str, found: Mapping[str, str], logged: Mapping[str, str], what: str
+) -> Iterator[str]:
+    for name in sorted({*found} | {*logged}):
+        if found.get(name) != logged.get(name):
+            own, theirs = str(found.get(name))[:8], str(logged.get(name))[:8]
+            yield _differ(f"{place}{name}", JOURNAL, what, own, theirs)
+
+
 def _about_files(
     folder: RunFolder, process: ProcessFolder, reported: Mapping[str, str] | None
 ) -> Iterator[str]:
@@ -66,16 +100,13 @@ def _about_files(
             yield doubt("missing_line", file=JOURNAL, what=what, other=process.place)
         return
     found = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        path.name: _digest_of(path)
         for path in sorted(process.path.iterdir())
         if path.suffix in (".json", ".jsonl") and path.name not in _OF_AGENTS
     }
-    for name in sorted({*found} | {*reported}):
-        if found.get(name) != reported.get(name):
-            yield _differ(
-                f"{process.place}/{name}", JOURNAL, "the digest of the closed file",
-                str(found.get(name))[:8], str(reported.get(name))[:8],
-            )  # fmt: skip
+    yield from _differences(
+        f"{process.place}/", found, reported, "the digest of the closed file"
+    )
 
 
 # --- Counters -------------------------------------------------------------------------------

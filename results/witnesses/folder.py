@@ -59,7 +59,7 @@ CLOSED_EVENTS = "pubsubctl/events/3"
 COUNTED_EVENTS = ("pubsubctl/events/2", CLOSED_EVENTS)
 """The schemas of `events.jsonl` that only folders since COUNTED_SCHEMA have."""
 
-CLOSED, PROCESSORS = "closed", "processors"
+CLOSED, COLLECTED, PROCESSORS = "closed", "collected", "processors"
 """Lines of the journal that only folders since CLOSED_SCHEMA have."""
 
 _REAL_FILES = (
@@ -261,7 +261,7 @@ class RunFolder:
     @cached_property
     def closed_files(self) -> tuple[str, ...]:
         """Files with content that a folder before CLOSED_SCHEMA does not have."""
-        found = [JOURNAL] * any(line.get("what") in (CLOSED, PROCESSORS) for line in self.journal)
+        found = [JOURNAL] * any(line.get("what") in (CLOSED, COLLECTED, PROCESSORS) for line in self.journal)
         found += [
             f"{process.place}/events.jsonl"
             for process in self.processes
