@@ -341,6 +341,8 @@ def _about_fixed_phases(folder: RunFolder) -> Iterator[str]:
     for phase in folder.manifest.get("phases") or ():
         name = phase["phase"]
         asked = (folder.workload.get("phases") or {}).get(name)
+        if name not in _FIXED and phase.get("how") != "evidence":
+            yield _differ(WORKLOAD, f"how {name} ended", phase.get("how"), "evidence")
         if name not in _FIXED or asked is None:
             continue
         if phase.get("how") != "fixed":

@@ -62,7 +62,6 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
         if process.has("positions.rec") and folder.is_of_processes and not folder.is_foreign:
             yield from _about_streams(folder, process)
             yield from _about_positions(process, rows)
-            yield from _about_sums_of_positions(folder, process, rows)
         if process.is_load and not folder.is_simulated:
             yield from _about_files(folder, process)
             yield from _about_totals(process, rows)
@@ -148,18 +147,13 @@ def _about_sums_of_positions(
     folder: RunFolder, process: ProcessFolder, rows: Rows
 ) -> Iterator[str]:
     """Yield streams with other positions than the subscribers' process counted."""
-    found = rows.streams.get(process.place)
-    if not folder.is_closed or found is None or process.place not in rows.whole:
+    if not folder.is_closed or process.place not in rows.whole:
         return
-    name = f"{process.place}/online.json"
-    counted = process.document("online.json").get("streams") or {}
-    for stream in sorted({*found} | {*counted}):
-        own, told = found.get(stream), counted.get(stream)
-        if own is None or told is None or [*own] != [*told]:
-            yield _differ(
-                f"{process.place}/positions.rec", name, f"positions of {stream}", own, told
-            )
-            return
+    found = {stream: [*of] for stream, of in rows.streams.get(process.place, {}).items()}
+    told = process.document("online.json").get("streams")
+    if found != told:
+        name = f"{process.place}/online.json"
+        yield _differ(name, f"{process.place}/positions.rec", "streams", told, found)
 
 
 def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
@@ -420,6 +414,7 @@ def _about_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
         is_more = total == "phantom" and summed < value
         if total != "order_differs" and summed != value and not is_more:
             yield _differ(name, name, f"total of {total}", value, summed)
+    yield from _about_sums_of_positions(folder, process, rows)
     if process.place not in rows.whole:
         return
     own = {str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")} | {
