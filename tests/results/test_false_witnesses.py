@@ -7,6 +7,7 @@
 with the workload and the schedule that its `spec/` holds.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Container, Iterator
@@ -367,7 +368,7 @@ def survivors(folder: Path, but: Container[str]) -> Iterator[str]:
         before, journal = path.read_bytes(), (folder / "log.jsonl").read_bytes()
         path.unlink() if mutation.content is None else path.write_text(mutation.content)
         if mutation.file != "log.jsonl":
-            renew_digests(RunFolder(folder))
+            _renew_digest(folder / "log.jsonl", before, path)
         seal(folder)
         try:
             history = read_history(folder)
@@ -377,6 +378,13 @@ def survivors(folder: Path, but: Container[str]) -> Iterator[str]:
             pass
         (folder / "log.jsonl").write_bytes(journal)
         path.write_bytes(before)
+
+
+def _renew_digest(journal: Path, before: bytes, path: Path) -> None:
+    """Let the journal have the digest of one file as it is now."""
+    now = path.read_bytes() if path.is_file() else b""
+    digests = [hashlib.sha256(content).hexdigest() for content in (before, now)]
+    journal.write_text(journal.read_text().replace(*digests))
 
 
 def test_every_field_of_every_small_file_has_a_witness_or_a_reason(tmp_path: Path) -> None:
@@ -393,7 +401,7 @@ def test_a_file_that_was_changed_after_it_was_closed_has_another_digest(tmp_path
         path = folder / mutation.file
         before = path.read_bytes()
         path.unlink() if mutation.content is None else path.write_text(mutation.content)
-        assert [*doubts_about_closing(WitnessFolder(folder, run))], mutation.name
+        assert next(doubts_about_closing(WitnessFolder(folder, run)), None), mutation.name
         path.write_bytes(before)
     assert [*doubts_about_closing(WitnessFolder(folder, run))] == []
 
