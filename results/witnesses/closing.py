@@ -104,9 +104,7 @@ def _about_files(
         for path in sorted(process.path.iterdir())
         if path.suffix in (".json", ".jsonl") and path.name not in _OF_AGENTS
     }
-    yield from _differences(
-        f"{process.place}/", found, reported, "the digest of the closed file"
-    )
+    yield from _differences(f"{process.place}/", found, reported, "the digest of the closed file")
 
 
 # --- Counters -------------------------------------------------------------------------------

@@ -261,7 +261,9 @@ class RunFolder:
     @cached_property
     def closed_files(self) -> tuple[str, ...]:
         """Files with content that a folder before CLOSED_SCHEMA does not have."""
-        found = [JOURNAL] * any(line.get("what") in (CLOSED, COLLECTED, PROCESSORS) for line in self.journal)
+        found = [JOURNAL] * any(
+            line.get("what") in (CLOSED, COLLECTED, PROCESSORS) for line in self.journal
+        )
         found += [
             f"{process.place}/events.jsonl"
             for process in self.processes
