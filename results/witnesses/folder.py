@@ -62,9 +62,9 @@ COUNTED_EVENTS = ("pubsubctl/events/2", CLOSED_EVENTS)
 CLOSED, COLLECTED, PROCESSORS = "closed", "collected", "processors"
 """Lines of the journal that only folders since CLOSED_SCHEMA have."""
 
-_REAL_FILES = ("exit.json", "sessions.jsonl", "online.json", SETTING, "stdout.log", "stderr.log")
+_REAL_FILES = ("exit.json", SETTING, "stdout.log", "stderr.log")
 """Files that only processes leave."""
-_REAL_KEYS = ("deployment_id", "transport", "roles", "headline", "waited_share")
+_REAL_KEYS = ("deployment_id", "transport", "roles", "headline")
 """Keys of the manifest that only runs of processes have."""
 
 SIMULATED_HOST = "simulated"
