@@ -1,8 +1,11 @@
 """TOML documents that are too deep, too large, or have numbers out of bounds."""
 
+from pathlib import Path
+
 import pytest
 
 from brokerd.text import DEEPEST, LARGEST_TOML, parse_toml
+from pubsubctl.hosts.files import load_toml
 
 
 @pytest.mark.parametrize(
@@ -29,3 +32,15 @@ def test_a_value_out_of_bounds_is_named(text: str, complaint: str) -> None:
 def test_a_document_within_the_limits_is_parsed() -> None:
     text = f"a = {'[' * (DEEPEST - 1)}{']' * (DEEPEST - 1)}\nb = {(1 << 63) - 1}\nc.d.e = 1.5\n"
     assert parse_toml(text)["b"] == (1 << 63) - 1
+
+
+def test_a_key_in_the_text_of_a_string_has_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    for quote in ('"""', "'''"):
+        path.write_text(
+            f"# {quote}\nnote = {quote}\n[hosts]\nname = 1\n{quote}\nshort = {quote}x{quote}\n"
+            '[hosts]\nname = "a"\n'
+        )
+        lines = load_toml(path)
+        places = (("note",), ("short",), ("hosts",), ("hosts", "name"))
+        assert [lines.line_of(place) for place in places] == [2, 6, 7, 8]

@@ -14,7 +14,7 @@ from bench.load.pacing import Turn
 from bench.load.publishing import PublisherSetting
 from bench.load.receiving import Receiver, SubscriberSetting
 from bench.load.records import Level
-from bench.run.run_directory import json_text, write_whole
+from bench.run.run_directory import file_sha256, json_text, write_whole
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.history.records import ACKS, DELIVERIES, INTENTS, POSITIONS, PUBLICATIONS
 from brokerd.history.writer import LineWriter, RecordWriter
@@ -101,6 +101,7 @@ def _repeated(setting: LoadSetting) -> dict[str, Any]:
     }
 
 
+_WITH_DIGEST: Final = (".json", ".jsonl")
 _OF_PUBLISHERS: Final = (PUBLICATIONS.name, ACKS.name, INTENTS.name)
 
 
@@ -175,6 +176,11 @@ class LoadFiles:
             lines.close()
         if online is not None:
             write_whole(self._folder / "online.json", json_text(online))
+
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of each closed file, by name; a sidecar has that of its records."""
+        closed = (path for path in sorted(self._folder.iterdir()) if path.suffix in _WITH_DIGEST)
+        return {path.name: file_sha256(path) for path in closed}
 
     def abandon(self) -> None:
         """Flush all files without a statement that the files are complete."""

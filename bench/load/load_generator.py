@@ -272,6 +272,7 @@ class LoadGenerator:
                 await self._finish()
         return {
             "online": self.receiver.checker.report()["totals"],
+            "digests": await trio.to_thread.run_sync(self.files.digests),
             **self._publishing_totals(),
             "delivered": self.receiver.delivered,
             "withheld": self.receiver.withheld,
@@ -295,7 +296,11 @@ class LoadGenerator:
             self._lateness.add_all(publisher.load.counts.measured_lateness)
         report = None
         if self._subscribers:
-            report = {**self.receiver.checker.report(), "run_id": self.setting.run_id}
+            report = {
+                **self.receiver.checker.report(),
+                "run_id": self.setting.run_id,
+                "streams": self.receiver.positions_by_stream,
+            }
         self.files.close(self._publisher_tables(), self._delivery_tables(), report)
 
     # ------------------------------------------------------------ clients

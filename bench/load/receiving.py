@@ -147,6 +147,7 @@ class Receiver:
         notices: number of rows that announce publications withheld by a partition.
         rows: number of all rows.
         partitions: the partitions of notices, by their numbers in records.
+        positions_by_stream: the number and the sum of positions in each stream, by its name.
     """
 
     def __init__(
@@ -169,6 +170,7 @@ class Receiver:
         self.withheld = 0
         self.notices = 0
         self.partitions: list[Partition] = []
+        self.positions_by_stream: dict[str, tuple[int, int]] = {}
         self.subscriptions = [setting.subscription for setting in settings]
         self._directory = directory
         self._record = record
@@ -360,6 +362,8 @@ class Receiver:
         if name not in self.streams:
             self.streams.append(name)
         number = self.streams.index(name)
+        count, total = self.positions_by_stream.get(name, (0, 0))
+        self.positions_by_stream[name] = count + len(place.positions), total + sum(place.positions)
         self._record_positions(position_rows(place.positions, received_ns, self.rows, number))
 
 

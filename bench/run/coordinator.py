@@ -152,6 +152,8 @@ class _Experiment:
         self._progress.phase("collecting")
         for problem in await self._load.finish():
             self._note(problem)
+        for name, answer in self._load.finished.items():
+            self._log_closed(name, answer["digests"])
         await self._end_run_at_brokers()
         self._directory.manifest["disk_bytes"] = await self._disk_bytes()
         await self._collect()
@@ -277,9 +279,11 @@ class _Experiment:
                 self._begin_phase("measure", self._origin_ns)
                 self._progress.phase("measure", phases.measure / SECOND_NS)
                 before = await self._processor_seconds()
+                self._log_processors("begun", before)
                 self._probe.begin(self._statuses)
                 await self._sleep_until(end_ns)
                 self._cpu_s = (before, await self._processor_seconds())
+                self._log_processors("ended", self._cpu_s[1])
                 self._probe.end(self._statuses)
                 self._begin_phase("drain", end_ns)
                 self._progress.phase("drain", None)
@@ -417,9 +421,15 @@ class _Experiment:
     async def _end_run_at_brokers(self) -> None:
         for broker in self._begun:
             try:
-                await self._under_test.end_run(self._testbed, broker)
+                digests = await self._under_test.end_run(self._testbed, broker)
+                self._log_closed(self._testbed.brokers[broker].process, digests)
             except ControlError as error:
                 logger.info("broker %s did not end the run: %s", broker, error)
+
+    def _log_closed(self, process: str, digests: Mapping[str, str]) -> None:
+        """Log the files that a process closed, as the process saw them itself."""
+        if digests:
+            self._directory.log("closed", process=process, digests=dict(digests))
 
     async def _disk_bytes(self) -> dict[str, int]:
         """Return the size of each broker's files at the end, for every host that answers."""
@@ -466,6 +476,7 @@ class _Experiment:
         for (host, error), processes in missing.items():
             whose = f"{len(processes)} processes" if len(processes) > 1 else next(iter(processes))
             self._note(f"files of {whose} on {host} could not be fetched: {error}")
+        await trio.to_thread.run_sync(self._directory.log_collected)
 
     async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
         """Return the outcome of the run, as complete as the records allow."""
@@ -490,6 +501,10 @@ class _Experiment:
         )
 
     # ------------------------------------------------------------ notes
+
+    def _log_processors(self, stage: str, used_s: Mapping[str, float]) -> None:
+        """Log the processor time of each broker, of which the headline is made."""
+        self._directory.log("processors", stage=stage, seconds=dict(used_s))
 
     def _begin_phase(self, name: str, at_ns: int | None = None) -> None:
         at_ns = self._now_ns() if at_ns is None else at_ns

@@ -26,11 +26,13 @@ from brokerd.overlay.routes import passed_by
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.protocols.registry import protocol_on
 
-MANIFEST_SCHEMA = "pubsubctl/manifest/4"
+MANIFEST_SCHEMA = "pubsubctl/manifest/5"
 """Since version 2 the last line of `log.jsonl` repeats the manifest. Since version 3 brokers log
-what their faults have absorbed. Since version 4 load generators repeat their settings."""
+what their faults have absorbed. Since version 4 load generators repeat their settings. Since
+version 5 the journal has digests of closed files, and processor times of brokers."""
 NOT_JOURNALED = ("argv", "started_utc", "ended_utc")
 """Keys of the manifest that the journal does not repeat; no result depends on their values."""
+_WITH_DIGEST = (".json", ".jsonl", ".log")
 RunState = Literal["running", "complete", "partial", "aborted"]
 
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
@@ -133,6 +135,16 @@ class RunDirectory:
         line = {"utc": utc_now(), "t_ns": time.monotonic_ns(), "what": what, **details}
         self._log.write(json.dumps(line, default=str) + "\n")
         self._log.flush()
+
+    def log_collected(self) -> None:
+        """Record the digests of all files of processes and faults, as they were collected."""
+        files = [*self.path.glob("raw/*/*/*"), *self.path.glob("faults/*")]
+        digests = {
+            path.relative_to(self.path).as_posix(): file_sha256(path)
+            for path in sorted([*files, self.path / "clock.jsonl"])
+            if path.suffix in _WITH_DIGEST and path.is_file()
+        }
+        self.log("collected", digests=digests)
 
     def end(self, state: RunState, reasons: Sequence[str] = ()) -> None:
         """Close the run: last manifest, checksums of every file, a line in the index."""

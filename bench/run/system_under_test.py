@@ -42,8 +42,8 @@ class UnderTest(Protocol):
     async def begin_run(self, testbed: Testbed, broker: str, run_id: str) -> None:
         """Announce the begin of a run to a broker."""
 
-    async def end_run(self, testbed: Testbed, broker: str) -> None:
-        """Announce the end of the run to a broker."""
+    async def end_run(self, testbed: Testbed, broker: str) -> Mapping[str, str]:
+        """Announce the end of the run to a broker; return digests of its files, by name."""
 
     async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
         """Return the schedule with targets that only these brokers can name now."""
@@ -82,8 +82,10 @@ class OurBrokers:
             broker, "begin_run", BEGIN_TIMEOUT_MS, run_id=run_id, folder=str(folder)
         )
 
-    async def end_run(self, testbed: Testbed, broker: str) -> None:
-        await testbed.broker_command(broker, "end_run")
+    async def end_run(self, testbed: Testbed, broker: str) -> Mapping[str, str]:
+        answer = await testbed.broker_command(broker, "end_run")
+        digests: Mapping[str, str] = answer.get("digests", {})
+        return digests
 
     async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
         return schedule

@@ -201,8 +201,9 @@ class SystemUnderTest:
     async def begin_run(self, testbed: Testbed, broker: str, run_id: str) -> None:
         """Do nothing, because servers need no announcement of a run."""
 
-    async def end_run(self, testbed: Testbed, broker: str) -> None:
-        """Do nothing, because servers need no announcement of the end."""
+    async def end_run(self, testbed: Testbed, broker: str) -> Mapping[str, str]:
+        """Return nothing, because servers need no announcement of the end."""
+        return {}
 
     async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
         """Return the schedule with the present leader as a target."""

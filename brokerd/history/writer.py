@@ -102,9 +102,13 @@ class LineWriter:
 
     Every line is with the operating system when `write` returns. There must be no other writer of
     the file.
+
+    Attributes:
+        path: the file.
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, value: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from brokerd.protocols.interface import LOSS_ACCEPTED, CoreStatus, DeliveryProto
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import Handler
 from brokerd.runtime.disk import Disk
-from brokerd.runtime.event_log import EventLog
+from brokerd.runtime.event_log import EventLog, digests_of
 from brokerd.runtime.links import Links
 from brokerd.runtime.memory import FreeMemory, private_bytes, resident_bytes
 from brokerd.runtime.probing import PeerProbes
@@ -29,8 +29,9 @@ from brokerd.units import MILLISECOND_NS
 SAMPLE_S: Final = 1.0
 DISK_POLL_S: Final = 0.02
 HEALED_KEPT: Final = 1_000
-EVENTS_SCHEMA: Final = "pubsubctl/events/2"
-"""Version of the events of a run. Since version 2 a broker logs what a fault has absorbed."""
+EVENTS_SCHEMA: Final = "pubsubctl/events/3"
+"""Version of the events of a run. Since version 2 a broker logs what a fault has absorbed. Since
+version 3 the last event repeats the last counters."""
 MAXIMUM_LEASE_MS: Final = 24 * 3_600_000
 
 
@@ -226,10 +227,12 @@ class Commands:
 
     async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
-        self._log.record("run_ended", {"run_id": self._log.run_id})
-        self._log.sample({**self._all_counters(), "private_bytes": private_bytes()})
-        self._log.end_run()
-        return {"t_ns": time.monotonic_ns()}
+        counters = {**self._all_counters(), "private_bytes": private_bytes()}
+        self._log.record("run_ended", {"run_id": self._log.run_id, "counters": counters})
+        self._log.sample(counters)
+        ended = self._log.end_run()
+        digests = await trio.to_thread.run_sync(digests_of, ended)
+        return {"t_ns": time.monotonic_ns(), "digests": digests}
 
     async def _drain(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Wait until no queue of this broker has entries.

@@ -1,7 +1,8 @@
 """The event log of a broker: events as they occur, counters once a second."""
 
+import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,15 @@ class EventLog:
         self._events, self._statistics = opened
         self.run_id = run_id
 
-    def end_run(self) -> None:
-        """Write into the broker's own folder again."""
+    def end_run(self) -> tuple[Path, ...]:
+        """Write into the broker's own folder again, and return the closed files of the run."""
+        ended: tuple[Path, ...] = ()
         if self._events is not self._own[0]:
             _close(self._events, self._statistics)
+            ended = self._events.path, self._statistics.path
         self._events, self._statistics = self._own
         self.run_id = ""
+        return ended
 
     def close(self) -> None:
         """Close the files."""
@@ -67,6 +71,11 @@ class EventLog:
             self._lines_left_out += 1
             return False
         return True
+
+
+def digests_of(files: Iterable[Path]) -> dict[str, str]:
+    """Return the SHA-256 of each closed file, by name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def _open(folder: Path) -> tuple[LineWriter, LineWriter]:

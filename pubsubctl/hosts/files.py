@@ -156,12 +156,22 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+_QUOTES = ('"""', "'''")
+"""Delimiters of strings of several lines."""
+
+
 def _lines_of_keys(text: str) -> dict[Place, int]:
     """Return the line of each table and key, as far as a line-by-line scan can find the line."""
     lines: dict[Place, int] = {}
     counts: dict[Place, int] = {}
     table: Place = ()
+    quote = ""
     for number, line in enumerate(text.splitlines(), start=1):
+        if quote:  # the text of a string has no keys
+            quote = "" if quote in line else quote
+            continue
+        if not line.lstrip().startswith("#"):
+            quote = next((each for each in _QUOTES if line.count(each) == 1), "")
         if header := _HEADER.match(line):
             names = _split_key(header[2])
             table = _resolved(names[:-1], counts)

@@ -188,6 +188,7 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> RedactedRu
             renames |= pseudonyms_of_words(found, renames, structure)
     words = _pattern(renames)
     left_out: list[str] = []
+    copied: dict[str, str] = {}
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run)
         if path.is_dir() or name.parts[0] in (*DERIVED, CHECKSUMS):
@@ -201,6 +202,7 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> RedactedRu
             continue
         target = folder.joinpath(*(_renamed(part, words, renames) for part in name.parts))
         target.parent.mkdir(parents=True, exist_ok=True)
+        copied[name.as_posix()] = target.relative_to(folder).as_posix()
         if is_text and not keep_hosts:
             text = path.read_text(encoding="utf-8", errors="surrogateescape")
             if name.as_posix() == MANIFEST:
@@ -209,7 +211,7 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> RedactedRu
             target.write_text(text, encoding="utf-8", errors="surrogateescape")
         else:
             shutil.copyfile(path, target)
-    _renew_digest(run, folder)
+    _renew_digests(run, folder, copied)
     _check(folder)
     seal(folder)
     return RedactedRun(folder, len(renames), tuple(left_out))
@@ -243,24 +245,44 @@ def copy_without_place(run: Path, folder: Path) -> None:
             text = _without_place(read_json(path))
         text = _HOMES.sub("/home/user", text)
         target.write_text(text, encoding="utf-8", errors="surrogateescape")
-    _renew_digest(run, folder)
+    _renew_digests(run, folder, {})
     seal(folder)
 
 
-def _renew_digest(run: Path, folder: Path) -> None:
-    """Replace the digest of a specification by the digest of the copy, if the digest was right."""
-    from bench.run.run_directory import specification_digest
+def _renew_digests(run: Path, folder: Path, renamed: Mapping[str, str]) -> None:
+    """Replace each digest of a changed file by the digest of the copy, if the digest was right.
 
-    if not (run / "spec").is_dir():
+    Manifest, journal and load generators have the digest of the specification. The journal has the
+    digests of all files of processes and faults.
+
+    Args:
+        renamed: names of copied files in the run, and in the copy.
+    """
+    from bench.run.run_directory import file_sha256, specification_digest
+
+    journal = folder / "log.jsonl"
+    if (run / "spec").is_dir():
+        digest, copied = specification_digest(run / "spec"), specification_digest(folder / "spec")
+        for path in (folder / MANIFEST, journal, *folder.glob("raw/*/*/setting.json")):
+            _replace(path, {digest: copied})
+    digests = {
+        file_sha256(run / name): file_sha256(folder / target)
+        for name, target in renamed.items()
+        if name.startswith(_DIGESTED)
+    }
+    _replace(journal, digests)
+
+
+_DIGESTED = ("raw/", "faults/", "clock.jsonl")
+
+
+def _replace(path: Path, words: Mapping[str, str]) -> None:
+    changed = {old: new for old, new in words.items() if old != new}
+    if not path.is_file() or not changed:
         return
-    digest = specification_digest(run / "spec")
-    copied = specification_digest(folder / "spec")
-    for name in (MANIFEST, "log.jsonl"):
-        path = folder / name
-        if path.is_file():
-            text = path.read_text(encoding="utf-8", errors="surrogateescape")
-            text = text.replace(digest, copied)
-            path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    text = re.sub(r"[0-9a-f]{64}", lambda found: changed.get(found[0], found[0]), text)
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
 def pseudonyms(inventory: Inventory | None, boots: Iterable[str] = ()) -> dict[str, str]:

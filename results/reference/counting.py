@@ -92,6 +92,7 @@ class Count:
             late_intents={place: self._late(file) for place, file in self._of("intents")},
             late_ns=self._lateness(),
             ends_ns=self._ends(),
+            streams={place: _positions(file) for place, file in self._of("positions")},
             headline=None if self._measured is None else self._headline(*self._measured),
         )
 
@@ -126,10 +127,15 @@ class Count:
             return sums[bisect_right(times, stamp_ns)]
         if (place, layout) not in self._stamps:
             files = [file for name, file in self._of(layout) if name == place]
-            rows = [row for file in files for row in file.rows if row.get("layer", 1) == 1]
-            kinds = {row.get("kind") for row in rows}
+            rows = [
+                row
+                for file in files
+                for row in file.rows
+                if row.get("layer", 1) == 1 and row.get("kind") != NOTICE
+            ]
+            is_folded = any(row.get("kind") == STRETCH for row in rows)
             self._stamps[place, layout] = (
-                None if kinds & {STRETCH, NOTICE} else sorted(row["at_ns"] for row in rows)
+                None if is_folded else sorted(row["at_ns"] for row in rows)
             )
         stamps = self._stamps[place, layout]
         return None if stamps is None else bisect_right(stamps, stamp_ns)
@@ -301,6 +307,15 @@ class Count:
             if intended is not None and intended[0] >= from_ns:
                 due.setdefault((source, incarnation), number)
         return {of: due.get(of, number + 1) for of, number in last.items()}
+
+
+def _positions(file: Records) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for row in file.rows:
+        stream = file.tables["streams"][row["stream"]]
+        count, total = found.get(stream, (0, 0))
+        found[stream] = count + 1, total + row["position"]
+    return found
 
 
 def _place(path: Path) -> str:

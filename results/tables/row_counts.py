@@ -87,6 +87,7 @@ class _Columns:
             late_intents={place: self._late(file) for place, file in self._of("intents")},
             late_ns=self._lateness(),
             ends_ns=self._ends(),
+            streams={place: _positions(file) for place, file in self._of("positions")},
             headline=None if phase is None else self.headline(phase.from_ns, phase.to_ns),
         )
 
@@ -106,8 +107,8 @@ class _Columns:
             for _, file in ((name, file) for name, file in self._of(layout) if name == place):
                 rows = _mapped(file)
                 if layout == "deliveries":
-                    is_folded |= bool(np.isin(rows["kind"], (STRETCH, NOTICE)).any())
-                    rows = rows[rows["layer"] == _APPLICATION]
+                    is_folded |= bool((rows["kind"] == STRETCH).any())
+                    rows = rows[(rows["layer"] == _APPLICATION) & (rows["kind"] != NOTICE)]
                 columns.append(rows["sent_ns" if layout == "publications" else "received_ns"])
             self._ordered[place, layout] = None if is_folded else np.sort(np.concatenate(columns))
         stamps = self._ordered[place, layout]
@@ -377,6 +378,15 @@ class _Columns:
 
 def _place(process: Process) -> str:
     return f"raw/{process.host}/{process.name}"
+
+
+def _positions(file: RecordFile) -> dict[str, tuple[int, int]]:
+    rows, names = _mapped(file), file.tables["streams"]
+    return {
+        names[number]: (int((rows["stream"] == number).sum()),
+                        sum(rows["position"][rows["stream"] == number].tolist()))
+        for number in np.unique(rows["stream"])
+    }  # fmt: skip
 
 
 def _mapped(file: RecordFile) -> Any:

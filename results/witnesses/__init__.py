@@ -17,6 +17,7 @@ from results.rules.terms import doubt
 from results.witnesses.applications import doubts_about_applications
 from results.witnesses.brokers import doubts_about_brokers
 from results.witnesses.causality import doubts_about_causality
+from results.witnesses.closing import doubts_about_closing
 from results.witnesses.faults import doubts_about_faults
 from results.witnesses.figures import doubts_about_figures
 from results.witnesses.folder import RunFolder
@@ -60,6 +61,7 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_sessions,
         doubts_about_settings,
         doubts_about_causality,
+        doubts_about_closing,
     )
     found = [
         *(each for rule in small for each in _heard(rule.__name__, partial(rule, folder))),

@@ -37,7 +37,14 @@ COUNTED_SCHEMA = "pubsubctl/manifest/3"
 SET_SCHEMA = "pubsubctl/manifest/4"
 """The first manifest schema with `setting.json` of load generators."""
 
-COUNTED_SCHEMAS = (COUNTED_SCHEMA, SET_SCHEMA)
+CLOSED_SCHEMA = "pubsubctl/manifest/5"
+"""The first manifest schema with digests of closed files in the journal."""
+
+NEWEST_SCHEMA = CLOSED_SCHEMA
+"""The schema of folders with every witness."""
+
+SET_SCHEMAS = (SET_SCHEMA, CLOSED_SCHEMA)
+COUNTED_SCHEMAS = (COUNTED_SCHEMA, *SET_SCHEMAS)
 WITNESSED_SCHEMAS = (WITNESSED_SCHEMA, *COUNTED_SCHEMAS)
 
 SETTING = "setting.json"
@@ -46,8 +53,19 @@ SETTING = "setting.json"
 WITNESSED_ONLINE = "pubsubctl/online/2"
 """The schema of `online.json` that only folders since WITNESSED_SCHEMA have."""
 
-COUNTED_EVENTS = "pubsubctl/events/2"
-"""The schema of `events.jsonl` that only folders since COUNTED_SCHEMA have."""
+CLOSED_EVENTS = "pubsubctl/events/3"
+"""The schema of `events.jsonl` that only folders since CLOSED_SCHEMA have."""
+
+COUNTED_EVENTS = ("pubsubctl/events/2", CLOSED_EVENTS)
+"""The schemas of `events.jsonl` that only folders since COUNTED_SCHEMA have."""
+
+CLOSED, COLLECTED, PROCESSORS = "closed", "collected", "processors"
+"""Lines of the journal that only folders since CLOSED_SCHEMA have."""
+
+_REAL_FILES = ("exit.json", SETTING, "stdout.log", "stderr.log")
+"""Files that only processes leave."""
+_REAL_KEYS = ("deployment_id", "transport", "roles", "headline")
+"""Keys of the manifest that only runs of processes have."""
 
 SIMULATED_HOST = "simulated"
 
@@ -217,17 +235,42 @@ class RunFolder:
     def is_witnessed(self) -> bool:
         """True if the schema of this folder demands every witness."""
         is_named = self.manifest.get("schema") in WITNESSED_SCHEMAS
-        return is_named or bool(self.newer_files or self.counted_files or self.setting_files)
+        newer = self.newer_files or self.counted_files or self.setting_files
+        return is_named or bool(newer or self.closed_files)
 
     @property
     def is_counted(self) -> bool:
         """True if the schema demands events about absorbed publications."""
-        return self.manifest.get("schema") in COUNTED_SCHEMAS or bool(self.counted_files)
+        is_named = self.manifest.get("schema") in COUNTED_SCHEMAS
+        return is_named or bool(self.counted_files or self.closed_files)
 
     @property
     def is_set(self) -> bool:
         """True if the schema demands settings of load generators."""
-        return self.manifest.get("schema") == SET_SCHEMA or bool(self.setting_files)
+        is_named = self.manifest.get("schema") in SET_SCHEMAS
+        return is_named or bool(self.setting_files or self.closed_files)
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the schema demands digests of closed files."""
+        return self.manifest.get("schema") == CLOSED_SCHEMA or bool(self.closed_files)
+
+    @cached_property
+    def closed_files(self) -> tuple[str, ...]:
+        """Files with content that a folder before CLOSED_SCHEMA does not have."""
+        found = [JOURNAL] * any(
+            line.get("what") in (CLOSED, COLLECTED, PROCESSORS) for line in self.journal
+        )
+        found += [
+            f"{process.place}/events.jsonl"
+            for process in self.processes
+            if any(
+                line.get("schema") == CLOSED_EVENTS or "counters" in line
+                for line in process.lines("events.jsonl")
+                if line.get("event") in ("run_begun", "run_ended")
+            )
+        ]
+        return tuple(found)
 
     @cached_property
     def setting_files(self) -> tuple[str, ...]:
@@ -243,7 +286,7 @@ class RunFolder:
             f"{process.place}/events.jsonl"
             for process in self.processes
             if any(
-                line.get("schema") == COUNTED_EVENTS or line.get("event") == "fault_counted"
+                line.get("schema") in COUNTED_EVENTS or line.get("event") == "fault_counted"
                 for line in process.lines("events.jsonl")
             )
         )
@@ -262,12 +305,15 @@ class RunFolder:
 
     @property
     def looks_real(self) -> bool:
-        """True if a file is there that only runs of real processes leave."""
+        """True if something is there that only runs of real processes leave."""
+        if self.is_simulated:
+            return False
         journal = any(line.get("what") == "phase" for line in self.journal)
-        left = any(process.has("exit.json") for process in self.processes)
+        left = any(process.has(name) for process in self.processes for name in _REAL_FILES)
         placed = bool(self.document("spec/placement.json").get("brokers"))
-        named = self.has("spec/cli.json")
-        return not self.is_simulated and (journal or left or placed or named)
+        named = self.has("spec/cli.json") or self.has("spec/inventory.toml")
+        said = any(key in self.manifest for key in _REAL_KEYS)
+        return journal or left or placed or named or said
 
     @property
     def is_of_processes(self) -> bool:

@@ -12,11 +12,14 @@ from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.units import parse_duration_ns, parse_size_bytes
 from results.rules.terms import doubt
 from results.witnesses.folder import (
+    CLOSED_SCHEMA,
     COUNTED_SCHEMA,
     COUNTED_SCHEMAS,
     JOURNAL,
     MANIFEST,
+    NEWEST_SCHEMA,
     SET_SCHEMA,
+    SET_SCHEMAS,
     SIMULATED_HOST,
     TOPOLOGY,
     WITNESSED_SCHEMA,
@@ -38,6 +41,13 @@ _LATE_S = 5.0
 """The journal has a phase later than it began, by no more than that."""
 _DRIFTED_NS = 50_000_000
 """The error of a comparison of clocks that drift may add to the quickest round trip."""
+_LACKS_ALL: Final = ("the manifest and the specification", JOURNAL)
+_LACKS: Final = {
+    "pubsubctl/manifest/2": ("what faults absorbed", "raw/*/*/events.jsonl"),
+    "pubsubctl/manifest/3": ("the settings of load generators", "raw/*/*/setting.json"),
+    "pubsubctl/manifest/4": ("the files that processes closed", JOURNAL),
+}
+"""What an older schema has no second witness of, and the file that has it today."""
 _FIXED: Final = ("warmup", "measure")
 _PHASES: Final = ("deploy", "warmup", "measure", "drain")
 _SPECIFIED: Final = ("spec/cli.json", "spec/placement.json")
@@ -98,17 +108,17 @@ def _about_kind(folder: RunFolder) -> Iterator[str]:
     """The kind of run that the manifest names decides which files are witnesses."""
     manifest = folder.manifest
     schema = manifest.get("schema")
-    if folder.setting_files and schema != SET_SCHEMA:
+    if folder.closed_files and schema != CLOSED_SCHEMA:
+        yield _differ(folder.closed_files[0], "schema", schema, CLOSED_SCHEMA)
+    elif folder.setting_files and schema not in SET_SCHEMAS:
         yield _differ(folder.setting_files[0], "schema", schema, SET_SCHEMA)
     elif folder.counted_files and schema not in COUNTED_SCHEMAS:
         yield _differ(folder.counted_files[0], "schema", schema, COUNTED_SCHEMA)
     elif folder.newer_files and schema not in WITNESSED_SCHEMAS:
         yield _differ(folder.newer_files[0], "schema", schema, WITNESSED_SCHEMA)
-    elif not folder.is_witnessed and folder.looks_real:
-        yield doubt(
-            "older_schema", file=MANIFEST, schema=schema, other=JOURNAL,
-            what="the manifest and the specification",
-        )  # fmt: skip
+    elif schema != NEWEST_SCHEMA and folder.looks_real:
+        what, other = _LACKS.get(str(schema), _LACKS_ALL)
+        yield doubt("older_schema", file=MANIFEST, schema=schema, other=other, what=what)
     if folder.is_counted and folder.is_of_processes and not folder.is_foreign:
         yield from _about_events_schema(folder)
     if folder.names_system and not folder.is_foreign:
@@ -331,6 +341,8 @@ def _about_fixed_phases(folder: RunFolder) -> Iterator[str]:
     for phase in folder.manifest.get("phases") or ():
         name = phase["phase"]
         asked = (folder.workload.get("phases") or {}).get(name)
+        if name not in _FIXED and phase.get("how") != "evidence":
+            yield _differ(WORKLOAD, f"how {name} ended", phase.get("how"), "evidence")
         if name not in _FIXED or asked is None:
             continue
         if phase.get("how") != "fixed":

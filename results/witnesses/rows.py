@@ -102,6 +102,7 @@ class Rows:
         sent_ns: returns when a publication was sent; None for one that was not.
         late_ns: by process folder, how late publications were sent, in sum and at most.
         ends_ns: by process folder, the first and last stamp of its record files.
+        streams: by process folder and stream, the number and the sum of the logged positions.
         headline: None where the run has no measure phase.
     """
 
@@ -121,4 +122,5 @@ class Rows:
     late_intents: Mapping[str, int] = field(default_factory=dict)
     late_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     ends_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    streams: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     headline: Headline | None = None

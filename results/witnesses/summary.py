@@ -27,8 +27,8 @@ _SLACK_NS = 50_000_000
 _EARLY_NS = 1_000_000_000
 _BLOCK: Final = 16
 """So many publications in a row are written row by row, or none of them."""
-_COUNTED_NS = 2_000_000_000
-"""Within that time a row that is stamped is counted."""
+_EDGE_NS = 2_000_000_000
+"""Records so close to an end of a pause are no sign that statistics are missing."""
 _LONGEST_PAUSE_NS = 4_500_000_000
 """A process that writes records writes statistics more often, once a second."""
 _RISING: Final = ("t_ns", "offered", "sent", "acknowledged", "rejected", "delivered", "withheld")
@@ -143,6 +143,19 @@ def _about_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
         )  # fmt: skip
 
 
+def _about_sums_of_positions(
+    folder: RunFolder, process: ProcessFolder, rows: Rows
+) -> Iterator[str]:
+    """Yield streams with other positions than the subscribers' process counted."""
+    if not folder.is_closed or process.place not in rows.whole:
+        return
+    found = {stream: [*of] for stream, of in rows.streams.get(process.place, {}).items()}
+    told = process.document("online.json").get("streams")
+    if found != told:
+        name = f"{process.place}/online.json"
+        yield _differ(name, f"{process.place}/positions.rec", "streams", told, found)
+
+
 def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield load generators without a file that others of the role have."""
     wanted = ["exit.json", "sessions.jsonl", "stats.jsonl"]
@@ -233,8 +246,9 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
         if column != "delivered" and not process.is_publisher:
             continue
         for line in lines:
-            least = rows.until(process.place, layout, line["t_ns"] - _COUNTED_NS)
-            most = rows.until(process.place, layout, line["t_ns"] + _COUNTED_NS)
+            # A row is stamped and counted in one step, in the thread that writes the line.
+            least = rows.until(process.place, layout, line["t_ns"] - 1)
+            most = rows.until(process.place, layout, line["t_ns"])
             if least is not None and most is not None and not least <= line[column] <= most:
                 yield _differ(
                     name, f"{process.place}/{layout}.rec", f"{column} up to {line['t_ns']}",
@@ -331,7 +345,7 @@ def _about_pauses(
     for before, after in pairwise(lines):
         if after["t_ns"] - before["t_ns"] <= _LONGEST_PAUSE_NS:
             continue
-        from_ns, to_ns = before["t_ns"] + _COUNTED_NS, after["t_ns"] - _COUNTED_NS
+        from_ns, to_ns = before["t_ns"] + _EDGE_NS, after["t_ns"] - _EDGE_NS
         counts = [rows.until(process.place, layout, ns) for ns in (from_ns, to_ns)]
         if None not in counts and counts[0] != counts[1]:
             yield doubt(
@@ -400,6 +414,7 @@ def _about_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
         is_more = total == "phantom" and summed < value
         if total != "order_differs" and summed != value and not is_more:
             yield _differ(name, name, f"total of {total}", value, summed)
+    yield from _about_sums_of_positions(folder, process, rows)
     if process.place not in rows.whole:
         return
     own = {str(line["sub_id"]) for line in process.lines("subscriptions.jsonl")} | {

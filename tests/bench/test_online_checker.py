@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bench.load.content import ContentTables, SourceContent, content_digest, draw_attribute_sets
 from bench.load.expected_content import ContentCheck, MatchingSequences, MatchTables, RunContent
 from bench.load.online_checker import OnlineChecker
-from bench.load.stream_progress import HOLES_KEPT, StreamProgress
+from bench.load.stream_progress import HOLES_KEPT, Holes, StreamProgress
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from results.reference.history import (
@@ -439,3 +439,24 @@ def test_a_fence_that_has_overtaken_something_is_still_out() -> None:
         assert checker.fences_missing(fences) == awaited
     world.deliver([77], Random(1))
     assert overtaken.fences_missing(fences) == 0
+
+
+@pytest.mark.parametrize(
+    "first, last, parts",
+    [
+        (1, 20, [(3, 5), (9, 9), (12, 14)]),
+        (5, 12, [(5, 5), (9, 9), (12, 12)]),
+        (4, 13, [(4, 5), (9, 9), (12, 13)]),
+        (9, 9, [(9, 9)]),
+        (6, 8, []),
+        (14, 14, [(14, 14)]),
+        (1, 2, []),
+    ],
+)
+def test_holes_are_cut_at_both_ends_of_a_range(
+    first: int, last: int, parts: list[tuple[int, int]]
+) -> None:
+    holes = Holes()
+    for hole in ((3, 5), (9, 9), (12, 14)):
+        holes.append(*hole)
+    assert holes.within(first, last) == parts

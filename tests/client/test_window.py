@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from brokerd.client import window as window_module
 from brokerd.client.window import Window, used_attributes
 from brokerd.model.identity import SourceId
+from brokerd.model.joined_runs import RunJoiner
 from brokerd.model.publication import PublicationRun
 from tests.model.test_publication import contents
 
@@ -75,3 +76,28 @@ def test_the_window_uses_at_most_half_again_the_size_of_its_payloads() -> None:
 def test_an_index_beyond_its_table_is_refused(index: bytes | tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="a table of 2 blobs"):
         used_attributes((b"a", b"b"), index)
+
+
+class CountedJoiner:
+    """A joiner that counts the runs that it is given."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._joiner = RunJoiner()
+
+    def fewer(self, runs: list[PublicationRun]) -> list[PublicationRun]:
+        self.seen += len(runs)
+        return self._joiner.fewer(runs)
+
+
+def test_a_run_is_joined_once_although_those_before_it_are_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(window_module, "JOINED_RUNS", 4)
+    window, joiner = Window(), CountedJoiner()
+    window._joiner = joiner  # type: ignore[assignment]
+    for number in range(1, 101):
+        window.add(run(number))
+        if number % 3 == 0:
+            window.remove(number // 3, number // 3)
+    assert 0 < joiner.seen <= 100

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -996,16 +997,217 @@ def _stripped(run: RunFolder) -> None:
 _add("the_folder_is_stripped_to_an_older_schema", _stripped, "disagree on schema")
 
 
-@_lie("lack a second witness of the manifest")
-def the_folder_and_its_brokers_are_of_an_older_schema(run: RunFolder) -> None:
-    _stripped(run)
-    for process in (PUBLISHERS, SUBSCRIBERS):
-        run.path(f"raw/{process}/setting.json").unlink()
-    for path in sorted(run.folder.glob("raw/*/c?/events.jsonl")):
-        with run.lines(path.relative_to(run.folder).as_posix()) as rows:
-            rows[:] = [row for row in rows if row["event"] != "fault_counted"]
+def _strip_to(version: int) -> Change:
+    """As a folder of an older version, without anything that was written since."""
+
+    def change(run: RunFolder) -> None:
+        with run.lines("log.jsonl") as rows:
+            rows[:] = [row for row in rows if row["what"] not in _SINCE_5]
+        if version < 4:
+            for process in (PUBLISHERS, SUBSCRIBERS):
+                run.path(f"raw/{process}/setting.json").unlink()
+        for path in sorted(run.folder.glob("raw/*/c?/events.jsonl")):
+            with run.lines(path.relative_to(run.folder).as_posix()) as rows:
+                if version < 3:
+                    rows[:] = [row for row in rows if row["event"] != "fault_counted"]
+                for row in rows:
+                    row.pop("counters", None)
+                    if "schema" in row:
+                        row["schema"] = f"pubsubctl/events/{1 + (version > 2)}"
+        if version == 1:
+            _stripped(run)
+        else:
+            _of_manifest(schema=f"pubsubctl/manifest/{version}")(run)
+
+    return change
+
+
+_SINCE_5 = ("closed", "collected", "processors")
+for _version, _says in (
+    (1, "a second witness of the manifest"),
+    (2, "a second witness of what faults absorbed"),
+    (3, "a second witness of the settings"),
+    (4, "a second witness of the files"),
+):
+    _add(f"the_whole_folder_is_of_version_{_version}", _strip_to(_version), _says)
+
+
+@_lie("of schema None, and folders of this schema lack")
+def the_folder_has_no_schema(run: RunFolder) -> None:
+    _strip_to(1)(run)
+    with run.document("manifest.json") as manifest:
+        del manifest["schema"]
+
+
+@_lie("'pubsubctl/manifest/1', and folders of this schema lack")
+def little_but_records_is_left(run: RunFolder) -> None:
+    """Without all files that name processes, only the manifest tells a run from a drawn one."""
+    _strip_to(1)(run)
+    left = ("*.rec", "*.rec.json", "subscriptions.jsonl")
+    for path in sorted(run.folder.glob("raw/*/*/*")):
+        if not any(path.match(name) for name in left):
+            path.unlink()
+    for name in ("spec/cli.json", "spec/placement.json", "spec/inventory.toml", "log.jsonl"):
+        run.path(name).unlink()
+
+
+# --- The ends of processes ------------------------------------------------------------------
+
+
+def renew_digests(run: RunFolder) -> None:
+    """Let the journal have the digests of the files as they are now."""
+
+    def digest_of(path: Path) -> str:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    with run.lines("log.jsonl") as rows:
+        for row in rows:
+            if row["what"] == "closed":
+                folder = next(run.folder.glob(f"raw/*/{row['process']}"))
+                there = {path.name: path for path in folder.iterdir()}
+            elif row["what"] == "collected":
+                paths = [path for path in run.folder.rglob("*") if path.is_file()]
+                there = {path.relative_to(run.folder).as_posix(): path for path in paths}
+            else:
+                continue
+            row["digests"] = {
+                name: digest_of(there[name]) for name in row["digests"] if name in there
+            }
+
+
+def _renewed(change: Change) -> Change:
+    """A change, with the digests of the changed files in the journal."""
+
+    def both(run: RunFolder) -> None:
+        change(run)
+        renew_digests(run)
+
+    return both
+
+
+def _subscribed(run: RunFolder) -> None:
+    with run.lines(f"raw/{SUBSCRIBERS}/subscriptions.jsonl") as rows:
+        for row in rows:
+            row["t_accepted_ns"] -= SECOND // 100
+
+
+def _reserve(run: RunFolder) -> None:
+    with run.records(PUBLISHERS, "intents") as rows:
+        rows.all["last"] += 5
+
+
+def _unwritten(name: str) -> Change:
+    return lambda run: run.path(name).unlink()
+
+
+def _closed(what: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda row: row["what"] != what
+
+
+def _journal_without(keeps: Callable[[dict[str, Any]], bool]) -> Change:
+    def change(run: RunFolder) -> None:
+        with run.lines("log.jsonl") as rows:
+            rows[:] = [row for row in rows if keeps(row)]
+
+    return change
+
+
+def _exited(run: RunFolder) -> None:
+    with run.document(f"raw/{PUBLISHERS}/exit.json") as told:
+        told["usage"]["user_s"] += 900
+
+
+def _later(by_ns: int) -> Change:
+    """All receipts are later, in records alone."""
+
+    def change(run: RunFolder) -> None:
+        with run.records(SUBSCRIBERS, "deliveries") as rows:
+            rows.all["received_ns"] += by_ns
+
+    return change
+
+
+def _cheap(run: RunFolder) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["headline"]["broker_cpu_us_per_message_mean"] *= 0.75
+
+    journaled(change)(run)
+
+
+def _read_less(run: RunFolder) -> None:
+    """Less processor time in the journal and in the headline, and as much at brokers."""
+    with run.lines("log.jsonl") as rows:
+        for row in rows:
+            if row.get("stage") == "ended" and row["what"] == "processors":
+                row["seconds"]["c1"] -= 0.1
+                seconds = row["seconds"]
+            elif row["what"] == "processors":
+                before = row["seconds"]
+
+    def change(manifest: dict[str, Any]) -> None:
+        headline = manifest["headline"]
+        used = [seconds[name] - before[name] for name in seconds]
+        phase = next(each for each in manifest["phases"] if each["phase"] == "measure")
+        length_s = (phase["t1_ns"] - phase["t0_ns"]) / SECOND
+        mean = sum(used) / len(used)
+        headline["broker_cpu_us_per_message_mean"] = mean * 1e6 / headline["delivered"]
+        headline["broker_core_share_mean"] = mean / length_s
+
+    journaled(change)(run)
+
+
+def _counted(process: str, key: str) -> Change:
+    """One more of a counter in all statistics of a broker, and in the headline."""
+
+    def change(run: RunFolder) -> None:
+        with run.lines(f"raw/{process}/stats.jsonl") as rows:
             for row in rows:
-                row.pop("schema", None)
+                row[key] += 1
+        journaled(_more(key))(run)
+
+    return change
+
+
+def _more(key: str) -> Callable[[dict[str, Any]], None]:
+    def change(manifest: dict[str, Any]) -> None:
+        if key in manifest["headline"]:
+            manifest["headline"][key] += 1
+
+    return change
+
+
+for _name, _change, _says in (
+    ("a_subscription_started_earlier", _subscribed, "digest of the closed file"),
+    ("more_numbers_were_reserved", _reserve, "digest of the closed file"),
+    ("a_load_generator_used_more", _exited, "exit.json and log.jsonl disagree on the digest of"),
+    ("an_output_is_gone", _unwritten("raw/local1/c1/stderr.log"), "digest of the collected"),
+    ("the_clock_was_compared_longer", _clocks(n=31), "clock.jsonl and log.jsonl disagree on the"),
+    ("no_process_closed_its_files", _journal_without(_closed("closed")), "line about the files of"),
+    ("no_files_were_collected", _journal_without(_closed("collected")), "the collected files"),
+    ("no_processors_were_read", _journal_without(_closed("processors")), "about processor times"),
+    ("all_receipts_are_later", _renewed(_later(SECOND // 5)), "disagree on delivered up to"),
+    ("all_receipts_are_earlier", _renewed(_later(-SECOND // 5)), "disagree on delivered up to"),
+    ("messages_cost_less", _cheap, "headline.broker_cpu_us_per_message_mean"),
+    ("a_broker_used_less", _read_less, "disagree on processor time of c1"),
+    ("a_broker_received_more", _renewed(_counted("local2/c2", "publications_received")),
+     "disagree on the last publications_received"),
+    ("a_broker_forwarded_more", _renewed(_counted("local1/c1", "publications_forwarded")),
+     "disagree on the last publications_forwarded"),
+    ("more_was_sent_again", _renewed(_counted("local1/c1", "resent_publications")),
+     "disagree on the last resent_publications"),
+    ("more_arrived_twice", _renewed(_counted("local3/c3", "duplicates_received")),
+     "disagree on the last duplicates_received"),
+    ("the_drain_was_fixed", journaled(lambda m: m["phases"][-1].update(how="fixed")),
+     "how drain ended"),
+):  # fmt: skip
+    _add(f"by_the_ends_{_name}", _change, _says)
+
+
+@_lie("has no line about the last counters")
+def a_broker_ended_without_its_counters(run: RunFolder) -> None:
+    with run.lines(_events_of(run, "c1")) as rows:
+        next(row for row in rows if row["event"] == "run_ended").pop("counters")
+    renew_digests(run)
 
 
 # --- Applications ---------------------------------------------------------------------------

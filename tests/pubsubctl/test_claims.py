@@ -92,6 +92,23 @@ def test_a_claim_without_comparisons_does_not_hold():
     assert not any(ours[f"fig12.grows-{fanout}"].tolerance.allows(0.0) for fanout in (3, 7))
 
 
+@pytest.mark.parametrize(
+    "file, figure", [("dft11", "dft11.starts"), ("dft11", "dft11.overhead"), ("gd02", "gd02.fig6")]
+)
+def test_a_count_of_mistakes_needs_something_in_which_they_could_be_made(file, figure):
+    counts = [
+        claim
+        for claim in load_claims(OURS / f"{file}.toml")
+        if claim.figure == figure and claim.tolerance.at_most == 0
+    ]
+    assert counts
+    for claim in counts:
+        empty = {claim.metric: (0.0, None), claim.needs: (0.0, None)}
+        found = replace(drawn(0.0, figure=figure), metrics=empty, scale=dict(claim.scale))
+        assert the_outcome(claim, found).state == "not run", claim.name
+        assert claim.needs, claim.name
+
+
 def test_a_claim_on_a_missing_figure_is_not_run():
     outcome = the_outcome(claim(), drawn(99.0, figure="dft11.fig9"))
     assert (outcome.state, outcome.ours) == ("not run", None)

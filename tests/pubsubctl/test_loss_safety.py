@@ -17,6 +17,7 @@ from brokerd.protocols.registry import protocol_on, read_topology
 from pubsubctl.deploying.loss_safety import (
     NO_HOME_LEFT,
     LossUnit,
+    _Search,
     counter_example,
     loss_units,
     safe_assignment,
@@ -222,3 +223,18 @@ def test_a_placement_with_all_access_brokers_on_one_machine_is_not_safe() -> Non
     found = counter_example(tolerance, host_of, [LossUnit("machine", "n1", ("n1",))])
     assert found is not None
     assert set(found.brokers) <= set(homes)
+
+
+def test_a_later_search_finds_what_a_first_one_finds() -> None:
+    chance = random.Random(SEED + 3)
+    found = 0
+    for _ in range(60):
+        topology, hosts = random_lab(chance, 8)
+        protocol, units = protocol_on(topology), loss_units(hosts)
+        search = _Search(protocol, hosts, units)
+        for _ in range(4):
+            rooms = {host.name: chance.randint(1, 6) for host in hosts}
+            placement = search.run(rooms)
+            assert placement == _Search(protocol, hosts, units).run(rooms), (SEED, topology)
+            found += placement is not None
+    assert found > 40

@@ -11,12 +11,14 @@ import pytest
 from bench.run.series import open_series
 from pubsubctl.errors import UserError
 from pubsubctl.running.redaction import copy_without_place, pack_run
+from results.reference.reading import judge_folder
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal, verify_seal
 from tests.helpers.runs import Scenario, write_demo_run
 from tests.pubsubctl.conftest import Call
 
+WITNESSED = Path(__file__).parents[1] / "results" / "witnessed_run"
 INVENTORY = """\
 schema = "pubsubctl/inventory/1"
 name = "secretlab"
@@ -216,3 +218,10 @@ def test_no_address_of_an_inventory_is_left(tmp_path: Path) -> None:
         path.read_text(errors="replace") for path in sorted(packed.rglob("*")) if path.is_file()
     )
     assert [each for each in addresses if each in everything] == []
+
+
+def test_a_packed_run_has_the_verdict_of_the_run(tmp_path: Path) -> None:
+    packed = pack_run(WITNESSED, tmp_path / "packed")
+    assert packed.renamed
+    judgement = judge_folder(packed.folder)
+    assert (judgement.verdict, judgement.doubts) == ("VALID", ())

@@ -533,6 +533,14 @@ def test_the_reference_doubts_no_honest_run(honest: dict[str, Path]) -> None:
     assert {each.outcome for each in judged.values()} == {"VALID"}
 
 
+def test_the_facts_of_the_first_judge_hold_no_doubt_of_an_honest_run(
+    honest: dict[str, Path],
+) -> None:
+    for name, folder in honest.items():
+        run = read_run(folder)
+        assert RunFacts.of_run(LoadedRun(run, read_logs(run))).doubts == (), name
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_each_is_doubted_by_name(tmp_path: Path, name: str) -> None:
     """One by one, without Spark: what both judges read of the folder before they look at rows."""

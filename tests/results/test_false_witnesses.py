@@ -7,6 +7,7 @@
 with the workload and the schedule that its `spec/` holds.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Container, Iterator
@@ -28,13 +29,22 @@ from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
+from results.witnesses.closing import doubts_about_closing
 from results.witnesses.gaps import broken
 from results.witnesses.passage import separating
 from results.witnesses.promises import running_protocol
 from results.witnesses.rows import LaneRows
 from results.witnesses.service import _about_totals, _is_exact
 from results.witnesses.summary import doubts_about_findings
-from tests.helpers.false_witnesses import ABSORB, AWAY, FREEZE, LIES, SUBSCRIBERS, journaled
+from tests.helpers.false_witnesses import (
+    ABSORB,
+    AWAY,
+    FREEZE,
+    LIES,
+    SUBSCRIBERS,
+    journaled,
+    renew_digests,
+)
 from tests.helpers.forged_runs import RunFolder
 from tests.helpers.mutations import sampled
 from tests.results.test_forged_runs import on_spark
@@ -83,6 +93,7 @@ def test_a_repeated_delivery_that_the_client_kept_back_is_no_contradiction(tmp_p
         rows.insert(51, again)
     with run.lines(f"raw/{SUBSCRIBERS}/stats.jsonl") as lines:
         lines[-1]["withheld"] = 1
+    renew_digests(run)
     seal(folder)
     assert judge_folder(folder).doubts == ()
     assert doubts_of_facts(folder) == ()
@@ -345,14 +356,19 @@ sample that a verdict shows, or that counts what records hold, is compared."""
 
 
 def survivors(folder: Path, but: Container[str]) -> Iterator[str]:
-    """The kinds of changes that leave a folder VALID, but for those that may."""
+    """The kinds of changes that leave a folder VALID, but for those that may.
+
+    The journal has the digests of the changed files, as if they had been closed so.
+    """
     shutil.copytree(HONEST, folder)
     for mutation in sampled(HONEST):
         if mutation.kind in but:
             continue
         path = folder / mutation.file
-        before = path.read_bytes()
+        before, journal = path.read_bytes(), (folder / "log.jsonl").read_bytes()
         path.unlink() if mutation.content is None else path.write_text(mutation.content)
+        if mutation.file != "log.jsonl":
+            _renew_digest(folder / "log.jsonl", before, path)
         seal(folder)
         try:
             history = read_history(folder)
@@ -360,12 +376,34 @@ def survivors(folder: Path, but: Container[str]) -> Iterator[str]:
                 yield mutation.kind
         except Refused:
             pass
+        (folder / "log.jsonl").write_bytes(journal)
         path.write_bytes(before)
+
+
+def _renew_digest(journal: Path, before: bytes, path: Path) -> None:
+    """Let the journal have the digest of one file as it is now."""
+    now = path.read_bytes() if path.is_file() else b""
+    digests = [hashlib.sha256(content).hexdigest() for content in (before, now)]
+    journal.write_text(journal.read_text().replace(*digests))
 
 
 def test_every_field_of_every_small_file_has_a_witness_or_a_reason(tmp_path: Path) -> None:
     drawn = {f"raw/stats.jsonl: {name}" for name in COUNTERS_THAT_ARE_DRAWN}
     assert {*survivors(tmp_path / "run", drawn | NOTHING_RESTS_ON.keys())} == set()
+
+
+def test_a_file_that_was_changed_after_it_was_closed_has_another_digest(tmp_path: Path) -> None:
+    folder = shutil.copytree(HONEST, tmp_path / "run")
+    run = read_run(HONEST)
+    for mutation in sampled(HONEST):
+        if not mutation.file.startswith(("raw/", "faults/", "clock.jsonl")):
+            continue
+        path = folder / mutation.file
+        before = path.read_bytes()
+        path.unlink() if mutation.content is None else path.write_text(mutation.content)
+        assert next(doubts_about_closing(WitnessFolder(folder, run)), None), mutation.name
+        path.write_bytes(before)
+    assert [*doubts_about_closing(WitnessFolder(folder, run))] == []
 
 
 # --- Fields of the manifest and the journal -------------------------------------------------
@@ -387,7 +425,6 @@ ONE_PROCESS_KNOWS: dict[str, str] = {
     "waited_share": "a sign of a busy machine, which turns nothing into VALID",
     "headline.is_load_generator_limit": "drawn from processor times that the controller read",
     "headline.ready_after_us": "measured once, before the run",
-    "headline.broker_cpu_us_per_message_mean": "compared roughly where a broker was killed",
 }
 """Fields of the manifest without a witness but the controller, which also writes the journal."""
 

@@ -17,8 +17,10 @@ from results.reference.history import History
 from results.reference.reading import judge_folder, read_history
 from results.reference.rule import check
 from results.rules.absences import with_absences
+from results.rules.announced import Told, _objections
 from results.rules.losses import promises_with_losses
-from results.rules.terms import STATE_LOST, Commit, Promises
+from results.rules.terms import NEVER_NS, STATE_LOST, Commit, Promises
+from results.tables.frames import FIRST_KEY, LAST_KEY
 from results.tables.json_files import IntegrityError
 from results.tables.logs import commits_of, gaps_of, read_logs
 from results.tables.manifest import read_run
@@ -437,3 +439,31 @@ def test_a_run_with_a_gap_is_judged_by_what_its_protocol_promises(
     assert unpromised.document["counts"]["violations"] == {"gap_unpromised": 1, "missing": 3}
     evidence = (unpromised.derived / "evidence" / "delivery.jsonl").read_text().splitlines()
     assert "gap_unpromised" in {json.loads(line)["kind"] for line in evidence}
+
+
+@pytest.mark.parametrize(
+    "span, within",
+    [
+        ((1, 99), (20, 30)),
+        ((25, 99), (25, 30)),
+        ((1, 25), (20, 25)),
+        ((22, 28), (22, 28)),
+        ((30, 31), (30, 30)),
+        ((1, 19), (LAST_KEY, FIRST_KEY)),
+        ((31, 99), (LAST_KEY, FIRST_KEY)),
+    ],
+)
+def test_a_range_that_was_announced_is_cut_to_the_span(
+    span: tuple[int, int], within: tuple[int, int]
+) -> None:
+    told = Told(20, 30, "", place=0, told_ns=0, late=False, until_ns=NEVER_NS)
+    assert told.within(("run", "true", "p1/1", *span)) == ("run", "true", "p1/1", *within)
+
+
+@pytest.mark.parametrize("reason, kind", [("", "withheld_unjustified"), ("early", "gap_early")])
+def test_what_was_sent_behind_an_announcement_has_no_excuse(reason: str, kind: str) -> None:
+    told = Told(20, 30, "", place=0, told_ns=0, late=False, until_ns=5, reason=reason)
+    assert [*_objections(told)] == [(kind, 5)]
+    assert [*_objections(replace(told, until_ns=NEVER_NS))] == []
+    late = replace(told, until_ns=NEVER_NS, late=True)
+    assert [*_objections(late)] == [("withheld_late", -NEVER_NS)]

@@ -1,6 +1,7 @@
 """The event log of a broker on a full disk, and without a free file descriptor."""
 
 import errno
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.runtime.event_log import EventLog
+from brokerd.runtime.event_log import EventLog, digests_of
 from tests.helpers.descriptors import no_free_descriptors
 
 
@@ -81,3 +82,19 @@ def test_a_run_that_cannot_begin_leaves_no_file_open(tmp_path: Path) -> None:
 
 def _no_room(_file: int, _data: bytes) -> int:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_the_end_of_a_run_names_its_files_and_their_digests(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "own")
+    assert log.end_run() == ()
+    log.begin_run("r1", tmp_path / "run")
+    log.record("run_ended", {"counters": {"a": 1}})
+    log.sample({"a": 1})
+    ended = log.end_run()
+    log.record("after", {})
+    assert [path.name for path in ended] == ["events.jsonl", "stats.jsonl"]
+    assert digests_of(ended) == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((tmp_path / "run").iterdir())
+    }
+    log.close()

@@ -174,7 +174,10 @@ def test_three_brokers_carry_a_publication_and_stop_in_order(
         assert stderr_of(process, 0) == ""
     during = [line["event"] for line in lines(tmp_path / "run" / "events.jsonl")]
     assert (during[0], during[-1]) == ("run_begun", "run_ended")
-    assert lines(tmp_path / "run" / "stats.jsonl")[-1]["publications_received"] == 1
+    last = lines(tmp_path / "run" / "stats.jsonl")[-1]
+    assert last["publications_received"] == 1
+    counters = lines(tmp_path / "run" / "events.jsonl")[-1]["counters"]
+    assert counters == {key: value for key, value in last.items() if key != "t_ns"}
     own = lines(folders[0] / "log" / "events.jsonl")
     assert (own[0]["event"], own[-1]["event"]) == ("started", "stopped")
     assert all(earlier["t_ns"] <= later["t_ns"] for earlier, later in pairwise(own))

@@ -337,6 +337,7 @@ def _overhead_metrics(rows: Sequence[Row], variants: Sequence[str]) -> Metrics:
         yield f"duplicates_per_1000.{where}", Metric(row.duplicates_per_1000)
         yield f"bytes_per_delivery.{where}", Metric(row.bytes_per_delivery)
     calm = sorted((row for row in first if not row.failed), key=lambda row: row.delta)
+    yield "deliveries_while_calm", Metric(sum(row.deliveries for row in calm))
     yield "duplicates_while_calm", Metric(sum(row.duplicates for row in calm))
     yield "bytes_while_calm", Metric(_mean(row.bytes_per_delivery for row in calm))
     yield (
