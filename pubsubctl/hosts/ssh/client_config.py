@@ -394,7 +394,9 @@ _SPELT: Final = (
 )
 """Keywords that decide on a connection; another keyword close to one of these is refused."""
 _KEYWORDS: Final = frozenset(
-    """
+    re.findall(
+        r"\w+",
+        """
     addkeystoagent addressfamily afstokenpassing batchmode bindaddress bindinterface
     canonicaldomains canonicalizefallbacklocal canonicalizehostname canonicalizemaxdots
     canonicalizepermittedcnames casignaturealgorithms certificatefile
@@ -423,7 +425,8 @@ _KEYWORDS: Final = frozenset(
     useblacklistedkeys usekeychain useprivilegedport user userknownhostsfile userknownhostsfile2
     useroaming usersh verifyhostkeydns versionaddendum visualhostkey warnweakcrypto
     xauthlocation
-""".split()
+""",
+    )
 )
 _NOT_TAKEN_OVER: Final = (
     *("localcommand", "remotecommand", "knownhostscommand", "certificatefile"),

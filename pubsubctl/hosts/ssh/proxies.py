@@ -27,8 +27,11 @@ _HOP = re.compile(
     r"(?:(ssh)://)?(?:([^@\s]+)@)?(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^@:\[\]\s/]+)(?::(\d{1,5}))?(/?)"
 )
 _TAKE_A_VALUE: Final = "BbcDEeFIiJLlmOoPpQRSWw"
-_DECIDE: Final = "DFILOPQRw"
-"""Flags with a value that change what a connection is, and have no equivalent here."""
+_DECIDE: Final = "FIOPQw"
+"""Flags with a value that change what a connection is, and have no equivalent here.
+
+Forwarded ports (-D, -L, -R) do not change how a host is reached.
+"""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _UNSUPPORTED: Final = ("canonicalizehostname", "include", "match", "proxyusefdpass", "tag")
 

@@ -111,7 +111,7 @@ class _Reader:
         if text.startswith(_VAULT):
             self.groups.note(f"{file}: is encrypted, and not read")
             return {}
-        content = plain_yaml(text, file)
+        content = plain_yaml(text, file, self.groups.notes)
         if content is None or content == "":
             return {}
         if not isinstance(content, Table):
