@@ -12,13 +12,13 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.checker.cluster import check_master, check_workers, cluster_settings
-from results.checker.java import find_java, spark_environment
+from results.checker.java import find_java, spark_environment, without_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,6 +106,7 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
             conf.setAll([*spark_settings(app_name, master, scratch, log4j_path).items()])
             on_interrupt = signal.getsignal(signal.SIGINT)
             in_order = False
+            restored = ExitStack()
             # py4j logs raised errors at the root logger; without a handler, the log is printed.
             unheard = logging.NullHandler()
             logging.getLogger().addHandler(unheard)
@@ -115,10 +116,10 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
                 variables = spark_environment(java, scratch)
                 if of_cluster:
                     variables["SPARK_LOCAL_IP"] = of_cluster["spark.driver.host"]
-                with _environment(variables):
-                    # The context keeps settings of an earlier session out of this session; the
-                    # session's builder stores them.
-                    spark = SparkSession(SparkContext(conf=conf))
+                restored.enter_context(own_environment(variables))
+                # The context keeps settings of an earlier session out of this session; the
+                # session's builder stores them.
+                spark = SparkSession(SparkContext(conf=conf))
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGINT, on_interrupt)  # PySpark would ask Java first
                 check_workers(spark, master)
@@ -129,6 +130,7 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
                 raise
             finally:
                 _stop_java(in_order=in_order)
+                restored.close()
                 logging.getLogger().removeHandler(unheard)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -214,18 +216,20 @@ def _heap_mebibytes() -> int:
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables during the start of Java, the only time of their use."""
-    before = {name: os.environ.get(name) for name in variables}
+def own_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Replace all variables of Spark and Hadoop by these inside the block, and restore them."""
+    before = dict(os.environ)
+    kept = without_spark(before)
+    for name in before.keys() - kept.keys():
+        del os.environ[name]
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in os.environ.keys() - before.keys():
+            if name in variables or name not in without_spark({name: ""}):
+                del os.environ[name]
+        os.environ.update(before)
 
 
 def _stop_java(*, in_order: bool) -> None:

@@ -1,12 +1,20 @@
 """The search for a Java, with shell scripts that pretend to be one."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from results.checker.java import JavaNotFound, find_java, spark_environment
+from results.checker.java import (
+    JavaNotFound,
+    find_java,
+    own_spark,
+    spark_environment,
+    without_spark,
+)
+from results.checker.spark import own_environment
 
 
 def fake_java(folder: Path, version: str, *, status: int = 0) -> Path:
@@ -115,3 +123,23 @@ def test_spark_runs_workers_of_this_python_and_stays_on_loopback(tmp_path: Path)
     variables = spark_environment(java, tmp_path)
     assert variables["PYSPARK_PYTHON"] == sys.executable
     assert variables["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_REMOTE"],
+)
+@pytest.mark.parametrize("value", ["", "/opt/cluster"])
+def test_variables_of_another_spark_are_left_out_and_restored(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert name not in without_spark(os.environ)
+    assert "PATH" in without_spark(os.environ)
+    with own_environment({"SPARK_HOME": str(own_spark()), "JAVA_HOME": "/java"}):
+        inside = os.environ.get(name)
+        os.environ["SPARK_BUFFER_SIZE"] = "65536"  # as PySpark does
+    assert inside == (str(own_spark()) if name == "SPARK_HOME" else None)
+    assert os.environ[name] == value
+    assert "SPARK_BUFFER_SIZE" not in os.environ
+    assert (own_spark() / "bin" / "spark-submit").is_file()
