@@ -253,6 +253,13 @@ def capsule(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Write this .tar.gz file.")
     ],
+    author: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Name an author for archives. Repeatable."),
+    ] = None,
+    publisher: Annotated[
+        str, typer.Option(metavar="NAME", help="Name the publisher for archives.")
+    ] = "",
     keep_hosts: KeepHosts = False,
     master: Master = None,
 ) -> Result:
@@ -270,7 +277,15 @@ def capsule(
     with call.console.progress() as progress:
         progress.phase("starting Spark")
         with spark_session("pubsubctl results capsule", call.master(master)) as spark:
-            made = make_capsule(spark, folders, output, progress, keep_hosts=keep_hosts)
+            made = make_capsule(
+                spark,
+                folders,
+                output,
+                progress,
+                keep_hosts=keep_hosts,
+                authors=author or [],
+                publisher=publisher,
+            )
     about = made.document["runs"]
     lines = [
         f"{name}: {', '.join([*filter(None, [row.get('verdict')]), *row['figures']])}"

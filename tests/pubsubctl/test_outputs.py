@@ -13,6 +13,7 @@ from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.ssh.connections import SshConnections
 from pubsubctl.hosts.ssh.line import Garbled, files_on
 from pubsubctl.inventory.inventory import load_inventory
+from pubsubctl.running.crates import CrateFile, crate_of
 
 ROOT = Path(__file__).parents[2]
 FULL = Path("/dev/full")
@@ -90,3 +91,28 @@ def test_a_login_that_prints_makes_the_host_unreachable_with_a_remedy(
         "n1: its login prints 'Welcome!' into file transfers; "
         "print in terminals only, for example after `[ -t 1 ] &&` in ~/.bashrc"
     )
+
+
+@pytest.mark.parametrize("authors", [[], ["A. Author", "B. Author"]])
+def test_an_archive_finds_all_recommended_fields_of_a_capsule(authors: list[str]) -> None:
+    document = {"name": "paper", "published": "2026-11-28", "made_by": ["0.1.0 (abc)"]}
+    names = ["capsule.json", "runs/a/1/log.jsonl", "runs/a/1/x.rec", "runs/a/1/f.svg", "SHA256SUMS"]
+    crate = crate_of(
+        document, [CrateFile(names[0]), *(CrateFile(n, 1, "0") for n in names[1:])], authors
+    )
+    by_id = {each["@id"]: each for each in crate["@graph"]}
+    root = by_id["./"]
+    for field in ("name", "description", "datePublished", "license", "author", "publisher"):
+        assert root[field], field
+    assert [each["@id"] for each in root["hasPart"]] == names
+    linked = [*root["hasPart"], *root["author"], *root["mentions"], root["publisher"]]
+    for one in (root["license"], *linked):
+        assert by_id[one["@id"]]["name"]
+        assert by_id[one["@id"]]["@type"]
+    formats = [by_id[name]["encodingFormat"] for name in names]
+    assert formats == [
+        *("application/json", "application/x-ndjson", "application/octet-stream"),
+        *("image/svg+xml", "text/plain"),
+    ]
+    people = [by_id[each["@id"]]["name"] for each in root["author"]]
+    assert people == (authors or ["The authors of this capsule"])
