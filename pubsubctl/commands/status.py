@@ -70,6 +70,10 @@ def _result(call: Invocation, state: "LabState", ending: str, *, hosts: int) -> 
     lines = [
         *(_headline(about), _program(state), call.console.table(*_brokers(state))),
         *_notes(state),
+        *(
+            f"host {host}: the agent does not answer yet; at work there: {holder}"
+            for host, holder in state.busy.items()
+        ),
     ]
     if ending:
         lines.append(f"{ending}: `pubsubctl certificate renew`")
@@ -94,9 +98,12 @@ def _result(call: Invocation, state: "LabState", ending: str, *, hosts: int) -> 
             },
             "differing": state.differing,
             "unreachable": state.unreachable,
+            "busy": state.busy,
         },
         text="\n".join(lines),
-        because=tuple(kind(text) for text in state.unreachable.values()),
+        because=tuple(
+            kind(text) for host, text in state.unreachable.items() if host not in state.busy
+        ),
     )
 
 

@@ -1,12 +1,18 @@
-"""Stories about `status`: how a broker's end is told."""
+"""Stories about `status`: the end of a broker, and hosts that are being deployed."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
 
 from brokerd.agent.client import AgentClient
-from pubsubctl.state import broker_state
+from pubsubctl.commands.status import _result
+from pubsubctl.console.console import Console
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import Unreachable
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.state import broker_state, lab_state
 
 PLACED = {"broker": "b1", "host": "h1", "port": 1, "core": -1}
 
@@ -28,3 +34,46 @@ def test_the_exit_of_a_broker_is_described_in_words(
     row |= {"exit_signal": number, "exit_code": code, "exit_cause": cause}
     nobody = cast(AgentClient, None)  # of a broker that has ended nothing is asked
     assert trio.run(broker_state, nobody, PLACED, row).exit == told
+
+
+class DeployingHost:
+    """A host with a record of a deployment, whose agent another command is starting."""
+
+    host = SimpleNamespace(name="h1")
+
+    def __init__(self, holder: str) -> None:
+        self._holder = holder
+
+    async def read_deployment(self) -> dict[str, Any]:
+        topology = {"name": "chain", "brokers": ["b1"], "links": [], "schema": "topology/1"}
+        return {"placement": {"brokers": [PLACED]}, "topology": topology}
+
+    async def lock_holder(self) -> str:
+        return self._holder
+
+    def open_agent(self) -> Any:
+        raise Unreachable("h1: no agent answers")
+
+
+@pytest.mark.parametrize(
+    "holder, errors", [("ann (pid 7) since 10:00 for `deploy chain`", 0), ("", 1)]
+)
+def test_a_host_that_another_command_deploys_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, holder: str, errors: int
+) -> None:
+    async def no_complaint(connector: object) -> str:
+        return ""
+
+    monkeypatch.setattr("pubsubctl.state.lack_of_room", no_complaint)
+    monkeypatch.setattr("pubsubctl.commands.status._headline", lambda about: "chain")
+    connector = DeployingHost(holder)
+
+    async def on_all(look: Any) -> None:
+        await look(connector)
+
+    lab = cast(Lab, SimpleNamespace(connectors=[connector], on_all=on_all))
+    state = trio.run(lab_state, lab)
+    result = _result(Invocation(console=Console()), state, "", hosts=1)
+    assert len(result.because) == errors
+    assert (f"at work there: {holder}" in result.text) == bool(holder)
+    assert result.document["busy"] == ({"h1": holder} if holder else {})
