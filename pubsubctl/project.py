@@ -170,7 +170,8 @@ class Project:
         if "/" in name:
             raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
         hint = nearest(Path(name).stem, self.names(kind))
-        if Path(name).suffix and "did you mean" not in hint:
+        suffix = Path(name).suffix
+        if suffix and (suffix != ".toml" or "did you mean" not in hint):
             raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
         raise UserError(f"{kind} {shown(name)}{by}: no such file, nor {kind} of that name{hint}")
 

@@ -405,7 +405,6 @@ def histograms(
     from results.checker.spark import spark_session
     from results.tables.histogram_logs import write_histogram_logs
     from results.tables.load import load_run
-    from results.tables.seals import seal_derived
 
     call = invocation(context)
     call.refuse_dry_run("results histograms")
@@ -420,8 +419,6 @@ def histograms(
                 own = loaded.run.derived / "figures"
                 target = own if output is None else output / folder.name
                 files += map(str, write_histogram_logs(spark, loaded, target))
-                if output is None and loaded.run.derived == loaded.run.folder:
-                    seal_derived(folder)
     return Result(
         document={"schema": "pubsubctl/histograms/1", "files": files}, text="\n".join(files)
     )

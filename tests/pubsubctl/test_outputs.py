@@ -14,6 +14,7 @@ from pubsubctl.hosts.ssh.connections import SshConnections
 from pubsubctl.hosts.ssh.line import Garbled, files_on
 from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.running.crates import CrateFile, crate_of
+from tests.pubsubctl.conftest import Call
 
 ROOT = Path(__file__).parents[2]
 FULL = Path("/dev/full")
@@ -116,3 +117,74 @@ def test_an_archive_finds_all_recommended_fields_of_a_capsule(authors: list[str]
     ]
     people = [by_id[each["@id"]]["name"] for each in root["author"]]
     assert people == (authors or ["The authors of this capsule"])
+
+
+def test_a_file_of_other_bytes_names_the_byte_without_a_codec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("w.toml").write_bytes(b'name = "caf\xe9"\n')
+    for line in (
+        "bench w.toml --dry-run",
+        "sweep w.toml --dry-run",
+        "bench demo --faults w.toml --dry-run",
+        "bench demo --topology w.toml --dry-run",
+        "topology lint w.toml",
+        "inventory import ansible w.toml",
+    ):
+        result = call(*line.split())
+        assert result.status == 2, line
+        assert result.err.splitlines()[-1] == "error: w.toml: not UTF-8 (byte 11)", line
+    Path("run").mkdir()
+    Path("run/manifest.json").write_bytes(b'{"a": "caf\xe9"}\n')
+    result = call("results", "show", "run")
+    assert (result.status, "manifest.json: not UTF-8 (byte 10)" in result.err) == (8, True)
+
+
+def test_a_wrong_number_of_forks_is_refused_by_every_command(
+    monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.setenv("PUBSUBCTL_FORKS", "many")
+    for verb in ("results list", "status", "claims", "help"):
+        result = call(*verb.split())
+        assert result.status == 2, verb
+        assert result.err == (
+            "error: PUBSUBCTL_FORKS: forks = 'many'; a number from 1 to 1024\n"
+        ), verb
+    assert call("help", "--forks", "4").status == 0
+
+
+def test_a_path_is_not_answered_with_names_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    for line in (
+        *("bench ./x.toml", "bench folder", "bench x.txt", "topology lint ./x.toml"),
+        *("sweep ./x.toml", "compare --comparison ./x.toml", "experiment ./x", "plot ./x.json"),
+        *("bench demo --faults ./x.toml --dry-run", "simulate run ./x.toml", "check ./x"),
+        *("claims explain ./x", "targets ./x.toml", "deploy folder", "check folder"),
+    ):
+        result = call(*line.split())
+        assert result.status == 2, (line, result.err)
+        assert "known: " not in result.err, line
+        assert "did you mean" not in result.err, line
+    Path("w.toml").write_text("")
+    assert call("check", "w.toml").err == (
+        "error: run 'w.toml': this is a file, and no folder of a run\n"
+    )
+    assert "did you mean 'demo'?" in call("bench", "demoo.toml").err
+
+
+def test_a_local_host_without_a_folder_runs_commands_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    path = here / "lab.toml"
+    path.write_text(f'{INVENTORY}connector = "local"\n')
+    result = call("-i", str(path), "exec", "--", "pwd")
+    assert result.out.strip() == f"n1 | {home}"
