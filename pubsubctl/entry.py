@@ -23,8 +23,11 @@ def main() -> NoReturn:
 
     gc.freeze()
     gc.enable()
-    signal.signal(signal.SIGINT, on_interrupt)
-    carry_out()
+    try:
+        signal.signal(signal.SIGINT, on_interrupt)
+        carry_out()
+    except KeyboardInterrupt:  # before the command began, or once more while it ended
+        _leave(signal.SIGINT, None)
 
 
 def _open_streams() -> None:
@@ -43,6 +46,6 @@ def _open_streams() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """End at once: nothing has been begun that would have to be ended in order."""
+    """End at once: nothing that has been begun would have to be ended in order."""
     os.write(2, b"error: interrupted\n")
     os._exit(INTERRUPTED)

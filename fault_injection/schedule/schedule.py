@@ -201,8 +201,8 @@ def load_schedule(
     try:
         document = parse_toml(read_utf8(path))
     except (OSError, ValueError) as error:
-        text = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
-        raise ScheduleError([Problem(str(path), "", "", None, str(text))]) from error
+        text = (error.strerror or "").lower() if isinstance(error, OSError) else ""
+        raise ScheduleError([Problem(str(path), "", "", None, text or str(error))]) from error
     return read_schedule(_with_changes(document, changes or {}, str(path)), str(path))
 
 

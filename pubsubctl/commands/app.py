@@ -123,7 +123,9 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _raise_terminated)
     signal.signal(signal.SIGHUP, _raise_terminated)
     old = sys.stdout
-    sys.stdout = StandardOutput(old.buffer, old.encoding, old.errors, None, old.line_buffering)
+    sys.stdout = StandardOutput(
+        old.buffer, old.encoding, old.errors, None, bool(old.line_buffering)
+    )
     try:
         status = run(sys.argv[1:])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done
@@ -200,7 +202,19 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
 
 def _errors_of(call: Invocation, error: Exception) -> list[PubsubctlError]:
     """Return the errors to report; after a signal the operation may fail in any way."""
-    return [_stopped_by_signal()] if _ended_by else errors_of(call, error)
+    return [_stopped_by_signal()] if _ended_by or _is_cleanup(error) else errors_of(call, error)
+
+
+def _is_cleanup(error: BaseException) -> bool:
+    """Return True if the error is that of a cleanup after Ctrl-C, whose exception it replaced."""
+    seen: list[BaseException] = []
+    earlier: BaseException | None = error
+    while earlier is not None and earlier not in seen:
+        if isinstance(earlier, KeyboardInterrupt):
+            return True
+        seen.append(earlier)
+        earlier = earlier.__cause__ or earlier.__context__
+    return False
 
 
 def _stopped_by_signal() -> PubsubctlError:
