@@ -14,6 +14,7 @@ from pubsubctl.commands.options.results import KeepHosts, Master, Run, Runs, Run
 from pubsubctl.commands.reports import check, plot, report
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
+from pubsubctl.console.outputs import create_folder, output_file, output_folder
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
@@ -225,7 +226,7 @@ def pack(
 
     call = invocation(context)
     call.refuse_dry_run("results pack")
-    packed = pack_run(find_run(call.project, run), output, keep_hosts=keep_hosts)
+    packed = pack_run(find_run(call.project, run), output_folder(output), keep_hosts=keep_hosts)
     text = f"{packed.folder}: {packed.renamed} names replaced"
     if packed.left_out:
         text += f"; left out: {', '.join(packed.left_out)}"
@@ -274,6 +275,7 @@ def capsule(
     call = invocation(context)
     call.refuse_dry_run("results capsule")
     folders = find_runs(call.project, runs)
+    output_file(output)
     with call.console.progress() as progress:
         progress.phase("starting Spark")
         with spark_session("pubsubctl results capsule", call.master(master)) as spark:
@@ -344,6 +346,8 @@ def reproduce(
         raise UserError(f"--level = {shown(level)}{nearest(level, LEVELS)}; {', '.join(LEVELS)}")
     if digest and not re.fullmatch(r"(sha256:)?[0-9a-f]{64}", digest):
         raise UserError(f"--digest = {shown(digest)}: sha256: and 64 hexadecimal digits")
+    if output is not None:
+        output_folder(output)
     return reproduced(call, capsule, level, output, call.master(master), digest)
 
 
@@ -409,6 +413,8 @@ def histograms(
     call = invocation(context)
     call.refuse_dry_run("results histograms")
     folders = find_runs(call.project, runs)
+    if output is not None:
+        create_folder(output)
     files: list[str] = []
     with call.console.progress() as progress:
         progress.phase("starting Spark")

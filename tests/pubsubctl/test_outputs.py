@@ -188,3 +188,68 @@ def test_a_local_host_without_a_folder_runs_commands_in_the_home_folder(
     path.write_text(f'{INVENTORY}connector = "local"\n')
     result = call("-i", str(path), "exec", "--", "pwd")
     assert result.out.strip() == f"n1 | {home}"
+
+
+@pytest.mark.parametrize(
+    "place, reason",
+    [
+        ("/proc/none", "no such file or directory"),
+        ("file/inner", "file exists"),
+        ("folder", "is a directory"),
+    ],
+)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topology gen chain --brokers 3 -o",
+        "topology show demo --svg",
+        "inventory import ssh-config config -o",
+        "report run -o",
+        "results capsule run -o",
+    ],
+)
+def test_an_output_that_cannot_be_written_is_named_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, line: str, place: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    Path("folder").mkdir()
+    Path("config").write_text("Host n1\n")
+    Path("run").mkdir()
+    Path("run/manifest.json").write_text("{}")
+    result = call("-y", *line.split(), place)
+    assert result.status == 4, result.err
+    assert result.err.splitlines()[-1].endswith(f"{reason}")
+    assert place.split("/inner")[0] in result.err
+    assert "starting Spark" not in result.err
+    assert "internal error" not in result.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("init /proc/none", "init file/inner", "results pack run -o /proc/none"),
+        *("results histograms run -o /proc/none", "results reproduce c.tar.gz -o /proc/none"),
+    ],
+)
+def test_a_folder_that_cannot_be_created_is_named_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    Path("run").mkdir()
+    Path("run/manifest.json").write_text("{}")
+    result = call(*line.split())
+    assert (result.status, "cannot be created: " in result.err) == (4, True), result.err
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs the device /dev/full")
+def test_an_output_on_a_full_device_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("-y", *["topology", "gen", "chain", "--brokers", "3", "-o", "/dev/full"])
+    assert (result.status, result.err) == (
+        4,
+        "error: /dev/full: cannot be written: no space left on device\n",
+    )
