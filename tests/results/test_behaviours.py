@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,7 +134,11 @@ def _table(spark, name, rows):
 
 def test_the_count_of_the_simulator_leads_a_report_without_claims(tmp_path):
     samples = Path(__file__).parents[2] / "results" / "samples" / "experiments"
-    (folder,) = (samples / "dft11-fig12").iterdir()
+    folder = shutil.copytree(samples / "dft11-fig12", tmp_path / "runs")
+    (folder,) = folder.iterdir()
+    for path in (folder / "figures").glob("*.json"):
+        path.with_suffix(".svg").write_text("<svg/>")
+        path.with_suffix(".csv").write_text("a,b\n1,2\n")
     clean = Campaign(commit="c0ffee", dirty=False, protocol="delta_tree")
     ledger = with_runs(empty_ledger(), clean, [])
     ledger["total"]["violations"] = 7
