@@ -1,5 +1,6 @@
 """Stories about outputs that cannot be written, and about hosts whose login prints."""
 
+import io
 import os
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from pubsubctl.console.console import StandardOutput
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.ssh.connections import SshConnections
 from pubsubctl.hosts.ssh.line import Garbled, files_on
@@ -41,27 +43,38 @@ def test_a_full_standard_output_is_a_sentence_and_no_verdict(tmp_path: Path, wor
     assert (status, errors) == (4, "error: standard output: no space left on device\n")
 
 
+@pytest.mark.skipif(not FULL.exists(), reason="needs the device /dev/full")
+def test_a_failed_write_names_standard_output() -> None:
+    output = StandardOutput(io.BufferedWriter(FULL.open("wb", buffering=0)), "utf-8")
+    output.write("a result\n")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        output.flush()
+    assert caught.value.filename == "standard output"
+    with pytest.raises(OSError, match="No space left on device"):
+        output.close()
+
+
 def test_a_closed_standard_output_is_a_sentence_and_no_verdict(tmp_path: Path) -> None:
     status, errors = ended("$P --version >&- <&-", tmp_path)
     assert status == 4
     assert errors == "error: standard output is closed; redirect it to a file or to /dev/null\n"
 
 
-@pytest.mark.parametrize(
-    "printed, text",
-    [
-        (b"Welcome to node n1!\nLast login: today\n", "Welcome to node n1!"),
-        (b"hi\n", "hi"),
-        (b"\n\n  Maintenance at 6.\n\0\0\0\5\2\0\0\0\3", "Maintenance at 6."),
-    ],
-)
-def test_a_text_before_a_file_transfer_is_named(printed: bytes, text: str) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(printed + b"\0\0\0\5\2\0\0\0\3")
-        theirs.shutdown(socket.SHUT_WR)
-        with pytest.raises(Garbled, match=f"^{text}$"):
-            files_on(ours)
+LOGIN_TEXTS = [
+    (b"Welcome to node n1!\nLast login: today\n", "Welcome to node n1!"),
+    (b"hi\n", "hi"),
+    (b"\n\n  Maintenance at 6.\n", "Maintenance at 6."),
+]
+
+
+def test_a_text_before_a_file_transfer_is_named() -> None:
+    for printed, text in LOGIN_TEXTS:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(printed + b"\0\0\0\5\2\0\0\0\3")
+            theirs.shutdown(socket.SHUT_WR)
+            with pytest.raises(Garbled, match=f"^{text}$"):
+                files_on(ours)
 
 
 def test_a_login_that_prints_makes_the_host_unreachable_with_a_remedy(
@@ -94,8 +107,12 @@ def test_a_login_that_prints_makes_the_host_unreachable_with_a_remedy(
     )
 
 
-@pytest.mark.parametrize("authors", [[], ["A. Author", "B. Author"]])
-def test_an_archive_finds_all_recommended_fields_of_a_capsule(authors: list[str]) -> None:
+def test_an_archive_finds_all_recommended_fields_of_a_capsule() -> None:
+    for authors in ([], ["A. Author", "B. Author"]):
+        check_crate(authors)
+
+
+def check_crate(authors: list[str]) -> None:
     document = {"name": "paper", "published": "2026-11-28", "made_by": ["0.1.0 (abc)"]}
     names = ["capsule.json", "runs/a/1/log.jsonl", "runs/a/1/x.rec", "runs/a/1/f.svg", "SHA256SUMS"]
     crate = crate_of(

@@ -50,18 +50,18 @@ def repeated() -> None:
         interrupt()
 
 
-@pytest.mark.parametrize(
-    "work",
-    [interrupt, lost_in_a_finalizer, lost_before_an_error, replaced_by_a_cleanup, repeated],
-)
-def test_an_interrupt_at_any_moment_ends_the_block_as_an_interrupt(
-    work: Callable[[], None],
-) -> None:
-    ended: list[str] = []
-    with pytest.raises(KeyboardInterrupt), interruptible(lambda: ended.append("java")):
-        work()
-    assert ended == ["java"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+MOMENTS: list[Callable[[], None]] = [
+    *(interrupt, lost_in_a_finalizer, lost_before_an_error, replaced_by_a_cleanup, repeated)
+]
+
+
+def test_an_interrupt_at_any_moment_ends_the_block_as_an_interrupt() -> None:
+    for work in MOMENTS:
+        ended: list[str] = []
+        with pytest.raises(KeyboardInterrupt), interruptible(lambda to=ended: to.append("java")):
+            work()
+        assert ended == ["java"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_block_without_an_interrupt_keeps_its_result_and_its_error() -> None:

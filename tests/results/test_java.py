@@ -125,21 +125,19 @@ def test_spark_runs_workers_of_this_python_and_stays_on_loopback(tmp_path: Path)
     assert variables["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_REMOTE"],
-)
-@pytest.mark.parametrize("value", ["", "/opt/cluster"])
 def test_variables_of_another_spark_are_left_out_and_restored(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(name, value)
-    assert name not in without_spark(os.environ)
-    assert "PATH" in without_spark(os.environ)
-    with own_environment({"SPARK_HOME": str(own_spark()), "JAVA_HOME": "/java"}):
-        inside = os.environ.get(name)
-        os.environ["SPARK_BUFFER_SIZE"] = "65536"  # as PySpark does
-    assert inside == (str(own_spark()) if name == "SPARK_HOME" else None)
-    assert os.environ[name] == value
-    assert "SPARK_BUFFER_SIZE" not in os.environ
+    names = ["SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"]
+    for value in ("", "/opt/cluster"):
+        for name in names:
+            monkeypatch.setenv(name, value)
+        assert not {*without_spark(os.environ)} & {*names}
+        assert "PATH" in without_spark(os.environ)
+        with own_environment({"SPARK_HOME": str(own_spark()), "JAVA_HOME": "/java"}):
+            inside = {name: os.environ[name] for name in names if name in os.environ}
+            os.environ["SPARK_BUFFER_SIZE"] = "65536"  # as PySpark does
+        assert inside == {"SPARK_HOME": str(own_spark())}
+        assert [os.environ[name] for name in names] == [value] * len(names)
+        assert "SPARK_BUFFER_SIZE" not in os.environ
     assert (own_spark() / "bin" / "spark-submit").is_file()
