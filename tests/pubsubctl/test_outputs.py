@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,9 @@ def test_a_failed_write_names_standard_output() -> None:
     output.write("a result\n")
     with pytest.raises(OSError, match="No space left on device") as caught:
         output.flush()
-    assert caught.value.filename == "standard output"
-    with pytest.raises(OSError, match="No space left on device"):
+    with suppress(OSError):
         output.close()
+    assert caught.value.filename == "standard output"
 
 
 def test_a_closed_standard_output_is_a_sentence_and_no_verdict(tmp_path: Path) -> None:
