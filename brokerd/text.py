@@ -27,6 +27,13 @@ def shown(value: Any, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def problem_of(error: Exception) -> str:
+    """Return why a text cannot be read, without the words of a codec."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 (byte {error.start})"
+    return str(error)
+
+
 def read_utf8(path: Path) -> str:
     """Return the text of a file.
 
@@ -36,7 +43,7 @@ def read_utf8(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 (byte {error.start})") from None
+        raise ValueError(problem_of(error)) from None
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -10,7 +10,15 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
-from pubsubctl.commands.options.results import KeepHosts, Master, Run, Runs, RunsFolder
+from pubsubctl.commands.options.results import (
+    Author,
+    KeepHosts,
+    Master,
+    Publisher,
+    Run,
+    Runs,
+    RunsFolder,
+)
 from pubsubctl.commands.reports import check, plot, report
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
@@ -254,13 +262,8 @@ def capsule(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Write this .tar.gz file.")
     ],
-    author: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Name an author for archives. Repeatable."),
-    ] = None,
-    publisher: Annotated[
-        str, typer.Option(metavar="NAME", help="Name the publisher for archives.")
-    ] = "",
+    author: Author = None,
+    publisher: Publisher = "",
     keep_hosts: KeepHosts = False,
     master: Master = None,
 ) -> Result:

@@ -19,11 +19,11 @@ from typing import Any, Final
 from bench.run.run_directory import RUN_ID, append_line, utc_now
 from bench.run.series import KIND as SERIES
 from brokerd.overlay.topology import nearest
+from brokerd.text import problem_of
 from brokerd.units import parse_duration_ns
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.project import Project
-from results.tables.json_files import problem_of
 
 MANIFEST = "manifest.json"
 RUNS_SHOWN = 4

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from brokerd.text import problem_of
+
 
 class ResultsError(Exception):
     """A run that cannot be processed because of the user's request."""
@@ -20,13 +22,6 @@ class IntegrityError(Exception):
     """
 
     exit_status = 8
-
-
-def problem_of(error: Exception) -> str:
-    """Return why a text cannot be read, without the words of a codec."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"not UTF-8 (byte {error.start})"
-    return str(error)
 
 
 def read_json(path: Path) -> dict[str, Any]:
