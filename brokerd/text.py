@@ -7,6 +7,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 LARGEST_TOML: Final = 4 << 20
@@ -24,6 +25,25 @@ def shown(value: Any, limit: int = 80) -> str:
     """Return a value for a message: quoted, in one line, of bounded length."""
     text = ascii(value) if not str(value).isprintable() else repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def problem_of(error: Exception) -> str:
+    """Return why a text cannot be read, without the words of a codec."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 (byte {error.start})"
+    return str(error)
+
+
+def read_utf8(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ValueError: the file is not UTF-8; names the first byte that is not.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(problem_of(error)) from None
 
 
 def parse_toml(text: str) -> dict[str, Any]:

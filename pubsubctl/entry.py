@@ -3,14 +3,17 @@
 import gc
 import os
 import signal
+import sys
 from types import FrameType
 from typing import NoReturn
 
+UNWRITABLE = 4
 INTERRUPTED = 130
 
 
 def main() -> NoReturn:
     """Import the command and run it; Ctrl-C during the import prints no traceback."""
+    _open_streams()
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
@@ -20,11 +23,29 @@ def main() -> NoReturn:
 
     gc.freeze()
     gc.enable()
-    signal.signal(signal.SIGINT, on_interrupt)
-    carry_out()
+    try:
+        signal.signal(signal.SIGINT, on_interrupt)
+        carry_out()
+    except KeyboardInterrupt:  # before the command began, or once more while it ended
+        _leave(signal.SIGINT, None)
+
+
+def _open_streams() -> None:
+    """Replace closed standard streams, so that no file takes their numbers.
+
+    A command without an output has no result: it ends before it has done anything.
+    """
+    has_output = sys.stdout is not None
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115
+    if not has_output:
+        os.write(2, b"error: standard output is closed; redirect it to a file or to /dev/null\n")
+        sys.exit(UNWRITABLE)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """End at once: nothing has been begun that would have to be ended in order."""
+    """End at once: nothing that has been begun would have to be ended in order."""
     os.write(2, b"error: interrupted\n")
     os._exit(INTERRUPTED)

@@ -74,6 +74,17 @@ class Setting:
     """The base folder of a relative path in `value`."""
 
 
+def number_of_forks(text: str, origin: str) -> int:
+    """Return a number of hosts that are operated on at the same time.
+
+    Raises:
+        UserError: the text is not a number from 1 to 1024.
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= 1024):
+        raise UserError(f"{origin}: forks = {shown(text)}; a number from 1 to 1024")
+    return int(text)
+
+
 class Project:
     """The project around a folder, with the settings that hold there.
 
@@ -133,11 +144,7 @@ class Project:
             UserError: PUBSUBCTL_FORKS is not a number from 1 to 1024.
         """
         setting = self.setting("forks", flag)
-        if not setting.value.isdecimal() or not 1 <= int(setting.value) <= 1024:
-            raise UserError(
-                f"{setting.origin}: forks = {shown(setting.value)}; a number from 1 to 1024"
-            )
-        return int(setting.value)
+        return number_of_forks(setting.value, setting.origin)
 
     def find(self, kind: Kind, name: str, *, base: Path | None = None, origin: str = "") -> Path:
         """Return the file of a path or bare name.
@@ -158,9 +165,14 @@ class Project:
             if kind == "inventory" and (lab := self._labs() / name / "inventory.toml").is_file():
                 return _short(lab, self._here)
         by = f" (from {origin})" if origin and not origin.startswith("--") else ""
+        if named.is_dir():
+            raise UserError(f"{kind} {shown(name)}{by}: this is a folder, and no file")
         if "/" in name:
             raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
         hint = nearest(Path(name).stem, self.names(kind))
+        suffix = Path(name).suffix
+        if suffix and (suffix != ".toml" or "did you mean" not in hint):
+            raise UserError(f"{kind} {shown(name)}{by}: there is no such file")
         raise UserError(f"{kind} {shown(name)}{by}: no such file, nor {kind} of that name{hint}")
 
     def names(self, kind: Kind) -> list[str]:

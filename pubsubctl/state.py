@@ -63,6 +63,7 @@ class LabState:
         reached: hosts with an agent that answered.
         unreachable: hosts that do not answer, or with an agent that does not, with the reason.
         agentless: the unreachable hosts that can be reached without the agent.
+        busy: agentless host → the command that holds the host's lock, which starts or stops agents.
         faults: the rows of all faults that are in effect.
         leases_ms: host → the rest of the deployment's lease, for hosts with a lease.
         full_disks: host → a complaint about a full disk.
@@ -75,6 +76,7 @@ class LabState:
     reached: list[str] = field(default_factory=list)
     unreachable: dict[str, str] = field(default_factory=dict)
     agentless: list[str] = field(default_factory=list)
+    busy: dict[str, str] = field(default_factory=dict)
     faults: list[dict[str, Any]] = field(default_factory=list)
     leases_ms: dict[str, int] = field(default_factory=dict)
     full_disks: dict[str, str] = field(default_factory=dict)
@@ -126,6 +128,8 @@ async def lab_state(lab: Lab) -> LabState:
         except Unreachable as error:
             state.unreachable[name] = str(error)
             state.agentless.append(name)
+            if holder := await connector.lock_holder():
+                state.busy[name] = holder
 
     await lab.on_all(look)
     if len(lost) == len(lab.connectors):

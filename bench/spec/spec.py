@@ -37,7 +37,7 @@ from brokerd.protocols.registry import (
     protocol_on,
     read_topology,
 )
-from brokerd.text import parse_toml, shown
+from brokerd.text import parse_toml, read_utf8, shown
 from brokerd.units import format_duration
 from fault_injection.schedule.targets import Role
 
@@ -275,7 +275,7 @@ def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file; raise SpecError with line and column if invalid."""
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
+        return parse_toml(read_utf8(path))
     except ValueError as error:
         raise SpecError(f"{path}: {error}") from error
     except OSError as error:

@@ -10,7 +10,7 @@ import re
 import resource
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import trio
@@ -38,10 +38,17 @@ _NO_NAME: Final = re.compile("[^a-zA-Z0-9_]")
 _NOT_NUMBERS: Final = ("t_ns", "now_ns", "pid")
 """Stamps and names that are integers."""
 
-_TOLD: Final = "As the process itself counts; see the columns of its statistics."
+_GAUGES: Final = re.compile(
+    "backlog|open|running|recovering|catching_up|spoken_for|partitions|subscriptions.*|queue_.*"
+    "|rss_bytes|private_bytes|outbox_bytes|late_.*|.*_(active|ready|held|relayed|violating|ratio)"
+)
+"""Statistics that may fall; all others count since the start of their process."""
+
+_UNITS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+"""Units at the end of a statistic's name, by their number in a second."""
 
 _Sample = tuple[Mapping[str, str], float]
-_Kind = Literal["counter", "gauge", "untyped", "histogram"]
+_Kind = Literal["counter", "gauge", "histogram"]
 
 _Told = Mapping[str, Any]
 """A histogram: `le_s`, bounds in seconds; `counts`, the count within each bound; `count`.
@@ -56,7 +63,6 @@ class Family:
 
     Attributes:
         name: letters, digits and `_`; of a counter it ends with `_total`.
-        kind: `untyped` if only the source determines whether the value may decrease.
         samples: labels and value.
         histograms: labels and histogram, of a family of histograms.
     """
@@ -140,23 +146,49 @@ def host_families(
         Family("pubsubctl_process_cpu_seconds_total", "counter", "Its processor time.", cpu),
         Family("pubsubctl_faults_active", "gauge", "Faults in effect, by verb.", broken),
     ]
-    told: dict[str, list[_Sample]] = {}
-    spread: dict[str, list[tuple[Mapping[str, str], _Told]]] = {}
+    own: dict[str, Family] = {}
     for process, row in numbers.items():
         role = processes[process]["role"]
         for name, value in row.items():
+            family = None
             if type(value) in (int, float) and name not in _NOT_NUMBERS:
-                metric = _NO_NAME.sub("_", f"pubsubctl_{role}_{name}")
-                told.setdefault(metric, []).append((labels[process], value))
+                family, per_second = _family_of(role, name)
+                sample = (labels[process], value if per_second is None else value / per_second)
+                family = replace(family, samples=(*_of(own, family).samples, sample))
             elif isinstance(value, Mapping) and "le_s" in value:
-                metric = _NO_NAME.sub("_", f"pubsubctl_{role}_{name}_seconds")
-                spread.setdefault(metric, []).append((labels[process], value))
-    families += [Family(name, "untyped", _TOLD, tuple(of)) for name, of in sorted(told.items())]
-    families += [
-        Family(name, "histogram", _TOLD, histograms=tuple(of))
-        for name, of in sorted(spread.items())
-    ]
+                words = name.replace("_", " ").capitalize()
+                meaning = f"{words} of each {role}, as a histogram."
+                family = Family(_metric(role, f"{name}_seconds"), "histogram", meaning)
+                spread = (labels[process], value)
+                family = replace(family, histograms=(*_of(own, family).histograms, spread))
+            if family is not None:
+                own[family.name] = family
+    families += [own[name] for name in sorted(own)]
     return [each for each in families if each.samples or each.histograms]
+
+
+def _of(known: Mapping[str, Family], family: Family) -> Family:
+    return known.get(family.name, family)
+
+
+def _metric(role: str, name: str) -> str:
+    return _NO_NAME.sub("_", f"pubsubctl_{role}_{re.sub(f'^{role}_', 'peer_', name)}")
+
+
+def _family_of(role: str, name: str) -> tuple[Family, float | None]:
+    """Return the metric of a statistic, and the number of its units in a second, if it has one.
+
+    Times are in seconds. The name of a counter ends with `_total`, and each meaning is distinct.
+    """
+    name = _NO_NAME.sub("_", name)
+    stem, _, unit = name.rpartition("_")
+    per_second = _UNITS.get(unit) if stem else None
+    metric = _metric(role, f"{stem}_seconds" if per_second else name)
+    words = (stem if per_second else name).replace("_", " ").capitalize()
+    if _GAUGES.fullmatch(name):
+        return Family(metric, "gauge", f"{words} of each {role} at this moment."), per_second
+    meaning = f"{words} of each {role} since its start."
+    return Family(f"{metric}_total", "counter", meaning), per_second
 
 
 Collect = Callable[[], Awaitable[Iterable[Family]]]

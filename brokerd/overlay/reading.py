@@ -10,7 +10,12 @@ from brokerd.overlay.routes import Link
 
 
 def nearest(word: object, known: Sequence[str]) -> str:
-    """Return `; did you mean 'x'?` for the most similar valid word, or a list of valid words."""
+    """Return `; did you mean 'x'?` for the most similar valid word, or a list of valid words.
+
+    Returns "" for a path, which is no misspelt name.
+    """
+    if "/" in str(word) and not any("/" in name for name in known):
+        return ""
     # Two-letter broker names differ in half of their letters at the first slip.
     close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
     if close:

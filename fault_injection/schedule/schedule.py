@@ -34,7 +34,7 @@ from brokerd.model.fault_verbs import (
     takers,
 )
 from brokerd.overlay.topology import nearest
-from brokerd.text import parse_toml, shown
+from brokerd.text import parse_toml, read_utf8, shown
 from brokerd.units import format_duration
 from fault_injection.schedule.lanes import LaneError, steps_of
 from fault_injection.schedule.step import (
@@ -199,9 +199,10 @@ def load_schedule(
             raise ScheduleError([Problem(str(path), "", "", None, text)])
         path = FOLDER / f"{path}.toml"
     try:
-        document = parse_toml(path.read_text(encoding="utf-8"))
+        document = parse_toml(read_utf8(path))
     except (OSError, ValueError) as error:
-        raise ScheduleError([Problem(str(path), "", "", None, str(error))]) from error
+        text = (error.strerror or "").lower() if isinstance(error, OSError) else ""
+        raise ScheduleError([Problem(str(path), "", "", None, text or str(error))]) from error
     return read_schedule(_with_changes(document, changes or {}, str(path)), str(path))
 
 

@@ -47,7 +47,7 @@ from pubsubctl.commands.options.global_options import (
     split_global_options,
 )
 from pubsubctl.commands.options.grouping import GroupedVerbs, add_command, with_groups
-from pubsubctl.console.console import Console, NobodyReads, Result
+from pubsubctl.console.console import Console, NobodyReads, Result, StandardOutput
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import (
     INTERRUPTED,
@@ -122,6 +122,10 @@ def main() -> NoReturn:
     """Run the console script."""
     signal.signal(signal.SIGTERM, _raise_terminated)
     signal.signal(signal.SIGHUP, _raise_terminated)
+    old = sys.stdout
+    sys.stdout = StandardOutput(
+        old.buffer, old.encoding, old.errors, None, bool(old.line_buffering)
+    )
     try:
         status = run(sys.argv[1:])
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done
@@ -130,9 +134,12 @@ def main() -> NoReturn:
         eval("None")
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of the result closed standard output. Python must not flush once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of the result closed standard output.
         status = 141  # as a shell reports a process that SIGPIPE ended
+    except OSError as error:
+        console = _first_console(sys.argv[1:])
+        status = report_errors(console, errors_of(Invocation(console=console), error))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own last flush
     sys.exit(status)
 
 
@@ -195,7 +202,19 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
 
 def _errors_of(call: Invocation, error: Exception) -> list[PubsubctlError]:
     """Return the errors to report; after a signal the operation may fail in any way."""
-    return [_stopped_by_signal()] if _ended_by else errors_of(call, error)
+    return [_stopped_by_signal()] if _ended_by or _is_cleanup(error) else errors_of(call, error)
+
+
+def _is_cleanup(error: BaseException) -> bool:
+    """Return True if the error is that of a cleanup after Ctrl-C, whose exception it replaced."""
+    seen: list[BaseException] = []
+    earlier: BaseException | None = error
+    while earlier is not None and earlier not in seen:
+        if isinstance(earlier, KeyboardInterrupt):
+            return True
+        seen.append(earlier)
+        earlier = earlier.__cause__ or earlier.__context__
+    return False
 
 
 def _stopped_by_signal() -> PubsubctlError:

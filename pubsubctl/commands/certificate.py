@@ -9,6 +9,7 @@ import typer
 
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
+from pubsubctl.console.outputs import written
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
@@ -78,9 +79,10 @@ def _issued(
         "key": (output / f"{client}.key", issued.key_pem),
     }
     if not call.dry_run:
-        output.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path, content in files.values():
-            _write(path, content)
+        with written(output):
+            output.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path, content in files.values():
+                _write(path, content)
     paths = {what: str(path) for what, (path, _) in files.items()}
     arguments = ", ".join(f"{what}={path!r}" for what, path in paths.items())
     return Result(

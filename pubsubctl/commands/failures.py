@@ -13,7 +13,7 @@ from typing import Any
 from brokerd.agent.host.private_files import write_private
 from brokerd.errors import ConfigError, ControlError
 from brokerd.overlay.topology import nearest
-from pubsubctl.console.console import Console, Result
+from pubsubctl.console.console import OUTPUT, Console, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import (
     INTERNAL_ERROR,
@@ -72,6 +72,8 @@ def _reportable(error: BaseException) -> PubsubctlError | None:
         return kind(*lines)
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of the option parser
         return UserError(*_usage_lines(error))
+    if isinstance(error, OSError) and error.filename == OUTPUT:
+        return PreflightFailed(f"{OUTPUT}: {(error.strerror or str(error)).lower()}")
     if isinstance(error, OSError) and error.filename is not None and error.errno in _UNUSABLE:
         return PreflightFailed(f"{error.filename}: {(error.strerror or '').lower()}")
     return None
@@ -106,7 +108,10 @@ def report_errors(console: Console, errors: Sequence[PubsubctlError]) -> int:
     for error in errors:
         console.error(str(error))
     if console.as_json:
-        console.result(Result(document={"schema": "pubsubctl/error/1"}, because=tuple(errors)))
+        try:
+            console.result(Result(document={"schema": "pubsubctl/error/1"}, because=tuple(errors)))
+        except OSError:
+            pass  # the errors are on standard error
     return status
 
 

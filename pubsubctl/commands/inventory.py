@@ -14,7 +14,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Console, Result
 from pubsubctl.console.invocation import invocation
-from pubsubctl.console.outputs import output_file
+from pubsubctl.console.outputs import write_output
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.hosts.files import shown
 
@@ -251,7 +251,7 @@ def import_inventory(
         count += f", {left_out} entr{'y' if left_out == 1 else 'ies'} left out"
     if call.dry_run:
         return Result(document=document, text=f"would write {output}: {count}")
-    output_file(output).write_text(text, encoding="utf-8")
+    write_output(output, text)
     text = f"{output}: {count}; next: `pubsubctl -i {output} inventory trust all`"
     return Result(document={**document, "file": str(output)}, text=text)
 

@@ -156,8 +156,8 @@ def execute(
     """Run a command on hosts, at most --forks at a time.
 
     Runs on the hosts that --limit selects, word by word and without a shell; write `sh -c '…'` for
-    a shell. A local host runs the command in the folder of that host. Status 5: it failed on a
-    host.
+    a shell. A host of SSH runs the command in the login folder, a local host in its own folder;
+    before a deployment in your home folder. Status 5: the command failed on a host.
     """
     import shlex
 

@@ -15,6 +15,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation, topic_files
+from pubsubctl.console.outputs import create_folder, written
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
@@ -53,11 +54,11 @@ def init(
     if call.dry_run:
         return Result(document=document, text="\n".join(f"would write {name}" for name in files))
     for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
+        create_folder(path.parent)
+        with written(path), path.open("x", encoding="utf-8") as file:
             file.write(text)
     for kind in folder_names():
-        (folder / kind).mkdir(parents=True, exist_ok=True)
+        create_folder(folder / kind)
     then = "" if folder == Path(".") else f"cd {shlex.quote(str(folder))} && "
     call.console.say(f"next: {then}pubsubctl doctor && pubsubctl bench first")
     return Result(document=document, text="\n".join(files))

@@ -10,10 +10,19 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
-from pubsubctl.commands.options.results import KeepHosts, Master, Run, Runs, RunsFolder
+from pubsubctl.commands.options.results import (
+    Author,
+    KeepHosts,
+    Master,
+    Publisher,
+    Run,
+    Runs,
+    RunsFolder,
+)
 from pubsubctl.commands.reports import check, plot, report
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
+from pubsubctl.console.outputs import create_folder, output_file, output_folder
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
@@ -225,7 +234,7 @@ def pack(
 
     call = invocation(context)
     call.refuse_dry_run("results pack")
-    packed = pack_run(find_run(call.project, run), output, keep_hosts=keep_hosts)
+    packed = pack_run(find_run(call.project, run), output_folder(output), keep_hosts=keep_hosts)
     text = f"{packed.folder}: {packed.renamed} names replaced"
     if packed.left_out:
         text += f"; left out: {', '.join(packed.left_out)}"
@@ -253,6 +262,8 @@ def capsule(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Write this .tar.gz file.")
     ],
+    author: Author = None,
+    publisher: Publisher = "",
     keep_hosts: KeepHosts = False,
     master: Master = None,
 ) -> Result:
@@ -267,10 +278,19 @@ def capsule(
     call = invocation(context)
     call.refuse_dry_run("results capsule")
     folders = find_runs(call.project, runs)
+    output_file(output)
     with call.console.progress() as progress:
         progress.phase("starting Spark")
         with spark_session("pubsubctl results capsule", call.master(master)) as spark:
-            made = make_capsule(spark, folders, output, progress, keep_hosts=keep_hosts)
+            made = make_capsule(
+                spark,
+                folders,
+                output,
+                progress,
+                keep_hosts=keep_hosts,
+                authors=author or [],
+                publisher=publisher,
+            )
     about = made.document["runs"]
     lines = [
         f"{name}: {', '.join([*filter(None, [row.get('verdict')]), *row['figures']])}"
@@ -329,6 +349,8 @@ def reproduce(
         raise UserError(f"--level = {shown(level)}{nearest(level, LEVELS)}; {', '.join(LEVELS)}")
     if digest and not re.fullmatch(r"(sha256:)?[0-9a-f]{64}", digest):
         raise UserError(f"--digest = {shown(digest)}: sha256: and 64 hexadecimal digits")
+    if output is not None:
+        output_folder(output)
     return reproduced(call, capsule, level, output, call.master(master), digest)
 
 
@@ -390,11 +412,12 @@ def histograms(
     from results.checker.spark import spark_session
     from results.tables.histogram_logs import write_histogram_logs
     from results.tables.load import load_run
-    from results.tables.seals import seal_derived
 
     call = invocation(context)
     call.refuse_dry_run("results histograms")
     folders = find_runs(call.project, runs)
+    if output is not None:
+        create_folder(output)
     files: list[str] = []
     with call.console.progress() as progress:
         progress.phase("starting Spark")
@@ -405,8 +428,6 @@ def histograms(
                 own = loaded.run.derived / "figures"
                 target = own if output is None else output / folder.name
                 files += map(str, write_histogram_logs(spark, loaded, target))
-                if output is None and loaded.run.derived == loaded.run.folder:
-                    seal_derived(folder)
     return Result(
         document={"schema": "pubsubctl/histograms/1", "files": files}, text="\n".join(files)
     )

@@ -75,6 +75,10 @@ def _result(
     lines = [
         *(_headline(about), _program(state), call.console.table(*_brokers(state))),
         *_notes(state),
+        *(
+            f"host {host}: the agent does not answer yet; at work there: {holder}"
+            for host, holder in state.busy.items()
+        ),
     ]
     if detail:
         for row in state.brokers:
@@ -105,9 +109,12 @@ def _result(
             },
             "differing": state.differing,
             "unreachable": state.unreachable,
+            "busy": state.busy,
         },
         text="\n".join(lines),
-        because=tuple(kind(text) for text in state.unreachable.values()),
+        because=tuple(
+            kind(text) for host, text in state.unreachable.items() if host not in state.busy
+        ),
     )
 
 

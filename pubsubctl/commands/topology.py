@@ -12,7 +12,7 @@ from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
-from pubsubctl.console.outputs import output_file
+from pubsubctl.console.outputs import write_output, written
 from pubsubctl.errors import UserError
 
 app = verbs("topology", "Generate, check, print and change topologies.")
@@ -74,7 +74,7 @@ def generate(
         raise UserError(f"{output}: exists already; --yes overwrites it")
     if call.dry_run:
         return Result(document=topology.to_mapping(), text=f"would write {output}")
-    output_file(output).write_text(text, encoding="utf-8")
+    write_output(output, text)
     return Result(
         document={**topology.to_mapping(), "file": str(output)},
         text=f"{output}: {topologies.in_short(topology)}",
@@ -106,7 +106,7 @@ def show(
         if svg.exists() and not call.yes:
             raise UserError(f"{svg}: exists already; --yes overwrites it")
         if not call.dry_run:
-            output_file(svg).write_text(_picture(call, topology), encoding="utf-8")
+            write_output(svg, _picture(call, topology))
         text += f"\n{svg}"
     document = {"schema": "pubsubctl/topology-summary/1", "topology": topology.to_mapping()}
     return Result(document={**document, "summary": facts}, text=text)
@@ -193,7 +193,7 @@ def place(
             raise UserError(f"{output}: exists already; --yes overwrites it")
         if call.dry_run:
             return Result(document=document, text=f"{text}\nwould write {output}")
-        output_file(output).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_output(output, json.dumps(document, indent=1) + "\n")
         text = f"{text}\nwritten to {output}"
     return Result(document=document, text=text)
 
@@ -337,7 +337,8 @@ def _change(context: typer.Context, file: str, change: Callable[[Topology], Topo
     if call.dry_run:
         return Result(document=document, text=f"would change {path}")
     fresh = path.with_suffix(".new")
-    fresh.write_text(topologies.changed_file(path, topology), encoding="utf-8")
-    fresh.replace(path)
+    with written(path):
+        fresh.write_text(topologies.changed_file(path, topology), encoding="utf-8")
+        fresh.replace(path)
     present = len(topology.present())
     return Result(document=document, text=f"{path}: {present} brokers; `pubsubctl deploy` does it")

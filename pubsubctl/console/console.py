@@ -4,6 +4,7 @@ A command returns a `Result`, which is printed once, at the end, as text or as a
 running command reports actions, warnings and progress through the `Console`.
 """
 
+import io
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 from pubsubctl.errors import PubsubctlError, combined_status
 
@@ -23,6 +24,30 @@ PLAIN_LINE_EVERY_NS = 1_000_000_000
 LONGEST_MESSAGE = 2_000
 _STYLES: Mapping[Style, str] = {"good": "32", "bad": "1;31", "doubtful": "33", "dim": "2"}
 _OWN_COLOR = re.compile(rf"(\x1b\[(?:0|{'|'.join(_STYLES.values())})m)")
+OUTPUT: Final = "standard output"
+
+
+class StandardOutput(io.TextIOWrapper):
+    """Standard output whose failed writes name standard output as their file."""
+
+    def write(self, text: str, /) -> int:
+        """Write a text; see `TextIOWrapper.write`."""
+        with _named_errors():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Write what is buffered; see `TextIOWrapper.flush`."""
+        with _named_errors():
+            super().flush()
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = OUTPUT
+        raise
 
 
 class NobodyReads(Exception):

@@ -205,6 +205,7 @@ async def _probe(lab: Lab, connector: Connector, addresses: Mapping[str, str]) -
     command = [host.python, "-I", "-", root, data, address, str(first), str(last), *others]
     script = Path(host_probe.__file__).read_bytes()
     assert lab.connections is not None, "hosts of ssh without connections"
+    await lab.connections.try_transfer(host)  # type: ignore[attr-defined]
     run = lab.connections.run  # type: ignore[attr-defined]
     done: _Completed = await run(host, command, stdin=script, timeout_s=PROBE_TIMEOUT_S)
     try:

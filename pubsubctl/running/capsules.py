@@ -34,12 +34,11 @@ from pubsubctl.running.capsule_index import (
     digest_of,
     read_index,
 )
+from pubsubctl.running.crates import CRATE, CrateFile, crate_of
 from pubsubctl.running.redaction import copy_without_place, pack_run
 from pubsubctl.running.runs import manifest, run_beside
 
-CRATE: Final = "ro-crate-metadata.json"
 README: Final = "README.md"
-LICENSE: Final = "https://spdx.org/licenses/Apache-2.0"
 _TABLES: Final = "tables"
 _OF_BROKERS: Final = ("timeline",)
 
@@ -87,9 +86,19 @@ class Capsule:
 
 
 def make_capsule(
-    spark: Any, runs: Sequence[Path], target: Path, progress: Progress, *, keep_hosts: bool = False
+    spark: Any,
+    runs: Sequence[Path],
+    target: Path,
+    progress: Progress,
+    *,
+    keep_hosts: bool = False,
+    authors: Sequence[str] = (),
+    publisher: str = "",
 ) -> Capsule:
     """Put runs into a capsule, and for each series its runs.
+
+    Args:
+        authors, publisher: named in the metadata for archives.
 
     Returns:
         The content; the files are in the capsule only.
@@ -112,7 +121,12 @@ def make_capsule(
         names = [_name(copy, folder) for copy in copies]
         document = _document(target, copies, {name: said[name] for name in names})
         (folder / README).write_text(_readme(document), encoding="utf-8")
-        _write_json(folder / CRATE, _crate(folder, document))
+        files = [
+            CrateFile(name, (folder / name).stat().st_size, digest)
+            for name, digest in _hashes(folder)
+        ]
+        crate = crate_of(document, [CrateFile(DOCUMENT), *files], authors, publisher)
+        _write_json(folder / CRATE, crate)
         document["files"] = dict(_listed(folder))
         document["digest"] = digest_of(document)
         _write_json(folder / DOCUMENT, document)
@@ -249,33 +263,6 @@ def _readme(document: Mapping[str, Any]) -> str:
         versions=", ".join(document["made_by"]),
         rows="\n".join(rows),
     )
-
-
-def _crate(folder: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the RO-Crate 1.1 metadata: files, programs and date."""
-    files = [
-        {"@id": name, "@type": "File", "contentSize": str((folder / name).stat().st_size),
-         "sha256": digest}
-        for name, digest in _hashes(folder)
-    ]  # fmt: skip
-    programs = [
-        {"@id": f"#pubsubctl-{number}", "@type": "SoftwareApplication", "name": "pubsubctl",
-         "softwareVersion": version}
-        for number, version in enumerate(document["made_by"], start=1)
-    ]  # fmt: skip
-    root = {
-        "@id": "./", "@type": "Dataset", "name": document["name"],
-        "description": "Runs of publish/subscribe brokers with their verdicts and figures.",
-        "datePublished": document["published"], "license": {"@id": LICENSE},
-        "hasPart": [{"@id": each["@id"]} for each in files],
-        "mentions": [{"@id": each["@id"]} for each in programs],
-    }  # fmt: skip
-    about = {
-        "@id": CRATE, "@type": "CreativeWork", "about": {"@id": "./"},
-        "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
-    }  # fmt: skip
-    graph = [about, root, *programs, {"@id": LICENSE, "@type": "CreativeWork"}, *files]
-    return {"@context": "https://w3id.org/ro/crate/1.1/context", "@graph": graph}
 
 
 def _write_archive(folder: Path, target: Path) -> None:

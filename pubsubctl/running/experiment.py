@@ -319,7 +319,7 @@ def numbers_text(outcome: RunOutcome) -> str:
         p50, p99 = (outcome.acknowledged_us[name] / 1000 for name in ("p50", "p99"))
         parts.append(f"acknowledged p50 {p50:.2f} ms, p99 {p99:.2f} ms")
     if mean := outcome.broker_cpu_us_per_message_mean:
-        parts.append(f"{mean:.1f} µs of CPU per message and broker")
+        parts.append(f"{mean:.1f} µs of CPU per delivery and broker")
     if outcome.memory_bytes:
         name, memory = max(outcome.memory_bytes.items(), key=lambda item: item[1]["largest"])
         parts.append(f"memory up to {memory['largest'] / 1e6:,.0f} MB ({name})")

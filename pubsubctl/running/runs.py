@@ -19,6 +19,7 @@ from typing import Any, Final
 from bench.run.run_directory import RUN_ID, append_line, utc_now
 from bench.run.series import KIND as SERIES
 from brokerd.overlay.topology import nearest
+from brokerd.text import problem_of
 from brokerd.units import parse_duration_ns
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.hosts.files import shown
@@ -43,8 +44,10 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
         if (candidate / MANIFEST).is_file():
             return _short(candidate.resolve())
     for candidate in (Path(name), folder / name):
-        if name.strip(".") and candidate.is_dir():
+        if candidate.is_dir():
             raise UserError(f"run {shown(name)}: {_no_run(candidate)}")
+        if candidate.is_file():
+            raise UserError(f"run {shown(name)}: this is a file, and no folder of a run")
     if "/" in name:
         raise UserError(f"run {shown(name)}: no such folder or run id")
     known = sorted(path.parent.name for path in folder.glob(f"*/[0-9]*/{MANIFEST}"))
@@ -58,8 +61,9 @@ def _no_run(folder: Path) -> str:
     """Return the reason why a folder is no run, with the latest runs in it."""
     found = {
         str(path.parent.relative_to(folder))
-        for pattern in (f"[0-9]*/{MANIFEST}", f"*/[0-9]*/{MANIFEST}")
+        for pattern in (f"*/{MANIFEST}", f"*/*/{MANIFEST}", f"*/*/*/{MANIFEST}")
         for path in folder.glob(pattern)
+        if not path.parent.is_symlink()
     }
     if not found:
         return f"this folder holds no run: {MANIFEST} is missing"
@@ -96,7 +100,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; is this a run's folder?") from None
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: {error}") from None
+        raise IntegrityError(f"{path}: {problem_of(error)}") from None
     if not isinstance(content, dict):
         raise IntegrityError(f"{path}: holds no object")
     return content

@@ -150,6 +150,8 @@ def _sweep_of(call: Invocation, request: SweepRequest) -> tuple[Sweep, str]:
             merged["faults"] = named_by(sweep.faults, path)
         values = {**read_toml(path), **merged, **changes}
         return validated(Sweep, values, str(path)), str(path)
+    if not axes and "/" in request.name:
+        call.project.find("sweep", request.name)
     if not axes:
         raise UserError(
             f"sweep {request.name}: name a sweep's file, or write --over KEY=A,B"

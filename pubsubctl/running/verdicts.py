@@ -47,7 +47,10 @@ class JudgedRun:
     @property
     def because(self) -> list[PubsubctlError]:
         """Why the exit status is not 0; empty for VALID."""
-        reasons = [str(reason) for reason in self.document["because"]] or ["no reason given"]
+        told = [str(line) for line in self.document["lines"]]
+        begin = "  unknown: "  # with the names of publishers, as in the lines of the verdict
+        reasons = [line.removeprefix(begin) for line in told if line.startswith(begin)]
+        reasons = reasons or [*map(str, self.document["because"])] or ["no reason given"]
         kinds: dict[str, type[PubsubctlError]] = {
             "INVALID": VerdictInvalid,
             "UNKNOWN": VerdictUnknown,

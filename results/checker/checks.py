@@ -30,7 +30,7 @@ from results.rules.evidence import evidence_rows
 from results.rules.facts import RunFacts
 from results.rules.faults import fault_spans
 from results.rules.findings import Findings
-from results.rules.nothing_owed import nothing_owed_in_words
+from results.rules.nothing_owed import nothing_owed_in_words, with_publisher_names
 from results.rules.terms import (
     CHURN,
     EXIT_STATUS,
@@ -222,6 +222,7 @@ def _document(
     if canary is None:
         doubts.append("no subscription received enough to try the checker on")
     verdict, because, doubts = decided(facts, findings, doubts)
+    publishers = {source.pubend: source.name for source in loaded.logs.sources}
     return {
         "schema": VERDICT_SCHEMA,
         "run_id": facts.run_id,
@@ -233,9 +234,12 @@ def _document(
         "because": because,
         "doubts": doubts,
         "lines": [
-            *_lines(verdict, because, facts, findings),
-            *_stretches_in_words(_told_by_stretches(loaded)),
-            *alike,
+            with_publisher_names(line, publishers)
+            for line in (
+                *_lines(verdict, because, facts, findings),
+                *_stretches_in_words(_told_by_stretches(loaded)),
+                *alike,
+            )
         ],
         "counts": {
             "published_in_measure": findings.measured,

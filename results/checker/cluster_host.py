@@ -72,7 +72,12 @@ def start(
     Raises:
         NotDone: the process ended, or was too slow; with its last output.
     """
-    from results.checker.java import find_java, spark_environment
+    from results.checker.java import (
+        find_java,
+        own_spark,
+        spark_environment,
+        without_spark,
+    )
 
     row = folder / f"{name}.json"
     if (running := _running(row)) is not None:
@@ -80,7 +85,8 @@ def start(
     program, sign = ROLES[role]
     scratch = Path(tempfile.mkdtemp(prefix="pubsubctl-spark-"))
     environment = {
-        **os.environ, **spark_environment(find_java(), scratch), "SPARK_LOCAL_IP": address,
+        **without_spark(os.environ), **spark_environment(find_java(), scratch),
+        "SPARK_LOCAL_IP": address,
         "SPARK_LOCAL_DIRS": str(scratch), "SPARK_WORKER_DIR": str(scratch / "work"),
         "SPARK_CONF_DIR": str(scratch), "SPARK_DAEMON_MEMORY": "512m",
     }  # fmt: skip
@@ -88,7 +94,7 @@ def start(
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                str(_spark_home() / "bin" / "spark-class"), program, "--host", address,
+                str(own_spark() / "bin" / "spark-class"), program, "--host", address,
                 "--webui-port", "0", "--properties-file", str(folder / SETTINGS), *arguments,
             ],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
@@ -171,12 +177,6 @@ def _waited(
             return look()
         time.sleep(_POLL_S)
     return None
-
-
-def _spark_home() -> Path:
-    import pyspark
-
-    return Path(pyspark.__file__).parent
 
 
 def main(words: Sequence[str]) -> int:

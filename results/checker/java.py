@@ -5,6 +5,7 @@ Java, and the environment variables of Spark. Nothing in this module needs root 
 anything.
 """
 
+import importlib.util
 import os
 import shlex
 import shutil
@@ -39,6 +40,9 @@ if os.getpid() != os.getpgrp():
     os.setsid()
 os.execv(sys.argv[1], sys.argv[1:])
 """
+
+
+_OF_SPARK = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_")
 
 
 class JavaNotFound(Exception):
@@ -124,6 +128,15 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     raise JavaNotFound(tuple(passed_over))
 
 
+def without_spark(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables of any Spark and Hadoop.
+
+    Clusters set these variables for a Spark of their own, with other programs, settings and
+    masters.
+    """
+    return {key: value for key, value in environment.items() if not key.startswith(_OF_SPARK)}
+
+
 def spark_environment(java: Java, folder: Path) -> dict[str, str]:
     """Return the variables for PySpark to start this Java, with workers of this Python.
 
@@ -150,12 +163,21 @@ def spark_environment(java: Java, folder: Path) -> dict[str, str]:
         )
     return {
         "JAVA_HOME": str(home),
+        "SPARK_HOME": str(own_spark()),
         # Without these variables, workers run the system's python3, without our packages.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Otherwise Spark resolves its host name, listens off loopback and warns about both.
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+
+
+def own_spark() -> Path:
+    """Return the folder of the Spark that was installed with the Python packages."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None, "PySpark is installed with this package's results"
+    assert found.origin is not None, "PySpark is a package of files"
+    return Path(found.origin).parent
 
 
 def _version(executable: Path) -> int:

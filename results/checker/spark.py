@@ -11,14 +11,15 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from importlib import resources
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from results.checker.cluster import check_master, check_workers, cluster_settings
-from results.checker.java import find_java, spark_environment
+from results.checker.java import find_java, spark_environment, without_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +74,43 @@ def in_own_words(error: Exception) -> Exception:
 
 
 @contextmanager
+def interruptible(end_work: Callable[[], object]) -> Iterator[None]:
+    """Make sure that a Ctrl-C inside the block ends the block with KeyboardInterrupt.
+
+    Libraries lose the exception of Ctrl-C: finalizers swallow it, and cleanups on a broken
+    connection replace it. So the first Ctrl-C ends the work as well, each later error of the block
+    becomes KeyboardInterrupt, and further signals are ignored until the block has ended. Has no
+    effect in other threads, and where another handler than Python's own is installed.
+
+    Args:
+        end_work: makes all further work of the block fail.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    received: list[int] = []
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) == 1:
+            end_work()
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    except Exception as error:
+        if received:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if received:
+        raise KeyboardInterrupt
+
+
+@contextmanager
 def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSession]":
     """Yield a Spark session that ends with the block, together with its Java process.
 
@@ -101,11 +139,12 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
     scratch = Path(tempfile.mkdtemp(prefix="pubsubctl-spark-"))  # mode 0700
     log4j_file = resources.files("results") / "log4j2.properties"
     try:
-        with resources.as_file(log4j_file) as log4j_path:
+        with interruptible(_kill_java), resources.as_file(log4j_file) as log4j_path:
             conf = SparkConf(loadDefaults=False)
             conf.setAll([*spark_settings(app_name, master, scratch, log4j_path).items()])
             on_interrupt = signal.getsignal(signal.SIGINT)
             in_order = False
+            restored = ExitStack()
             # py4j logs raised errors at the root logger; without a handler, the log is printed.
             unheard = logging.NullHandler()
             logging.getLogger().addHandler(unheard)
@@ -115,10 +154,10 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
                 variables = spark_environment(java, scratch)
                 if of_cluster:
                     variables["SPARK_LOCAL_IP"] = of_cluster["spark.driver.host"]
-                with _environment(variables):
-                    # The context keeps settings of an earlier session out of this session; the
-                    # session's builder stores them.
-                    spark = SparkSession(SparkContext(conf=conf))
+                restored.enter_context(own_environment(variables))
+                # The context keeps settings of an earlier session out of this session; the
+                # session's builder stores them.
+                spark = SparkSession(SparkContext(conf=conf))
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGINT, on_interrupt)  # PySpark would ask Java first
                 check_workers(spark, master)
@@ -129,6 +168,7 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
                 raise
             finally:
                 _stop_java(in_order=in_order)
+                restored.close()
                 logging.getLogger().removeHandler(unheard)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -214,18 +254,28 @@ def _heap_mebibytes() -> int:
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables during the start of Java, the only time of their use."""
-    before = {name: os.environ.get(name) for name in variables}
+def own_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Replace all variables of Spark and Hadoop by these inside the block, and restore them."""
+    before = dict(os.environ)
+    kept = without_spark(before)
+    for name in before.keys() - kept.keys():
+        del os.environ[name]
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in os.environ.keys() - before.keys():
+            if name in variables or name not in without_spark({name: ""}):
+                del os.environ[name]
+        os.environ.update(before)
+
+
+def _kill_java() -> None:
+    """Kill the Java process, if there is one, so that no request to Java succeeds."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        SparkContext._gateway.proc.kill()
 
 
 def _stop_java(*, in_order: bool) -> None:

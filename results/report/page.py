@@ -1,5 +1,6 @@
 """The HTML page of run directories."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,43 @@ ON_CARDS = (
     *("at risk", "of which arrived", "last of them after", "wrong"),
 )
 """Numbers that the verdict's card contains already."""
+DEFINITIONS: Mapping[str, str] = {
+    "promised": "The guarantee that the workload asks for, or the protocol's own.",
+    "order promised": "The publications between which the protocol keeps the order.",
+    "published while measuring": "Data publications that were due in the measure phase.",
+    "deliveries owed": "Pairs of a publication and a matching subscription that the guarantee "
+    "covers. The judge derives them from the seed and the logs.",
+    "delivered": "Owed deliveries that the application received.",
+    "lost": "Owed deliveries that never arrived.",
+    "twice": "Deliveries of a publication that the subscription had received before.",
+    "out of order": "Deliveries after a later publication of the same order.",
+    "at risk": "Owed deliveries whose publication was on its way, or was sent, while a fault was "
+    "in effect on their path.",
+    "of which arrived": "Deliveries at risk that arrived in the end.",
+    "last of them after": "Time from the end of a fault to its last delivery at risk.",
+    "wrong": "Deviations that the guarantee does not permit.",
+    "sent again by brokers": "Publications that brokers sent a second time to a neighbour or "
+    "client.",
+    "median latency": "Half of all deliveries of the measure phase took at most this long: "
+    "received minus due. `bench` prints the same number as p50.",
+    "99 % latency": "99 of 100 deliveries of the measure phase took at most this long: received "
+    "minus due. `bench` prints the same number as p99.",
+    "median latency of the slowest subscription": "The largest of the medians of the single "
+    "subscriptions.",
+    "99 % latency of the slowest subscription": "The largest of the 99 % latencies of the single "
+    "subscriptions.",
+    "delivered per second": "Deliveries received in the measure phase, per second.",
+    "limited by": "The part that was at its limit, if the run measured limits.",
+    "CPU per delivery and broker": "Processor time of a broker in the measure phase per delivery "
+    "of the run, the mean over all brokers. `bench` prints the same number.",
+    "broker CPU per publication received": "Processor time of all brokers per publication that a "
+    "broker received from a client or neighbour.",
+    "CPU of all brokers per delivery": "Processor time of all brokers in the measure phase per "
+    "delivery of the run.",
+    "largest memory of a broker": "The largest resident memory of a broker in the run.",
+    "on all disks at the end": "The size of all files of all brokers at the end of the run.",
+}
+"""The definition of each number, once; the same number has the same name in all outputs."""
 NOTHING = "nothing once something fails"
 """The promise of a protocol without guarantees."""
 
@@ -83,6 +121,7 @@ def render(
     lanes = [fault_chart.lanes_picture(story) for story in stories]
     narrow_lanes = [fault_chart.lanes_picture(story, "narrow") for story in stories]
     kept = _kept(stories)
+    comparison = _comparison(stories)
     kinds = {kind for picture in lanes if picture for kind in picture.kinds}
     apart = unpromised or {}
     several = len(stories) + len(apart) > 1
@@ -90,11 +129,12 @@ def render(
         stories=stories,
         losing=losing,
         faulty=faulty,
-        comparison=_comparison(stories),
+        comparison=comparison,
+        definitions=[(name, anchor(name), DEFINITIONS[name]) for name, _ in comparison],
+        anchor=anchor,
         kept=kept,
         several=several,
         apart=apart,
-        several_subscriptions=any(len(story.subscriptions) > 1 for story in stories),
         lane_pictures=lanes,
         narrow_lane_pictures=narrow_lanes,
         lane_kinds=[kind for kind in fault_chart.LANE_KINDS if kind in kinds],
@@ -119,10 +159,16 @@ def _chapters(losing: Any, faulty: Any, kept: Any, several: bool) -> list[tuple[
         ("risk", "What was at risk"),
         *SHOWN_FIGURES.items(),
         ("numbers", "The numbers"),
+        ("definitions", "What the numbers mean"),
         ("faults", "The faults") if faulty else None,
         ("provenance", "Where this comes from"),
     ]
     return [chapter for chapter in found if chapter]
+
+
+def anchor(name: str) -> str:
+    """Return the anchor of a number's definition on the page."""
+    return f"means-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
 
 
 def _percentile_name(name: str) -> str:
@@ -170,10 +216,13 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
         "last of them after": _recovered_after,
         "wrong": _wrong,
         "sent again by brokers": lambda s: words.count(s.exercised("resent_publications")),
-        "median latency": lambda s: worst_latency(s, "p50"),
-        "99 % latency": lambda s: worst_latency(s, "p99"),
+        "median latency": lambda s: _latency(s, "p50"),
+        "99 % latency": lambda s: _latency(s, "p99"),
+        "median latency of the slowest subscription": lambda s: _slowest(s, "p50"),
+        "99 % latency of the slowest subscription": lambda s: _slowest(s, "p99"),
         "delivered per second": _delivered_per_s,
         "limited by": _limited_by,
+        "CPU per delivery and broker": _cpu_per_delivery_and_broker,
         "broker CPU per publication received": cpu_per_message,
         "CPU of all brokers per delivery": _cpu_per_delivery,
         "largest memory of a broker": _largest_memory,
@@ -261,6 +310,24 @@ def _limited_by(story: RunStory) -> str:
     if limit := limiting_load_generator(story.run.manifest):
         return f"{limit}: no result of throughput"
     return (story.run.manifest.get("headline") or {}).get("limited_by") or "–"
+
+
+def _latency(story: RunStory, name: str) -> str:
+    """Return a percentile over all deliveries, as `bench` prints it."""
+    found = (story.run.manifest.get("headline") or {}).get("response_us") or {}
+    value = found.get(name)
+    return words.latency(round(value)) if isinstance(value, int | float) else "–"
+
+
+def _slowest(story: RunStory, name: str) -> str:
+    """Return the largest of the subscriptions' percentiles, if there are several of them."""
+    is_other = len(story.subscriptions) > 1 or _latency(story, name) == "–"
+    return worst_latency(story, name) if is_other else "–"
+
+
+def _cpu_per_delivery_and_broker(story: RunStory) -> str:
+    mean = (story.run.manifest.get("headline") or {}).get("broker_cpu_us_per_message_mean")
+    return f"{mean:,.1f} µs" if mean else "–"
 
 
 def _cpu_per_delivery(story: RunStory) -> str:

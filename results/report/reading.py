@@ -11,6 +11,7 @@ import pyarrow.parquet
 from results.checker.latency import PERCENTILES, AcrossClocks, across_clocks, latency_percentiles
 from results.figures.by_name import draw
 from results.figures.of_runs import narrow_svg
+from results.rules.nothing_owed import SOURCE
 from results.tables.json_files import ResultsError, read_json, read_json_lines
 from results.tables.load import table_folder
 from results.tables.logs import read_processes
@@ -101,6 +102,7 @@ class RunStory:
         verdict: the content of verdict.json; empty if the run was not judged.
         evidence: the earliest violations of each kind.
         across_clocks: latencies with stamps of different clocks; none in most runs.
+        publishers: source → name of the publisher, for sources that the verdict mentions.
     """
 
     run: Run
@@ -110,6 +112,7 @@ class RunStory:
     brokers: Sequence[BrokerRow]
     pictures: Sequence[Picture] = ()
     across_clocks: Sequence[AcrossClocks] = ()
+    publishers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def word(self) -> str:
@@ -163,11 +166,24 @@ def read_small_story(run_dir: Path) -> RunStory:
     evidence = run.derived / "evidence" / "delivery.jsonl"
     return RunStory(
         run=run,
-        verdict=read_json(verdict) if verdict.is_file() else {},
-        evidence=[*read_json_lines(evidence, missing_ok=True)],
+        verdict=(said := read_json(verdict) if verdict.is_file() else {}),
+        evidence=(cases := [*read_json_lines(evidence, missing_ok=True)]),
         subscriptions=_subscriptions(run),
         brokers=_brokers(run),
+        publishers=_publishers(run, said, cases),
     )
+
+
+def _publishers(run: Run, verdict: Mapping[str, Any], evidence: Iterable[Row]) -> dict[str, str]:
+    """Return source → name of the publisher, for the sources in a verdict."""
+    texts = [*(verdict.get("because") or ()), *(verdict.get("doubts") or ())]
+    named = {row["source"]: (row.get("publication") or {}).get("publisher") for row in evidence}
+    sources = {source for text in texts for source in SOURCE.findall(str(text))} | named.keys()
+    found = {source: str(name) for source, name in named.items() if name}
+    if sources <= found.keys():
+        return found
+    rows = _rows(run, "publications", ("publisher", "pubend"))
+    return found | {row["pubend"]: row["publisher"] for row in rows if row["publisher"]}
 
 
 def _rows(run: Run, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
 from results.report.reading import RunStory
+from results.rules.nothing_owed import with_publisher_names
 from results.rules.words import nothing_wrong
 
 SECOND_NS = 1_000_000_000
@@ -73,6 +74,11 @@ def protocol(story: RunStory) -> str:
     """Return the title of the run's protocol; in a comparison, its label there."""
     labels = story.run.manifest.get("labels") or {}
     return str(labels.get("compared") or story.run.words.title)
+
+
+def with_publishers(story: RunStory, text: str) -> str:
+    """Return a text in which the names of publishers replace those of their sources."""
+    return with_publisher_names(text, story.publishers)
 
 
 def bare(text: str) -> str:

@@ -1,11 +1,17 @@
-"""Pairs of subscription and source without an owed delivery, in words."""
+"""Pairs of subscription and source without an owed delivery, in words.
 
-from collections.abc import Iterable, Iterator
+Texts for people name a publisher as its client is called, as all other outputs do; records and
+verdicts name its source, the broker with the number of the publisher there.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from results.rules.findings import PairSummary
 
 SHOWN: Final = 4
+SOURCE: Final = re.compile(r"(?<![\w/-])[a-z][a-z0-9-]*/[0-9]+(?![\w/])")
 
 
 def nothing_owed_in_words(pairs: Iterable[PairSummary]) -> Iterator[str]:
@@ -15,3 +21,8 @@ def nothing_owed_in_words(pairs: Iterable[PairSummary]) -> Iterator[str]:
         none.sort()
         more = [f"{len(none) - SHOWN:,} more"] if len(none) > SHOWN else []
         yield f"owed nothing: {', '.join([*none[:SHOWN], *more])}"
+
+
+def with_publisher_names(text: str, names: Mapping[str, str]) -> str:
+    """Return a text in which the names of publishers replace those of their sources."""
+    return SOURCE.sub(lambda found: names.get(found[0]) or found[0], text)

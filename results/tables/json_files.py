@@ -22,6 +22,13 @@ class IntegrityError(Exception):
     exit_status = 8
 
 
+def _problem_of(error: Exception) -> str:
+    """Return why a text cannot be read, without the words of a codec."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 (byte {error.start})"
+    return str(error)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file.
 
@@ -33,7 +40,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing") from None
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: {error}") from None
+        raise IntegrityError(f"{path}: {_problem_of(error)}") from None
     if not isinstance(value, dict):
         raise IntegrityError(f"{path}: not a JSON object")
     return value
@@ -50,7 +57,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise IntegrityError(f"{path} is missing") from None
     except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"{path}: {error}") from None
+        raise IntegrityError(f"{path}: {_problem_of(error)}") from None
 
 
 def read_json_lines(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Any]]:
@@ -70,7 +77,7 @@ def read_json_lines(path: Path, *, missing_ok: bool = False) -> Iterator[dict[st
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise IntegrityError(f"{path}, line {number}: {error}") from None
+            raise IntegrityError(f"{path}, line {number}: {_problem_of(error)}") from None
         if not isinstance(value, dict):
             raise IntegrityError(f"{path}, line {number}: not a JSON object")
         yield value

@@ -19,6 +19,7 @@ NOT_SEALED = ("tables",)
 # `verify_derived`: its line is in the seal.
 DERIVED = ("verdict.json", "report.html", "evidence", "figures", *NOT_SEALED)
 
+SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 _PROBLEMS_NAMED = 4
 
 
@@ -41,8 +42,11 @@ def seal(folder: Path) -> None:
 
 
 def seal_derived(folder: Path) -> None:
-    """Update the lines of derived files, if there is a seal."""
-    if not (folder / CHECKSUMS).is_file():
+    """Update the lines of derived files, if there is a seal.
+
+    The seals of samples stay as they are: samples belong to the program, as its other files do.
+    """
+    if not (folder / CHECKSUMS).is_file() or folder.resolve().is_relative_to(SAMPLES):
         return
     lines = {name: line for name, line in _listed(folder).items() if not is_derived(name)}
     derived = {name: path for name, path in _files(folder).items() if is_derived(name)}

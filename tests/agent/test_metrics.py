@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_a_family_has_its_meaning_its_kind_and_its_samples() -> None:
         "queue_bytes 1",
         "queue_bytes 0.5",
     ]
-    infinite = Family("x", "untyped", "", (({}, float("inf")), ({}, float("nan"))))
+    infinite = Family("x", "gauge", "", (({}, float("inf")), ({}, float("nan"))))
     assert exposition([infinite]).splitlines()[2:] == ["x +Inf", "x NaN"]
 
 
@@ -128,6 +129,65 @@ def test_the_dashboard_queries_exported_metrics_only() -> None:
     there = set(re.findall(r"^(pubsubctl_\w+)", text, re.MULTILINE))
     assert asked_for
     assert asked_for <= there, asked_for - there
+
+
+STATISTICS = {
+    "broker": [
+        *("broker_sessions_lost", "sessions_lost", "sessions_active", "sessions_ready", "cpu_s"),
+        *("queue_bytes", "queue_publications", "outbox_bytes", "rss_bytes", "partitions"),
+        *("publications_delivered", "duplicates_received", "publications_held", "recovering"),
+        *("subscriptions", "subscriptions_tagged", "matching_hits", "messages_ignored"),
+    ],
+    "load": [
+        *("offered", "sent", "acknowledged", "delivered", "backlog", "open", "rejected"),
+        *("blocked_us", "late_max_us", "late_p99_us", "cpu_ratio", "rss_bytes", "skipped"),
+    ],
+}
+
+
+def complaints(text: str) -> list[str]:
+    """Return the complaints of a checker of Prometheus' conventions about an exposition."""
+    found = []
+    helps = dict(re.findall("^# HELP (\\S+) (.*)$", text, re.MULTILINE))
+    kinds = dict(re.findall("^# TYPE (\\S+) (.*)$", text, re.MULTILINE))
+    for name, kind in kinds.items():
+        words = name.split("_")
+        if not helps.get(name) or list(helps.values()).count(helps[name]) > 1:
+            found.append(f"{name}: no meaning of its own")
+        if kind not in ("counter", "gauge", "histogram"):
+            found.append(f"{name}: untyped")
+        if (kind == "counter") != name.endswith("_total"):
+            found.append(f"{name}: counters alone end with _total")
+        if words[-1] in ("bucket", "count", "sum", "info"):
+            found.append(f"{name}: a suffix of histograms")
+        if {*words} & {"s", "ms", "us", "ns", "sec", "b", "kb", "mb", "m", "h", "d", "ratios"}:
+            found.append(f"{name}: an abbreviated unit")
+        if {*words} & {"milliseconds", "microseconds", "minutes", "hours", "kilobytes", "bits"}:
+            found.append(f"{name}: no base unit")
+        if {*words} & {"counter", "gauge", "histogram", "summary", "untyped"}:
+            found.append(f"{name}: a kind in its name")
+        if any(one == other for one, other in pairwise(words)) or name != name.lower():
+            found.append(f"{name}: a word twice, or capitals")
+    return found
+
+
+def test_names_kinds_and_meanings_follow_the_conventions_of_prometheus() -> None:
+    rows = {
+        role: {"role": role, "state": "running", "frozen": False, "processor_s": 1.0}
+        for role in STATISTICS
+    }
+    told = {role: dict.fromkeys(names, 2_000_000) for role, names in STATISTICS.items()}
+    told["load"]["lateness"] = Histogram().told()  # type: ignore[assignment]
+    text = exposition(host_families("h1", rows, ["kill"], told))
+    assert complaints(text) == []
+    wrong = [Family("a_a_ms", "gauge", ""), Family("b_total", "gauge", "B.")]
+    assert len(complaints(exposition([*wrong, Family("c_count", "counter", "B.")]))) == 9
+    load = '{host="h1",process="load",role="load"}'
+    assert f"pubsubctl_load_blocked_seconds_total{load} 2.0" in text
+    assert f"pubsubctl_load_late_p99_seconds{load} 2.0" in text
+    assert "# TYPE pubsubctl_load_backlog gauge" in text
+    assert "# TYPE pubsubctl_broker_peer_sessions_lost_total counter" in text
+    assert "# HELP pubsubctl_broker_queue_bytes Queue bytes of each broker at this moment." in text
 
 
 def test_the_metrics_port_stays_open_across_agents_until_disabled(lab: Lab) -> None:

@@ -64,6 +64,10 @@ class NearbyConnections:
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
+    async def try_transfer(self, host: Host) -> None:
+        if host.name in self.down:
+            raise Unreachable(f"{host.name}: it is down")
+
     @asynccontextmanager
     async def open(self, host: Host, command: Sequence[str]) -> AsyncIterator[trio.abc.Stream]:
         self._note(host, command)

@@ -325,7 +325,7 @@ HOSTILE_SSH = [
     "Host n1\nProxyJump gw;touch PWNED",
     "Host n1\nProxyJump n1",
     "Host n1\nIdentityFile ../key",
-    "Host n1\nIdentityFile ~/.ssh/%k",
+    "Host n1\nIdentityFile ~/.ssh/%z",
     "Host a\nProxyJump b\nHost b\nProxyJump a",
     "Host …",
     "Host *\nUser x",

@@ -7,7 +7,6 @@ printed seed.
 import os
 import random
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,19 +17,10 @@ from pubsubctl.hosts.ssh.client_config import ClientConfig, HostSettings
 from pubsubctl.hosts.ssh.config_words import local_user
 from pubsubctl.inventory.importers.findings import inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
-from tests.helpers.patience import PATIENCE_S
+from tests.helpers.ssh_program import OLDEST, resolved, ssh_version
 
 SEED = 20_261_128
 GENERATED = 24
-OLDEST = (8, 7)
-
-
-def ssh_version() -> tuple[int, ...]:
-    if shutil.which("ssh") is None:
-        return ()
-    text = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r"OpenSSH_(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else ()
 
 
 real_ssh = pytest.mark.skipif(
@@ -140,19 +130,7 @@ def generated(seed: int) -> str:
 
 
 def by_ssh(config: Path, name: str) -> dict[str, list[str]]:
-    done = subprocess.run(
-        ["ssh", "-G", "-F", config, name],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, list[str]] = {}
-    for line in done.stdout.splitlines():
-        key, _, value = line.partition(" ")
-        found.setdefault(key, []).append(value)
-    return found
+    return resolved(config, name)
 
 
 def filled(text: str, settings: HostSettings) -> str:

@@ -1,13 +1,18 @@
-"""The output of `status`: exits of brokers, and the state of their protocols."""
+"""Stories about `status`: ends of brokers, states of protocols, hosts being deployed."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
 
 from brokerd.agent.client import AgentClient
-from pubsubctl.commands.status import detail_lines
-from pubsubctl.state import broker_state
+from pubsubctl.commands.status import _result, detail_lines
+from pubsubctl.console.console import Console
+from pubsubctl.console.invocation import Invocation
+from pubsubctl.errors import Unreachable
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.state import broker_state, lab_state
 from tests.protocols.ges_reliable.test_trees import Trees
 
 PLACED = {"broker": "b1", "host": "h1", "port": 1, "core": -1}
@@ -47,3 +52,42 @@ def test_the_state_of_a_protocol_is_printed_a_line_for_each_value() -> None:
 
 def test_a_broker_without_further_state_is_named_in_the_detail() -> None:
     assert [*detail_lines("b1", {})] == ["broker b1: no further state"]
+
+
+class DeployingHost:
+    """A host with a record of a deployment, whose agent another command is starting."""
+
+    host = SimpleNamespace(name="h1")
+
+    def __init__(self, holder: str) -> None:
+        self._holder = holder
+
+    async def read_deployment(self) -> dict[str, Any]:
+        topology = {"name": "chain", "brokers": ["b1"], "links": [], "schema": "topology/1"}
+        return {"placement": {"brokers": [PLACED]}, "topology": topology}
+
+    async def lock_holder(self) -> str:
+        return self._holder
+
+    def open_agent(self) -> Any:
+        raise Unreachable("h1: no agent answers")
+
+
+def test_a_host_that_another_command_deploys_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_complaint(connector: object) -> str:
+        return ""
+
+    monkeypatch.setattr("pubsubctl.state.lack_of_room", no_complaint)
+    monkeypatch.setattr("pubsubctl.commands.status._headline", lambda about: "chain")
+    for holder, errors in (("ann (pid 7) since 10:00 for `deploy chain`", 0), ("", 1)):
+        connector = DeployingHost(holder)
+
+        async def on_all(look: Any, connector: DeployingHost = connector) -> None:
+            await look(connector)
+
+        lab = cast(Lab, SimpleNamespace(connectors=[connector], on_all=on_all))
+        state = trio.run(lab_state, lab)
+        result = _result(Invocation(console=Console()), state, "", hosts=1)
+        assert len(result.because) == errors
+        assert (f"at work there: {holder}" in result.text) == bool(holder)
+        assert result.document["busy"] == ({"h1": holder} if holder else {})

@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +130,21 @@ def _table(spark, name, rows):
     columns = [column for column in TABLES[name].names if column != "run_id"]
     of_runs = [("a run", *row) for row in rows]
     return spark.createDataFrame(of_runs, schema=TABLES[name].ddl).select(*columns)
+
+
+def test_the_count_of_the_simulator_leads_a_report_without_claims(tmp_path):
+    samples = Path(__file__).parents[2] / "results" / "samples" / "experiments"
+    folder = shutil.copytree(samples / "dft11-fig12", tmp_path / "runs")
+    (folder,) = folder.iterdir()
+    for path in (folder / "figures").glob("*.json"):
+        path.with_suffix(".svg").write_text("<svg/>")
+        path.with_suffix(".csv").write_text("a,b\n1,2\n")
+    clean = Campaign(commit="c0ffee", dirty=False, protocol="delta_tree")
+    ledger = with_runs(empty_ledger(), clean, [])
+    ledger["total"]["violations"] = 7
+    page = write_experiment_report(
+        [folder], tmp_path / "page.html", verdicts={}, claims=[], ledger=ledger
+    )
+    text = page.read_text()
+    assert 'aria-label="Claims"' not in text
+    assert text.index("0 violations") < text.index("7 in the 0 seeds of all commits")

@@ -1,12 +1,20 @@
 """The search for a Java, with shell scripts that pretend to be one."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from results.checker.java import JavaNotFound, find_java, spark_environment
+from results.checker.java import (
+    JavaNotFound,
+    find_java,
+    own_spark,
+    spark_environment,
+    without_spark,
+)
+from results.checker.spark import own_environment
 
 
 def fake_java(folder: Path, version: str, *, status: int = 0) -> Path:
@@ -115,3 +123,21 @@ def test_spark_runs_workers_of_this_python_and_stays_on_loopback(tmp_path: Path)
     variables = spark_environment(java, tmp_path)
     assert variables["PYSPARK_PYTHON"] == sys.executable
     assert variables["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_variables_of_another_spark_are_left_out_and_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ["SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR"]
+    for value in ("", "/opt/cluster"):
+        for name in names:
+            monkeypatch.setenv(name, value)
+        assert not {*without_spark(os.environ)} & {*names}
+        assert "PATH" in without_spark(os.environ)
+        with own_environment({"SPARK_HOME": str(own_spark()), "JAVA_HOME": "/java"}):
+            inside = {name: os.environ[name] for name in names if name in os.environ}
+            os.environ["SPARK_BUFFER_SIZE"] = "65536"  # as PySpark does
+        assert inside == {"SPARK_HOME": str(own_spark())}
+        assert [os.environ[name] for name in names] == [value] * len(names)
+        assert "SPARK_BUFFER_SIZE" not in os.environ
+    assert (own_spark() / "bin" / "spark-submit").is_file()

@@ -2,7 +2,7 @@
 
 from bench.spec.workload_model import Bars
 from results.rules.findings import PairSummary
-from results.rules.nothing_owed import nothing_owed_in_words
+from results.rules.nothing_owed import nothing_owed_in_words, with_publisher_names
 
 
 def _pair(subscription: str, owed: int, *, started: bool = True) -> PairSummary:
@@ -27,3 +27,11 @@ def test_a_subscription_that_never_started_is_not_listed() -> None:
 
 def test_no_number_of_deliveries_is_required_by_default() -> None:
     assert Bars().deliveries_per_pair_min == 0
+
+
+def test_texts_name_publishers_as_their_clients_are_called() -> None:
+    names = {"p1/0": "p1-pub-4", "p1/1": "p1-pub-1", "p1/10": ""}
+    text = "s1-sub-1/1 is owed 0 of p1/0, of p1/1, of p1/10 and runs/p1/0; see p9/0 (p1/1)"
+    assert with_publisher_names(text, names) == (
+        "s1-sub-1/1 is owed 0 of p1-pub-4, of p1-pub-1, of p1/10 and runs/p1/0; see p9/0 (p1-pub-1)"
+    )

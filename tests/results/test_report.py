@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.run.outcome import RunOutcome
+from pubsubctl.running.experiment import numbers_text
 from results.checker.checks import check_run
 from results.report import write_report
 from results.report.fault_chart import lanes_picture
-from results.report.page import render
+from results.report.page import DEFINITIONS, render
 from results.report.words import command, fault_clock, latency, recovery, seconds, visible
 from results.tables.json_files import ResultsError
 from tests.helpers.reports import INVALID, LOST, VALID, Page, story_of
@@ -389,3 +391,50 @@ def test_a_folder_without_a_run_is_refused_and_nothing_is_written(tmp_path: Path
     with pytest.raises(ResultsError, match="holds no run"):
         write_report(None, [tmp_path], tmp_path / "report.html")  # type: ignore[arg-type]
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_publisher_has_one_name_and_each_number_one_definition(tmp_path: Path) -> None:
+    lost = {**LOST, "publication": {**LOST["publication"], "publisher": "p1-pub-4"}}
+    verdict = {
+        **VALID,
+        "verdict": "unknown",
+        "because": ["10 deliveries of p1/2 are owed to subscription s"],
+    }
+    stories = [
+        story_of(tmp_path, INVALID, BEST_EFFORT, evidence=(lost,)),
+        story_of(tmp_path, verdict, evidence=(lost,)),
+    ]
+    page = render(stories)
+    assert "p1-pub-4 · 227" in page
+    assert "10 deliveries of p1-pub-4 are owed" in page
+    assert "p1/2" not in page
+    anchors = re.findall('class="means" href="#(.*?)"', page)
+    assert anchors
+    for place in anchors:
+        assert page.count(f'<dt id="{place}">') == 1, place
+    assert len({*DEFINITIONS.values()}) == len(DEFINITIONS)
+
+
+def test_the_latency_and_cpu_of_a_report_are_those_of_the_terminal(tmp_path: Path) -> None:
+    story = story_of(tmp_path)
+    headline = {
+        "response_us": {"p50": 1_230.0, "p99": 45_600.0},
+        "broker_cpu_us_per_message_mean": 71.26,
+    }
+    manifest = {**story.run.manifest, "headline": headline}
+    story = replace(story, run=replace(story.run, manifest=manifest))
+    text = flat(Page.of(render([story])).text)
+    for words in (
+        "Median latency 1.23 ms",
+        "99 % latency 45.6 ms",
+        "CPU per delivery and broker 71.3",
+    ):
+        assert words.replace(" ", "") in text.replace(" ", "")
+    outcome = RunOutcome(
+        run_directory=tmp_path,
+        state="complete",
+        response_us=headline["response_us"],
+        broker_cpu_us_per_message={"b1": 71.26},
+    )
+    told = numbers_text(outcome)
+    assert "latency p50 1.23 ms, p99 45.60 ms · 71.3 µs of CPU per delivery and broker" in told

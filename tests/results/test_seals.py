@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from results.tables import seals
 from results.tables.json_files import IntegrityError
 from results.tables.seals import DERIVED, seal, seal_derived, verify_derived, verify_seal
 
@@ -73,3 +74,22 @@ def test_a_derived_file_may_change_and_is_sealed_again(tmp_path: Path, name: str
     seal_derived(run)
     with pytest.raises(IntegrityError, match=f"{OWN[0]} has changed"):
         verify_seal(run)
+
+
+def test_the_seal_of_a_sample_stays_as_the_program_brought_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "samples" / "run"
+    run.mkdir(parents=True)
+    (run / "manifest.json").write_text("{}")
+    seal(run)
+    before = (run / "SHA256SUMS").read_bytes()
+    (run / "figures").mkdir()
+    (run / "figures" / "measure-response.hlog").write_text("#")
+    monkeypatch.setattr(seals, "SAMPLES", tmp_path / "samples")
+    seal_derived(run)
+    assert (run / "SHA256SUMS").read_bytes() == before
+    assert verify_seal(run).is_there
+    monkeypatch.setattr(seals, "SAMPLES", tmp_path / "elsewhere")
+    seal_derived(run)
+    assert (run / "SHA256SUMS").read_bytes() != before

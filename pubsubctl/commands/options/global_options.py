@@ -1,6 +1,7 @@
 """Global options, which may stand before or after the verb."""
 
 import importlib.metadata
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,7 +12,9 @@ from pubsubctl.commands import names
 from pubsubctl.console.console import ColorChoice, Console
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
+from pubsubctl.project import number_of_forks
 
+FORKS = "PUBSUBCTL_FORKS"
 _HOSTS = "Hosts"
 _OUTPUT = "Output"
 
@@ -113,8 +116,11 @@ class GlobalOptions:
         """Set the options of an invocation.
 
         Raises:
-            UserError: --color is unknown.
+            UserError: --color is unknown, or PUBSUBCTL_FORKS is no number; also for commands that
+                operate on no hosts.
         """
+        if self.forks is None and (text := os.environ.get(FORKS, "")):
+            number_of_forks(text, FORKS)
         if self.color not in ("auto", "always", "never"):
             raise UserError(f"--color = {self.color!r}; one of auto, always, never")
         chosen: ColorChoice = self.color  # type: ignore[assignment]  # checked above

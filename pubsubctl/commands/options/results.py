@@ -53,6 +53,12 @@ Check = Annotated[
 ]
 KeepHosts = Annotated[bool, typer.Option("--keep-hosts", help="Keep the names of hosts and users.")]
 
+Author = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Name an author for archives. Repeatable."),
+]
+Publisher = Annotated[str, typer.Option(metavar="NAME", help="Name the publisher for archives.")]
+
 
 def labels_of(texts: list[str]) -> dict[str, str]:
     """Return the labels of --label.

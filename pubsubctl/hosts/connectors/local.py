@@ -44,13 +44,13 @@ class LocalTransport:
         return processors_here()
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
-        """Run a command in the folder of the host, if the folder exists. See Transport."""
+        """Run a command in the host's folder, without one in the home folder. See Transport."""
         root = self._side.root
         try:
             with trio.fail_after(timeout_s):
                 done = await trio.run_process(
                     list(command),
-                    cwd=root if root.is_dir() else None,
+                    cwd=root if root.is_dir() else Path.home(),
                     stdin=subprocess.DEVNULL,
                     capture_stdout=True,
                     capture_stderr=True,

@@ -20,17 +20,19 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from brokerd.overlay.topology import nearest
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.config_words import (
     DECIDABLE,
+    Target,
+    connection_tokens,
     fill_tokens,
     is_address,
-    local_tokens,
     local_user,
     matches,
     matches_list,
@@ -42,7 +44,7 @@ MOST_IDENTITIES: Final = 16
 SSH_PORT: Final = 22
 
 _MOST_DOTS = 1
-_WANTED = ("hostname", "port", "user", "tag")
+_WANTED = ("hostname", "port", "user", "tag", "hostkeyalias")
 _CANONICAL = (
     "canonicalizehostname",
     "canonicaldomains",
@@ -70,8 +72,9 @@ class Line:
 
     @property
     def key(self) -> str:
-        """Return the keyword in lower case."""
-        return self.keyword.lower()
+        """Return the keyword in lower case; one name for each of two."""
+        key = self.keyword.lower()
+        return "identityfile" if key == "identityfile2" else key
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class HostSettings:
         user: the login; None for the local user.
         identities: paths of private keys in order; () if the configuration names no key.
         proxy: the deciding ProxyJump or ProxyCommand; None for a direct connection.
+        key_alias: the value of HostKeyAlias; "" if unset.
     """
 
     alias: str
@@ -104,6 +108,7 @@ class HostSettings:
     user: str | None
     identities: tuple[str, ...]
     proxy: ProxySetting | None
+    key_alias: str = ""
 
 
 @dataclass
@@ -167,13 +172,8 @@ class Resolution:
         hostname = self._hostname()
         port = self._port()
         user = self._user()
-        tokens = {
-            **local_tokens(),
-            "h": hostname,
-            "n": self.alias,
-            "p": str(port or SSH_PORT),
-            "r": user or local_user(),
-        }
+        key_alias = self._key_alias()
+        tokens = self._tokens()
         identities = dict.fromkeys(
             fill_tokens(line.words[0], tokens, line.where, is_path=True)
             for line in self.identities
@@ -182,7 +182,34 @@ class Resolution:
         if len(identities) > MOST_IDENTITIES:
             where = self.identities[MOST_IDENTITIES].where
             raise UserError(f"{where}: IdentityFile: more than {MOST_IDENTITIES} keys")
-        return HostSettings(self.alias, hostname, port, user, tuple(identities), self.proxy)
+        return HostSettings(
+            self.alias, hostname, port, user, tuple(identities), self.proxy, key_alias
+        )
+
+    def _tokens(self) -> dict[str, str]:
+        """Return the tokens of the connection; without %k or %j where the value is in doubt."""
+        target = Target(
+            self.alias,
+            self._hostname(),
+            self._port() or SSH_PORT,
+            self._user() or "",
+            self._key_alias(),
+        )
+        jump = ""
+        if self.proxy is not None and self.proxy.is_jump:
+            last = self.proxy.text.rpartition(",")[2].rpartition("@")[2]
+            jump = re.sub(r"^\[|\]?(:\d+)?/?$", "", last) if last.lower() != "none" else ""
+        tokens = connection_tokens(target, jump)
+        return {
+            token: value
+            for token, value in tokens.items()
+            if not (token == "k" and "hostkeyalias" in self.doubts)
+            and not (token in "jC" and "proxy" in self.doubts)
+        }
+
+    def _key_alias(self) -> str:
+        line = self.values.get("hostkeyalias")
+        return line.words[0] if line else ""
 
     def _apply(self, lines: tuple[Line, ...], current: _Activity, limit: _Activity) -> None:
         for line in lines:
@@ -250,14 +277,7 @@ class Resolution:
         return f"{line.where}: Match {name} {shown(argument)} decides, and is {is_run}"
 
     def _run(self, line: Line, command: str) -> bool:
-        tokens = {
-            **local_tokens(),
-            "h": self._hostname(),
-            "n": self.alias,
-            "p": str(self._port() or SSH_PORT),
-            "r": self._user() or local_user(),
-        }
-        text = fill_tokens(command, tokens, line.where)
+        text = fill_tokens(command, self._tokens(), line.where)
         done = subprocess.run(
             ["/bin/sh", "-c", f"exec {text}"],
             stdin=subprocess.DEVNULL,
@@ -325,7 +345,7 @@ class Resolution:
                 return socket.getservbyname(text, "tcp")
             except OSError:
                 pass
-        if not re.fullmatch(r"\d{1,5}", text) or not 0 < int(text) < 1 << 16:
+        if not re.fullmatch(r"\+?\d{1,20}", text) or not 0 < int(text) < 1 << 16:
             raise UserError(f"{line.where}: Port {shown(text)} is no number from 1 to 65535")
         return int(text)
 
@@ -367,7 +387,47 @@ MOST_FILES: Final = 64
 DEEPEST_INCLUDE: Final = 16
 MOST_WILDCARDS: Final = 2
 
-_LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)(?:\s*=\s*|\s+|(?=\"))(.*?)\s*", re.DOTALL)
+_LINE = re.compile(r"\s*(\"?)([A-Za-z][A-Za-z0-9]*)\1(?:\s*=\s*|\s+)(.*?)\s*", re.DOTALL)
+_SPELT: Final = (
+    *("host", "match", "hostname", "port", "user"),
+    *("identityfile", "proxyjump", "proxycommand", "include"),
+)
+"""Keywords that decide on a connection; another keyword close to one of these is refused."""
+_KEYWORDS: Final = frozenset(
+    re.findall(
+        r"\w+",
+        """
+    addkeystoagent addressfamily afstokenpassing batchmode bindaddress bindinterface
+    canonicaldomains canonicalizefallbacklocal canonicalizehostname canonicalizemaxdots
+    canonicalizepermittedcnames casignaturealgorithms certificatefile
+    challengeresponseauthentication channeltimeout checkhostip cipher ciphers
+    clearallforwardings compression compressionlevel connectionattempts connecttimeout
+    controlmaster controlpath controlpersist dsaauthentication dynamicforward
+    enableescapecommandline enablesshkeysign escapechar exitonforwardfailure fallbacktorsh
+    fingerprinthash forkafterauthentication forwardagent forwardx11 forwardx11timeout
+    forwardx11trusted gatewayports globalknownhostsfile globalknownhostsfile2
+    gssapiauthentication gssapiclientidentity gssapidelegatecredentials gssapikexalgorithms
+    gssapikeyexchange gssapirenewalforcesrekey gssapiserveridentity gssapitrustdns
+    hashknownhosts host hostbasedacceptedalgorithms hostbasedauthentication hostbasedkeytypes
+    hostkeyalgorithms hostkeyalias hostname identitiesonly identityagent identityfile
+    identityfile2 ignoreunknown include ipqos kbdinteractiveauthentication kbdinteractivedevices
+    keepalive kerberosauthentication kerberostgtpassing kexalgorithms keychainintegration
+    knownhostscommand localcommand localforward loglevel logverbose macs match
+    nohostauthenticationforlocalhost numberofpasswordprompts obscurekeystroketiming
+    passwordauthentication permitlocalcommand permitremoteopen pkcs11provider port
+    preferredauthentications protocol proxycommand proxyjump proxyusefdpass
+    pubkeyacceptedalgorithms pubkeyacceptedkeytypes pubkeyauthentication refuseconnection
+    rekeylimit remotecommand remoteforward requesttty requiredrsasize revokedhostkeys
+    rhostsauthentication rhostsrsaauthentication rsaauthentication securitykeyprovider sendenv
+    serveralivecountmax serveraliveinterval sessiontype setenv skeyauthentication
+    smartcarddevice stdinnull streamlocalbindmask streamlocalbindunlink stricthostkeychecking
+    syslogfacility tag tcpkeepalive tisauthentication tunnel tunneldevice updatehostkeys
+    useblacklistedkeys usekeychain useprivilegedport user userknownhostsfile userknownhostsfile2
+    useroaming usersh verifyhostkeydns versionaddendum visualhostkey warnweakcrypto
+    xauthlocation
+""",
+    )
+)
 _NOT_TAKEN_OVER: Final = (
     *("localcommand", "remotecommand", "knownhostscommand", "certificatefile"),
     *("identityagent", "pkcs11provider", "hostkeyalias"),
@@ -396,6 +456,7 @@ class ClientConfig:
         self._size_bytes = len(text)
         self._files = 1
         self._problems: list[str] = []
+        self._ignored: list[str] = []
         self._lines = self._read(text, source, 0)
         if self._problems:
             raise UserError(*self._problems)
@@ -445,22 +506,22 @@ class ClientConfig:
                 continue
             where = f"{source}:{number}"
             match = _LINE.fullmatch(raw)
-            if match is None or not match[2]:
+            if match is None or not match[3]:
                 self._problems.append(
                     f"{where}: {shown(raw.strip())}: expected a keyword with a value"
                 )
                 continue
-            words = split_words(match[2])
+            words = split_words(match[3])
             if words is None:
                 self._problems.append(f"{where}: {shown(raw.strip())}: a quote is not closed")
                 continue
-            line = Line(where, match[1], match[2], tuple(words))
-            problem = _problem_of(line)
+            line = Line(where, match[2], match[3], tuple(words))
+            problem = _problem_of(line) or self._problem_of_keyword(line)
             if problem:
                 self._problems.append(f"{where}: {shown(raw.strip())}: {problem}")
                 continue
             if line.key == "include":
-                line = Line(where, match[1], match[2], line.words, self._include(line, depth))
+                line = replace(line, included=self._include(line, depth))
             elif line.key in _NOT_TAKEN_OVER:
                 self._note(f"{where}: {line.keyword} is not taken over")
             elif line.key == "match" and any(
@@ -526,6 +587,18 @@ class ClientConfig:
             raise UserError(f"{line.where}: Include: {file}: {reason}") from None
         except UnicodeDecodeError as error:
             raise UserError(f"{file}: not UTF-8 (byte {error.start})") from None
+
+    def _problem_of_keyword(self, line: Line) -> str:
+        """Note a keyword that no OpenSSH has; return the problem of a misspelt one, or ""."""
+        if line.key == "ignoreunknown":
+            self._ignored.append(",".join(line.words).lower())
+        if line.key in _KEYWORDS or any(matches_list(line.key, text) for text in self._ignored):
+            return ""
+        near = nearest(line.key, _SPELT)
+        if "did you mean" in near:
+            return f"{shown(line.keyword)} is no keyword of OpenSSH{near}"
+        self._note(f"{line.where}: {line.keyword} is no keyword of OpenSSH, and is skipped")
+        return ""
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

@@ -9,12 +9,14 @@ into such a text, so every name, path and option stays literal.
 """
 
 import getpass
+import hashlib
 import ipaddress
 import os
 import re
 import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -74,7 +76,7 @@ def split_criteria(text: str) -> Iterator[tuple[bool, str, str]]:
     Raises:
         ValueError: a criterion is unknown or lacks an argument.
     """
-    at = 0
+    at = count = 0
     while at < len(text):
         if text[at] in " \t":
             at += 1
@@ -86,6 +88,9 @@ def split_criteria(text: str) -> Iterator[tuple[bool, str, str]]:
         if match is None or name not in (*_PLAIN_CRITERIA, *_CRITERIA):
             raise ValueError(f"{shown(text[at:])} is no criterion of Match")
         at = match.end()
+        if name == "all" and (count > 1 or not re.fullmatch(r"\s*(#.*)?", text[at:])):
+            raise ValueError("Match all is combined with other criteria")
+        count += 1
         argument = ""
         if name not in _PLAIN_CRITERIA:
             value = _ARGUMENT.match(text, at)
@@ -177,6 +182,46 @@ def local_tokens() -> dict[str, str]:
         "L": host.split(".")[0],
         "u": local_user(),
     }
+
+
+def connection_tokens(target: "Target", jump: str = "") -> dict[str, str]:
+    """Return the tokens of a connection, for paths and for the commands of Match.
+
+    Args:
+        jump: the last host of ProxyJump. Behind a jump there is no %C: OpenSSH 9.6 began to hash
+            the jump as well.
+    """
+    tokens = {**local_tokens(), **target.tokens(), "j": jump}
+    if not jump:
+        text = "".join(tokens[key] for key in "lhpr")
+        tokens["C"] = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return tokens
+
+
+@dataclass(frozen=True)
+class Target:
+    """The machine behind a route, for the tokens of the route.
+
+    Attributes:
+        alias: the name on the command line.
+        key_alias: the value of HostKeyAlias; "" if unset.
+    """
+
+    alias: str
+    hostname: str
+    port: int = 22
+    user: str = ""
+    key_alias: str = ""
+
+    def tokens(self) -> dict[str, str]:
+        """Return the tokens of ProxyJump and ProxyCommand."""
+        return {
+            "h": self.hostname,
+            "k": self.key_alias or self.alias,
+            "n": self.alias,
+            "p": str(self.port),
+            "r": self.user or local_user(),
+        }
 
 
 def is_address(text: str) -> bool:

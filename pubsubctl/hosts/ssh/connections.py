@@ -18,6 +18,7 @@ import trio
 
 from brokerd.errors import ControlError
 from pubsubctl.errors import HostError, PubsubctlError
+from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.ssh.config_words import command_line, remote_path
 from pubsubctl.hosts.ssh.errors import (
     ChangedHostKey,
@@ -29,6 +30,7 @@ from pubsubctl.hosts.ssh.errors import (
 )
 from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, KnownHosts, Standing
 from pubsubctl.hosts.ssh.line import (
+    Garbled,
     Heard,
     Hop,
     Line,
@@ -200,6 +202,10 @@ class SshConnections:
         upload = Upload(source, remote_path(target), mode, where=f"{host.name}: {target}")
         await self._transfer(host, target, lambda sftp, _: upload.attempt(sftp))
 
+    async def try_transfer(self, host: Host) -> None:
+        """Begin a file session with a host, and transfer nothing."""
+        await self._transfer(host, "a file transfer", lambda *_: None)
+
     async def get(
         self, host: Host, source: str, target: Path, *, most_bytes: int | None = None
     ) -> None:
@@ -363,6 +369,12 @@ class SshConnections:
                         raise ConnectionLost(
                             host.name, f"connection lost at {path}: {error}"
                         ) from error
+                except Garbled as error:
+                    raise ConnectionFailed(
+                        host.name,
+                        f"its login prints {shown(str(error))} into file transfers",
+                        "print in terminals only, for example after `[ -t 1 ] &&` in ~/.bashrc",
+                    ) from error
                 except LineError as error:
                     raise HostError(f"{host.name}: {path}: {error}") from error
 

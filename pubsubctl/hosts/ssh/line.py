@@ -19,7 +19,7 @@ from typing import Any, Final
 import fabric
 import paramiko
 from paramiko.pkey import PublicBlob
-from paramiko.sftp import CMD_HANDLE, CMD_OPEN
+from paramiko.sftp import CMD_HANDLE, CMD_OPEN, SFTPError
 from paramiko.sftp_attr import SFTPAttributes
 
 from pubsubctl.errors import PubsubctlError, UserError
@@ -34,6 +34,7 @@ Accept = Callable[[HostKey], None]  # raises the reason for a refusal
 TRANSFER_STALL_S: Final = 60.0
 END_DEADLINE_S: Final = 1.0
 SETTLE_S: Final = 0.5
+LONGEST_GREETING: Final = 256
 MOST_AGENT_KEYS: Final = 5  # sshd ends the connection after the sixth refused key
 OWN_KEYS: Final = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
@@ -70,6 +71,10 @@ class NotBegun(LineError):
 
 class Refused(LineError):
     """The other side is there and will not."""
+
+
+class Garbled(LineError):
+    """The login of the host prints a text into file transfers; the text of the error."""
 
 
 class NotLetIn(LineError):
@@ -201,8 +206,11 @@ class Line:
             if files is None:
                 files = self._files = _open_files(self._transport)
             work(files)
-        except PubsubctlError:
+        except (PubsubctlError, Garbled):
             raise
+        except SFTPError as error:
+            self.drop_files()
+            raise Refused(said(error)) from error
         except _FAILURES as error:
             if self._files is files:  # otherwise dropped already, and another session opened
                 self.drop_files()
@@ -451,12 +459,51 @@ class _Files(paramiko.SFTPClient):
 
 
 def _open_files(transport: paramiko.Transport) -> _Files:
-    files = _Files.from_transport(transport)
-    assert files is not None, "a session is opened or refused"
-    channel = files.get_channel()
-    assert channel is not None, "a file session has a channel"
+    channel = transport.open_session()
     channel.settimeout(TRANSFER_STALL_S)
-    return files
+    channel.invoke_subsystem("sftp")
+    return files_on(channel)
+
+
+def files_on(channel: Any) -> _Files:
+    """Return a file session on a channel, a byte stream with a timeout.
+
+    Raises:
+        Garbled: the server begins with a text instead of the protocol.
+    """
+    received = _Received(channel)
+    try:
+        files = _Files(received)  # type: ignore[arg-type]  # a stream, as paramiko allows
+        files.sock = channel
+        return files
+    except SFTPError as error:
+        received.settimeout(SETTLE_S)
+        try:
+            while len(received.begin) < LONGEST_GREETING and received.recv(LONGEST_GREETING):
+                pass
+        except (OSError, EOFError):
+            pass  # nothing more arrives
+        received.close()
+        text = received.begin.decode("utf-8", "replace").split("\0")[0].strip()
+        raise Garbled(text.splitlines()[0] if text else said(error)) from error
+
+
+class _Received:
+    """A channel of a file session that keeps the first received bytes."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self.begin = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def recv(self, size: int) -> bytes:
+        """Return received bytes; see `paramiko.Channel.recv`."""
+        found: bytes = self._channel.recv(size)
+        if len(self.begin) < LONGEST_GREETING:
+            self.begin += found
+        return found
 
 
 def _transport(sock: Any, key_types: Sequence[str], timeout_s: float) -> paramiko.Transport:

@@ -13,7 +13,12 @@ from typing import Final
 
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.hosts.ssh.config_words import fill_tokens, local_tokens, local_user, split_words
+from pubsubctl.hosts.ssh.config_words import (
+    Target,
+    connection_tokens,
+    fill_tokens,
+    split_words,
+)
 
 LONGEST_COMMAND: Final = 4096
 DEEPEST_COMMAND: Final = 8
@@ -22,8 +27,11 @@ _HOP = re.compile(
     r"(?:(ssh)://)?(?:([^@\s]+)@)?(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^@:\[\]\s/]+)(?::(\d{1,5}))?(/?)"
 )
 _TAKE_A_VALUE: Final = "BbcDEeFIiJLlmOoPpQRSWw"
-_DECIDE: Final = "DFILOPQRw"
-"""Flags with a value that change what a connection is, and have no equivalent here."""
+_DECIDE: Final = "FIOPQw"
+"""Flags with a value that change what a connection is, and have no equivalent here.
+
+Forwarded ports (-D, -L, -R) do not change how a host is reached.
+"""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _UNSUPPORTED: Final = ("canonicalizehostname", "include", "match", "proxyusefdpass", "tag")
 
@@ -51,29 +59,6 @@ class Hop:
     uses_config: bool = True
 
 
-@dataclass(frozen=True)
-class Target:
-    """The machine behind a route, for the tokens of the route.
-
-    Attributes:
-        alias: the name on the command line.
-    """
-
-    alias: str
-    hostname: str
-    port: int = 22
-    user: str = ""
-
-    def tokens(self) -> dict[str, str]:
-        """Return the tokens of ProxyJump and ProxyCommand."""
-        return {
-            "h": self.hostname,
-            "n": self.alias,
-            "p": str(self.port),
-            "r": self.user or local_user(),
-        }
-
-
 @dataclass
 class CommandLine:
     """The content of a command line of ssh.
@@ -82,13 +67,14 @@ class CommandLine:
         words: all words that are no options.
         forward: the value of -W.
         settings: lower-case keyword → the first value.
+        keys: the values of -i and IdentityFile, with tokens.
         ignored: options without an equivalent that change no route.
     """
 
     words: list[str] = field(default_factory=list)
     forward: str = ""
     settings: dict[str, str] = field(default_factory=dict)
-    identities: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
     is_jump: bool = True
     uses_config: bool = True
     ignored: list[str] = field(default_factory=list)
@@ -96,6 +82,16 @@ class CommandLine:
     def proxy(self) -> str:
         """Return the deciding ProxyJump or ProxyCommand; "" if open."""
         return self.settings.get("proxy", "")
+
+    def identities(self, target: Target, where: str) -> list[str]:
+        """Return the paths of keys, with tokens filled in.
+
+        Raises:
+            UserError: a token is unknown, or a variable is not set.
+        """
+        tokens = connection_tokens(target)
+        paths = [fill_tokens(key, tokens, where, is_path=True) for key in self.keys]
+        return list(dict.fromkeys(paths))
 
 
 def read_hops(text: str, where: str) -> list[Hop]:
@@ -165,13 +161,14 @@ def hops_of_command_line(line: CommandLine, host: str, where: str, depth: int = 
         line.settings.get("user", "") or named.user,
         int(port or 0) or named.port,
         line.settings.get("hostname", ""),
-        list(line.identities),
         is_direct=not line.uses_config or bool(line.proxy()),
         uses_config=line.uses_config,
     )
+    alias = line.settings.get("hostkeyalias", "")
+    target = Target(hop.host, hop.address or hop.host, hop.port or 22, hop.user, alias)
+    hop.identities = line.identities(target, where)
     if not line.proxy():
         return [hop]
-    target = Target(hop.host, hop.address or hop.host, hop.port or 22, hop.user)
     before = route_of(line.proxy(), is_jump=line.is_jump, target=target, where=where, depth=depth)
     return [*before, hop]
 
@@ -213,7 +210,7 @@ def _take_flag(line: CommandLine, flag: str, value: str, where: str) -> None:
     elif flag == "J":
         _take_proxy(line, "proxyjump", value)
     elif flag == "i":
-        _take_identity(line, value, where)
+        _take_identity(line, value)
     elif flag in "lp":
         line.settings.setdefault({"l": "user", "p": "port"}[flag], value)
     elif flag == "F" and value in ("none", "/dev/null"):
@@ -242,12 +239,14 @@ def _take_option(line: CommandLine, text: str, where: str) -> None:
         if words is None or len(words) != 1:
             raise UserError(f"{where}: -o {shown(text)}: expected one value")
         if key == "identityfile":
-            _take_identity(line, words[0], where)
+            _take_identity(line, words[0])
         else:
             line.settings.setdefault(key, words[0])
     elif key in _UNSUPPORTED:
         raise UserError(f"{where}: -o {shown(text)} has no equivalent")
     else:
+        if key == "hostkeyalias" and words:
+            line.settings.setdefault(key, words[0])
         line.ignored.append(f"-o {text}")
 
 
@@ -257,10 +256,9 @@ def _take_proxy(line: CommandLine, key: str, value: str) -> None:
         line.is_jump = key == "proxyjump"
 
 
-def _take_identity(line: CommandLine, value: str, where: str) -> None:
+def _take_identity(line: CommandLine, value: str) -> None:
     if value.lower() != "none":
-        path = fill_tokens(value, local_tokens(), where, is_path=True)
-        line.identities += [path] if path not in line.identities else []
+        line.keys.append(value)
 
 
 def _words_of_command(text: str, where: str) -> list[str]:

@@ -17,9 +17,9 @@ from typing import Any, Final
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.client_config import SSH_PORT, ClientConfig, ProxySetting
-from pubsubctl.hosts.ssh.config_words import fill_tokens
+from pubsubctl.hosts.ssh.config_words import Target, fill_tokens
 from pubsubctl.hosts.ssh.line import Hop, LineError, in_background, said
-from pubsubctl.hosts.ssh.proxies import Target, read_hops
+from pubsubctl.hosts.ssh.proxies import read_hops
 from pubsubctl.inventory.inventory import Gateway, Inventory
 
 MOST_GATEWAYS: Final = 8
@@ -85,7 +85,9 @@ class UserConfig:
         proxy = settings.proxy
         if hop.jump or proxy is None or proxy.text.lower() == "none":
             return found
-        target = Target(hop.address, found.address, found.port, found.user or "")
+        target = Target(
+            hop.address, found.address, found.port, found.user or "", settings.key_alias
+        )
         if proxy.is_jump:
             return replace(found, jump=self._way(proxy, target, depth))
         self._commands[_key(found)] = fill_tokens(proxy.text, target.tokens(), proxy.where)

@@ -22,8 +22,8 @@ from typing import Any, Final
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.ssh.client_config import SSH_PORT
-from pubsubctl.hosts.ssh.config_words import fill_tokens, local_tokens
-from pubsubctl.hosts.ssh.proxies import CommandLine, Hop, Target, read_command_line, route_of
+from pubsubctl.hosts.ssh.config_words import Target, connection_tokens, fill_tokens
+from pubsubctl.hosts.ssh.proxies import CommandLine, Hop, read_command_line, route_of
 from pubsubctl.inventory.importers.ansible_files import Table, plain_yaml, read_ini, read_yaml
 from pubsubctl.inventory.importers.ansible_groups import ALL, UNGROUPED, Groups, Setting
 from pubsubctl.inventory.importers.findings import (
@@ -111,7 +111,7 @@ class _Reader:
         if text.startswith(_VAULT):
             self.groups.note(f"{file}: is encrypted, and not read")
             return {}
-        content = plain_yaml(text, file)
+        content = plain_yaml(text, file, self.groups.notes)
         if content is None or content == "":
             return {}
         if not isinstance(content, Table):
@@ -334,13 +334,14 @@ def _connection(host: str, variables: _Variables, found: Findings) -> _Connectio
         values["port"] = int(port)
     if user := early.get("user") or variables.text(_USER)[0] or late.get("user"):
         values["user"] = user
-    target = Target(address, address, values.get("port", SSH_PORT), user or "")
-    paths = list(lines[0][0].identities)
+    named = variables.text(_ADDRESS)[0] or host
+    alias = late.get("hostkeyalias", "")
+    target = Target(named, address, values.get("port", SSH_PORT), user or "", alias)
+    paths = lines[0][0].identities(target, lines[0][1])
     identity, where = variables.text(_IDENTITY)
     if identity:
-        tokens = {**local_tokens(), **target.tokens()}
-        paths.append(fill_tokens(identity, tokens, where, is_path=True))
-    paths += [path for line, _ in lines[1:] for path in line.identities]
+        paths.append(fill_tokens(identity, connection_tokens(target), where, is_path=True))
+    paths += [path for line, place in lines[1:] for path in line.identities(target, place)]
     if paths:
         values["identity"] = key_paths(paths, variables.source, found)
     python = variables.text(_PYTHON)[0]

@@ -165,12 +165,13 @@ def read_yaml(text: str, source: Path) -> Groups:
     Raises:
         UserError: the text is no inventory in YAML format; names line or key.
     """
-    content = plain_yaml(text, source)
+    groups = Groups(source)
+    content = plain_yaml(text, source, groups.notes)
     if not isinstance(content, dict):
         raise UserError(f"{source}: an Ansible inventory is a map of groups")
     if "plugin" in content:
         raise UserError(f"{source}: plugin {shown(content['plugin'])} is a program, and is not run")
-    reader = _GroupReader(source, Groups(source))
+    reader = _GroupReader(source, groups)
     for name, body in content.items():
         reader.read(name, body, 0)
     return reader.groups
@@ -235,8 +236,10 @@ class _GroupReader:
         return value
 
 
-def plain_yaml(text: str, source: Path) -> Any:
+def plain_yaml(text: str, source: Path, notes: list[str]) -> Any:
     """Return the single document of a file, of maps, lists and scalars.
+
+    Adds a note for each key that stands twice in a map: the last value counts, as for Ansible.
 
     Raises:
         UserError: the text is no YAML, has objects, is nested too deeply, or has aliases of an
@@ -244,7 +247,7 @@ def plain_yaml(text: str, source: Path) -> Any:
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _Composer(source).document(yaml.parse(text, Loader=loader))
+        return _Composer(source, notes).document(yaml.parse(text, Loader=loader))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(f"{source}:{line}: not YAML: {error.problem}") from None
@@ -281,8 +284,9 @@ class _Open:
 class _Composer:
     """Builds maps, lists and scalars out of events, and refuses everything else."""
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, source: Path, notes: list[str]) -> None:
         self._source = source
+        self._notes = notes
         self._anchors: dict[str, Any] = {}
         self._open: list[_Open] = []
         self._merged_keys = 0
@@ -331,7 +335,7 @@ class _Composer:
             if not isinstance(key, str):
                 self._refuse(event, "a key is a text")
             if key in inner.value:
-                self._refuse(event, f"{shown(key)} stands there twice")
+                self._note(event, f"{shown(key)} is there twice; the last value counts")
             inner.keys.append(key)
             inner.value.lines[key] = event.start_mark.line + 1
         elif (key := inner.keys.pop()) == _MERGE:
@@ -393,6 +397,10 @@ class _Composer:
             return
         if tag not in (None, "!") and tag.removeprefix(_CORE_TAG) not in _CORE_TYPES:
             self._refuse(event, f"tag {shown(tag)} is not read here")
+
+    def _note(self, event: Any, text: str) -> None:
+        if len(self._notes) < MOST_SKIPPED:
+            self._notes.append(f"{self._source}:{event.start_mark.line + 1}: {text}")
 
     def _refuse(self, event: Any, text: str) -> None:
         raise UserError(f"{self._source}:{event.start_mark.line + 1}: {text}")

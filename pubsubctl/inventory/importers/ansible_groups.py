@@ -96,7 +96,7 @@ class Groups:
             if name not in self.hosts:
                 if len(self.hosts) >= MOST_HOSTS:
                     raise UserError(f"{self.source}: more than {MOST_HOSTS} hosts")
-                self.hosts[name] = {} if port is None else {"ansible_port": Setting(port, where)}
+                self.hosts[name] = {"ansible_port": Setting(port, where)} if port else {}
                 self.places[name] = where
             self.hosts[name].update(variables)
             self.groups[group].hosts[name] = None

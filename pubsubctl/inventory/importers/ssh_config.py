@@ -12,7 +12,8 @@ from typing import Any
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.hosts.ssh.client_config import SSH_PORT, ClientConfig, HostSettings
-from pubsubctl.hosts.ssh.proxies import Hop, Target, route_of
+from pubsubctl.hosts.ssh.config_words import Target
+from pubsubctl.hosts.ssh.proxies import Hop, route_of
 from pubsubctl.inventory.importers.findings import (
     Findings,
     FoundHost,
@@ -58,7 +59,7 @@ def read_ssh_config(text: str, source: Path) -> Findings:
         host.variables.update(builder.variables(settings[name]))
         try:
             if routes[name]:
-                host.variables["jump"] = builder.gateways(routes[name], (name,))
+                host.variables["jump"] = builder.gateways(routes[name], (Hop(name),))
         except UserError as error:
             found.leave_out(entry, placed(error.problems, source))
             continue
@@ -71,7 +72,11 @@ def _route(settings: HostSettings) -> list[Hop]:
     if proxy is None:
         return []
     target = Target(
-        settings.alias, settings.hostname, settings.port or SSH_PORT, settings.user or ""
+        settings.alias,
+        settings.hostname,
+        settings.port or SSH_PORT,
+        settings.user or "",
+        settings.key_alias,
     )
     return route_of(proxy.text, is_jump=proxy.is_jump, target=target, where=proxy.where)
 
@@ -100,7 +105,7 @@ class _Builder:
             values["identity"] = key_paths(settings.identities, self.source, self.found)
         return values
 
-    def gateways(self, route: list[Hop], behind: tuple[str, ...]) -> list[str]:
+    def gateways(self, route: list[Hop], behind: tuple[Hop, ...]) -> list[str]:
         """Return the names of the gateways of a route, added to the findings on first use.
 
         Raises:
@@ -108,9 +113,9 @@ class _Builder:
         """
         return [self._gateway(hop, behind) for hop in route]
 
-    def _gateway(self, hop: Hop, behind: tuple[str, ...]) -> str:
-        if hop.host in behind or len(behind) > MOST_GATEWAYS:
-            route = " through ".join((*behind, hop.host))
+    def _gateway(self, hop: Hop, behind: tuple[Hop, ...]) -> str:
+        if hop in behind or len(behind) > MOST_GATEWAYS:
+            route = " through ".join(one.host for one in (*behind, hop))
             raise UserError(f"{self.source}: the route is a loop: {shown(route)}")
         settings = HostSettings(hop.host, hop.host, None, None, (), None)
         if hop.uses_config:
@@ -122,5 +127,5 @@ class _Builder:
             values["identity"] = key_paths(identities, self.source, self.found)
         entry: dict[str, Any] = {"address": hop.address or settings.hostname, **values}
         if not hop.is_direct and (before := _route(settings)):
-            entry["jump"] = self.gateways(before, (*behind, hop.host))
+            entry["jump"] = self.gateways(before, (*behind, hop))
         return self.found.add_gateway(our_name(hop.host), entry, self.reserved, str(self.source))
