@@ -39,6 +39,7 @@ from pubsubctl.commands import (
     status,
     sweep,
     topology,
+    workload,
 )
 from pubsubctl.commands.failures import errors_of, report_errors
 from pubsubctl.commands.options.global_options import (
@@ -87,6 +88,8 @@ add_command(app, "init", project.init, _PREPARE)
 add_command(app, "doctor", doctor.doctor, _PREPARE)
 app.add_typer(inventory.app, name="inventory", rich_help_panel=_PREPARE)
 app.add_typer(topology.app, name="topology", rich_help_panel=_PREPARE)
+app.add_typer(workload.app, name="workload", rich_help_panel=_PREPARE)
+add_command(app, "schema", project.schema, _PREPARE)
 app.add_typer(lab.app, name="lab", rich_help_panel=_PREPARE)
 app.add_typer(bundle.app, name="bundle", rich_help_panel=_PREPARE)
 add_command(app, "deploy", deployment.deploy, _OPERATE)

@@ -49,6 +49,15 @@ def generate(
     levels: Annotated[
         int, typer.Option("--levels", help="Draw addresses of N numbers (random-hierarchy).")
     ] = 3,
+    kinds: Annotated[
+        str | None,
+        typer.Option(
+            "--kinds",
+            metavar="tree,cells",
+            help="Lay cells of one broker each over a tree, for protocols of both kinds. The first "
+            "is the default.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")
     ] = None,
@@ -67,6 +76,8 @@ def generate(
         levels=levels,
     )
     topology = topologies.generated(kind, call.project, measures)
+    if kinds is not None:
+        topology = topologies.of_kinds(topology, kinds.split(","))
     text = topologies.topology_file(topology)
     if output is None:
         return Result(document=topology.to_mapping(), text=text)
