@@ -60,7 +60,8 @@ def inventory_schema() -> dict[str, Any]:
 def topology_schema() -> dict[str, Any]:
     """Return the JSON Schema of topologies, with the parameters of all protocols."""
     from brokerd.config import SessionParameters
-    from brokerd.overlay.topology import KINDS, SCHEMA, SESSION_KEYS
+    from brokerd.overlay.kinds import KINDS
+    from brokerd.overlay.topology import SCHEMA, SESSION_KEYS
     from brokerd.protocols.registry import DEFINITIONS
     from brokerd.units import format_duration
 
@@ -80,9 +81,7 @@ def topology_schema() -> dict[str, Any]:
                     found.setdefault(each.name, {} if default is None else {"default": default})
         return {"type": "object", "properties": found, "additionalProperties": False}
 
-    by_protocol = {
-        name: parameters(iter([each.parameters])) for name, each in DEFINITIONS.items()
-    }
+    by_protocol = {name: parameters(iter([each.parameters])) for name, each in DEFINITIONS.items()}
     kind = {"enum": [*KINDS]}
     members = {"type": "object", "additionalProperties": names}
     properties = {

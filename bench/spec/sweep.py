@@ -57,7 +57,7 @@ from bench.spec.spec import (
     validated,
 )
 from bench.spec.values import parse_rate
-from bench.spec.workload_model import DURATION_TEXT, EXPERIMENT_NAME, key
+from bench.spec.workload_model import DURATION_TEXT, EXPERIMENT_NAME, described
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.units import parse_duration_ns, parse_size_bytes
@@ -82,7 +82,7 @@ class Budget(_Closed):
         int,
         BeforeValidator(parse_duration_ns),
         WithJsonSchema(DURATION_TEXT),
-        key("starts no run that would end later", '"30min"'),
+        described("starts no run that would end later", '"30min"'),
     ]
 
 
@@ -104,33 +104,40 @@ class Sweep(_Closed):
 
     schema_: Annotated[
         Literal["pubsubctl/sweep/1"],
-        key("version of the format", '"pubsubctl/sweep/1"', alias="schema"),
+        described("version of the format", '"pubsubctl/sweep/1"', alias="schema"),
     ] = SCHEMA
-    name: Annotated[str, key("name of the sweep and of the folder of its runs", '"demo-rates"')]
-    workload: Annotated[str, key("workload of all points: a path, or a bare name", '"demo"')]
-    faults: Annotated[str, key("fault schedule of all points; none without it", '"demo"')] = ""
-    repetitions: Annotated[int, key("runs of each point", ge=1, le=1000, strict=True)] = 1
+    name: Annotated[
+        str, described("name of the sweep and of the folder of its runs", '"demo-rates"')
+    ]
+    workload: Annotated[str, described("workload of all points: a path, or a bare name", '"demo"')]
+    faults: Annotated[str, described("fault schedule of all points; none without it", '"demo"')] = (
+        ""
+    )
+    repetitions: Annotated[int, described("runs of each point", ge=1, le=1000, strict=True)] = 1
     seed: Annotated[
         Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] | None,
-        key("seed of the order of points, and of the runs; the workload's without it"),
+        described("seed of the order of points, and of the runs; the workload's without it"),
     ] = None
     x: Annotated[
-        str, key("axis of figures; the first with numbers without it", '"publishers.rate"')
+        str, described("axis of figures; the first with numbers without it", '"publishers.rate"')
     ] = ""
     axes: Annotated[
         dict[str, Annotated[list[Scalar], Field(min_length=1)]],
-        key(
+        described(
             "values by key; each combination is a point",
             '"publishers.rate" = ["25/s", "50/s"]',
         ),
     ] = Field(default_factory=dict)
     points: Annotated[
         list[dict[str, Scalar]],
-        key("further points: a name, and values by key", '{ name = "large", "publishers.size" = "64KiB" }'),
+        described(
+            "further points: a name, and values by key",
+            '{ name = "large", "publishers.size" = "64KiB" }',
+        ),
     ] = Field(default_factory=list)
     bounds: Annotated[
         dict[str, float],
-        key("upper bounds of means, for the danger zone of figures", "latency_p99_ms = 500"),
+        described("upper bounds of means, for the danger zone of figures", "latency_p99_ms = 500"),
     ] = Field(default_factory=dict)
     budget: Budget | None = None
 

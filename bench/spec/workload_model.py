@@ -96,9 +96,7 @@ def _names(value: object) -> object:
     return expanded_list([value] if isinstance(value, str) else value)
 
 
-Places = Annotated[
-    list[str], BeforeValidator(_names), Field(min_length=1), WithJsonSchema(NAMES)
-]
+Places = Annotated[list[str], BeforeValidator(_names), Field(min_length=1), WithJsonSchema(NAMES)]
 Count = Annotated[int, Field(ge=1, le=MAXIMUM_CLIENTS, strict=True)]
 
 
@@ -106,7 +104,7 @@ class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
-def key(text: str, example: str = "", **limits: Any) -> Any:
+def described(text: str, example: str = "", **limits: Any) -> Any:
     """Return the description of a key, for `help`, `schema` and editors.
 
     Args:
@@ -114,7 +112,7 @@ def key(text: str, example: str = "", **limits: Any) -> Any:
         example: a value in the notation of TOML, if the default shows too little.
         limits: limits of pydantic's `Field`.
     """
-    extra = {"x-example": example} if example else None
+    extra: dict[str, Any] | None = {"x-example": example} if example else None
     return Field(description=text, json_schema_extra=extra, **limits)
 
 
@@ -127,13 +125,15 @@ class Guarantee(_Closed):
 
     delivery: Annotated[
         Literal["exactly-once", "at-least-once", "at-most-once"],
-        key("deliveries that the verdict asks for"),
+        described("deliveries that the verdict asks for"),
     ] = "exactly-once"
     order: Annotated[
         Literal["promised", "publisher", "total", "topic", "stream", "none"],
-        key("order that the verdict asks for; `promised` is that of the protocol"),
+        described("order that the verdict asks for; `promised` is that of the protocol"),
     ] = "promised"
-    gapless: Annotated[bool, key("false: missing publications are no violation", strict=True)] = True
+    gapless: Annotated[
+        bool, described("false: missing publications are no violation", strict=True)
+    ] = True
 
 
 class Bars(_Closed):
@@ -141,7 +141,7 @@ class Bars(_Closed):
 
     deliveries_per_pair_min: Annotated[
         int,
-        key("fewer owed deliveries of any pair leave the run UNKNOWN", ge=0, strict=True),
+        described("fewer owed deliveries of any pair leave the run UNKNOWN", ge=0, strict=True),
     ] = 0
 
 
@@ -154,23 +154,25 @@ class Publishers(_Closed):
     this order, if its own broker is unreachable.
     """
 
-    at: Annotated[Places, key("broker or brokers of these publishers", '["p1", "p[2:4]"]')]
-    count: Annotated[Count, key("publishers at each of them")] = 1
-    rate: Annotated[RateText, key("rate of each publisher", '"1.5k/s"')]
-    size_bytes: Annotated[Size, key("payload of a publication, at most 256KiB", alias="size")] = 100
+    at: Annotated[Places, described("broker or brokers of these publishers", '["p1", "p[2:4]"]')]
+    count: Annotated[Count, described("publishers at each of them")] = 1
+    rate: Annotated[RateText, described("rate of each publisher", '"1.5k/s"')]
+    size_bytes: Annotated[
+        Size, described("payload of a publication, at most 256KiB", alias="size")
+    ] = 100
     arrivals: Annotated[
-        Literal["fixed", "poisson"], key("equal or random times between publications")
+        Literal["fixed", "poisson"], described("equal or random times between publications")
     ] = "fixed"
     window: Annotated[
         int,
-        key("unacknowledged publications of a publisher", ge=1, le=1_000_000, strict=True),
+        described("unacknowledged publications of a publisher", ge=1, le=1_000_000, strict=True),
     ] = 16_384
     batch: Annotated[
         Annotated[int, Field(ge=1, le=1_024, strict=True)] | None,
-        key("publications that its client receives at once; 1024 without this key"),
+        described("publications that its client receives at once; 1024 without this key"),
     ] = None
     failover: Annotated[
-        Places | None, key("brokers to move to, in this order, if its own is unreachable")
+        Places | None, described("brokers to move to, in this order, if its own is unreachable")
     ] = None
 
     @field_validator("size_bytes")
@@ -202,11 +204,11 @@ class Subscribers(_Closed):
     unreachable.
     """
 
-    at: Annotated[Places, key("broker or brokers of these subscribers", '"s[1:5]"')]
-    count: Annotated[Count, key("subscribers at each of them")] = 1
+    at: Annotated[Places, described("broker or brokers of these subscribers", '"s[1:5]"')]
+    count: Annotated[Count, described("subscribers at each of them")] = 1
     predicate: Annotated[
         str,
-        key(
+        described(
             "predicate on attributes (`help predicates`); {number} is 000 to count - 1",
             "\"price > 100 and symbol = 'SYMBOL{number}'\"",
             alias="filter",
@@ -214,7 +216,7 @@ class Subscribers(_Closed):
     ] = "true"
     subscribes_ns: Annotated[
         Duration | None,
-        key(
+        described(
             "subscription at this time of the measurement; simulated brokers only",
             '"10s"',
             alias="subscribes",
@@ -222,10 +224,10 @@ class Subscribers(_Closed):
     ] = None
     own_process: Annotated[
         Annotated[bool, Field(strict=True)] | None,
-        key("true: a process and a database of its own for each; client-crash needs this"),
+        described("true: a process and a database of its own for each; client-crash needs this"),
     ] = None
     failover: Annotated[
-        Places | None, key("brokers to move to, in this order, if its own is unreachable")
+        Places | None, described("brokers to move to, in this order, if its own is unreachable")
     ] = None
 
     @field_validator("predicate")
@@ -295,9 +297,13 @@ class LoadGenerators(_Closed):
             (`bench.load.records`).
     """
 
-    publisher_processes: Annotated[Processes, key("processes that share the publishers")] = 1
-    subscriber_processes: Annotated[Processes, key("processes that share the subscribers")] = 1
-    records: Annotated[Level, key("rows of deliveries: each, or stretches and a sample")] = "full"
+    publisher_processes: Annotated[Processes, described("processes that share the publishers")] = 1
+    subscriber_processes: Annotated[
+        Processes, described("processes that share the subscribers")
+    ] = 1
+    records: Annotated[Level, described("rows of deliveries: each, or stretches and a sample")] = (
+        "full"
+    )
 
 
 class Churn(_Closed):
@@ -310,11 +316,11 @@ class Churn(_Closed):
     Paper: [DS03] §5.1.
     """
 
-    disconnected: Annotated[Duration, key("length of each absence", '"5s"')]
-    every: Annotated[Duration, key("time with one absence per subscriber", '"2min"')]
+    disconnected: Annotated[Duration, described("length of each absence", '"5s"')]
+    every: Annotated[Duration, described("time with one absence per subscriber", '"2min"')]
     pattern: Annotated[
         Literal["independent", "simultaneous"],
-        key("absences at times of its own, or of all subscribers at once"),
+        described("absences at times of its own, or of all subscribers at once"),
     ] = "independent"
 
     @model_validator(mode="after")
@@ -336,11 +342,14 @@ class Phases(_Closed):
             drain that the bound ends leaves the verdict UNKNOWN.
     """
 
-    warmup: Annotated[Duration, key("load before the measurement")] = 2_000_000_000
-    measure: Annotated[Duration, key("the measurement", '"1min"')]
-    drain: Annotated[Duration, key("longest drain if nothing arrives any more")] = 30_000_000_000
+    warmup: Annotated[Duration, described("load before the measurement")] = 2_000_000_000
+    measure: Annotated[Duration, described("the measurement", '"1min"')]
+    drain: Annotated[Duration, described("longest drain if nothing arrives any more")] = (
+        30_000_000_000
+    )
     drain_bound: Annotated[
-        Duration | None, key("longest drain while deliveries arrive; 10 times `drain` without it")
+        Duration | None,
+        described("longest drain while deliveries arrive; 10 times `drain` without it"),
     ] = None
 
     @field_validator("measure")
@@ -429,7 +438,7 @@ class Thresholds(_Closed):
 
     loadgen_lateness_p99: Annotated[
         ThresholdText,
-        key("a load generator that is later is no evidence", alias="loadgen.lateness_p99"),
+        described("a load generator that is later is no evidence", alias="loadgen.lateness_p99"),
     ] = Field(default_factory=lambda: Threshold("< 50ms"))
 
 
@@ -448,18 +457,19 @@ class Workload(_Closed):
 
     schema_: Annotated[
         Literal["pubsubctl/workload/1"],
-        key("version of the format", '"pubsubctl/workload/1"', alias="schema"),
+        described("version of the format", '"pubsubctl/workload/1"', alias="schema"),
     ]
-    name: Annotated[str, key("name of the workload and of the folder of its runs", '"tenth"')]
-    topology: Annotated[str, key("path, or bare name in bench/topologies", '"chain3"')]
+    name: Annotated[str, described("name of the workload and of the folder of its runs", '"tenth"')]
+    topology: Annotated[str, described("path, or bare name in bench/topologies", '"chain3"')]
     protocol: Annotated[
-        str, AfterValidator(_known_protocol), key("protocol of the brokers", '"delta_tree"')
+        str, AfterValidator(_known_protocol), described("protocol of the brokers", '"delta_tree"')
     ]
     seed: Annotated[
-        int, key("draws contents, arrivals and absences", ge=0, le=MAXIMUM_SEED, strict=True)
+        int, described("draws contents, arrivals and absences", ge=0, le=MAXIMUM_SEED, strict=True)
     ] = 1
     calm: Annotated[
-        bool, key("true: no faults; `--faults` is refused, and no risk is needed", strict=True)
+        bool,
+        described("true: no faults; `--faults` is refused, and no risk is needed", strict=True),
     ] = False
     sets: Annotated[int, Field(ge=1, le=1_000_000, strict=True, exclude=True)] = 100
     guarantee: Guarantee = Guarantee()
@@ -470,15 +480,18 @@ class Workload(_Closed):
     churn: Churn | None = None
     expectations: Annotated[
         dict[str, str],
-        key("metrics with limits; status 1 if missed", '"delivered.rate" = ">= 1000/s"'),
+        described("metrics with limits; status 1 if missed", '"delivered.rate" = ">= 1000/s"'),
     ] = Field(default_factory=dict)
     attributes: Annotated[
         dict[str, dict[str, Any]],
         WithJsonSchema(ATTRIBUTES),
-        key("attributes by name, each with the way to draw it", "price = { uniform = [1, 500] }"),
+        described(
+            "attributes by name, each with the way to draw it", "price = { uniform = [1, 500] }"
+        ),
     ] = Field(default_factory=dict)
     topic: Annotated[
-        str | None, key("attribute that is the topic; without it, there are no topics", '"symbol"')
+        str | None,
+        described("attribute that is the topic; without it, there are no topics", '"symbol"'),
     ] = None
     publishers: Annotated[list[Publishers], Field(min_length=1)]
     subscribers: Annotated[list[Subscribers], Field(min_length=1)]

@@ -54,8 +54,7 @@ def generate(
         typer.Option(
             "--kinds",
             metavar="tree,cells",
-            help="Lay cells of one broker each over a tree, for protocols of both kinds. The first "
-            "is the default.",
+            help="Lay cells of one broker each over a tree, for protocols of both kinds.",
         ),
     ] = None,
     output: Annotated[

@@ -126,6 +126,7 @@ def of_kinds(topology: Topology, kinds: Sequence[str]) -> Topology:
             raise UserError(f"{where}: no {shown(kind)} over a tree{nearest(kind, (TREE, CELLS))}")
         if kinds.count(kind) > 1:
             raise UserError(f"{where}: {kind} stands there twice")
+    kinds = sorted(kinds, key=(TREE, CELLS).index)  # a tree comes first in a file
     if topology.kinds == (*kinds,):
         return topology
     if TREE not in topology.kinds:

@@ -48,16 +48,17 @@ def faults_in(value: Any, schema: Any, whole: Mapping[str, Any], at: str = "") -
     is_odd_bool = isinstance(value, bool) and "boolean" not in kinds
     if kinds and (not isinstance(value, allowed) or is_odd_bool):
         yield f"{at}: {value!r} is no {kinds}"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-            yield f"{at}: {value} is out of range"
+    low, high = schema.get("minimum", value), schema.get("maximum", value)
+    if isinstance(value, int | float) and not low <= value <= high:
+        yield f"{at}: {value} is out of range"
     if isinstance(value, list):
         for number, each in enumerate(value):
             yield from faults_in(each, schema.get("items", {}), whole, f"{at}[{number}]")
     if isinstance(value, dict):
         known = schema.get("properties", {})
         more = schema.get("additionalProperties", True)
-        yield from (f"{at}: {name} is missing" for name in schema.get("required", ()) if name not in value)
+        missing = [name for name in schema.get("required", ()) if name not in value]
+        yield from (f"{at}: {name} is missing" for name in missing)
         for name, each in value.items():
             if name not in known and more is False:
                 yield f"{at}: {name} is unknown"
@@ -97,11 +98,11 @@ def test_a_schema_refuses_what_the_program_refuses(kind: str, line: str, fault: 
 def test_defaults_in_a_schema_are_as_in_a_file() -> None:
     phases = schema_of("workload")["$defs"]["Phases"]["properties"]
     assert (phases["warmup"]["default"], phases["drain"]["default"]) == ("2s", "30s")
-    for kind in SCHEMAS:
+    for kind in ("workload", "sweep", "faults", "comparison"):
         schema = schema_of(kind)
         for name, table in schema.get("$defs", {}).items():
             for key, value in table.get("properties", {}).items():
-                if value.get("default") is not None:
+                if not isinstance(value.get("default"), dict | None):
                     assert [*faults_in(value["default"], value, schema)] == [], (kind, name, key)
 
 
@@ -137,8 +138,13 @@ def test_a_page_of_the_manual_has_its_tables_and_fits_the_screen(call: Call, top
 
 def test_a_table_names_kind_default_meaning_and_example() -> None:
     table = key_table("workload")
-    assert '    phases.warmup  (duration, default "2s")\n        load before the measurement\n' in table
-    assert '    publishers[].rate  (rate, required)\n        rate of each publisher; "1.5k/s"' in table
+    assert (
+        '    phases.warmup  (duration, default "2s")\n        load before the measurement\n'
+        in table
+    )
+    assert (
+        '    publishers[].rate  (rate, required)\n        rate of each publisher; "1.5k/s"' in table
+    )
 
 
 def selects(text: str, **attributes: Any) -> bool:
@@ -203,13 +209,14 @@ def test_files_of_a_new_project_name_their_schema(call: Call, project: Path) -> 
 def test_workloads_are_checked_without_a_run(call: Call, project: Path) -> None:
     answer = call("workload", "lint", "demo", "chain3")
     assert answer.status == 0
-    assert "demo.toml: ok, publishers: 4, subscribers: 5, delta_tree on demo (10 brokers" in answer.out
-    Path("own.toml").write_text((ROOT / "bench/workloads/demo.toml").read_text().replace('"60s"', '"60"'))
+    assert "demo.toml: ok, publishers: 4, subscribers: 5, delta_tree on demo (10" in answer.out
+    text = (ROOT / "bench/workloads/demo.toml").read_text()
+    Path("own.toml").write_text(text.replace('"60s"', '"60"'))
     answer = call("workload", "lint", "demo", "own.toml", "dmo")
     assert answer.status == 2
     assert "own.toml: phases.measure = " in answer.err
     assert "dmo" in answer.err
-    assert answer.out.count("ok") == 1
+    assert answer.out.count(": ok, ") == 1
     assert call("workload", "lint", "chain3", "--protocol", "gryphn").status == 2
 
 
@@ -218,7 +225,8 @@ def test_one_topology_carries_a_tree_and_cells(call: Call, project: Path) -> Non
     for protocol in ("gryphon", "durable", "delta_tree"):
         assert call("topology", "lint", "both.toml", "--protocol", protocol).status == 0
     assert 'kind = "cells"' in call("topology", "gen", "chain", "--kinds", "cells").out
-    for kinds, said in (("tree,cels", "did you mean 'cells'"), ("tree,tree", "stands there twice")):
+    wrong = (("tree,cels", "did you mean 'cells'"), ("tree,tree", "stands there twice"))
+    for kinds, said in wrong:
         answer = call("topology", "gen", "tree", "--kinds", kinds)
         assert answer.status == 2
         assert said in answer.err
