@@ -6,7 +6,7 @@ Ranges of names: `b[1:500]`, `b[1:500:2]` for every second name, `n[01:16]` with
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 LARGEST_TOML: Final = 4 << 20
@@ -24,6 +24,18 @@ def shown(value: Any, limit: int = 80) -> str:
     """Return a value for a message: quoted, in one line, of bounded length."""
     text = ascii(value) if not str(value).isprintable() else repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def nearest(word: object, known: Sequence[str]) -> str:
+    """Return `; did you mean 'x'?` for the most similar valid word, or a list of valid words."""
+    import difflib  # needed for a mistake only
+
+    # Two-letter broker names differ in half of their letters at the first slip.
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    more = f" and {len(known) - 12} more" if len(known) > 12 else ""
+    return f"; known: {', '.join(list(known)[:12])}{more}"
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ A verb returns a Result or raises. An exception is reported in a sentence, unles
 then the traceback is saved to a file.
 """
 
+import copy
 import os
 import signal
 import sys
@@ -148,7 +149,7 @@ def run(arguments: Sequence[str]) -> int:
             get_completion_inspect_parameters()
         else:
             moved.refuse_words(*split_global_options(arguments))
-        command = typer.main.get_command(app)
+        command = typer.main.get_command(_with_verb(_words(arguments)))
         returned = command.main(
             args=list(arguments), prog_name="pubsubctl", standalone_mode=False, obj=call
         )
@@ -166,6 +167,24 @@ def run(arguments: Sequence[str]) -> int:
         if group.subgroup(KeyboardInterrupt):
             return report_errors(call.console, [_stopped_by_signal()])
         raise
+
+
+def _words(arguments: Sequence[str]) -> list[str]:
+    """Return the words of a command line without global options, also while a shell completes."""
+    if "_PUBSUBCTL_COMPLETE" in os.environ:
+        place = os.environ.get("COMP_CWORD", "")
+        typed = os.environ.get("COMP_WORDS", "").split()[1:]
+        arguments = typed[: int(place) - 1] if place.isdecimal() and int(place) else []
+    return split_global_options(arguments)[1]
+
+
+def _with_verb(words: Sequence[str]) -> typer.Typer:
+    """Return the command with the first word's verb only, if there is one: others cost time."""
+    name = words[0] if words else ""
+    chosen = copy.copy(app)
+    chosen.registered_groups = [each for each in app.registered_groups if each.name == name]
+    chosen.registered_commands = [each for each in app.registered_commands if each.name == name]
+    return chosen if chosen.registered_groups or chosen.registered_commands else app
 
 
 class TerminationSignal(KeyboardInterrupt):

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from brokerd.overlay.topology import nearest
+from brokerd.text import nearest
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.console.console import Result

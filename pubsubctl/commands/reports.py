@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from brokerd.overlay.topology import nearest
+from brokerd.text import nearest
 from pubsubctl.commands import names
 from pubsubctl.commands.options.results import RUNS_HELP, Master, Runs, RunsFolder
 from pubsubctl.console.console import Result

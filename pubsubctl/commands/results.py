@@ -213,7 +213,7 @@ def size(context: typer.Context, output: RunsFolder = None) -> Result:
 
 
 def index(context: typer.Context, output: RunsFolder = None) -> Result:
-    """Write one page over all runs: verdicts, numbers, pictures and links.
+    """Write a page over all runs: verdicts, numbers and links.
 
     The page is index.html in the folder of runs. Each run writes it again at its end.
     """

@@ -3,17 +3,19 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brokerd.overlay.topology import Topology
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.console.outputs import output_file
 from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from brokerd.overlay.topology import Topology
 
 app = verbs("topology", "Generate, check, print and change topologies.")
 
@@ -296,7 +298,7 @@ def _change_role(context: typer.Context, file: str, broker: str, role: str) -> R
     """
     from brokerd.protocols import registry
 
-    def change(topology: Topology) -> Topology:
+    def change(topology: "Topology") -> "Topology":
         changed = topology.with_role(broker, role, file)
         for protocol in registry.that_run_on(topology):
             if registry.definition_of(protocol).promises.roles_may_change:
@@ -306,7 +308,7 @@ def _change_role(context: typer.Context, file: str, broker: str, role: str) -> R
     return _change(context, file, change)
 
 
-def _picture(call: Invocation, topology: Topology) -> str:
+def _picture(call: Invocation, topology: "Topology") -> str:
     """Return the topology as SVG; with an inventory named, placed as by `deploy`."""
     from results.figures.topology import topology_svg
 
@@ -333,7 +335,7 @@ def _picture(call: Invocation, topology: Topology) -> str:
     return topology_svg(topology.name, brokers, links, hosts, domains)
 
 
-def _change(context: typer.Context, file: str, change: Callable[[Topology], Topology]) -> Result:
+def _change(context: typer.Context, file: str, change: "Callable[[Topology], Topology]") -> Result:
     from brokerd.errors import ConfigError
     from pubsubctl.deploying import topologies
 

@@ -28,9 +28,11 @@ def lint(
         str | None, typer.Option("--protocol", help="Check for this protocol, not the file's.")
     ] = None,
 ) -> Result:
-    """Check workload files, and predict what leaves a verdict UNKNOWN.
+    """Check workload files, and predict doubts about their verdicts.
 
-    Reads the topology of each workload, too. Starts nothing. Status 2: a file cannot be used.
+    Reads the topology of each workload, too, and starts nothing.
+
+    Status 2: a file cannot be used.
     """
     call = invocation(context)
     call.refuse_dry_run("workload lint")
