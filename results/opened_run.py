@@ -193,7 +193,7 @@ class _Reading:
                 f"{rows:,} {reader.layout} are too many for pandas (at most {MOST_ROWS:,}); "
                 "pass a Spark session"
             )
-        batches = []
+        batches: list[pa.RecordBatch] = []
         for file in files:
             for first in range(0, file.rows, BATCH_ROWS):
                 count = min(BATCH_ROWS, file.rows - first)

@@ -23,7 +23,7 @@ FILES = {
     "topology": "bench/topologies",
     "sweep": "bench/sweeps",
     "comparison": "bench/comparisons",
-    "faults": "fault_injection/schedules",
+    "faults": "fault_injection",
     "inventory": "inventories",
 }
 TYPES: Mapping[str, tuple[type, ...]] = {
@@ -75,6 +75,7 @@ def shipped(kind: str) -> list[Path]:
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_a_schema_describes_all_files_of_its_kind_that_come_with_the_program(kind: str) -> None:
     schema = schema_of(kind)
+    assert shipped(kind)
     for path in shipped(kind):
         assert [*faults_in(tomllib.loads(path.read_text("utf-8")), schema, schema)] == [], path
 
