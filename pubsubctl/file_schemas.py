@@ -117,7 +117,9 @@ def topology_schema() -> dict[str, Any]:
                     'b1 = "0.1.3"',
                 ),
                 "storages": described(
-                    {"type": "object"}, "level of each storage; ges_reliable only", "b1 = 0"
+                    {"type": "object"},
+                    "level of each storage, for a protocol with storages",
+                    "b1 = 0",
                 ),
                 "links": described(pairs, "links of the hierarchy", '[["b1", "b2"]]'),
                 "max_links": described(

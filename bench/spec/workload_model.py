@@ -28,7 +28,7 @@ from brokerd.errors import ConfigError
 from brokerd.model.predicate import PredicateError, check_scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.registry import definition_of
+from brokerd.protocols.registry import DEFAULT, definition_of
 from brokerd.text import expanded_list
 from brokerd.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
 
@@ -462,7 +462,7 @@ class Workload(_Closed):
     name: Annotated[str, described("name of the workload and of the folder of its runs", '"tenth"')]
     topology: Annotated[str, described("path, or bare name in bench/topologies", '"chain3"')]
     protocol: Annotated[
-        str, AfterValidator(_known_protocol), described("protocol of the brokers", '"delta_tree"')
+        str, AfterValidator(_known_protocol), described("protocol of the brokers", f'"{DEFAULT}"')
     ]
     seed: Annotated[
         int, described("draws contents, arrivals and absences", ge=0, le=MAXIMUM_SEED, strict=True)

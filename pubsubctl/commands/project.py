@@ -45,7 +45,10 @@ def init(
     from pubsubctl.project import folder_names
 
     call = invocation(context)
-    texts = {folder / name: path.read_text("utf-8") for name, path in scaffold_files()}
+    texts = {
+        folder / name: schema_line(name) + path.read_text("utf-8")
+        for name, path in scaffold_files()
+    }
     texts |= {
         folder / SCHEMA_FOLDER / f"{kind}.json": f"{json.dumps(schema_of(kind), indent=2)}\n"
         for kind in SCHEMAS
@@ -76,6 +79,14 @@ def init(
 def scaffold_files() -> Iterator[tuple[str, Traversable]]:
     """Yield the files of a new project, by path."""
     yield from _files(resources.files("pubsubctl") / "scaffold", "")
+
+
+def schema_line(name: str) -> str:
+    """Return the first line of a file of a new project, for editors; "" without a schema."""
+    kinds = {"bench": "workload", "fault_injection": "faults", "inventories": "inventory"}
+    first, *further = name.split("/")
+    kind = kinds.get(first, "")
+    return f"#:schema {'../' * len(further)}{SCHEMA_FOLDER}/{kind}.json\n" if kind else ""
 
 
 def _files(folder: Traversable, before: str) -> Iterator[tuple[str, Traversable]]:

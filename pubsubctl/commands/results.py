@@ -137,8 +137,7 @@ def label(
     output: RunsFolder = None,
 ) -> Result:
     """Label a run, for `results list --label`."""
-    from pubsubctl.running.run_index import write_run_index
-    from pubsubctl.running.runs import find_run, label_runs, labels_text, record_of
+    from pubsubctl.running.runs import find_run, label_runs, labels_text, record_of, write_run_index
 
     call = invocation(context)
     call.refuse_dry_run("results label")
@@ -163,8 +162,7 @@ def remove(
     Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a
     remaining series needs.
     """
-    from pubsubctl.running.run_index import write_run_index
-    from pubsubctl.running.runs import find_runs, removal_of, remove, size_text
+    from pubsubctl.running.runs import find_runs, removal_of, remove, size_text, write_run_index
 
     call = invocation(context)
     results = call.project.results_folder(output)
@@ -217,7 +215,7 @@ def index(context: typer.Context, output: RunsFolder = None) -> Result:
 
     The page is index.html in the folder of runs. Each run writes it again at its end.
     """
-    from pubsubctl.running.run_index import write_run_index
+    from pubsubctl.running.runs import write_run_index
 
     call = invocation(context)
     call.refuse_dry_run("results index")

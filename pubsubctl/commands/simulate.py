@@ -33,6 +33,22 @@ app = verbs("simulate", "Run the protocols on a virtual clock.")
 VERBS = ("run", "swarm", "adversary", "shrink", "mutants", "campaign")
 
 
+SkipUnsimulated = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unsimulated",
+        help="Leave out steps of --faults that need real processes.",
+        rich_help_panel="Faults",
+    ),
+]
+Record = Annotated[
+    bool,
+    typer.Option(
+        "--record", help="Write a run folder for `check` and `plot`.", rich_help_panel="Results"
+    ),
+]
+
+
 def run(
     context: typer.Context,
     name: Annotated[
@@ -44,21 +60,9 @@ def run(
     ],
     load: LoadOptions,
     faults: Faults = None,
-    skip_unsimulated: Annotated[
-        bool,
-        typer.Option(
-            "--skip-unsimulated",
-            help="Leave out steps of --faults that need real processes.",
-            rich_help_panel="Faults",
-        ),
-    ] = False,
+    skip_unsimulated: SkipUnsimulated = False,
     mutants: Mutants = None,
-    record: Annotated[
-        bool,
-        typer.Option(
-            "--record", help="Write a run folder for `check` and `plot`.", rich_help_panel="Results"
-        ),
-    ] = False,
+    record: Record = False,
     output: RunsFolder = None,
 ) -> Result:
     """Simulate a workload with its faults, a scenario or a plan.

@@ -22,6 +22,16 @@ app = verbs("topology", "Generate, check, print and change topologies.")
 FILE_HELP = "A path, or the bare name of a file in bench/topologies."
 
 
+Kinds = Annotated[
+    str | None,
+    typer.Option(
+        "--kinds",
+        metavar="tree,cells",
+        help="Lay cells of one broker each over a tree, for protocols of both kinds.",
+    ),
+]
+
+
 @app.command("gen", cls=GroupedCommand)
 def generate(
     context: typer.Context,
@@ -51,14 +61,7 @@ def generate(
     levels: Annotated[
         int, typer.Option("--levels", help="Draw addresses of N numbers (random-hierarchy).")
     ] = 3,
-    kinds: Annotated[
-        str | None,
-        typer.Option(
-            "--kinds",
-            metavar="tree,cells",
-            help="Lay cells of one broker each over a tree, for protocols of both kinds.",
-        ),
-    ] = None,
+    kinds: Kinds = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")
     ] = None,
@@ -76,9 +79,7 @@ def generate(
         proxies=proxies,
         levels=levels,
     )
-    topology = topologies.generated(kind, call.project, measures)
-    if kinds is not None:
-        topology = topologies.of_kinds(topology, kinds.split(","))
+    topology = topologies.generated(kind, call.project, measures, kinds)
     text = topologies.topology_file(topology)
     if output is None:
         return Result(document=topology.to_mapping(), text=text)

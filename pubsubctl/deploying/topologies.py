@@ -84,8 +84,13 @@ def load_topology(path: Path, protocol: str | None = None) -> Topology:
         raise UserError(str(error)) from None
 
 
-def generated(shape: str, project: Project, measures: Measures) -> Topology:
+def generated(
+    shape: str, project: Project, measures: Measures, kinds: str | None = None
+) -> Topology:
     """Return a generated topology; equal arguments result in equal topologies.
+
+    Args:
+        kinds: the kinds that a tree is to carry, with commas; None for the kinds of the shape.
 
     Raises:
         UserError: no such shape, or a number out of range.
@@ -109,7 +114,7 @@ def generated(shape: str, project: Project, measures: Measures) -> Topology:
     try:
         topology = makers[shape]()
         topology.check_delta(f"{len(topology.brokers)} brokers")
-        return topology
+        return topology if kinds is None else of_kinds(topology, kinds.split(","))
     except ConfigError as error:
         raise UserError(f"topology gen {shape}: {error}") from None
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.run.outcome import RunOutcome
 from bench.spec.keys import Overrides
@@ -17,7 +17,9 @@ from pubsubctl.injecting.faults import checked, schedule_of, settled
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting, numbers_text
 from pubsubctl.running.plain_verdicts import announce_verdicts
 from pubsubctl.running.verdicts import JudgedRun, judge_and_report
-from results.reference.history import Judgement
+
+if TYPE_CHECKING:
+    from results.reference.history import Judgement
 
 _WORKLOAD: Final = "demo"
 _WORKLOAD_OF_KIND: Final = {"bipartite": "proxies"}

@@ -34,7 +34,7 @@ from pubsubctl.hosts.hosts import Lab
 from pubsubctl.injecting.faults import checked
 from pubsubctl.inventory.inventory import Inventory
 from pubsubctl.running.outputs import check_results
-from pubsubctl.running.run_index import refresh_run_index
+from pubsubctl.running.runs import refresh_run_index
 from pubsubctl.running.verdicts import JudgedRun, expectations_of, judge, not_as_expected
 
 LEASE_MS_PER_BROKER = 150

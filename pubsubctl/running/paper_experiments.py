@@ -25,7 +25,7 @@ from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.running.plan import deployment_plan, plan_faults
 from pubsubctl.running.repetitions import Design, run_series
-from pubsubctl.running.run_index import refresh_run_index
+from pubsubctl.running.runs import refresh_run_index
 
 Kind = Literal["deployed", "measured", "simulated", "study"]
 

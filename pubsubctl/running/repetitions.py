@@ -29,8 +29,7 @@ from pubsubctl.running.habits import Habits
 from pubsubctl.running.outputs import bytes_of, check_results
 from pubsubctl.running.plain_verdicts import announce_verdicts
 from pubsubctl.running.revisions import Program
-from pubsubctl.running.run_index import refresh_run_index
-from pubsubctl.running.runs import manifest
+from pubsubctl.running.runs import manifest, refresh_run_index
 from pubsubctl.running.series_verdicts import each_once, verdict_table
 from pubsubctl.running.standing_deployment import check_deployment
 from pubsubctl.running.verdicts import JudgedRun

@@ -18,8 +18,7 @@ from pubsubctl.errors import (
 )
 from pubsubctl.hosts.files import load_toml
 from pubsubctl.running.plain_verdicts import announce_verdicts
-from pubsubctl.running.run_index import refresh_run_index
-from pubsubctl.running.runs import check_specification, manifest
+from pubsubctl.running.runs import check_specification, manifest, refresh_run_index
 
 if TYPE_CHECKING:
     from results.reference.history import Judgement as PlainJudgement

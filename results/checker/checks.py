@@ -100,7 +100,7 @@ def check_run(
     """Judge one run; see `check_runs`.
 
     Args:
-        judgement: the second opinion on the whole run, if it is known.
+        judgement: the second opinion on the whole run, if it exists.
     """
     known = {} if judgement is None else {Path(run_dir).resolve(): judgement}
     return check_runs(spark, [run_dir], max_evidence=max_evidence, judgements=known)[0]
@@ -116,7 +116,7 @@ def check_runs(
     """Judge runs, all in the same Spark jobs; load missing tables first.
 
     Args:
-        judgements: known second opinions on whole runs, by folder.
+        judgements: existing second opinions on whole runs, by folder.
 
     Raises:
         ResultsError: a folder has no run.

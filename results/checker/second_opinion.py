@@ -32,11 +32,11 @@ _ACROSS_STREAMS = ("order_differs", "place_back", "place_taken", "place_order")
 def second_opinion(
     folder: Path, verdict: VerdictName, counts: Counts, judgement: Judgement | None = None
 ) -> dict[str, Any]:
-    """Return the judgement of the reference, for verdict.json; `differs` says where it disagrees.
+    """Return the judgement of the reference, for verdict.json; `differs` lists differences.
 
     Args:
         verdict: the verdict by the doubts of the run itself, without doubts about missing tests.
-        judgement: the judgement of the reference, if it is known.
+        judgement: the judgement of the reference, if it exists.
     """
     try:
         found = judgement if judgement is not None else judge_folder(folder)
@@ -121,7 +121,7 @@ class StreamSample:
 def sampled_opinion(folder: Path, sample: StreamSample, findings: Findings) -> dict[str, Any]:
     """Return the second opinion on a sample of streams, for verdict.json.
 
-    `differs` says where the judges disagree on the sample.
+    `differs` lists the differences between the judges on the sample.
     """
     drawn = {
         "streams": sample.size, "of": sample.streams, "rows": sample.rows, "seed": sample.seed,
