@@ -30,6 +30,12 @@ Files = Annotated[list[str] | None, typer.Argument(metavar="[FILE...]", help=FIL
 Runs = Annotated[Path | None, typer.Option("--runs", metavar="DIR", help=RUNS_HELP)]
 
 
+Only = Annotated[
+    str | None,
+    typer.Option("--only", metavar="holds|fails|not-run", help="List claims of this verdict only."),
+]
+
+
 @app.callback()
 def judge_all(context: typer.Context) -> Result | None:
     """Judge the claims of papers by figures.
@@ -40,12 +46,14 @@ def judge_all(context: typer.Context) -> Result | None:
 
 
 @app.command("list", cls=GroupedCommand)
-def list_claims(context: typer.Context, files: Files = None, runs: Runs = None) -> Result:
+def list_claims(
+    context: typer.Context, files: Files = None, runs: Runs = None, only: Only = None
+) -> Result:
     """Judge every claim by drawn figures: holds, fails, not run.
 
     The repository has an archived run of some figures. It counts until a later run exists.
     """
-    return _judged(invocation(context), files or [], runs)
+    return _judged(invocation(context), files or [], runs, only)
 
 
 @app.command("run", cls=GroupedCommand)
@@ -53,6 +61,7 @@ def run_claims(
     context: typer.Context,
     files: Files = None,
     runs: Runs = None,
+    only: Only = None,
     master: Master = None,
 ) -> Result:
     """Draw the missing figures of existing runs, then list."""
@@ -72,7 +81,7 @@ def run_claims(
                 for figure, run in wanted:
                     progress.phase(f"drawing {figure} of {run.name}")
                     draw(figure, spark, run)
-    return _judged(call, files or [], runs)
+    return _judged(call, files or [], runs, only)
 
 
 @app.command("explain", cls=GroupedCommand)
@@ -121,15 +130,22 @@ def explain(
 _TESTED = {"paper": "the result of the paper", "ours": "our own model or protocol"}
 
 
-def _judged(call: Invocation, files: Sequence[str], runs: Path | None) -> Result:
+def _judged(
+    call: Invocation, files: Sequence[str], runs: Path | None, only: str | None = None
+) -> Result:
+    wanted = (only or "").replace("-", " ")
+    if wanted and wanted not in _STYLES:
+        known = [state.replace(" ", "-") for state in _STYLES]
+        raise UserError(f"--only {shown(only)}{nearest(only, known)}")
     outcomes = _outcomes(call, _claims(call, files), runs)
-    rows = [outcome.row() for outcome in outcomes]
+    rows = [outcome.row() for outcome in outcomes if wanted in ("", outcome.state)]
     counts = {state: sum(row.state == state for row in outcomes) for state in _STYLES}
     table = call.console.table(
-        ("CLAIM", "VERDICT", "TESTS", "OURS", "TOLERANCE", "PAPER", "STATEMENT"),
+        ("CLAIM", "FIGURE", "VERDICT", "TESTS", "OURS", "TOLERANCE", "PAPER", "STATEMENT"),
         [
             [row[key] for key in
-             ("claim", "verdict", "tests", "ours", "tolerance", "paper_value", "statement")]
+             ("claim", "figure", "verdict", "tests", "ours", "tolerance", "paper_value",
+              "statement")]
             for row in rows
         ],
     )  # fmt: skip

@@ -137,13 +137,19 @@ def label(
     output: RunsFolder = None,
 ) -> Result:
     """Label a run, for `results list --label`."""
-    from pubsubctl.running.runs import find_run, label_runs, labels_text, record_of, write_run_index
+    from pubsubctl.running.runs import (
+        find_run,
+        label_runs,
+        labels_text,
+        record_of,
+        refresh_run_index,
+    )
 
     call = invocation(context)
     call.refuse_dry_run("results label")
     folder = find_run(call.project, run, output)
     label_runs([folder], labels)
-    write_run_index(folder.resolve().parents[1])
+    refresh_run_index([folder], call.console)
     record = record_of(folder)
     document = {"schema": "pubsubctl/run/1", **record.row()}
     return Result(document=document, text=f"{folder}: {labels_text(record.labels) or 'no labels'}")
@@ -162,7 +168,13 @@ def remove(
     Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a
     remaining series needs.
     """
-    from pubsubctl.running.runs import find_runs, removal_of, remove, size_text, write_run_index
+    from pubsubctl.running.runs import (
+        find_runs,
+        refresh_run_index,
+        removal_of,
+        remove,
+        size_text,
+    )
 
     call = invocation(context)
     results = call.project.results_folder(output)
@@ -172,7 +184,7 @@ def remove(
     is_done = call.yes and not call.dry_run
     if is_done:
         remove(removal)
-        write_run_index(results)
+        refresh_run_index(folders, call.console)
     verb = "removed" if is_done else "would remove"
     lines = [f"{verb} {record.folder}" for record in removal.records]
     is_refused = not call.yes and not call.dry_run

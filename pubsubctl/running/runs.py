@@ -20,7 +20,7 @@ from bench.run.run_directory import RUN_ID, append_line, utc_now
 from bench.run.series import KIND as SERIES
 from brokerd.overlay.topology import nearest
 from brokerd.units import parse_duration_ns
-from pubsubctl.console.console import Progress
+from pubsubctl.console.console import Console, Progress
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.project import Project
@@ -333,7 +333,7 @@ def write_run_index(results: Path) -> tuple[Path, int]:
     return page, len(records)
 
 
-def refresh_run_index(runs: Iterable[Path], progress: Progress) -> None:
+def refresh_run_index(runs: Iterable[Path], progress: Progress | Console) -> None:
     """Write the pages over the folders of these runs again; a failure is reported, and no error.
 
     A run outside of a folder of runs, such as a sample, has no page.
