@@ -287,7 +287,7 @@ def test_claims_are_listed_by_verdict_with_paper_and_figure(call: Call) -> None:
     assert document["total"]["not run"] > 0  # the summary counts all claims
     lines = call("claims", "list", "dft11", "--only", "not-run").out.splitlines()
     assert lines[0].split()[:3] == ["CLAIM", "FIGURE", "VERDICT"]
-    assert lines[1].split()[1:4] == ["dft11.fig10", "not", "run"]
+    assert lines[1].split()[1:4] == ["dft11.fig9", "not", "run"]
     wrong = call("claims", "list", "--only", "hold")
     assert wrong.status == 2
     assert "--only 'hold'; did you mean 'holds'?" in wrong.err
