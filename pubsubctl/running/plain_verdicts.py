@@ -4,6 +4,7 @@ The plain judge (`results.reference`) reads the logs row by row. Its verdict on 
 `MOST_DELIVERIES` logged deliveries is printed before Spark starts.
 """
 
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,8 +62,13 @@ def plain_verdict(run: Path) -> PlainVerdict | None:
     if not 0 < logged_deliveries(run) <= MOST_DELIVERIES:
         return None
     began_s = time.monotonic()
-    history = read_history(run)
-    judgement = check(history)
+    # A row per delivery, and no cycles: to look for garbage takes a tenth of the time.
+    gc.disable()
+    try:
+        history = read_history(run)
+        judgement = check(history)
+    finally:
+        gc.enable()
     counts = counts_in_words(judgement.counts, history.order)
     text = f"{judgement.verdict}  {history.guarantee} · {counts}"
     return PlainVerdict(run, judgement, text, time.monotonic() - began_s)
