@@ -6,7 +6,7 @@ Ranges of names: `b[1:500]`, `b[1:500:2]` for every second name, `n[01:16]` with
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +44,23 @@ def read_utf8(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(problem_of(error)) from None
+
+
+def nearest(word: object, known: Sequence[str]) -> str:
+    """Return `; did you mean 'x'?` for the most similar valid word, or a list of valid words.
+
+    Returns "" for a path, which is no misspelt name.
+    """
+    import difflib  # needed for a mistake only
+
+    if "/" in str(word) and not any("/" in name for name in known):
+        return ""
+    # Two-letter broker names differ in half of their letters at the first slip.
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    more = f" and {len(known) - 12} more" if len(known) > 12 else ""
+    return f"; known: {', '.join(list(known)[:12])}{more}"
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -14,6 +14,11 @@ INTERRUPTED = 130
 def main() -> NoReturn:
     """Import the command and run it; Ctrl-C during the import prints no traceback."""
     _open_streams()
+    if sys.argv[1:] == ["--version"]:  # the command answers the same, after slow imports
+        from importlib.metadata import version
+
+        sys.stdout.write(f"pubsubctl {version('pubsubctl')}\n")
+        sys.exit(0)
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)

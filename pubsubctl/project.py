@@ -13,12 +13,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from bench.spec.named_files import PROJECT_FILE
-from brokerd.overlay.topology import nearest
+from brokerd.text import nearest
 from pubsubctl.errors import UserError
-from pubsubctl.hosts.files import check_schema, load_toml, shown, validated
+from pubsubctl.hosts.files import TomlFile, check_schema, load_toml, shown, validated
 
 SCHEMA = "pubsubctl/project/1"
 DEFAULTS: Mapping[str, str] = {
@@ -54,14 +52,42 @@ _PACKAGED: Mapping[Kind, tuple[str, str]] = {
 }
 
 
-class _ProjectFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+def _settings_in(file: TomlFile) -> Mapping[str, Any]:
+    """Return the settings of a project's or a user's file.
 
-    schema_: Literal["pubsubctl/project/1"] = Field(alias="schema")
-    inventory: str | None = None
-    results: str | None = None
-    forks: Annotated[int, Field(ge=1, le=1024)] | None = None
-    master: Annotated[str, Field(min_length=1)] | None = None
+    Each command reads these files, so a valid file is read without pydantic, which imports slowly.
+
+    Raises:
+        UserError: with every problem, one line per problem.
+    """
+    check_schema(file, SCHEMA)
+    return file.values if _is_plain(file.values) else _validated(file)
+
+
+def _is_plain(values: Mapping[str, Any]) -> bool:
+    forks, master = values.get("forks", 1), values.get("master", "none")
+    return (
+        values.keys() <= {"schema", *DEFAULTS}
+        and all(isinstance(value, str) for key, value in values.items() if key != "forks")
+        and type(forks) is int
+        and 1 <= forks <= 1024
+        and master != ""
+    )
+
+
+def _validated(file: TomlFile) -> Mapping[str, Any]:
+    from pydantic import BaseModel, ConfigDict, Field
+
+    class ProjectFile(BaseModel):
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        schema_: Literal["pubsubctl/project/1"] = Field(alias="schema")
+        inventory: str | None = None
+        results: str | None = None
+        forks: Annotated[int, Field(ge=1, le=1024)] | None = None
+        master: Annotated[str, Field(min_length=1)] | None = None
+
+    return validated(ProjectFile, file).model_dump(exclude_none=True)
 
 
 @dataclass(frozen=True)
@@ -103,13 +129,12 @@ class Project:
             parent for parent in (folder, *folder.parents) if (parent / PROJECT_FILE).is_file()
         ]
         self.folder = found[0] if found else folder
-        self._layers: list[tuple[Path, _ProjectFile]] = []
+        self._layers: list[tuple[Path, Mapping[str, Any]]] = []
         user_file = xdg_folder("config", self._environment) / "config.toml"
         for path in ([found[0] / PROJECT_FILE] if found else []) + [user_file]:
             if path.is_file():
                 file = load_toml(_short(path, folder))
-                check_schema(file, SCHEMA)
-                self._layers.append((path, validated(_ProjectFile, file)))
+                self._layers.append((path, _settings_in(file)))
 
     def setting(self, name: str, flag: Any = None) -> Setting:
         """Return a setting of DEFAULTS: flag, PUBSUBCTL_<NAME>, project, user, default."""
@@ -119,7 +144,7 @@ class Project:
         if value := self._environment.get(variable):
             return Setting(value, variable, self._here)
         for path, content in self._layers:
-            if (value := getattr(content, name)) is not None:
+            if (value := content.get(name)) is not None:
                 return Setting(str(value), str(path), path.parent)
         return Setting(DEFAULTS[name], "default", self.folder)
 

@@ -433,7 +433,10 @@ def _offsets(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> Ite
 
 def _step(spec: ExperimentSpec, step: PlannedStep) -> SimulatedStep:
     if step.verb not in SIMULATED_VERBS:
-        text = f"needs real processes; simulated are {', '.join(SIMULATED_VERBS)}"
+        text = (
+            f"needs real processes; simulated are {', '.join(SIMULATED_VERBS)}; "
+            "`simulate run --skip-unsimulated` leaves the step out"
+        )
         raise ScheduleError([Problem("faults", step.id, "do", step.verb, text)])
     target = read_target(step.on, spec.topology)
     after = step.after

@@ -35,7 +35,15 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from bench.spec.experiment import Point
 from bench.spec.keys import FAULTS, SIMULATED, Overrides, check_keys, of_steps
@@ -49,7 +57,7 @@ from bench.spec.spec import (
     validated,
 )
 from bench.spec.values import parse_rate
-from bench.spec.workload_model import EXPERIMENT_NAME
+from bench.spec.workload_model import DURATION_TEXT, EXPERIMENT_NAME, described
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.units import parse_duration_ns, parse_size_bytes
@@ -70,7 +78,12 @@ class _Closed(BaseModel):
 class Budget(_Closed):
     """The longest total time of a sweep, in ns."""
 
-    time: Annotated[int, BeforeValidator(parse_duration_ns)]
+    time: Annotated[
+        int,
+        BeforeValidator(parse_duration_ns),
+        WithJsonSchema(DURATION_TEXT),
+        described("starts no run that would end later", '"30min"'),
+    ]
 
 
 class Sweep(_Closed):
@@ -89,16 +102,43 @@ class Sweep(_Closed):
             bound.
     """
 
-    schema_: Annotated[Literal["pubsubctl/sweep/1"], Field(alias="schema")] = SCHEMA
-    name: str
-    workload: str
-    faults: str = ""
-    repetitions: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
-    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] | None = None
-    x: str = ""
-    axes: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
-    points: list[dict[str, Scalar]] = Field(default_factory=list)
-    bounds: dict[str, float] = Field(default_factory=dict)
+    schema_: Annotated[
+        Literal["pubsubctl/sweep/1"],
+        described("version of the format", '"pubsubctl/sweep/1"', alias="schema"),
+    ] = SCHEMA
+    name: Annotated[
+        str, described("name of the sweep and of the folder of its runs", '"demo-rates"')
+    ]
+    workload: Annotated[str, described("workload of all points: a path, or a bare name", '"demo"')]
+    faults: Annotated[str, described("fault schedule of all points; none without it", '"demo"')] = (
+        ""
+    )
+    repetitions: Annotated[int, described("runs of each point", ge=1, le=1000, strict=True)] = 1
+    seed: Annotated[
+        Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] | None,
+        described("seed of the order of points, and of the runs; the workload's without it"),
+    ] = None
+    x: Annotated[
+        str, described("axis of figures; the first with numbers without it", '"publishers.rate"')
+    ] = ""
+    axes: Annotated[
+        dict[str, Annotated[list[Scalar], Field(min_length=1)]],
+        described(
+            "values by key; each combination is a point",
+            '"publishers.rate" = ["25/s", "50/s"]',
+        ),
+    ] = Field(default_factory=dict)
+    points: Annotated[
+        list[dict[str, Scalar]],
+        described(
+            "further points: a name, and values by key",
+            '{ name = "large", "publishers.size" = "64KiB" }',
+        ),
+    ] = Field(default_factory=list)
+    bounds: Annotated[
+        dict[str, float],
+        described("upper bounds of means, for the danger zone of figures", "latency_p99_ms = 500"),
+    ] = Field(default_factory=dict)
     budget: Budget | None = None
 
     @field_validator("name")

@@ -15,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -27,7 +28,7 @@ from brokerd.errors import ConfigError
 from brokerd.model.predicate import PredicateError, check_scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.registry import definition_of
+from brokerd.protocols.registry import DEFAULT, definition_of
 from brokerd.text import expanded_list
 from brokerd.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
 
@@ -43,13 +44,51 @@ _NUMBER = "number"
 MAXIMUM_PROCESSES = 64
 
 
+DURATION_TEXT = {"type": "string", "title": "duration", "examples": ["250ms", "2s", "1min30s"]}
+SIZE_TEXT = {"type": ["string", "integer"], "title": "size", "examples": ["100B", "64KiB"]}
+RATE_TEXT = {"type": "string", "title": "rate", "examples": ["25/s", "1.5k/s", "90/min", "max"]}
+NAMES = {
+    "title": "names",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
+}
+"""JSON Schemas of values that are texts in a file, and numbers in the program."""
+
+ATTRIBUTES = {
+    "type": "object",
+    "title": "attributes",
+    "properties": {"sets": {"type": "integer", "minimum": 1, "maximum": 1_000_000, "default": 100}},
+    "additionalProperties": {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "additionalProperties": False,
+        "properties": {
+            "choose": {"type": ["integer", "array"]},
+            "cycle": {"type": "integer", "minimum": 1, "maximum": 1_000_000},
+            "uniform": {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
+            NUMBERED: {"type": "integer", "minimum": 0},
+        },
+    },
+}
+
 Duration = Annotated[
-    int, BeforeValidator(parse_duration_ns), PlainSerializer(format_duration, return_type=str)
+    int,
+    BeforeValidator(parse_duration_ns),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema(DURATION_TEXT),
 ]
 Size = Annotated[
-    int, BeforeValidator(parse_size_bytes), PlainSerializer(format_size, return_type=str)
+    int,
+    BeforeValidator(parse_size_bytes),
+    PlainSerializer(format_size, return_type=str),
+    WithJsonSchema(SIZE_TEXT),
 ]
-RateText = Annotated[Rate, BeforeValidator(parse_rate), PlainSerializer(str, return_type=str)]
+RateText = Annotated[
+    Rate,
+    BeforeValidator(parse_rate),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema(RATE_TEXT),
+]
 
 
 def _names(value: object) -> object:
@@ -57,12 +96,24 @@ def _names(value: object) -> object:
     return expanded_list([value] if isinstance(value, str) else value)
 
 
-Places = Annotated[list[str], BeforeValidator(_names), Field(min_length=1)]
+Places = Annotated[list[str], BeforeValidator(_names), Field(min_length=1), WithJsonSchema(NAMES)]
 Count = Annotated[int, Field(ge=1, le=MAXIMUM_CLIENTS, strict=True)]
 
 
 class _Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+def described(text: str, example: str = "", **limits: Any) -> Any:
+    """Return the description of a key, for `help`, `schema` and editors.
+
+    Args:
+        text: the meaning, with its unit.
+        example: a value in the notation of TOML, if the default shows too little.
+        limits: limits of pydantic's `Field`.
+    """
+    extra: dict[str, Any] | None = {"x-example": example} if example else None
+    return Field(description=text, json_schema_extra=extra, **limits)
 
 
 class Guarantee(_Closed):
@@ -72,15 +123,26 @@ class Guarantee(_Closed):
     value of the topic attribute, `stream` publisher order within a stream of places.
     """
 
-    delivery: Literal["exactly-once", "at-least-once", "at-most-once"] = "exactly-once"
-    order: Literal["promised", "publisher", "total", "topic", "stream", "none"] = "promised"
-    gapless: Annotated[bool, Field(strict=True)] = True
+    delivery: Annotated[
+        Literal["exactly-once", "at-least-once", "at-most-once"],
+        described("deliveries that the verdict asks for"),
+    ] = "exactly-once"
+    order: Annotated[
+        Literal["promised", "publisher", "total", "topic", "stream", "none"],
+        described("order that the verdict asks for; `promised` is that of the protocol"),
+    ] = "promised"
+    gapless: Annotated[
+        bool, described("false: missing publications are no violation", strict=True)
+    ] = True
 
 
 class Bars(_Closed):
     """Least amounts of traffic for a verdict with a meaning."""
 
-    deliveries_per_pair_min: Annotated[int, Field(ge=0, strict=True)] = 0
+    deliveries_per_pair_min: Annotated[
+        int,
+        described("fewer owed deliveries of any pair leave the run UNKNOWN", ge=0, strict=True),
+    ] = 0
 
 
 class Publishers(_Closed):
@@ -92,14 +154,26 @@ class Publishers(_Closed):
     this order, if its own broker is unreachable.
     """
 
-    at: Places
-    count: Count = 1
-    rate: RateText
-    size_bytes: Annotated[Size, Field(alias="size")] = 100
-    arrivals: Literal["fixed", "poisson"] = "fixed"
-    window: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16_384
-    batch: Annotated[int, Field(ge=1, le=1_024, strict=True)] | None = None
-    failover: Places | None = None
+    at: Annotated[Places, described("broker or brokers of these publishers", '["p1", "p[2:4]"]')]
+    count: Annotated[Count, described("publishers at each of them")] = 1
+    rate: Annotated[RateText, described("rate of each publisher", '"1.5k/s"')]
+    size_bytes: Annotated[
+        Size, described("payload of a publication, at most 256KiB", alias="size")
+    ] = 100
+    arrivals: Annotated[
+        Literal["fixed", "poisson"], described("equal or random times between publications")
+    ] = "fixed"
+    window: Annotated[
+        int,
+        described("unacknowledged publications of a publisher", ge=1, le=1_000_000, strict=True),
+    ] = 16_384
+    batch: Annotated[
+        Annotated[int, Field(ge=1, le=1_024, strict=True)] | None,
+        described("publications that its client receives at once; 1024 without this key"),
+    ] = None
+    failover: Annotated[
+        Places | None, described("brokers to move to, in this order, if its own is unreachable")
+    ] = None
 
     @field_validator("size_bytes")
     @classmethod
@@ -130,12 +204,31 @@ class Subscribers(_Closed):
     unreachable.
     """
 
-    at: Places
-    count: Count = 1
-    predicate: Annotated[str, Field(alias="filter")] = "true"
-    subscribes_ns: Annotated[Duration | None, Field(alias="subscribes")] = None
-    own_process: Annotated[bool, Field(strict=True)] | None = None
-    failover: Places | None = None
+    at: Annotated[Places, described("broker or brokers of these subscribers", '"s[1:5]"')]
+    count: Annotated[Count, described("subscribers at each of them")] = 1
+    predicate: Annotated[
+        str,
+        described(
+            "predicate on attributes (`help predicates`); {number} is 000 to count - 1",
+            "\"price > 100 and symbol = 'SYMBOL{number}'\"",
+            alias="filter",
+        ),
+    ] = "true"
+    subscribes_ns: Annotated[
+        Duration | None,
+        described(
+            "subscription at this time of the measurement; simulated brokers only",
+            '"10s"',
+            alias="subscribes",
+        ),
+    ] = None
+    own_process: Annotated[
+        Annotated[bool, Field(strict=True)] | None,
+        described("true: a process and a database of its own for each; client-crash needs this"),
+    ] = None
+    failover: Annotated[
+        Places | None, described("brokers to move to, in this order, if its own is unreachable")
+    ] = None
 
     @field_validator("predicate")
     @classmethod
@@ -204,9 +297,13 @@ class LoadGenerators(_Closed):
             (`bench.load.records`).
     """
 
-    publisher_processes: Processes = 1
-    subscriber_processes: Processes = 1
-    records: Level = "full"
+    publisher_processes: Annotated[Processes, described("processes that share the publishers")] = 1
+    subscriber_processes: Annotated[
+        Processes, described("processes that share the subscribers")
+    ] = 1
+    records: Annotated[Level, described("rows of deliveries: each, or stretches and a sample")] = (
+        "full"
+    )
 
 
 class Churn(_Closed):
@@ -219,9 +316,12 @@ class Churn(_Closed):
     Paper: [DS03] §5.1.
     """
 
-    disconnected: Duration
-    every: Duration
-    pattern: Literal["independent", "simultaneous"] = "independent"
+    disconnected: Annotated[Duration, described("length of each absence", '"5s"')]
+    every: Annotated[Duration, described("time with one absence per subscriber", '"2min"')]
+    pattern: Annotated[
+        Literal["independent", "simultaneous"],
+        described("absences at times of its own, or of all subscribers at once"),
+    ] = "independent"
 
     @model_validator(mode="after")
     def _comes_back(self) -> "Churn":
@@ -242,10 +342,15 @@ class Phases(_Closed):
             drain that the bound ends leaves the verdict UNKNOWN.
     """
 
-    warmup: Duration = 2_000_000_000
-    measure: Duration
-    drain: Duration = 30_000_000_000
-    drain_bound: Duration | None = None
+    warmup: Annotated[Duration, described("load before the measurement")] = 2_000_000_000
+    measure: Annotated[Duration, described("the measurement", '"1min"')]
+    drain: Annotated[Duration, described("longest drain if nothing arrives any more")] = (
+        30_000_000_000
+    )
+    drain_bound: Annotated[
+        Duration | None,
+        described("longest drain while deliveries arrive; 10 times `drain` without it"),
+    ] = None
 
     @field_validator("measure")
     @classmethod
@@ -321,16 +426,20 @@ class Threshold:
 
 
 ThresholdText = Annotated[
-    Threshold, BeforeValidator(Threshold), PlainSerializer(str, return_type=str)
+    Threshold,
+    BeforeValidator(Threshold),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "title": "limit", "default": "< 50ms"}),
 ]
 
 
 class Thresholds(_Closed):
     """Limits beyond which a run is no evidence about the brokers."""
 
-    loadgen_lateness_p99: Annotated[ThresholdText, Field(alias="loadgen.lateness_p99")] = Field(
-        default_factory=lambda: Threshold("< 50ms"), alias="loadgen.lateness_p99"
-    )
+    loadgen_lateness_p99: Annotated[
+        ThresholdText,
+        described("a load generator that is later is no evidence", alias="loadgen.lateness_p99"),
+    ] = Field(default_factory=lambda: Threshold("< 50ms"))
 
 
 def _known_protocol(name: str) -> str:
@@ -346,12 +455,22 @@ class Workload(_Closed):
     `topic` names the attribute with a publication's topic; without it, there are no topics.
     """
 
-    schema_: Annotated[Literal["pubsubctl/workload/1"], Field(alias="schema")]
-    name: str
-    topology: str
-    protocol: Annotated[str, AfterValidator(_known_protocol)]
-    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
-    calm: Annotated[bool, Field(strict=True)] = False
+    schema_: Annotated[
+        Literal["pubsubctl/workload/1"],
+        described("version of the format", '"pubsubctl/workload/1"', alias="schema"),
+    ]
+    name: Annotated[str, described("name of the workload and of the folder of its runs", '"tenth"')]
+    topology: Annotated[str, described("path, or bare name in bench/topologies", '"chain3"')]
+    protocol: Annotated[
+        str, AfterValidator(_known_protocol), described("protocol of the brokers", f'"{DEFAULT}"')
+    ]
+    seed: Annotated[
+        int, described("draws contents, arrivals and absences", ge=0, le=MAXIMUM_SEED, strict=True)
+    ] = 1
+    calm: Annotated[
+        bool,
+        described("true: no faults; `--faults` is refused, and no risk is needed", strict=True),
+    ] = False
     sets: Annotated[int, Field(ge=1, le=1_000_000, strict=True, exclude=True)] = 100
     guarantee: Guarantee = Guarantee()
     bars: Bars = Bars()
@@ -359,9 +478,21 @@ class Workload(_Closed):
     thresholds: Thresholds = Thresholds()
     load: LoadGenerators = LoadGenerators()
     churn: Churn | None = None
-    expectations: dict[str, str] = Field(default_factory=dict)
-    attributes: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    topic: str | None = None
+    expectations: Annotated[
+        dict[str, str],
+        described("metrics with limits; status 1 if missed", '"delivered.rate" = ">= 1000/s"'),
+    ] = Field(default_factory=dict)
+    attributes: Annotated[
+        dict[str, dict[str, Any]],
+        WithJsonSchema(ATTRIBUTES),
+        described(
+            "attributes by name, each with the way to draw it", "price = { uniform = [1, 500] }"
+        ),
+    ] = Field(default_factory=dict)
+    topic: Annotated[
+        str | None,
+        described("attribute that is the topic; without it, there are no topics", '"symbol"'),
+    ] = None
     publishers: Annotated[list[Publishers], Field(min_length=1)]
     subscribers: Annotated[list[Subscribers], Field(min_length=1)]
 

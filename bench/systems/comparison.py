@@ -54,7 +54,7 @@ def _check_protocol(name: str) -> None:
         raise ValueError(str(error)) from None
 
 
-class _File(BaseModel):
+class ComparisonFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     schema_: Annotated[Literal["pubsubctl/comparison/1"], Field(alias="schema")]
     title: Annotated[str, Field(min_length=1, max_length=120)]
@@ -107,7 +107,7 @@ def load_comparison(path: Path) -> Comparison:
         SpecError: the comparison cannot be used; names file, key, value and valid values.
     """
     document: dict[str, Any] = read_toml(path)
-    file = validated(_File, document, str(path))
+    file = validated(ComparisonFile, document, str(path))
     names = [entry.name for entry in file.entry]
     for place, name in enumerate(names):
         if name in names[:place]:

@@ -1,27 +1,12 @@
 """Checks that the sections of a topology file share; each error names the remedy."""
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.routes import Link
-
-
-def nearest(word: object, known: Sequence[str]) -> str:
-    """Return `; did you mean 'x'?` for the most similar valid word, or a list of valid words.
-
-    Returns "" for a path, which is no misspelt name.
-    """
-    if "/" in str(word) and not any("/" in name for name in known):
-        return ""
-    # Two-letter broker names differ in half of their letters at the first slip.
-    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    more = f" and {len(known) - 12} more" if len(known) > 12 else ""
-    return f"; known: {', '.join(list(known)[:12])}{more}"
+from brokerd.text import nearest as nearest
 
 
 def table(value: Any, where: str, keys: Sequence[str] | None = None) -> Mapping[str, Any]:

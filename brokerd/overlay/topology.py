@@ -42,7 +42,7 @@ LONGEST_SESSION_NS = 600 * SECOND_NS
 _KEYS = ("schema", "name", "kind", "parameters", "session", "brokers", "links", "joined", "left")
 ALL_PROTOCOLS = "all"
 """In place of a protocol's name: for every protocol that has the parameter."""
-_SESSION = ("heartbeat", "suspicion", "connect_timeout", "slow_after")
+SESSION_KEYS = ("heartbeat", "suspicion", "connect_timeout", "slow_after")
 """SessionParameters that depend on the load of the machines; the fields end in `_ns`."""
 
 
@@ -483,7 +483,7 @@ def _parameters(parameters: Any, where: str) -> Settings:
 def _session(values: Any, where: str) -> tuple[tuple[str, int], ...]:
     where = f"{where}: session"
     found: dict[str, int] = {}
-    for key, text in table(values, where, _SESSION).items():
+    for key, text in table(values, where, SESSION_KEYS).items():
         try:
             found[f"{key}_ns"] = parse_duration_ns(text)
         except ValueError as error:

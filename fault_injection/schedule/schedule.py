@@ -121,7 +121,7 @@ _TABLES: Final[Mapping[str, type[BaseModel]]] = {
 }
 
 
-class _Document(Closed):
+class ScheduleFile(Closed):
     schema_: Annotated[Literal["pubsubctl/faults/1"], Field(alias="schema")]
     name: str
     seed: Annotated[int, Field(ge=0)] = 1
@@ -215,7 +215,7 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
     document = _without_lanes(document, where)
     _check_count(_step_count(document), where)
     try:
-        read = _Document.model_validate(document)
+        read = ScheduleFile.model_validate(document)
     except ValidationError as error:
         raise ScheduleError(_explain(error, document, where)) from None
     problems: list[Problem] = []
@@ -399,7 +399,7 @@ def _explain(error: ValidationError, document: Mapping[str, Any], where: str) ->
     """Yield the errors of pydantic as problems of the schedule."""
     for found in error.errors():
         location = [part for part in found["loc"] if part != "schema_"]
-        step, names = "", _known_keys(_Document)
+        step, names = "", _known_keys(ScheduleFile)
         if location[:1] == ["step"] and len(location) > 1:
             place = location[1]
             assert isinstance(place, int), found

@@ -12,7 +12,15 @@ from fractions import Fraction
 from random import Random
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
 
 from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.overlay.topology import nearest
@@ -86,12 +94,37 @@ STARTED_WITHIN_NS: Final = 20 * 10**9
 MOST_PICKED: Final = 10_000
 
 SpanText = Annotated[
-    Span, BeforeValidator(Span.read), PlainSerializer(lambda span: span.to_value())
+    Span,
+    BeforeValidator(Span.read),
+    PlainSerializer(lambda span: span.to_value()),
+    WithJsonSchema(
+        {
+            "title": "span",
+            "examples": ["5s", "2s..3s"],
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "required": ["uniform"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "uniform": {
+                            "type": "array",
+                            "items": {"type": "string"},
+                            "minItems": 2,
+                            "maxItems": 2,
+                        }
+                    },
+                },
+            ],
+        }
+    ),
 ]
 DurationText = Annotated[
     int,
     BeforeValidator(parse_duration_ns),
     PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "title": "duration", "examples": ["250ms", "2s"]}),
 ]
 
 
@@ -103,7 +136,10 @@ def _percent(value: object) -> int:
 
 
 ShareText = Annotated[
-    int, BeforeValidator(_percent), PlainSerializer("{}%".format, return_type=str)
+    int,
+    BeforeValidator(_percent),
+    PlainSerializer("{}%".format, return_type=str),
+    WithJsonSchema({"type": "string", "title": "share", "examples": ["17%"]}),
 ]
 
 
@@ -184,7 +220,9 @@ class Pick(Closed):
 
     count: int | str = 1
     out_of: Annotated[
-        list[str] | Literal["brokers", "links"], BeforeValidator(expanded_list), Field(alias="from")
+        list[str] | Literal["brokers", "links"],
+        BeforeValidator(expanded_list, json_schema_input_type=list[str] | str),
+        Field(alias="from"),
     ] = "brokers"
     chains: Annotated[str, AfterValidator(_known_chains)] = "any"
     like: str | None = None
@@ -211,7 +249,9 @@ class Step(Closed):
     delay: SpanText | None = None
     do: str
     on: str = ""
-    pick: Annotated[Pick | None, BeforeValidator(Pick.read)] = None
+    pick: Annotated[
+        Pick | None, BeforeValidator(Pick.read, json_schema_input_type=Pick | int | str | None)
+    ] = None
     lasts: Annotated[SpanText | None, Field(alias="for")] = None
     signal: str | None = None
     expect: Expect | None = None

@@ -4,6 +4,7 @@ A verb returns a Result or raises. An exception is reported in a sentence, unles
 then the traceback is saved to a file.
 """
 
+import copy
 import os
 import signal
 import sys
@@ -39,6 +40,7 @@ from pubsubctl.commands import (
     status,
     sweep,
     topology,
+    workload,
 )
 from pubsubctl.commands.failures import errors_of, report_errors
 from pubsubctl.commands.options.global_options import (
@@ -87,6 +89,8 @@ add_command(app, "init", project.init, _PREPARE)
 add_command(app, "doctor", doctor.doctor, _PREPARE)
 app.add_typer(inventory.app, name="inventory", rich_help_panel=_PREPARE)
 app.add_typer(topology.app, name="topology", rich_help_panel=_PREPARE)
+app.add_typer(workload.app, name="workload", rich_help_panel=_PREPARE)
+add_command(app, "schema", project.schema, _PREPARE)
 app.add_typer(lab.app, name="lab", rich_help_panel=_PREPARE)
 app.add_typer(bundle.app, name="bundle", rich_help_panel=_PREPARE)
 add_command(app, "deploy", deployment.deploy, _OPERATE)
@@ -152,7 +156,7 @@ def run(arguments: Sequence[str]) -> int:
             get_completion_inspect_parameters()
         else:
             moved.refuse_words(*split_global_options(arguments))
-        command = typer.main.get_command(app)
+        command = typer.main.get_command(_with_verb(_words(arguments)))
         returned = command.main(
             args=list(arguments), prog_name="pubsubctl", standalone_mode=False, obj=call
         )
@@ -170,6 +174,24 @@ def run(arguments: Sequence[str]) -> int:
         if group.subgroup(KeyboardInterrupt):
             return report_errors(call.console, [_stopped_by_signal()])
         raise
+
+
+def _words(arguments: Sequence[str]) -> list[str]:
+    """Return the words of a command line without global options, also while a shell completes."""
+    if "_PUBSUBCTL_COMPLETE" in os.environ:
+        place = os.environ.get("COMP_CWORD", "")
+        typed = os.environ.get("COMP_WORDS", "").split()[1:]
+        arguments = typed[: int(place) - 1] if place.isdecimal() and int(place) else []
+    return split_global_options(arguments)[1]
+
+
+def _with_verb(words: Sequence[str]) -> typer.Typer:
+    """Return the command with the first word's verb only, if there is one: others cost time."""
+    name = words[0] if words else ""
+    chosen = copy.copy(app)
+    chosen.registered_groups = [each for each in app.registered_groups if each.name == name]
+    chosen.registered_commands = [each for each in app.registered_commands if each.name == name]
+    return chosen if chosen.registered_groups or chosen.registered_commands else app
 
 
 class TerminationSignal(KeyboardInterrupt):

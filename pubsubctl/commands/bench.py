@@ -8,7 +8,7 @@ import typer
 from pubsubctl.commands import moved, names
 from pubsubctl.commands.options.cluster import MaxUnavailable, NoTeardown, Roles, Rolling
 from pubsubctl.commands.options.repetition import Instances
-from pubsubctl.commands.options.results import Check, Labels, RunsFolder, labels_of
+from pubsubctl.commands.options.results import CaseFiles, Check, Labels, RunsFolder, labels_of
 from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -46,6 +46,7 @@ def bench(
     ],
     load: LoadOptions,
     run: RunOptions,
+    files: CaseFiles,
     faults: Faults = None,
 ) -> Result:
     """Run a workload, inject faults, and judge the run.
@@ -62,11 +63,12 @@ def bench(
     if run.roles and (others or moved.is_elsewhere(call.project, workload)):
         raise UserError(f"{workload}: --role {run.roles[0]} goes with one run of brokers of ours")
     moved.refuse_name(call, "bench", workload)
+    files.begin(call, "bench")
     if is_system:
-        return _on_system(call, workload, load, run, faults)
+        return files.end("bench", _on_system(call, workload, load, run, faults))
     overrides, labels = load.overrides(), labels_of(run.labels or [])
     spec, schedule = plan_experiment(call, workload, overrides, faults, labels)
-    return _on_brokers(call, workload, spec, schedule, run)
+    return files.end("bench", _on_brokers(call, workload, spec, schedule, run))
 
 
 def demo(
@@ -116,6 +118,8 @@ def targets(
             help="Take the targets of a path, or of a bare name in bench/targets.",
         ),
     ] = "performance",
+    *,
+    files: CaseFiles,
     output: RunsFolder = None,
 ) -> Result:
     """Run workloads that have performance targets, and compare.
@@ -126,7 +130,9 @@ def targets(
     """
     from pubsubctl.running.targets import run_targets
 
-    return run_targets(invocation(context), file, ids or [], output)
+    call = invocation(context)
+    files.begin(call, "targets")
+    return files.end("targets", run_targets(call, file, ids or [], output))
 
 
 def _on_system(

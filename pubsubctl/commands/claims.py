@@ -2,26 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from brokerd.overlay.topology import nearest
+from brokerd.text import nearest
 from pubsubctl.commands.options.grouping import GroupedCommand, GroupedVerbs
 from pubsubctl.commands.options.results import Master
 from pubsubctl.console.console import Result, Style
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.running.claims import (
-    Claim,
-    Outcome,
-    State,
-    judge,
-    load_claims,
-    measurements,
-    undrawn,
-)
+
+if TYPE_CHECKING:
+    from pubsubctl.running.claims import Claim, Outcome, State
 
 app = typer.Typer(
     help="Judge the claims of papers by figures.", cls=GroupedVerbs, invoke_without_command=True
@@ -30,10 +24,16 @@ app = typer.Typer(
 FILE_HELP = "Files of claims, or bare names in bench/claims. All if none is named."
 RUNS_HELP = "Take this run, or the runs of this folder, not results/runs and the archived runs."
 ARCHIVED = Path("results", "samples", "experiments")
-_STYLES: dict[State, Style] = {"holds": "good", "fails": "bad", "not run": "dim"}
+_STYLES: "dict[State, Style]" = {"holds": "good", "fails": "bad", "not run": "dim"}
 
 Files = Annotated[list[str] | None, typer.Argument(metavar="[FILE...]", help=FILE_HELP)]
 Runs = Annotated[Path | None, typer.Option("--runs", metavar="DIR", help=RUNS_HELP)]
+
+
+Only = Annotated[
+    str | None,
+    typer.Option("--only", metavar="holds|fails|not-run", help="List claims of this verdict only."),
+]
 
 
 @app.callback()
@@ -46,12 +46,14 @@ def judge_all(context: typer.Context) -> Result | None:
 
 
 @app.command("list", cls=GroupedCommand)
-def list_claims(context: typer.Context, files: Files = None, runs: Runs = None) -> Result:
+def list_claims(
+    context: typer.Context, files: Files = None, runs: Runs = None, only: Only = None
+) -> Result:
     """Judge every claim by drawn figures: holds, fails, not run.
 
     The repository has an archived run of some figures. It counts until a later run exists.
     """
-    return _judged(invocation(context), files or [], runs)
+    return _judged(invocation(context), files or [], runs, only)
 
 
 @app.command("run", cls=GroupedCommand)
@@ -59,9 +61,12 @@ def run_claims(
     context: typer.Context,
     files: Files = None,
     runs: Runs = None,
+    only: Only = None,
     master: Master = None,
 ) -> Result:
     """Draw the missing figures of existing runs, then list."""
+    from pubsubctl.running.claims import undrawn
+
     call = invocation(context)
     call.refuse_dry_run("claims run")
     folder = _folder_of(call, runs)
@@ -76,7 +81,7 @@ def run_claims(
                 for figure, run in wanted:
                     progress.phase(f"drawing {figure} of {run.name}")
                     draw(figure, spark, run)
-    return _judged(call, files or [], runs)
+    return _judged(call, files or [], runs, only)
 
 
 @app.command("explain", cls=GroupedCommand)
@@ -125,15 +130,22 @@ def explain(
 _TESTED = {"paper": "the result of the paper", "ours": "our own model or protocol"}
 
 
-def _judged(call: Invocation, files: Sequence[str], runs: Path | None) -> Result:
+def _judged(
+    call: Invocation, files: Sequence[str], runs: Path | None, only: str | None = None
+) -> Result:
+    wanted = (only or "").replace("-", " ")
+    if wanted and wanted not in _STYLES:
+        known = [state.replace(" ", "-") for state in _STYLES]
+        raise UserError(f"--only {shown(only)}{nearest(only, known)}")
     outcomes = _outcomes(call, _claims(call, files), runs)
-    rows = [outcome.row() for outcome in outcomes]
+    rows = [outcome.row() for outcome in outcomes if wanted in ("", outcome.state)]
     counts = {state: sum(row.state == state for row in outcomes) for state in _STYLES}
     table = call.console.table(
-        ("CLAIM", "VERDICT", "TESTS", "OURS", "TOLERANCE", "PAPER", "STATEMENT"),
+        ("CLAIM", "FIGURE", "VERDICT", "TESTS", "OURS", "TOLERANCE", "PAPER", "STATEMENT"),
         [
             [row[key] for key in
-             ("claim", "verdict", "tests", "ours", "tolerance", "paper_value", "statement")]
+             ("claim", "figure", "verdict", "tests", "ours", "tolerance", "paper_value",
+              "statement")]
             for row in rows
         ],
     )  # fmt: skip
@@ -160,7 +172,9 @@ def _noted(rows: Sequence[Mapping[str, Any]], key: str, form: str) -> list[str]:
     return [f"{form.format(said=said)} ({', '.join(names)})" for said, names in of.items()]
 
 
-def _claims(call: Invocation, files: Sequence[str]) -> list[Claim]:
+def _claims(call: Invocation, files: Sequence[str]) -> "list[Claim]":
+    from pubsubctl.running.claims import load_claims
+
     project = call.project
     paths = [project.find("claims", name) for name in files or project.names("claims")]
     claims = [claim for path in paths for claim in load_claims(path)]
@@ -179,7 +193,9 @@ def _folder_of(call: Invocation, runs: Path | None) -> Path:
     return folder
 
 
-def _outcomes(call: Invocation, claims: Sequence[Claim], runs: Path | None) -> list[Outcome]:
+def _outcomes(call: Invocation, claims: "Sequence[Claim]", runs: Path | None) -> "list[Outcome]":
+    from pubsubctl.running.claims import judge, measurements
+
     folder = _folder_of(call, runs)
     figures = [claim.figure for claim in claims]
     found = measurements(folder, figures)
@@ -188,5 +204,5 @@ def _outcomes(call: Invocation, claims: Sequence[Claim], runs: Path | None) -> l
     return judge(claims, found)
 
 
-def _painted(call: Invocation, outcome: Outcome) -> str:
+def _painted(call: Invocation, outcome: "Outcome") -> str:
     return call.console.colored(outcome.state, _STYLES[outcome.state])

@@ -12,7 +12,7 @@ from typing import Any
 
 from brokerd.agent.host.private_files import write_private
 from brokerd.errors import ConfigError, ControlError
-from brokerd.overlay.topology import nearest
+from brokerd.text import nearest
 from pubsubctl.console.console import OUTPUT, Console, Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import (

@@ -44,7 +44,7 @@ class LineOptions:
         bool,
         typer.Option(
             "--merge",
-            help="Sort lines of all hosts by time, and print the time.",
+            help="Sort lines of all hosts by time.",
             rich_help_panel=_SELECTION,
         ),
     ] = False
@@ -123,7 +123,8 @@ def logs(
 ) -> Result | None:
     """Print the last lines of brokers' logs.
 
-    Includes the logs of the present run. Times are those of this machine's clock.
+    Includes the logs of the present run. Times are those of this machine's clock. In a pipe or a
+    file, each line is a JSON object.
     """
     import trio
 
@@ -139,7 +140,7 @@ def logs(
     reader = _Reader(lab, brokers or [], options.statistics)
     if not follow:
         found = last_of_each(trio.run(reached, lab, reader.read), selection.lines)
-        return _lines(selection, selection.select(found), reader.lost)
+        return _lines(call, selection.select(found), reader.lost)
     trio.run(until_interrupted, lambda: _follow(call, lab, reader, selection))
     return None
 
@@ -236,13 +237,11 @@ async def _follow(call: Invocation, lab: "Lab", reader: "_Reader", selection: _S
                     call.console.warn(str(error))
                 found, is_first = last_of_each(found, selection.lines), False
             for line in selection.select(found):
-                _print(call, line, with_time=selection.merge)
+                _print(call, line)
             await trio.sleep(FOLLOW_EVERY_S)
 
 
-def _lines(selection: _Selection, found: "list[LogLine]", lost: list[Unreachable]) -> Result:
-    from pubsubctl.watching.logbook import shown
-
+def _lines(call: Invocation, found: "list[LogLine]", lost: list[Unreachable]) -> Result:
     width = max((len(f"{line.host}/{line.process}") for line in found), default=0)
     return Result(
         document={
@@ -250,7 +249,7 @@ def _lines(selection: _Selection, found: "list[LogLine]", lost: list[Unreachable
             "lines": [line.to_mapping() for line in found],
             "unreachable": [str(error) for error in lost],
         },
-        text="\n".join(shown(line, with_time=selection.merge, names=width) for line in found),
+        text="\n".join(_text(call, line, width) for line in found),
         because=tuple(HostError(*error.problems) for error in lost),
     )
 
@@ -258,13 +257,20 @@ def _lines(selection: _Selection, found: "list[LogLine]", lost: list[Unreachable
 FOLLOW_EVERY_S = 0.5
 
 
-def _print(call: Invocation, line: "LogLine", *, with_time: bool) -> None:
-    from pubsubctl.watching.logbook import shown
-
+def _print(call: Invocation, line: "LogLine") -> None:
     if call.console.as_json:
         call.console.line(json.dumps({"schema": "pubsubctl/log-line/1", **line.to_mapping()}))
     else:
-        call.console.line(shown(line, with_time=with_time, names=12))
+        call.console.line(_text(call, line, 12))
+
+
+def _text(call: Invocation, line: "LogLine", names: int) -> str:
+    """Return a line: readable with its time on a terminal, a JSON object in a pipe."""
+    from pubsubctl.watching.logbook import json_line, shown
+
+    if call.console.is_read_by_people:
+        return shown(line, with_time=True, names=names)
+    return json_line(line)
 
 
 class _Reader:

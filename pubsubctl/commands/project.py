@@ -1,5 +1,6 @@
 """`init`, `config`, `completion` and `help`: a project folder, its settings, and the manual."""
 
+import json
 import shlex
 import textwrap
 from collections.abc import Iterator
@@ -10,18 +11,21 @@ from typing import Annotated
 
 import typer
 
-from brokerd.overlay.topology import nearest
+from brokerd.text import nearest
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation, topic_files
-from pubsubctl.console.outputs import create_folder, written
+from pubsubctl.console.outputs import create_folder, output_file, written
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
 SHELLS = ("bash", "zsh", "fish")
 ALIASES = {"exit-codes": "exit-statuses", "inventory": "inventories", "fault": "faults"}
 VERBS_HERE = "@verbs@"
+PARAMETERS_HERE = "@parameters@"
+SCHEMA_FOLDER = "schemas"
+"""The folder of JSON Schemas in a project; first lines of its files name them."""
 
 config = verbs("config", "Show the settings in force.")
 
@@ -34,13 +38,21 @@ def init(
 ) -> Result:
     """Create a project folder.
 
-    Writes pubsubctl.toml, a local inventory, three workloads and a fault schedule, and creates a
-    folder for each kind of file.
+    Writes pubsubctl.toml, a local inventory, three workloads, a fault schedule, and JSON Schemas
+    for editors. Creates a folder for each kind of file.
     """
+    from pubsubctl.file_schemas import SCHEMAS, schema_of
     from pubsubctl.project import folder_names
 
     call = invocation(context)
-    texts = {folder / name: path.read_text("utf-8") for name, path in scaffold_files()}
+    texts = {
+        folder / name: schema_line(name) + path.read_text("utf-8")
+        for name, path in scaffold_files()
+    }
+    texts |= {
+        folder / SCHEMA_FOLDER / f"{kind}.json": f"{json.dumps(schema_of(kind), indent=2)}\n"
+        for kind in SCHEMAS
+    }
     there = [path for path in texts if path.exists() or path.is_symlink()]
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: exists and is no folder")
@@ -67,6 +79,14 @@ def init(
 def scaffold_files() -> Iterator[tuple[str, Traversable]]:
     """Yield the files of a new project, by path."""
     yield from _files(resources.files("pubsubctl") / "scaffold", "")
+
+
+def schema_line(name: str) -> str:
+    """Return the first line of a file of a new project, for editors; "" without a schema."""
+    kinds = {"bench": "workload", "fault_injection": "faults", "inventories": "inventory"}
+    first, *further = name.split("/")
+    kind = kinds.get(first, "")
+    return f"#:schema {'../' * len(further)}{SCHEMA_FOLDER}/{kind}.json\n" if kind else ""
 
 
 def _files(folder: Traversable, before: str) -> Iterator[tuple[str, Traversable]]:
@@ -126,6 +146,47 @@ def completion(
     return Result(document=document, text=script)
 
 
+def schema(
+    context: typer.Context,
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="KIND",
+            help="workload, topology, faults, sweep, comparison or inventory. Without a kind, "
+            "lists all.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")
+    ] = None,
+) -> Result:
+    """Print the JSON Schema of a kind of files, for editors.
+
+    A first line `#:schema PATH` in a TOML file lets an editor complete and check its keys.
+    """
+    from pubsubctl.file_schemas import SCHEMAS, schema_of
+
+    call = invocation(context)
+    if kind is None:
+        if output is not None:
+            raise UserError(f"schema -o {output}: name a kind: {', '.join(SCHEMAS)}")
+        return Result(
+            document={"schema": "pubsubctl/schemas/1", "kinds": [*SCHEMAS]},
+            text="\n".join(SCHEMAS),
+        )
+    if kind not in SCHEMAS:
+        raise UserError(f"schema: no kind called {shown(kind)}{nearest(kind, [*SCHEMAS])}")
+    found = schema_of(kind)
+    text = json.dumps(found, indent=2)
+    document = {"schema": "pubsubctl/schema/1", "kind": kind, "json_schema": found}
+    if output is None:
+        return Result(document=document, text=text)
+    if call.dry_run:
+        return Result(document=document, text=f"would write {output}")
+    output_file(output).write_text(f"{text}\n", encoding="utf-8")
+    return Result(document=document, text=str(output))
+
+
 def help_topic(
     topic: Annotated[
         str | None,
@@ -144,9 +205,23 @@ def help_topic(
     topic = ALIASES.get(topic, topic)
     if topic not in texts:
         raise UserError(f"help: no topic called {shown(topic)}{nearest(topic, list(texts))}")
-    text = texts[topic].read_text("utf-8").replace(VERBS_HERE, _fault_verbs())
+    text = _with_tables(texts[topic].read_text("utf-8"))
     document = {"schema": "pubsubctl/help/1", "topic": topic, "text": text}
     return Result(document=document, text=text)
+
+
+def _with_tables(text: str) -> str:
+    """Return a page with the tables that the code defines."""
+    from pubsubctl.file_schemas import SCHEMAS, key_table, parameter_lines
+
+    if VERBS_HERE in text:
+        text = text.replace(VERBS_HERE, _fault_verbs())
+    if PARAMETERS_HERE in text:
+        text = text.replace(PARAMETERS_HERE, parameter_lines())
+    for kind in SCHEMAS:
+        if (mark := f"@keys {kind}@") in text:
+            text = text.replace(mark, key_table(kind))
+    return text
 
 
 def _fault_verbs() -> str:

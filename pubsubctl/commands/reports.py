@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from brokerd.overlay.topology import nearest
+from brokerd.text import nearest
 from pubsubctl.commands import names
-from pubsubctl.commands.options.results import RUNS_HELP, Master, Runs, RunsFolder
+from pubsubctl.commands.options.results import RUNS_HELP, CaseFiles, Master, Runs, RunsFolder
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.console.outputs import output_file
@@ -19,7 +19,11 @@ LEDGER = Path("results", "reliability.json")
 
 
 def check(
-    context: typer.Context, runs: Runs, master: Master = None, output: RunsFolder = None
+    context: typer.Context,
+    runs: Runs,
+    files: CaseFiles,
+    master: Master = None,
+    output: RunsFolder = None,
 ) -> Result:
     """Judge runs from their logs.
 
@@ -31,10 +35,11 @@ def check(
     call = invocation(context)
     call.refuse_dry_run("check")
     folders = find_runs(call.project, runs, output)
+    files.begin(call, "check")
     with call.console.progress() as progress:
         judged = judge_each(folders, progress, call.master(master))
     blocks = [f"{row.painted(call.console)}\n{row.run}" for row in judged]
-    return Result(
+    result = Result(
         document={"schema": "pubsubctl/check/1", "runs": [row.row() for row in judged]},
         text="\n\n".join(blocks),
         because=tuple(
@@ -42,6 +47,7 @@ def check(
         ),
         failures=tuple(row.error for row in judged if isinstance(row, NotJudged)),
     )
+    return files.end("check", result)
 
 
 def plot(

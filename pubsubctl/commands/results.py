@@ -146,12 +146,19 @@ def label(
     output: RunsFolder = None,
 ) -> Result:
     """Label a run, for `results list --label`."""
-    from pubsubctl.running.runs import find_run, label_runs, labels_text, record_of
+    from pubsubctl.running.runs import (
+        find_run,
+        label_runs,
+        labels_text,
+        record_of,
+        refresh_run_index,
+    )
 
     call = invocation(context)
     call.refuse_dry_run("results label")
     folder = find_run(call.project, run, output)
     label_runs([folder], labels)
+    refresh_run_index([folder], call.console)
     record = record_of(folder)
     document = {"schema": "pubsubctl/run/1", **record.row()}
     return Result(document=document, text=f"{folder}: {labels_text(record.labels) or 'no labels'}")
@@ -170,7 +177,13 @@ def remove(
     Without --yes, prints the runs and their size, and removes nothing. Refuses a run that a
     remaining series needs.
     """
-    from pubsubctl.running.runs import find_runs, removal_of, remove, size_text
+    from pubsubctl.running.runs import (
+        find_runs,
+        refresh_run_index,
+        removal_of,
+        remove,
+        size_text,
+    )
 
     call = invocation(context)
     results = call.project.results_folder(output)
@@ -180,6 +193,7 @@ def remove(
     is_done = call.yes and not call.dry_run
     if is_done:
         remove(removal)
+        refresh_run_index(folders, call.console)
     verb = "removed" if is_done else "would remove"
     lines = [f"{verb} {record.folder}" for record in removal.records]
     is_refused = not call.yes and not call.dry_run
@@ -215,6 +229,23 @@ def size(context: typer.Context, output: RunsFolder = None) -> Result:
         "total_bytes": total,
     }
     return Result(document=document, text=call.console.table(("EXPERIMENT", "RUNS", "SIZE"), lines))
+
+
+def index(context: typer.Context, output: RunsFolder = None) -> Result:
+    """Write a page over all runs: verdicts, numbers and links.
+
+    The page is index.html in the folder of runs. Each run writes it again at its end.
+    """
+    from pubsubctl.running.runs import write_run_index
+
+    call = invocation(context)
+    call.refuse_dry_run("results index")
+    results = call.project.results_folder(output)
+    if not results.is_dir():
+        raise UserError(f"{results}: no such folder; there are no runs yet")
+    page, runs = write_run_index(results)
+    document = {"schema": "pubsubctl/runs-index/1", "page": str(page), "runs": runs}
+    return Result(document=document, text=str(page))
 
 
 def pack(
@@ -439,6 +470,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[..., Result]], ...] = (
     ("label", _INSPECT, label),
     ("remove", _INSPECT, remove),
     ("size", _INSPECT, size),
+    ("index", _INSPECT, index),
     ("check", _JUDGE, check),
     ("plot", _JUDGE, plot),
     ("report", _JUDGE, report),

@@ -23,7 +23,7 @@ from pubsubctl.commands.options.simulation import (
     protocol_of,
     seeds_of,
 )
-from pubsubctl.commands.options.workload import Faults
+from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation
 from pubsubctl.errors import UserError
@@ -31,6 +31,22 @@ from pubsubctl.errors import UserError
 app = verbs("simulate", "Run the protocols on a virtual clock.")
 
 VERBS = ("run", "swarm", "adversary", "shrink", "mutants", "campaign")
+
+
+SkipUnsimulated = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unsimulated",
+        help="Leave out steps of --faults that need real processes.",
+        rich_help_panel="Faults",
+    ),
+]
+Record = Annotated[
+    bool,
+    typer.Option(
+        "--record", help="Write a run folder for `check` and `plot`.", rich_help_panel="Results"
+    ),
+]
 
 
 def run(
@@ -42,19 +58,11 @@ def run(
             help="A workload, or a file with a scenario or a plan.",
         ),
     ],
-    protocol: SimulatedProtocol = None,
+    load: LoadOptions,
     faults: Faults = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", min=0, help="Draw from this seed, not from the workload's."),
-    ] = None,
+    skip_unsimulated: SkipUnsimulated = False,
     mutants: Mutants = None,
-    record: Annotated[
-        bool,
-        typer.Option(
-            "--record", help="Write a run folder for `check` and `plot`.", rich_help_panel="Results"
-        ),
-    ] = False,
+    record: Record = False,
     output: RunsFolder = None,
 ) -> Result:
     """Simulate a workload with its faults, a scenario or a plan.
@@ -68,25 +76,29 @@ def run(
     call = invocation(context)
     call.refuse_dry_run("simulate run")
     if workloads.is_file_to_play(name, faults):
-        options = (
-            ("--protocol", protocol),
-            ("--faults", faults),
-            ("--seed", seed),
-            ("--mutant", mutants),
-            ("--record", record or None),
-            ("--output-dir", output),
-        )
-        for option, value in options:
+        options = {
+            **load.given(),
+            "--faults": faults,
+            "--skip-unsimulated": skip_unsimulated or None,
+            "--mutant": mutants,
+            "--record": record or None,
+            "--output-dir": output,
+        }
+        for option, value in options.items():
             if value is not None:
                 raise UserError(f"{option} is for a workload, not for the file {name}")
         return workloads.play_file(Path(name))
     if is_experiment(name):
         raise UserError(f"{name} is an experiment: `pubsubctl experiment {name}`")
+    if load.records is not None:
+        raise UserError(f"--records {load.records}: a simulated run records every delivery")
+    if skip_unsimulated and faults is None:
+        raise UserError("--skip-unsimulated goes with --faults")
     request = workloads.SimulationRequest(
         workload=name,
-        protocol=protocol,
+        overrides=load.overrides(),
         faults=faults,
-        seed=seed,
+        skip_unsimulated=skip_unsimulated,
         mutants=mutants_of(mutants),
         runs=call.project.results_folder(output) if record else None,
     )

@@ -6,7 +6,7 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.options.repetition import Bounds, Budget, Instances
-from pubsubctl.commands.options.results import RunsFolder
+from pubsubctl.commands.options.results import CaseFiles, RunsFolder
 from pubsubctl.commands.options.series import SeriesOptions
 from pubsubctl.commands.options.workload import Faults, LoadOptions, Workload
 from pubsubctl.console.console import Result
@@ -26,6 +26,7 @@ def sweep(
     ],
     load: LoadOptions,
     series: SeriesOptions,
+    files: CaseFiles,
     over: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,7 +53,8 @@ def sweep(
     call = invocation(context)
     axes, limits, habits = tuple(over or ()), tuple(bounds or ()), series.habits()
     request = SweepRequest(name, axes, faults, budget, instances, limits, habits)
-    return run_sweep(call, request, load.overrides(), output)
+    files.begin(call, "sweep")
+    return files.end("sweep", run_sweep(call, request, load.overrides(), output))
 
 
 def limit(

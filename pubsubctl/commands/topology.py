@@ -3,11 +3,10 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brokerd.overlay.topology import Topology
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import GroupedCommand, verbs
 from pubsubctl.console.console import Result
@@ -15,9 +14,22 @@ from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.console.outputs import write_output, written
 from pubsubctl.errors import UserError
 
+if TYPE_CHECKING:
+    from brokerd.overlay.topology import Topology
+
 app = verbs("topology", "Generate, check, print and change topologies.")
 
 FILE_HELP = "A path, or the bare name of a file in bench/topologies."
+
+
+Kinds = Annotated[
+    str | None,
+    typer.Option(
+        "--kinds",
+        metavar="tree,cells",
+        help="Lay cells of one broker each over a tree, for protocols of both kinds.",
+    ),
+]
 
 
 @app.command("gen", cls=GroupedCommand)
@@ -49,6 +61,7 @@ def generate(
     levels: Annotated[
         int, typer.Option("--levels", help="Draw addresses of N numbers (random-hierarchy).")
     ] = 3,
+    kinds: Kinds = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")
     ] = None,
@@ -66,7 +79,7 @@ def generate(
         proxies=proxies,
         levels=levels,
     )
-    topology = topologies.generated(kind, call.project, measures)
+    topology = topologies.generated(kind, call.project, measures, kinds)
     text = topologies.topology_file(topology)
     if output is None:
         return Result(document=topology.to_mapping(), text=text)
@@ -286,7 +299,7 @@ def _change_role(context: typer.Context, file: str, broker: str, role: str) -> R
     """
     from brokerd.protocols import registry
 
-    def change(topology: Topology) -> Topology:
+    def change(topology: "Topology") -> "Topology":
         changed = topology.with_role(broker, role, file)
         for protocol in registry.that_run_on(topology):
             if registry.definition_of(protocol).promises.roles_may_change:
@@ -296,7 +309,7 @@ def _change_role(context: typer.Context, file: str, broker: str, role: str) -> R
     return _change(context, file, change)
 
 
-def _picture(call: Invocation, topology: Topology) -> str:
+def _picture(call: Invocation, topology: "Topology") -> str:
     """Return the topology as SVG; with an inventory named, placed as by `deploy`."""
     from results.figures.topology import topology_svg
 
@@ -323,7 +336,7 @@ def _picture(call: Invocation, topology: Topology) -> str:
     return topology_svg(topology.name, brokers, links, hosts, domains)
 
 
-def _change(context: typer.Context, file: str, change: Callable[[Topology], Topology]) -> Result:
+def _change(context: typer.Context, file: str, change: "Callable[[Topology], Topology]") -> Result:
     from brokerd.errors import ConfigError
     from pubsubctl.deploying import topologies
 

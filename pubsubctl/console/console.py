@@ -193,6 +193,11 @@ class Console:
             # status.
             raise NobodyReads from None
 
+    @property
+    def is_read_by_people(self) -> bool:
+        """True if standard output is a terminal."""
+        return self._stdout.isatty()
+
     def say(self, text: str) -> None:
         """Report a step of the command, unless quiet."""
         if not self.quiet:

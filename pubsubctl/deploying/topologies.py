@@ -1,7 +1,7 @@
 """Topology files at the command line: generated, read, and drawn as text."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import load_toml, shown
 from pubsubctl.project import Project
+
+CELLS = "cells"
 
 SHAPES = (
     "chain",
@@ -82,8 +84,13 @@ def load_topology(path: Path, protocol: str | None = None) -> Topology:
         raise UserError(str(error)) from None
 
 
-def generated(shape: str, project: Project, measures: Measures) -> Topology:
+def generated(
+    shape: str, project: Project, measures: Measures, kinds: str | None = None
+) -> Topology:
     """Return a generated topology; equal arguments result in equal topologies.
+
+    Args:
+        kinds: the kinds that a tree is to carry, with commas; None for the kinds of the shape.
 
     Raises:
         UserError: no such shape, or a number out of range.
@@ -107,9 +114,39 @@ def generated(shape: str, project: Project, measures: Measures) -> Topology:
     try:
         topology = makers[shape]()
         topology.check_delta(f"{len(topology.brokers)} brokers")
-        return topology
+        return topology if kinds is None else of_kinds(topology, kinds.split(","))
     except ConfigError as error:
         raise UserError(f"topology gen {shape}: {error}") from None
+
+
+def of_kinds(topology: Topology, kinds: Sequence[str]) -> Topology:
+    """Return a tree that also, or only, carries cells: one cell per broker, linked as in the tree.
+
+    Raises:
+        UserError: an unknown or repeated kind, or the topology is no tree.
+    """
+    where = f"topology gen: --kinds = {','.join(kinds)!r}"
+    for kind in kinds:
+        if kind not in (TREE, CELLS):
+            raise UserError(f"{where}: no {shown(kind)} over a tree{nearest(kind, (TREE, CELLS))}")
+        if kinds.count(kind) > 1:
+            raise UserError(f"{where}: {kind} stands there twice")
+    kinds = sorted(kinds, key=(TREE, CELLS).index)  # a tree comes first in a file
+    if topology.kinds == (*kinds,):
+        return topology
+    if TREE not in topology.kinds:
+        raise UserError(
+            f"{where}: a topology of kind {topology.kind} has no tree; take chain, tree, star, "
+            "random or demo"
+        )
+    values = {**topology.of_kind(TREE).to_mapping(), "kind": [*kinds]}
+    if CELLS in topology.kinds:
+        values[CELLS] = topology.to_mapping()[CELLS]
+    elif CELLS in kinds:
+        values[CELLS] = {"bundles": values["links"]}
+    if TREE not in kinds:
+        del values[TREE], values["links"]
+    return read_topology(values, where)
 
 
 def in_short(topology: Topology) -> str:

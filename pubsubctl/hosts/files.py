@@ -9,14 +9,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
-
-from brokerd.overlay.topology import nearest
-from brokerd.text import parse_toml
+from brokerd.text import nearest, parse_toml
 from brokerd.text import shown as shown
 from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 LARGEST_FILE_BYTES = 1 << 20
 
@@ -24,7 +24,7 @@ _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_\"'-]+)*)\s*=")
 
 Place = tuple[str | int, ...]
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound="BaseModel")
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ def validated(model: type[Model], file: TomlFile) -> Model:
     Raises:
         UserError: with every problem, one line per problem.
     """
+    from pydantic import ValidationError
+
     try:
         return model.model_validate(file.values)
     except ValidationError as error:
@@ -117,7 +119,7 @@ def dotted(place: Place) -> str:
     return text
 
 
-def _problem(detail: Any, model: type[BaseModel], file: TomlFile) -> str:
+def _problem(detail: Any, model: "type[BaseModel]", file: TomlFile) -> str:
     place: Place = tuple(detail["loc"])
     where = file.where(place)
     if detail["type"] == "extra_forbidden":
@@ -131,7 +133,7 @@ def _problem(detail: Any, model: type[BaseModel], file: TomlFile) -> str:
     return f"{where} = {shown(detail['input'])}: {message[:1].lower()}{message[1:]}"
 
 
-def _keys_at(model: type[BaseModel], place: Place) -> list[str]:
+def _keys_at(model: "type[BaseModel]", place: Place) -> list[str]:
     """Return the keys that are valid in the table at `place`."""
     current: type[BaseModel] | None = model
     for part in place:
@@ -147,7 +149,9 @@ def _keys_at(model: type[BaseModel], place: Place) -> list[str]:
     return [field.alias or name for name, field in current.model_fields.items()]
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _model_in(annotation: Any) -> "type[BaseModel] | None":
+    from pydantic import BaseModel
+
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in get_args(annotation):

@@ -1,6 +1,7 @@
 """`inject` on a running deployment: apply a schedule, observe, and heal at the end."""
 
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -41,10 +42,12 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
     inventory = call.inventory()
     lab = Lab.of(inventory, inventory.hosts, call.forks)
     with call.console.progress() as progress:
+        began_ns: list[int] = []
 
         def tell(line: Mapping[str, Any]) -> None:
             if line["stage"] not in ("planned", "requested", "heal_requested"):
-                progress.say(f"{line['stage']:10} {line['verb']} {line['target']}")
+                at_s = (line["t_ns"] - began_ns[0]) / 1e9
+                progress.say(f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}")
 
         async def work(interruption: Interruption) -> Injection:
             async with lab.opened(), lab.locked(f"inject {schedule.name}"):
@@ -61,8 +64,9 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
                     for line in drawn_in_words(settled):
                         progress.say(line)
                     try:
+                        began_ns.append(time.monotonic_ns())
                         with interruption.stoppable():
-                            await injector.run()
+                            await injector.run(began_ns[0])
                         return injector.outcome()
                     finally:
                         log.close()
@@ -71,7 +75,7 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
         injection = run_interruptibly(
             work, call.console, when_not_waiting=f"faults heal by themselves within {lease_s:g} s"
         )
-    return _result(injection)
+    return _result(injection, began_ns[0])
 
 
 async def idle_warning(deployment: Deployment, steps: Sequence[PlannedStep]) -> str:
@@ -114,7 +118,12 @@ async def running(lab: Lab) -> DesiredState:
     raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
 
 
-def _result(injection: Injection) -> Result:
+def _result(injection: Injection, began_ns: int) -> Result:
+    """Return the result of an injection.
+
+    Args:
+        began_ns: the origin of the displayed times, on the clock of the faults' times.
+    """
     because: list[PubsubctlError] = []
     if injection.problems:
         because.append(HostError(*injection.problems))
@@ -122,10 +131,7 @@ def _result(injection: Injection) -> Result:
         because.append(
             LabDirty(*(f"{fault} may still be in effect" for fault in injection.not_healed))
         )
-    lines = [
-        f"{_STATES.get(row['state'], row['state']):10} {row['verb']} {row['target']}"
-        for row in injection.rows
-    ]
+    lines = [_line(row, began_ns) for row in injection.rows]
     lines += [f"{broker} is down; `pubsubctl deploy` starts it" for broker in injection.down]
     return Result(
         document={
@@ -138,3 +144,17 @@ def _result(injection: Injection) -> Result:
         text="\n".join(lines),
         because=tuple(because),
     )
+
+
+def _line(row: Mapping[str, Any], began_ns: int) -> str:
+    """Return a fault with its state, its times since the start, and its duration."""
+    text = f"{_STATES.get(row['state'], row['state']):10} {row['verb']} {row['target']}"
+    stages = {
+        stage: (row[f"t_{stage}_ns"] - began_ns) / 1e9
+        for stage in ("applied", "observed", "healed", "recovered")
+        if row.get(f"t_{stage}_ns") is not None
+    }
+    told = [f"{stage} {at_s:.2f} s" for stage, at_s in stages.items()]
+    if "applied" in stages and "healed" in stages:
+        told.append(f"lasted {stages['healed'] - stages['applied']:.2f} s")
+    return f"{text}: {', '.join(told)}" if told else text

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.run.outcome import RunOutcome
 from bench.spec.keys import Overrides
@@ -15,7 +15,11 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
 from pubsubctl.injecting.faults import checked, schedule_of, settled
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting, numbers_text
+from pubsubctl.running.plain_verdicts import announce_verdicts
 from pubsubctl.running.verdicts import JudgedRun, judge_and_report
+
+if TYPE_CHECKING:
+    from results.reference.history import Judgement
 
 _WORKLOAD: Final = "demo"
 _WORKLOAD_OF_KIND: Final = {"bipartite": "proxies"}
@@ -43,6 +47,7 @@ def run_demo(
     if not teardown:
         experiments[-1] = replace(experiments[-1], teardown=False)
     outcomes: list[RunOutcome] = []
+    judgements: dict[Path, Judgement] = {}
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> None:
@@ -50,12 +55,14 @@ def run_demo(
                 progress.say(f"{experiment.spec.protocol}:")
                 lab = lab_for(call)
                 purpose = f"demo with {experiment.spec.protocol}"
-                outcomes.append(await carry_out(experiment, lab, progress, interruption, purpose))
+                outcome = await carry_out(experiment, lab, progress, interruption, purpose)
+                outcomes.append(outcome)
+                judgements.update(announce_verdicts([outcome.run_directory], progress))
 
         run_interruptibly(work, call.console, when_not_waiting=not_waiting(experiments[0].spec))
         runs = [outcome.run_directory for outcome in outcomes]
         report = experiments[0].results / "demo" / "report.html"
-        judged = judge_and_report(runs, report, progress, call.master())
+        judged = judge_and_report(runs, report, progress, call.master(), judgements=judgements)
     return _result(call, protocols, outcomes, judged, report)
 
 

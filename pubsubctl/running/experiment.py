@@ -34,6 +34,7 @@ from pubsubctl.hosts.hosts import Lab
 from pubsubctl.injecting.faults import checked
 from pubsubctl.inventory.inventory import Inventory
 from pubsubctl.running.outputs import check_results
+from pubsubctl.running.runs import refresh_run_index
 from pubsubctl.running.verdicts import JudgedRun, expectations_of, judge, not_as_expected
 
 LEASE_MS_PER_BROKER = 150
@@ -135,6 +136,7 @@ async def _carry_out(
                     meanwhile,
                     rolling=0 if experiment.roles else experiment.rolling,
                 )
+    refresh_run_index([outcome.run_directory], progress)
     return outcome
 
 

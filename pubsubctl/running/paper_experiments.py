@@ -25,6 +25,7 @@ from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 from pubsubctl.running.plan import deployment_plan, plan_faults
 from pubsubctl.running.repetitions import Design, run_series
+from pubsubctl.running.runs import refresh_run_index
 
 Kind = Literal["deployed", "measured", "simulated", "study"]
 
@@ -145,6 +146,7 @@ def run_without_brokers(call: Invocation, request: FigureRequest) -> Result:
     with call.console.progress() as progress:
         run = run_figure_experiment(experiment, folder, progress, request.processes)
         files = _drawn(call, experiment.figure, run, progress) if request.figure else []
+        refresh_run_index([run], progress)
     document = {
         "schema": "pubsubctl/experiment/1",
         "figure": experiment.figure,

@@ -1,6 +1,7 @@
 """The plan of an experiment: its specification and its fault schedule, from a command line."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pubsubctl.console.console import Result
@@ -20,6 +21,7 @@ def plan_experiment(
     labels: dict[str, str],
     *,
     simulated: bool = False,
+    skip_unsimulated: bool = False,
 ) -> "tuple[ExperimentSpec, FaultSchedule | None]":
     """Return the experiment that a command line describes, checked as a whole.
 
@@ -27,6 +29,7 @@ def plan_experiment(
 
     Args:
         simulated: no hosts take part, so the schedule cannot mean the loss of one.
+        skip_unsimulated: leave out the steps that need real processes.
 
     Raises:
         UserError, SpecError: a value is invalid; names file, key and the nearest valid value.
@@ -39,7 +42,9 @@ def plan_experiment(
     warn_of_parameters(call.console, spec.topology, spec.protocol)
     for warning in (*churn_warnings(spec), *guarantee_warnings(spec)):
         call.console.warn(warning)
-    return spec, plan_faults(call, spec, faults, simulated=simulated)
+    return spec, plan_faults(
+        call, spec, faults, simulated=simulated, skip_unsimulated=skip_unsimulated
+    )
 
 
 def plan_faults(
@@ -48,6 +53,7 @@ def plan_faults(
     faults: str | None,
     *,
     simulated: bool = False,
+    skip_unsimulated: bool = False,
 ) -> "FaultSchedule | None":
     """Return the fault schedule of an experiment, with drawn targets; None without faults.
 
@@ -66,6 +72,8 @@ def plan_faults(
             raise UserError(f"faults.{next(iter(changes))}: there are no --faults")
         return None
     schedule = for_load(schedule_of(call.project, faults, changes), *spec.placed_clients())
+    if skip_unsimulated:
+        schedule = _without_processes(call, schedule, faults)
     if spec.workload.calm:
         raise UserError(
             f"{spec.source}: calm = true says that nothing is going to fail, but --faults "
@@ -97,6 +105,30 @@ def plan_faults(
     for line in drawn_in_words(schedule):
         call.console.say(line)
     return schedule
+
+
+def _without_processes(call: Invocation, schedule: "FaultSchedule", name: str) -> "FaultSchedule":
+    """Return a schedule without the steps that need real processes, and the steps after them.
+
+    Raises:
+        UserError: no step remains.
+    """
+    from brokerd.model.fault_verbs import SIMULATED_VERBS
+
+    skipped: dict[str, str] = {}
+    for step in schedule.steps:
+        before = step.anchor[0] if step.anchor is not None else ""
+        if step.do not in (*SIMULATED_VERBS, "crash"):
+            skipped[step.id] = "needs real processes"
+        elif before in skipped:
+            skipped[step.id] = f"follows {before}"
+    for step in schedule.steps:
+        if step.id in skipped:
+            call.console.say(f"skipped: {step.id} ({step.do}) {skipped[step.id]}")
+    kept = tuple(step for step in schedule.steps if step.id not in skipped)
+    if not kept:
+        raise UserError(f"--faults {name}: --skip-unsimulated leaves no step of this schedule")
+    return replace(schedule, steps=kept)
 
 
 def deployment_plan(

@@ -27,8 +27,9 @@ from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
 from pubsubctl.running.habits import Habits
 from pubsubctl.running.outputs import bytes_of, check_results
+from pubsubctl.running.plain_verdicts import announce_verdicts
 from pubsubctl.running.revisions import Program
-from pubsubctl.running.runs import manifest
+from pubsubctl.running.runs import manifest, refresh_run_index
 from pubsubctl.running.series_verdicts import each_once, verdict_table
 from pubsubctl.running.standing_deployment import check_deployment
 from pubsubctl.running.verdicts import JudgedRun
@@ -178,6 +179,7 @@ class _Runner:
         self._makers = design.makers
         self._budget_ns = design.budget_ns
         self._teardown = design.habits.teardown
+        self._is_judged = design.habits.check
 
     async def run(self, progress: Progress, interruption: Interruption) -> None:
         """Run the remaining runs, as far as the budget allows."""
@@ -217,6 +219,8 @@ class _Runner:
             teardown=teardown,
         )
         outcome = await carry_out(begun, self._lab, progress, interruption, _purpose(instance))
+        if self._is_judged:
+            announce_verdicts([outcome.run_directory], progress)
         self._series.end(instance, outcome.run_directory, outcome.state)
 
 
@@ -355,6 +359,7 @@ def _judged(
                     raise
                 # Runs without an accepted verdict cannot be drawn; they have a table all the same.
                 progress.say(f"{figure} is not drawn: {error}")
+    refresh_run_index([series.path], progress)
     return summary, each_once(found)
 
 

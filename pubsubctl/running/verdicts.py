@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.run.expectations import Expectation, Judgement
 from pubsubctl.console.console import Console, Progress, Style
@@ -17,7 +17,11 @@ from pubsubctl.errors import (
     VerdictUnknown,
 )
 from pubsubctl.hosts.files import load_toml
-from pubsubctl.running.runs import check_specification, manifest
+from pubsubctl.running.plain_verdicts import announce_verdicts
+from pubsubctl.running.runs import check_specification, manifest, refresh_run_index
+
+if TYPE_CHECKING:
+    from results.reference.history import Judgement as PlainJudgement
 
 MASTER = "local[*]"
 CASES_SHOWN = 4
@@ -170,18 +174,26 @@ def judge_each(
     from results.checker.spark import in_own_words, spark_session
 
     found: list[JudgedRun | NotJudged] = []
+    judgements = announce_verdicts(runs, progress, named=len(runs) > 1)
     progress.phase("starting Spark")
     with spark_session("pubsubctl check", master) as spark:
         for run in runs:
             try:
-                found.append(judge_with(spark, run, progress))
+                found.append(judge_with(spark, run, progress, judgements.get(run)))
             except Exception as error:  # any error concerns only this run
                 found.append(NotJudged(run, in_own_words(error)))
+    refresh_run_index(runs, progress)
     return found
 
 
-def judge_with(spark: Any, run: Path, progress: Progress) -> JudgedRun:
-    """Load and check a run with a session that is there."""
+def judge_with(
+    spark: Any, run: Path, progress: Progress, judgement: "PlainJudgement | None" = None
+) -> JudgedRun:
+    """Load and check a run with a session that is there.
+
+    Args:
+        judgement: the judgement of the plain judge, if it is known.
+    """
     from results.checker.checks import check_run
     from results.papers.dft11.simulated_deliveries import check_simulated_run
     from results.papers.experiment_runs import is_experiment_run
@@ -191,7 +203,7 @@ def judge_with(spark: Any, run: Path, progress: Progress) -> JudgedRun:
     if is_experiment_run(run):
         return JudgedRun(run, derived_of(run), check_simulated_run(spark, run))
     check_specification(run)
-    verdict = check_run(spark, run)
+    verdict = check_run(spark, run, judgement=judgement)
     return JudgedRun(run, verdict.derived, verdict.document, expectations_of(run))
 
 
@@ -202,20 +214,25 @@ def judge_and_report(
     master: str = MASTER,
     title: str = "",
     unpromised: Mapping[str, str] | None = None,
+    judgements: "Mapping[Path, PlainJudgement] | None" = None,
 ) -> list[JudgedRun]:
     """Check runs and write a report on all runs under this title, with one Spark session.
 
     Args:
         unpromised: entries of the report without a run, with the reasons.
+        judgements: known judgements of the plain judge; None if it has judged no run.
     """
     from results.checker.spark import spark_session
     from results.report import write_report
 
+    if judgements is None:
+        judgements = announce_verdicts(runs, progress, named=len(runs) > 1)
     progress.phase("starting Spark")
     with spark_session("pubsubctl report", master) as spark:
-        judged = [judge_with(spark, run, progress) for run in runs]
+        judged = [judge_with(spark, run, progress, judgements.get(run)) for run in runs]
         progress.phase("drawing the report")
         write_report(spark, runs, report, title, unpromised)
+    refresh_run_index(runs, progress)
     return judged
 
 
@@ -245,4 +262,5 @@ def draw_and_judge(
                 if name == figure or name.startswith(f"{figure}."):
                     progress.phase(f"drawing {name} of {run.name}")
                     draw(name, spark, run)
+    refresh_run_index(runs, progress)
     return judged

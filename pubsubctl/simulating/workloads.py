@@ -21,16 +21,17 @@ class SimulationRequest:
     """A simulation of a workload, as the command line describes it.
 
     Attributes:
-        protocol, seed: replace the workload's; None if not given.
+        overrides: values that replace those of the workload.
         faults: the name of a schedule; None for no faults.
+        skip_unsimulated: leave out the steps that need real processes.
         mutants: named bugs of every broker.
         runs: the folder of runs that gets the record; None for no record.
     """
 
     workload: str
-    protocol: str | None
+    overrides: Overrides
     faults: str | None
-    seed: int | None
+    skip_unsimulated: bool
     mutants: frozenset[str]
     runs: Path | None
 
@@ -41,9 +42,14 @@ def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
     Raises:
         UserError, SpecError: an invalid request; names file, key and value.
     """
-    overrides = Overrides(protocol=request.protocol, seed=request.seed)
     spec, schedule = plan_experiment(
-        call, request.workload, overrides, request.faults, {}, simulated=True
+        call,
+        request.workload,
+        request.overrides,
+        request.faults,
+        {},
+        simulated=True,
+        skip_unsimulated=request.skip_unsimulated,
     )
     with call.console.progress() as progress:
         progress.phase(f"simulating {spec.name}")

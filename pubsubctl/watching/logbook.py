@@ -152,9 +152,44 @@ def selected(
     ]
 
 
+def event_of(line: LogLine) -> dict[str, Any] | None:
+    """Return the event of a line that is a JSON object; None for any other text."""
+    if not line.text.startswith("{"):
+        return None
+    try:
+        found = json.loads(line.text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def json_line(line: LogLine) -> str:
+    """Return a line as a JSON object, for a pipe: events are objects, other lines have `text`."""
+    told = line.to_mapping()
+    if (event := event_of(line)) is not None:
+        told = {key: value for key, value in told.items() if key != "text"} | {"event": event}
+    return json.dumps({"schema": "pubsubctl/log-line/2", **told}, ensure_ascii=False)
+
+
+def readable(line: LogLine) -> str:
+    """Return the text of a line for people: an event as its name and its values."""
+    event = event_of(line)
+    if event is None or not isinstance(event.get("event"), str):
+        return visible(line.text)
+    values = {key: value for key, value in event.items() if key not in ("event", "t_ns")}
+    told = [f"{key}={_value(value)}" for key, value in values.items() if value not in ("", None)]
+    return visible(" ".join([event["event"].replace("_", " "), *told]))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str) and value and " " not in value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
 def shown(line: LogLine, *, with_time: bool, names: int) -> str:
     """Return a line for people; terminal control characters are made visible."""
-    text = visible(line.text)
+    text = readable(line)
     if not with_time:
         return f"{line.process} {line.file} | {text}"
     at = "--:--:--.---"

@@ -21,10 +21,12 @@ from results.checker.second_opinion import (
     LARGEST_STREAM,
     MOST_ROWS,
     StreamSample,
+    disagreement,
     sampled_opinion,
     second_opinion,
 )
 from results.checker.spark import planned_for
+from results.reference.history import Judgement
 from results.rules.doubts import doubts_of
 from results.rules.evidence import evidence_rows
 from results.rules.facts import RunFacts
@@ -89,36 +91,54 @@ class Verdict:
 
 
 def check_run(
-    spark: "SparkSession", run_dir: Path, *, max_evidence: int = EVIDENCE_PER_KIND
+    spark: "SparkSession",
+    run_dir: Path,
+    *,
+    max_evidence: int = EVIDENCE_PER_KIND,
+    judgement: Judgement | None = None,
 ) -> Verdict:
-    """Judge one run; see `check_runs`."""
-    return check_runs(spark, [run_dir], max_evidence=max_evidence)[0]
+    """Judge one run; see `check_runs`.
+
+    Args:
+        judgement: the second opinion on the whole run, if it exists.
+    """
+    known = {} if judgement is None else {Path(run_dir).resolve(): judgement}
+    return check_runs(spark, [run_dir], max_evidence=max_evidence, judgements=known)[0]
 
 
 def check_runs(
-    spark: "SparkSession", run_dirs: Sequence[Path], *, max_evidence: int = EVIDENCE_PER_KIND
+    spark: "SparkSession",
+    run_dirs: Sequence[Path],
+    *,
+    max_evidence: int = EVIDENCE_PER_KIND,
+    judgements: Mapping[Path, Judgement] | None = None,
 ) -> list[Verdict]:
     """Judge runs, all in the same Spark jobs; load missing tables first.
+
+    Args:
+        judgements: existing second opinions on whole runs, by folder.
 
     Raises:
         ResultsError: a folder has no run.
         IntegrityError: a file of a run has changed since the run ended.
-        CheckerBroken: the checker missed a deliberate violation, or the second opinion on a run
-            differs.
+        CheckerBroken: the checker missed a deliberate violation.
     """
     waiting = [load_run(spark, folder) for folder in run_dirs]
     found: dict[Path, Verdict] = {}
     while waiting:
         # Copies of one run are indistinguishable in one table.
         runs = {loaded.run.run_id: loaded for loaded in reversed(waiting)}
-        for verdict in _check_together(spark, runs, max_evidence):
+        for verdict in _check_together(spark, runs, max_evidence, judgements or {}):
             found[verdict.folder] = verdict
         waiting = [loaded for loaded in waiting if loaded.run.folder not in found]
     return [found[Path(folder).resolve()] for folder in run_dirs]
 
 
 def _check_together(
-    spark: "SparkSession", runs: Mapping[str, LoadedRun], max_evidence: int
+    spark: "SparkSession",
+    runs: Mapping[str, LoadedRun],
+    max_evidence: int,
+    judgements: Mapping[Path, Judgement],
 ) -> list[Verdict]:
     facts = {run_id: RunFacts.of_run(loaded) for run_id, loaded in runs.items()}
     publications = _all(spark, runs, "publications")
@@ -136,7 +156,8 @@ def _check_together(
             findings = check.findings[run_id]
             evidence = evidence_rows(spark, loaded, facts[run_id], check, max_evidence)
             _write_violations(loaded, check)
-            document = _document(loaded, facts[run_id], findings, canaries.get(run_id))
+            known = judgements.get(loaded.run.folder)
+            document = _document(loaded, facts[run_id], findings, canaries.get(run_id), known)
             _write_tables(loaded, findings, document)
             _write_documents(loaded.run, document, evidence)
             verdicts.append(Verdict(loaded.run.folder, loaded.run.derived, document))
@@ -205,24 +226,30 @@ def doubts_about_exercise(loaded: LoadedRun, facts: RunFacts, findings: Findings
 
 
 def _document(
-    loaded: LoadedRun, facts: RunFacts, findings: Findings, canary: Mapping[str, Any] | None
+    loaded: LoadedRun,
+    facts: RunFacts,
+    findings: Findings,
+    canary: Mapping[str, Any] | None,
+    judgement: Judgement | None,
 ) -> dict[str, Any]:
     doubts = [*doubts_about_exercise(loaded, facts, findings)]
     counts = findings.counts
     second: Mapping[str, Any] | None = None
     alike: list[str] = []
-    if loaded.logs.rows <= MOST_ROWS:
+    if judgement is not None or loaded.logs.rows <= MOST_ROWS:
         verdict, _, _ = decided(facts, findings, doubts)
-        second = second_opinion(loaded.run.folder, verdict, counts)
+        second = second_opinion(loaded.run.folder, verdict, counts, judgement)
     elif (sample := StreamSample.of(loaded.run.run_id, findings.pairs)) is not None:
         second = sampled_opinion(loaded.run.folder, sample, findings)
-        alike = [f"  {sample.in_words()}"]
+        alike = [] if "differs" in second else [f"  {sample.in_words()}"]
     else:
         alike = [f"  no second opinion: every stream has more than {LARGEST_STREAM:,} rows"]
     if canary is None:
         doubts.append("no subscription received enough to try the checker on")
     verdict, because, doubts = decided(facts, findings, doubts)
     publishers = {source.pubend: source.name for source in loaded.logs.sources}
+    if why := disagreement(second):
+        verdict, because, doubts = "UNKNOWN", [why], [why, *doubts]
     return {
         "schema": VERDICT_SCHEMA,
         "run_id": facts.run_id,

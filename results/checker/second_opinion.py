@@ -2,7 +2,7 @@
 
 The reference judges a small run whole. Of a large run the reference judges a sample of whole
 streams: some sources to some subscriptions, drawn by a seed in the verdict. If the judges disagree,
-one judge is wrong, and there is no verdict.
+one judge is wrong: the verdict is UNKNOWN, and shows both.
 """
 
 from collections import Counter
@@ -13,7 +13,6 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from results.checker.canary import CheckerBroken
 from results.reference.files import Refused
 from results.reference.history import Judgement
 from results.reference.reading import judge_folder, read_streams
@@ -30,26 +29,38 @@ _ACROSS_STREAMS = ("order_differs", "place_back", "place_taken", "place_order")
 """Violations that single streams do not show."""
 
 
-def second_opinion(folder: Path, verdict: VerdictName, counts: Counts) -> dict[str, Any]:
-    """Return the judgement of the reference, for verdict.json.
+def second_opinion(
+    folder: Path, verdict: VerdictName, counts: Counts, judgement: Judgement | None = None
+) -> dict[str, Any]:
+    """Return the judgement of the reference, for verdict.json; `differs` lists differences.
 
     Args:
         verdict: the verdict by the doubts of the run itself, without doubts about missing tests.
-
-    Raises:
-        CheckerBroken: the reference disagrees.
+        judgement: the judgement of the reference, if it exists.
     """
     try:
-        found = judge_folder(folder)
+        found = judgement if judgement is not None else judge_folder(folder)
     except Refused as error:
-        raise CheckerBroken(f"{folder}: the second opinion refuses it: {error}") from error
+        return {"verdict": None, "differs": f"the plain judge refuses the run: {error}"}
     ours, theirs = _told(verdict, counts), _told(found.verdict, found.counts)
     if ours != theirs:
         other = [f"{name} {theirs[name]!r}, not {ours[name]!r}" for name in ours
                  if ours[name] != theirs[name]]  # fmt: skip
         doubts = f"; it doubts: {'; '.join(found.doubts)}" if found.verdict == "UNKNOWN" else ""
-        raise CheckerBroken(f"{folder}: the second opinion is {', '.join(other)}{doubts}")
+        return {
+            "verdict": found.verdict.lower(),
+            "doubts": len(found.doubts),
+            "spark": verdict.lower(),
+            "differs": f"Spark finds {verdict}, the plain judge {found.verdict}: "
+            f"{', '.join(other)}{doubts}",
+        }
     return {"verdict": found.verdict.lower(), "doubts": len(found.doubts)}
+
+
+def disagreement(second: Mapping[str, Any] | None) -> str:
+    """Return the reason of an UNKNOWN verdict, with both opinions; "" if the judges agree."""
+    differs = (second or {}).get("differs")
+    return f"the judges differ: {differs}" if differs else ""
 
 
 @dataclass(frozen=True)
@@ -110,25 +121,25 @@ class StreamSample:
 def sampled_opinion(folder: Path, sample: StreamSample, findings: Findings) -> dict[str, Any]:
     """Return the second opinion on a sample of streams, for verdict.json.
 
-    Raises:
-        CheckerBroken: the reference and the check on Spark disagree on the sample.
+    `differs` lists the differences between the judges on the sample.
     """
+    drawn = {
+        "streams": sample.size, "of": sample.streams, "rows": sample.rows, "seed": sample.seed,
+    }  # fmt: skip
     try:
         found = check(read_streams(folder, sample.sources, sample.subscriptions))
     except Refused as error:
-        raise CheckerBroken(f"{folder}: the second opinion refuses it: {error}") from error
+        return {**drawn, "differs": f"the plain judge refuses the run: {error}"}
     ours, theirs = _of_spark(sample, findings), _of_reference(found)
     if ours != theirs:
         names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         other = [f"{name} {theirs.get(name, 0)!r}, not {ours.get(name, 0)!r}" for name in names]
-        raise CheckerBroken(
-            f"{folder}: the second opinion on {', '.join(sample.sources)} to "
-            f"{', '.join(sample.subscriptions)} (seed {sample.seed}) is {', '.join(other)}"
+        differs = (
+            f"of {', '.join(sample.sources)} to {', '.join(sample.subscriptions)} "
+            f"(seed {sample.seed}), the plain judge finds {', '.join(other)}"
         )
-    return {
-        "streams": sample.size, "of": sample.streams, "rows": sample.rows, "seed": sample.seed,
-        "owed": ours["owed"],
-    }  # fmt: skip
+        return {**drawn, "differs": differs}
+    return {**drawn, "owed": ours["owed"]}
 
 
 def _of_spark(sample: StreamSample, findings: Findings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The second opinion: another verdict on a small run, by code without a common rule.
+"""The second opinion: another verdict on a run, by code without a common rule.
 
 The code is written from the text of the design alone, in plain Python, row by row. The reference
 shares the terms (`results.rules.terms`) with the checker on Spark and with the checker in the load

@@ -9,6 +9,7 @@ Hosts with a common clock id have a common clock, as have all hosts in a run wit
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 
@@ -25,9 +26,18 @@ class Clocks:
     until_ns: int
     lines: tuple[Mapping[str, Any], ...]
 
+    @cached_property
+    def _ids(self) -> Mapping[str, Any]:
+        return {line["host_id"]: line["clock_id"] for line in self.lines}
+
+    @cached_property
+    def _lines_by_host(self) -> dict[str, list[Mapping[str, Any]]]:
+        """The comparisons of each host with the reference clock, once they were asked for."""
+        return {}
+
     def are_one(self, a: str, b: str) -> bool:
         """Return True if two hosts have a common clock."""
-        ids = {line["host_id"]: line["clock_id"] for line in self.lines}
+        ids = self._ids
         return a == b or not ids or (a in ids and ids.get(b) == ids[a])
 
     def offset_ns(self, host: str, stamp_ns: int) -> int:
@@ -36,6 +46,8 @@ class Clocks:
         if not lines:
             return 0
         first, last = lines[0], lines[-1]
+        if first is last:
+            return int(first["offset_ns"])
         elapsed = stamp_ns - first["offset_ns"] - first["t_ns"]
         length = last["t_ns"] - first["t_ns"]
         share = min(max(elapsed / length, 0.0), 1.0) if length > 0 else 0.0
@@ -68,7 +80,10 @@ class Clocks:
         return None if None in errors else max(filter(None, errors), default=0)
 
     def _lines_of(self, host: str) -> list[Mapping[str, Any]]:
-        if self.are_one(host, self.reference):
-            return []
-        mine = (line for line in self.lines if line["host_id"] == host)
-        return sorted(mine, key=lambda line: int(line["t_ns"]))
+        found = self._lines_by_host
+        if host not in found:
+            mine = [line for line in self.lines if line["host_id"] == host]
+            if self.are_one(host, self.reference):
+                mine = []
+            found[host] = sorted(mine, key=lambda line: int(line["t_ns"]))
+        return found[host]

@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 Value = str | int | float | bool
@@ -58,6 +59,9 @@ class Contents:
     workload: Mapping[str, Any] = field(default_factory=dict)
     _blobs: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
     _payloads: dict[int, list[bytes]] = field(default_factory=dict, repr=False, compare=False)
+    _choices: dict[tuple[int, int, int], tuple[int, int]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def of_workload(cls, workload: Mapping[str, Any], run_id: str) -> "Contents":
@@ -83,7 +87,7 @@ class Contents:
             publishers.append(Publisher(name, broker, len(publishers), size))
         return cls(run_id, seed, table, {one.name: one for one in publishers}, workload)
 
-    @property
+    @cached_property
     def fence_set(self) -> int:
         """The number of a fence among the attribute sets."""
         return len(self.attribute_sets)
@@ -96,8 +100,12 @@ class Contents:
 
     def choice(self, publisher_index: int, incarnation: int, sequence: int) -> tuple[int, int]:
         """Return attribute set and payload of a publication that is no fence."""
-        drawn = mix(self.seed + _G * (publisher_index + 1) + _A * (incarnation + 1) + sequence)
-        return drawn % len(self.attribute_sets), (drawn >> 32) % 64
+        known = publisher_index, incarnation, sequence
+        found = self._choices.get(known)
+        if found is None:
+            drawn = mix(self.seed + _G * (publisher_index + 1) + _A * (incarnation + 1) + sequence)
+            found = self._choices[known] = drawn % len(self.attribute_sets), (drawn >> 32) % 64
+        return found
 
     def digest(self, publisher: Publisher, incarnation: int, sequence: int, *, fence: bool) -> int:
         """Return the CRC-32 of a publication's attributes as sent, continued over its payload."""

@@ -201,7 +201,9 @@ class Count:
                     continue
                 source, incarnation, number = _key(file, row, row["sequence"])
                 lane = file.tables["subscriptions"][row["subscription"]], source, incarnation
-                of, numbers = counts.setdefault(lane, Counter()), seen.setdefault(lane, set())
+                if lane not in counts:
+                    counts[lane], seen[lane] = Counter(), set()
+                of, numbers = counts[lane], seen[lane]
                 if row["kind"] == STRETCH:
                     of["data"] += row["digest"]
                     of["stretches"] += 1
@@ -226,6 +228,8 @@ class Count:
         }  # fmt: skip
 
     def _breaches(self, blockages: Sequence[Blockage]) -> list[tuple[int, int]]:
+        if not blockages:
+            return []
         found = [[0, 0] for _ in blockages]
         for _, file in self._of("deliveries"):
             for row in file.rows:

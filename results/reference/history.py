@@ -33,10 +33,10 @@ class Published:
     sequence: int
     attribute_set: int
     sent_ns: int
+    key: Key = field(init=False, repr=False, compare=False)
 
-    @property
-    def key(self) -> Key:
-        return self.incarnation, self.sequence
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (self.incarnation, self.sequence))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ class Delivered:
     late_ns: int = 0
     stream: str = ""
     position: int = 0
+    key: Key = field(init=False, repr=False, compare=False)
 
-    @property
-    def key(self) -> Key:
-        return self.incarnation, self.sequence
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (self.incarnation, self.sequence))
 
 
 @dataclass(frozen=True, slots=True)

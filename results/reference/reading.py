@@ -425,12 +425,19 @@ class _Folder:
                 lines[name] = line
         is_ours = records is not None and not any("is of run" in d for d in records.doubts)
         names = records.tables.get("subscriptions", ()) if records is not None and is_ours else ()
+        numbered = records.tables.get("subscriptions", ()) if records is not None else ()
+        rows: dict[str, list[dict[str, int]]] = {}
+        for row in records.rows if records is not None else ():
+            if row["layer"] == _APPLICATION:
+                rows.setdefault(numbered[row["subscription"]], []).append(row)
         for name in dict.fromkeys([*lines, *names]):
             if name in taken:
                 self.doubts.append(doubt("twice", what=f"deliveries to subscription {name}"))
                 continue
             self.host_of[name] = process.parent.name
-            yield self._subscription(name, lines.get(name, {}), records, process, placed)
+            yield self._subscription(
+                name, lines.get(name, {}), records, rows.get(name, ()), process, placed
+            )
 
     def _seen_elsewhere(self, publishers: Sequence[PublisherLog]) -> dict[str, frozenset[Key]]:
         """Return unanswered publications of the sources that other subscriptions received."""
@@ -523,6 +530,7 @@ class _Folder:
         name: str,
         line: Mapping[str, Any],
         records: Records | None,
+        rows: Sequence[Mapping[str, int]],
         process: Path,
         placed: Mapping[int, tuple[str, int]],
     ) -> SubscriptionLog:
@@ -531,12 +539,9 @@ class _Folder:
         notices: list[Notice] = []
         places: list[int] = []  # places in the file, by delivery
         predicate = line.get("predicate", "true")
-        for row in records.rows if records is not None else ():
+        for row in rows:
             assert records is not None
             number, place = row["number"], row["place"]
-            named = records.tables["subscriptions"][row["subscription"]] == name
-            if not named or row["layer"] != _APPLICATION:
-                continue
             source = records.tables["publishers"][row["publisher"]]
             at_ns = self._moved(row["at_ns"], host)
             if row["kind"] == NOTICE:

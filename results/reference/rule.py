@@ -124,6 +124,8 @@ class _Source:
         self.content = history.content
         self.topic_attribute = history.topic
         self.publisher = history.content.publishers[log.name]
+        self._matched: dict[tuple[str, int], bool] = {}
+        self._digests: dict[tuple[Key, bool], int] = {}
         self.by_key: dict[Key, Published] = {}
         for publication in log.published:
             self.by_key.setdefault(publication.key, publication)
@@ -152,12 +154,16 @@ class _Source:
         has_both = len(fences) > 1
         self.opening: Key | None = fences[0] if has_both else None
         self.closing: Key | None = fences[-1] if has_both else None
+        self._data = {one.key for one in self.committed if self._is_data(one)}
 
     def is_fence(self, publication: Published) -> bool:
         return publication.attribute_set == self.content.fence_set
 
     def is_between_fences(self, publication: Published) -> bool:
         """Return True if a publication is data that is owed to every matching subscription."""
+        return publication.key in self._data or self._is_data(publication)
+
+    def _is_data(self, publication: Published) -> bool:
         is_after = self.opening is None or self.opening < publication.key
         is_before = self.closing is None or publication.key < self.closing
         return is_after and is_before and not self.is_fence(publication)
@@ -173,11 +179,24 @@ class _Source:
         if self.is_fence(publication):
             return True
         chosen, _ = self.content.choice(self.publisher.index, *publication.key)
-        return predicates.wants(predicate)(self.content.attributes(chosen))
+        return self._matches(predicate, chosen)
+
+    def _matches(self, predicate: str, attribute_set: int) -> bool:
+        known = predicate, attribute_set
+        if known not in self._matched:
+            attributes = self.content.attributes(attribute_set)
+            self._matched[known] = predicates.wants(predicate)(attributes)
+        return self._matched[known]
 
     def digest(self, publication: Published) -> int:
+        """Return the digest of a publication by the seed; computed once for all subscriptions."""
         fence = self.is_fence(publication)
-        return self.content.digest(self.publisher, *publication.key, fence=fence)
+        known = publication.key, fence
+        found = self._digests.get(known)
+        if found is None:
+            found = self.content.digest(self.publisher, *publication.key, fence=fence)
+            self._digests[known] = found
+        return found
 
     @property
     def knows_topics(self) -> bool:
@@ -367,9 +386,11 @@ class _Pair:
             lane = self.source.topic(row.key) if self.lanes == "topic" else None
             if self.lanes and row.key < before.get(lane, row.key):
                 yield self._at("reordered", row, place)
-            if any(n.place <= place and row.key <= (n.incarnation, n.last) for n in self.notices):
+            if self.notices and any(
+                n.place <= place and row.key <= (n.incarnation, n.last) for n in self.notices
+            ):
                 yield self._at("withheld_delivered", row, place)
-            if any(self._contradicts(gap, row, place) for gap in self.gaps):
+            if self.gaps and any(self._contradicts(gap, row, place) for gap in self.gaps):
                 yield self._at("gap_delivered", row, place)
             seen.add(row.key)
             before[lane] = row.key

@@ -19,6 +19,8 @@ from pubsubctl.running.claims import (
     measurement,
     measurements,
 )
+from pubsubctl.running.paper_experiments import experiment_names
+from tests.pubsubctl.conftest import Call
 
 OURS = Path(__file__).parents[2] / "bench" / "claims"
 TEXT = """
@@ -289,3 +291,26 @@ def test_a_number_that_was_changed_by_hand_decides_no_claim(tmp_path, seal):
         measurements(tmp_path, ["dft11.fig9"])
     (run / "SHA256SUMS").unlink()
     assert len(measurements(tmp_path, ["dft11.fig9"])) == 1
+
+
+def test_statements_of_claims_are_short() -> None:
+    claims = [claim for path in OURS.glob("*.toml") for claim in load_claims(path)]
+    assert [claim.name for claim in claims if len(claim.statement) > 120] == []
+
+
+def test_claims_are_listed_by_verdict_with_paper_and_figure(call: Call) -> None:
+    document = call("claims", "list", "--only", "holds", "-j").document
+    assert document["claims"] == []
+    assert document["total"]["not run"] > 0  # the summary counts all claims
+    lines = call("claims", "list", "dft11", "--only", "not-run").out.splitlines()
+    assert lines[0].split()[:3] == ["CLAIM", "FIGURE", "VERDICT"]
+    assert lines[1].split()[1:4] == ["dft11.fig9", "not", "run"]
+    wrong = call("claims", "list", "--only", "hold")
+    assert wrong.status == 2
+    assert "--only 'hold'; did you mean 'holds'?" in wrong.err
+
+
+def test_a_claim_names_a_command_that_exists() -> None:
+    names = {*experiment_names()}
+    claims = [claim for path in OURS.glob("*.toml") for claim in load_claims(path)]
+    assert [claim.name for claim in claims if claim.figure not in names] == []

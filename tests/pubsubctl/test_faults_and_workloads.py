@@ -409,3 +409,52 @@ def test_a_dry_run_of_a_search_says_its_bounds(call: Call) -> None:
     result = call("--dry-run", "limit", "demo", "--p99", "20ms")
     assert result.status == 0, result.err
     assert "from 100/s to 1000000/s, p99 below 20ms" in result.out
+
+
+def simulated(call: Call, *arguments: str) -> Any:
+    """A simulation of chain3 with publications for two seconds."""
+    return call("simulate", "run", "chain3-paced", "-d", "2s", "--rate", "20/s", "-j", *arguments)
+
+
+def test_a_simulation_takes_the_options_of_a_workload(call: Call) -> None:
+    more = simulated(call, "--publishers", "2", "--set", "phases.warmup=0s")
+    fewer = simulated(call, "--set", "phases.warmup=0s")
+    published = [each.document["counters"]["published"] for each in (fewer, more)]
+    assert published[1] == 2 * published[0]
+    other = simulated(call, "--topology", "chain3", "--protocol", "best_effort")
+    assert other.document["protocol"] == "best_effort"
+    for wrong, said in (
+        (("--set", "phases.measur=1s"), "did you mean 'measure'"),
+        (("--topology", "chan3"), "did you mean 'chain3'"),
+        (("--records", "hist"), "--records hist: a simulated run records every delivery"),
+        (("--skip-unsimulated",), "--skip-unsimulated goes with --faults"),
+    ):
+        answer = simulated(call, *wrong)
+        assert answer.status == 2
+        assert said in answer.err
+
+
+def test_steps_that_need_processes_are_left_out_on_request(call: Call, project: Path) -> None:
+    steps = (
+        ("slow", 'at = "500ms"', "slow-fsync", 'latency = "5ms"\nfor = "500ms"'),
+        ("then", 'after = "slow"', "freeze", 'for = "200ms"'),
+        ("alone", 'at = "1s"', "freeze", 'for = "300ms"'),
+    )
+    head = 'schema = "pubsubctl/faults/1"\nname = "mixed"\n'
+    lines = [
+        f'[[step]]\nid = "{name}"\n{when}\ndo = "{do}"\non = "b1"\n{rest}\n'
+        for name, when, do, rest in steps
+    ]
+    Path("mixed.toml").write_text(head + "".join(lines))
+    command = ("simulate", "run", "demo", "-d", "3s", "--rate", "10/s", "--faults", "mixed.toml")
+    refused = call(*command)
+    assert refused.status == 2
+    assert "`simulate run --skip-unsimulated` leaves the step out" in refused.err
+    skipped = call(*command, "--skip-unsimulated")
+    assert "skipped: slow (slow-fsync) needs real processes" in skipped.err
+    assert "skipped: then (freeze) follows slow" in skipped.err
+    assert "freeze b1" in skipped.out
+    Path("mixed.toml").write_text(head + "".join(lines[:2]))
+    nothing = call(*command, "--skip-unsimulated")
+    assert nothing.status == 2
+    assert "--skip-unsimulated leaves no step of this schedule" in nothing.err

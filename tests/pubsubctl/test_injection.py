@@ -53,6 +53,16 @@ def test_idle_brokers_are_named_as_the_reason_before_nothing_is_seen(
 
 def test_an_unobserved_fault_is_reported_as_not_seen() -> None:
     row = {"state": "unknown", "verb": "absorb", "target": "b1"}
-    result = _result(Injection((row,), ("absorb-b1: no effect seen",), (), ()))
+    result = _result(Injection((row,), ("absorb-b1: no effect seen",), (), ()), 0)
     assert result.text == "not seen   absorb b1"
     assert result.document["faults"] == [row]
+
+
+def test_a_fault_is_reported_with_its_times_since_the_start() -> None:
+    row = {
+        "state": "healed", "verb": "freeze", "target": "b3", "t_applied_ns": 7_250_000_000,
+        "t_observed_ns": 7_300_000_000, "t_healed_ns": 9_250_000_000, "t_recovered_ns": None,
+    }  # fmt: skip
+    assert _result(Injection((row,), (), (), ()), 7_000_000_000).text == (
+        "healed     freeze b3: applied 0.25 s, observed 0.30 s, healed 2.25 s, lasted 2.00 s"
+    )

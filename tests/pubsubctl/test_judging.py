@@ -1,6 +1,8 @@
 """Stories about how a verdict is put into words; the verdicts themselves are made by `results`."""
 
+import io
 import json
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from pubsubctl.running.demo import (
     demonstrable_protocols,
     experiment_of,
 )
+from pubsubctl.running.plain_verdicts import announce_verdicts
 from pubsubctl.running.verdicts import CASES_SHOWN, JudgedRun, expectations_of
 from results.checker.checks import Verdict
 from results.tables.json_files import IntegrityError
+from tests.helpers.forged_runs import write_honest_run
 from tests.pubsubctl.conftest import Call
 
 CASE = {
@@ -88,7 +92,7 @@ def test_a_run_that_cannot_be_judged_spoils_no_other(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     failure: Exception, status: int, said: str,
 ) -> None:  # fmt: skip
-    def check_run(spark: object, run: Path) -> Verdict:
+    def check_run(spark: object, run: Path, judgement: object) -> Verdict:
         if run.name == "b":
             raise failure
         return Verdict(run, run, judged(run, "VALID").document)
@@ -107,6 +111,41 @@ def test_a_run_that_cannot_be_judged_spoils_no_other(
     document = call("check", *map(str, folders), "--json").document
     assert document["exit_status"] == status
     assert [run["verdict"] for run in document["runs"]] == ["valid", None, "valid"]
+
+
+def test_the_plain_judge_answers_before_spark_starts_and_is_the_second_opinion(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    def check_run(spark: object, run: Path, judgement: Any) -> Verdict:
+        told.append(judgement)
+        return Verdict(run, run, {**judged(run, "VALID").document, "schema": "pubsubctl/verdict/1"})
+
+    monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr("results.checker.checks.check_run", check_run)
+    run = write_honest_run(tmp_path, "run")
+    lines = call("check", str(run)).err.splitlines()
+    assert re.fullmatch(
+        r"VALID  exactly-once, publisher order · [\d,]+ owed = .* \(plain judge, [\d.]+ s\)",
+        lines[0],
+    )
+    assert lines[1] == "starting Spark"
+    assert told[0].verdict == "VALID"
+
+    monkeypatch.setattr("pubsubctl.running.plain_verdicts.MOST_DELIVERIES", 10)
+    assert call("check", str(run)).err.splitlines()[0] == "starting Spark"
+    assert told[1] is None
+
+
+def test_a_run_that_the_plain_judge_refuses_is_left_to_spark(tmp_path: Path) -> None:
+    run = write_honest_run(tmp_path, "run")
+    (run / "spec" / "workload.toml").write_text("name = 'other'\n")
+    console = Console(stderr=(stream := io.StringIO()))
+    with console.progress() as progress:
+        assert announce_verdicts([run], progress) == {}
+    said = stream.getvalue().splitlines()
+    assert said[0].startswith("run: no verdict of the plain judge: ")
 
 
 @pytest.mark.parametrize(

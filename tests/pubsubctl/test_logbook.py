@@ -13,6 +13,7 @@ from pubsubctl.watching.logbook import (
     HostTime,
     LogLine,
     Tail,
+    json_line,
     last_of_each,
     merged,
     selected,
@@ -144,3 +145,25 @@ def test_a_line_cannot_steer_the_terminal() -> None:
 def test_the_last_of_each_file_are_kept() -> None:
     lines = [line(n, str(n)) for n in range(5)] + [line(9, "x", "b2")]
     assert [each.text for each in last_of_each(lines, 2)] == ["3", "4", "x"]
+
+
+EVENT = json.dumps(
+    {"t_ns": 16, "event": "session_lost", "peer": "c1", "reason": "closed by peer", "session": 1}
+)
+
+
+def test_an_event_is_readable_on_a_terminal() -> None:
+    found = shown(line(0, EVENT), with_time=False, names=5)
+    assert found.endswith('| session lost peer=c1 reason="closed by peer" session=1')
+    for text in ("{torn", "[1]", '{"other": 1}', "plain"):
+        assert shown(line(0, text), with_time=False, names=5).endswith(f"| {text}")
+    hostile = json.dumps({"event": "a", "peer": "\x1b[2J"})
+    assert "\x1b" not in shown(line(0, hostile), with_time=False, names=5)
+
+
+def test_a_line_in_a_pipe_is_a_json_object() -> None:
+    found = json.loads(json_line(line(7, EVENT)))
+    assert found["event"]["peer"] == "c1"
+    assert (found["wall_ns"], "text" in found) == (7, False)
+    plain = json.loads(json_line(line(7, "plain")))
+    assert (plain["text"], "event" in plain) == ("plain", False)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from bench.run.series import KIND
+from pubsubctl.console.console import Console
+from pubsubctl.running.runs import refresh_run_index
 from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND, SERIES, HALF = (f"2026010{day}T000000Z-aaaaaa" for day in (1, 2, 3, 4))
@@ -135,3 +137,42 @@ def test_a_request_that_cannot_be_is_refused(
     assert said in answer.err
     assert (runs / "demo" / FIRST).is_dir()
     assert outside.is_dir()
+
+
+def test_one_page_shows_all_runs_the_newest_first(call: Call, runs: Path) -> None:
+    (runs / "demo" / FIRST / "report.html").write_text("<p>")
+    document = call("results", "index", "-j").document
+    assert (document["page"], document["runs"]) == ("results/runs/index.html", 4)
+    page = (runs / "index.html").read_text()
+    assert page.index(SERIES) < page.index(SECOND) < page.index(FIRST)
+    assert f'href="demo/{FIRST}/report.html"' in page
+    assert f"no report: <code>pubsubctl report {SECOND}</code>" in page
+    assert all(count in page for count in ("1 VALID", "1 INVALID", "1 not judged"))
+    assert "://" not in page
+
+
+def test_the_page_follows_labels_and_removals(call: Call, runs: Path) -> None:
+    call("results", "label", FIRST, "note=<b>bold</b>")
+    page = (runs / "index.html").read_text()
+    assert "note = &lt;b&gt;bold&lt;/b&gt;" in page
+    call("results", "remove", HALF, "--force", "--yes")
+    assert HALF not in (runs / "index.html").read_text()
+
+
+def test_a_page_over_no_runs_is_refused_or_empty(call: Call, project: Path) -> None:
+    answer = call("results", "index", "-o", "elsewhere")
+    assert answer.status == 2
+    assert "elsewhere: no such folder; there are no runs yet" in answer.err
+    Path("empty").mkdir()
+    call("results", "index", "-o", "empty")
+    assert "There is no run yet" in Path("empty", "index.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_is_no_error_of_a_run(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "index.jsonl").write_text("")
+    (runs / "index.html").mkdir()
+    with Console().progress() as progress:
+        refresh_run_index([runs / "demo" / FIRST], progress)
+    assert "the page over all runs was not written: " in capsys.readouterr().err

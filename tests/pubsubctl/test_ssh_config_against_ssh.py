@@ -17,6 +17,7 @@ from pubsubctl.hosts.ssh.client_config import ClientConfig, HostSettings
 from pubsubctl.hosts.ssh.config_words import local_user
 from pubsubctl.inventory.importers.findings import inventory_text
 from pubsubctl.inventory.importers.ssh_config import read_ssh_config
+from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ssh_program import OLDEST, resolved, ssh_version
 
 SEED = 20_261_128

@@ -1,6 +1,5 @@
 """Global options, which may stand before or after the verb."""
 
-import importlib.metadata
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ _WITH_VALUE = {"-i", "--inventory", "-l", "--limit", "-f", "--forks", "--color"}
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        import importlib.metadata
+
         typer.echo(f"pubsubctl {importlib.metadata.version('pubsubctl')}")
         raise typer.Exit
 

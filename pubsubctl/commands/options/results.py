@@ -1,11 +1,14 @@
 """Options that select runs, and places for results."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pubsubctl.commands import names
+from pubsubctl.console.console import Result
+from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 
 _PANEL = "Results"
@@ -58,6 +61,63 @@ Author = Annotated[
     typer.Option(metavar="NAME", help="Name an author for archives. Repeatable."),
 ]
 Publisher = Annotated[str, typer.Option(metavar="NAME", help="Name the publisher for archives.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseFiles:
+    """Files with a case per run, for CI and papers."""
+
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            "--junit",
+            metavar="FILE",
+            rich_help_panel=_PANEL,
+            help="Write a JUnit file, for CI. UNKNOWN is an error.",
+        ),
+    ] = None
+    markdown: Annotated[
+        Path | None,
+        typer.Option(
+            "--markdown",
+            metavar="FILE",
+            rich_help_panel=_PANEL,
+            help="Write a Markdown table.",
+        ),
+    ] = None
+    latex: Annotated[
+        Path | None,
+        typer.Option(
+            "--latex", metavar="FILE", rich_help_panel=_PANEL, help="Write a LaTeX table."
+        ),
+    ] = None
+
+    def _chosen(self) -> dict[str, Path]:
+        files = {"junit": self.junit, "markdown": self.markdown, "latex": self.latex}
+        return {form: path for form, path in files.items() if path is not None}
+
+    def begin(self, call: Invocation, verb: str) -> None:
+        """Write the files of a command that has not finished, and so find what cannot be written.
+
+        Raises:
+            PreflightFailed: a file cannot be written; names it.
+            UserError: --dry-run was given, which has no results.
+        """
+        if not (files := self._chosen()):
+            return
+        from pubsubctl.running.case_files import unfinished, write_cases
+
+        if call.dry_run:
+            raise UserError(f"--{next(iter(files))} and --dry-run: there are no results to write")
+        write_cases(files, verb, unfinished(verb))
+
+    def end(self, verb: str, result: Result) -> Result:
+        """Write the files of a result, and return the result."""
+        if files := self._chosen():
+            from pubsubctl.running.case_files import cases_of, write_cases
+
+            write_cases(files, verb, cases_of(result))
+        return result
 
 
 def labels_of(texts: list[str]) -> dict[str, str]:

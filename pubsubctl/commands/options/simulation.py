@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brokerd.overlay.topology import nearest
-from brokerd.protocols.registry import DEFAULT, DEFINITIONS
+from brokerd.text import nearest
 from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
@@ -140,6 +139,8 @@ def protocol_of(name: str | None) -> str:
     Raises:
         UserError: the protocol is unknown; names the nearest.
     """
+    from brokerd.protocols.registry import DEFAULT, DEFINITIONS
+
     protocol = name or DEFAULT
     if protocol not in DEFINITIONS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")

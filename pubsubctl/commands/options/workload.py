@@ -1,6 +1,6 @@
 """Options that change a workload: load, topology, protocol and any other key."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -139,6 +139,16 @@ class LoadOptions:
             "(topology.tree.delta=2), or of a step of --faults (faults.STEP.for=3s). Repeatable.",
         ),
     ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the values of the given options, by option."""
+        names = {"duration": "--duration", "settings": "--set", "no_churn": "--no-churn"}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            names.get(name, f"--{name}"): value
+            for name, value in values.items()
+            if value is not None and value is not False
+        }
 
     def overrides(self) -> "Overrides":
         """Return the values that replace values of the workload.

@@ -1,0 +1,88 @@
+"""The start of the command: slow modules wait until a verb needs them.
+
+No story here measures time: `python -m tests.pubsubctl.test_startup` prints the processor time of
+a few command lines, for people.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+SLOW = (
+    *("pydantic", "trio", "numpy", "pandas", "pyarrow", "pyspark", "matplotlib", "jinja2", "rich"),
+    *("cbor2", "psutil", "importlib.metadata"),
+    *("brokerd.protocols.registry", "brokerd.overlay.topology", "bench.run", "results.checker"),
+    *("brokerd.simulator", "fault_injection.schedule", "pubsubctl.running.runs"),
+)
+MEASURED = (
+    ("--version",), ("bench", "--help"), ("help", "tour"), ("config", "show"), ("results", "list"),
+    ("topology", "lint", "demo"), ("workload", "lint", "demo"), ("claims", "list"), ("status",),
+)  # fmt: skip
+COMPLETION = {
+    "_PUBSUBCTL_COMPLETE": "complete_bash", "COMP_WORDS": "pubsubctl bench de", "COMP_CWORD": "2",
+}  # fmt: skip
+
+
+def modules_after(statement: str, *arguments: str) -> set[str]:
+    """The modules that a fresh interpreter has imported after a statement."""
+    script = f"import sys\ntry:\n    {statement}\nexcept SystemExit:\n    pass\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_verbs_are_known_without_slow_modules() -> None:
+    found = modules_after("import pubsubctl.commands.app")
+    assert "typer" in found
+    assert [name for name in SLOW if name in found] == []
+
+
+def test_the_version_needs_no_verbs() -> None:
+    found = modules_after("from pubsubctl.entry import main; main()", "--version")
+    assert [name for name in ("typer", "pubsubctl.commands.app") if name in found] == []
+
+
+@pytest.mark.parametrize(
+    "words, place, offered",
+    [
+        ("pubsubctl be", "1", "bench"),
+        ("pubsubctl bench de", "2", "demo"),
+        ("pubsubctl -i local bench de", "4", "demo"),
+        ("pubsubctl results la", "2", "label"),
+        ("pubsubctl bench --ra", "2", "--rate"),
+    ],
+)
+def test_a_shell_completes_verbs_options_and_files(words: str, place: str, offered: str) -> None:
+    asked = {"COMP_WORDS": words, "COMP_CWORD": place}
+    done = subprocess.run(
+        [sys.executable, "-m", "pubsubctl"],
+        env={**os.environ, **COMPLETION, **asked},
+        capture_output=True,
+        text=True,
+    )
+    assert offered in done.stdout.split()
+
+
+def cpu_s_of(arguments: tuple[str, ...], environment: dict[str, str]) -> float:
+    """The processor time of a command line: the least of five."""
+    found = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "pubsubctl", *arguments],
+            env={**os.environ, **environment},
+            capture_output=True,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(found)
+
+
+if __name__ == "__main__":
+    rows = [(cpu_s_of(line, {}), " ".join(line)) for line in MEASURED]
+    rows.append((cpu_s_of((), COMPLETION), "completion of `bench de`"))
+    sys.stdout.writelines(f"{cpu_s:6.2f} s  {name}\n" for cpu_s, name in rows)

@@ -1,0 +1,40 @@
+"""Both judges agree in every story here, but for those about a disagreement."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from results.checker import checks
+
+_OPINION = checks.second_opinion
+
+
+class JudgesDiffer(AssertionError):
+    """The judges differ in a story that is about something else."""
+
+
+_EXPECTED: list[bool] = []
+
+
+def _strict_opinion(*arguments: Any) -> dict[str, Any]:
+    found = _OPINION(*arguments)
+    if "differs" in found and not _EXPECTED:
+        raise JudgesDiffer(found["differs"])
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def judges_agree() -> Iterator[None]:
+    """Let a disagreement of the judges fail the story, instead of an UNKNOWN verdict."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "second_opinion", _strict_opinion)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _expected(request: pytest.FixtureRequest) -> Iterator[None]:
+    is_expected = request.node.get_closest_marker("judges_differ") is not None
+    _EXPECTED.extend([True] * is_expected)
+    yield
+    _EXPECTED.clear()

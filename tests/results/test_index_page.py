@@ -1,0 +1,85 @@
+"""The page over all runs: numbers and pictures from the small files of a run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results.report.index_page import HEIGHT, WIDTH, numbers_of, picture_of
+
+SECOND_NS = 1_000_000_000
+
+
+def make_run(folder: Path, delivered: list[int], **about: Any) -> Path:
+    """A run of one load generator with a counter per second, from second 100 on."""
+    phases = [
+        {"phase": "warmup", "t0_ns": 100 * SECOND_NS, "t1_ns": 102 * SECOND_NS},
+        {"phase": "measure", "t0_ns": 102 * SECOND_NS, "t1_ns": 110 * SECOND_NS},
+    ]
+    (folder / "manifest.json").write_text(json.dumps({"phases": phases, **about}))
+    process = folder / "raw" / "h1" / "load-sub"
+    process.mkdir(parents=True)
+    rows = [
+        {"t_ns": (100 + n) * SECOND_NS, "proc_id": "load-sub", "offered": 0, "delivered": each}
+        for n, each in enumerate(delivered)
+    ]
+    (process / "stats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return folder
+
+
+def heights(line: str) -> list[float]:
+    return [HEIGHT - 2 - float(point.partition(",")[2]) for point in line.split()]
+
+
+def test_a_picture_shows_the_rate_of_deliveries(tmp_path: Path) -> None:
+    counters = [0, 100, 200, 300, 300, 300, 700, 800, 900, 1000, 1100]
+    picture = picture_of(make_run(tmp_path, counters))
+    assert picture is not None
+    assert (round(picture.highest), picture.seconds) == (400, 10)
+    assert [round(each / (HEIGHT - 6) * 400) for each in heights(picture.line)] == [
+        *(100, 100, 100, 0, 0, 400, 100, 100, 100, 100)
+    ]
+
+
+def test_faults_are_shaded_within_the_picture(tmp_path: Path) -> None:
+    run = make_run(tmp_path, [0, 100, 200])
+    (run / "faults").mkdir()
+    faults = (("cut", "a-b", 105, 106), ("kill", "b1", 109, 200), ("freeze", "b1", None, None))
+    rows = [
+        {
+            "verb": verb,
+            "target": target,
+            "t_applied_ns": applied_s and applied_s * SECOND_NS,
+            "t_healed_ns": healed_s and healed_s * SECOND_NS,
+        }
+        for verb, target, applied_s, healed_s in faults
+    ]
+    (run / "faults" / "faults.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    picture = picture_of(run)
+    assert picture is not None
+    tenth = WIDTH / 10
+    assert picture.faults == [(5 * tenth, tenth, "cut a-b"), (9 * tenth, tenth, "kill b1")]
+
+
+@pytest.mark.parametrize("counters", [[], [0, 0, 0]])
+def test_a_run_without_deliveries_has_no_picture(tmp_path: Path, counters: list[int]) -> None:
+    assert picture_of(make_run(tmp_path, counters)) is None
+
+
+def test_numbers_come_from_the_verdict_and_the_manifest(tmp_path: Path) -> None:
+    headline = {"delivered_per_s": 285.6, "response_us": {"p50": 1500.0, "p99": 2_000_000.0}}
+    run = make_run(tmp_path, [0], headline=headline)
+    assert numbers_of(run) == [
+        ("delivered per second", "286"), ("latency p50", "1.50 ms"), ("latency p99", "2.00 s"),
+    ]  # fmt: skip
+    counts = {"owed": 1200, "delivered": 1198, "violations": {"missing": 2}}
+    verdict = {"counts": counts, "exercised": {"at_risk_deliveries": 9, "recovered": 7}}
+    (run / "verdict.json").write_text(json.dumps(verdict))
+    assert numbers_of(run)[:3] == [
+        ("delivered of owed", "1,198 of 1,200"),
+        ("missing", "2"),
+        ("recovered of at risk", "7 of 9"),
+    ]
+    (run / "verdict.json").write_text("{torn")
+    assert numbers_of(run)[0] == ("delivered per second", "286")
