@@ -60,7 +60,9 @@ def bench(
     is_system = is_configuration(workload)
     others = run.rolling or run.instances is not None or is_system
     if run.roles and (others or moved.is_elsewhere(call.project, workload)):
-        raise UserError(f"{workload}: --role {run.roles[0]} goes with one run of brokers of ours")
+        raise UserError(
+            f"{workload}: --role {run.roles[0]} can be used with one run of our brokers only"
+        )
     moved.refuse_name(call, "bench", workload)
     if is_system:
         return _on_system(call, workload, load, run, faults)
@@ -166,7 +168,9 @@ def _on_brokers(
         return deployment_plan(call, spec, schedule, predictions)
     if run.instances is not None:
         if run.rolling:
-            raise UserError(f"{workload}: --rolling goes with one run, not with --instances")
+            raise UserError(
+                f"{workload}: --rolling can be used with one run only, not with --instances"
+            )
         habits = Habits(labels={}, check=run.check, teardown=not run.no_teardown)
         design = Design(instances=run.instances, habits=habits)
         points = [(Point(spec.protocol, spec), schedule)]

@@ -207,7 +207,9 @@ def _refuse_foreign(
     for option, value, kinds in taken:
         is_given = value is not None and value is not False
         if is_given and kind not in kinds:
-            raise UserError(f"compare {option} {_text(value)}: goes with {' or '.join(kinds)}")
+            raise UserError(
+                f"compare {option} {_text(value)}: can be used with {' or '.join(kinds)} only"
+            )
 
 
 def _text(value: object) -> str:
@@ -222,7 +224,7 @@ def _refuse_of_series(kind: str, series: SeriesOptions, budget: str | None) -> N
     """
     given = [*series.given(), *(["--budget"] if budget is not None else [])]
     if given and kind != "--against":
-        raise UserError(f"compare {given[0]}: goes with --against")
+        raise UserError(f"compare {given[0]}: can be used with --against only")
 
 
 def _selftest(call: Invocation, trials: int, instances: int) -> Result:

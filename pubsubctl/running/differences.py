@@ -113,7 +113,7 @@ def _text(call: Invocation, comparison: "Comparison") -> str:
     if tested > 1:
         lines.append(
             f"{tested} numbers were compared: one is said to differ only where it does after "
-            "Holm's correction, so a table in which nothing differs says so in 95 % of cases"
+            "Holm's correction, so a table without a real difference reports none in 95 % of cases"
         )
     return "\n".join(lines)
 
@@ -170,7 +170,7 @@ def selftest(call: Invocation, trials: int, instances: int) -> Result:
         "found": found, "trials": [trial.row() for trial in done],
     }  # fmt: skip
     because = () if can_be_believed(done) else (
-        VerdictUnknown(f"comparisons cannot be believed on this machine now: {told}"),
+        VerdictUnknown(f"comparisons on this machine are not reliable now: {told}"),
     )  # fmt: skip
     return Result(
         document=document, text=f"{call.console.table(header, rows)}\n{told}", because=because

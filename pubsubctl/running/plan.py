@@ -68,7 +68,7 @@ def plan_faults(
     schedule = for_load(schedule_of(call.project, faults, changes), *spec.placed_clients())
     if spec.workload.calm:
         raise UserError(
-            f"{spec.source}: calm = true says that nothing is going to fail, but --faults "
+            f"{spec.source}: calm = true excludes faults, but --faults "
             f"{faults} was given; take a workload without it"
         )
     if spec.workload.churn is not None:

@@ -222,6 +222,6 @@ def problems_of(
             why = facts.get("folder_refused", "files of this machine are not visible there")
             problems.append(
                 f"host {host}: {folder}: {why}; workers read runs and write tables there, so all "
-                "hosts share the folder of results (NFS or alike)"
+                "hosts have to share the folder of results (for example over NFS)"
             )
     return problems

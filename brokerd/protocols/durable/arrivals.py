@@ -288,7 +288,7 @@ class Arrivals:
         asked.is_over = self._is_over(arrival, asked)
         if not asked.is_over:
             local = arrival.local
-            assert local is not None, f"{whose} has ended"
+            assert local is not None, f"{whose} ended"
             behind = tuple((each, local.lane(each).committed) for each in self._streams[broker])
         if asked.asked_ns is None:
             asked.asked_ns = self._machine.now_ns

@@ -52,7 +52,7 @@ class Carriage:
 
     def to(self, broker: BrokerNumber) -> Target:
         """Return the target of messages to a broker."""
-        assert broker < len(self._addresses), f"nobody has told of broker {broker}"
+        assert broker < len(self._addresses), f"broker {broker} was never announced"
         return Target(0, self._addresses[broker], SYSTEM, (), 0)
 
     def send(self, message: Any) -> None:
@@ -81,7 +81,7 @@ class Carriage:
         if empty or target.level or len(target.unit) != len(self._place.address):
             raise RemoteProtocolError(peer, f"nothing can be done for {target}"[:300])
         if message.hops > HOPS_PER_LEVEL * len(self._place.address):
-            raise RemoteProtocolError(peer, f"{message} came over {message.hops} links"[:300])
+            raise RemoteProtocolError(peer, f"{message} arrived over {message.hops} links"[:300])
         if target.unit == self._place.address:
             self._take(peer, message)
         else:

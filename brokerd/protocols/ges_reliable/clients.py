@@ -165,7 +165,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
             if first is not None:
                 local.storage = first
                 found = answers[first]
-                assert found.after is not None, f"{first} does not know {local}"
+                assert found.after is not None, f"{first} has no {local}"
                 had = self._heirs.had_at(first, local.brought) or 0
                 self._on_begun(client, local, found._replace(after=max(found.after, had)))
             else:
@@ -242,7 +242,7 @@ class RoamingClients(OwnSubscriptions[Handed]):
         if after is None:
             del client.subscriptions[local.number]
             local.is_over = True
-            reason = f"{client.name} has gone to another broker since it came here"
+            reason = f"{client.name} has attached to another broker since"
             self._machine.send(client.name, Refused("subscribe", local.number, reason, False))
             return
         assert local.storage is not None, f"{local} begins nowhere"

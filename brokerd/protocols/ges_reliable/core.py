@@ -177,9 +177,11 @@ class GesReliable(ForwardingCore):
         own, queued = self._homed.subscriptions(), self._queued()
         idle_reasons = [f"{own} subscriptions of its own clients"] * bool(own)
         if queued:
-            idle_reasons.append(f"{queued} publications with which somebody is not done")
+            idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
         if waiting := self._changes.waiting():
-            idle_reasons.append(f"{waiting} storages that do not know what is asked for here")
+            idle_reasons.append(
+                f"{waiting} storages without the current subscriptions of this broker"
+            )
         is_read = self.storage is None or self.storage.log.is_read
         return CoreStatus(
             state="running" if is_read else "recovering",
