@@ -7,8 +7,8 @@ import typer
 
 from pubsubctl.commands import moved, names
 from pubsubctl.commands.options.cluster import MaxUnavailable, NoTeardown, Roles, Rolling
-from pubsubctl.commands.options.repetition import Instances
 from pubsubctl.commands.options.results import Check, Labels, RunsFolder, labels_of
+from pubsubctl.commands.options.series import Instances
 from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -155,9 +155,9 @@ def _on_brokers(
     from pubsubctl.deploying.updates import read_roles
     from pubsubctl.running.experiment import run_and_judge
     from pubsubctl.running.forecast import announce
-    from pubsubctl.running.habits import Habits
     from pubsubctl.running.plan import deployment_plan
     from pubsubctl.running.repetitions import Design, run_series
+    from pubsubctl.running.series import Habits
 
     _refuse_late_subscribers(workload, spec)
     roles = read_roles(run.roles or (), spec.topology, spec.protocol)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.options.repetition import Budget, Instances
 from pubsubctl.commands.options.results import RunsFolder
-from pubsubctl.commands.options.series import SeriesOptions
+from pubsubctl.commands.options.series import Budget, Instances, SeriesOptions
 from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation

@@ -33,7 +33,6 @@ from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictUnknown
 from pubsubctl.running.forecast import announce
-from pubsubctl.running.habits import Habits
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
@@ -44,7 +43,7 @@ from pubsubctl.running.revisions import (
     names_of_revisions,
 )
 from pubsubctl.running.runs import manifest, run_beside
-from pubsubctl.running.series_verdicts import verdict_table
+from pubsubctl.running.series import Habits, verdict_table
 
 if TYPE_CHECKING:
     from results.repetitions.comparison import Compared, Comparison, Group

@@ -14,7 +14,7 @@ from bench.spec.spec import SpecError, load_experiment
 from bench.spec.sweep import load_sweep, points_of
 from pubsubctl.errors import PreflightFailed, VerdictUnknown
 from pubsubctl.running.outputs import check_results
-from pubsubctl.running.series_verdicts import each_once
+from pubsubctl.running.series import each_once
 from results.reference.reading import judge_folder
 from tests.pubsubctl.conftest import Call
 

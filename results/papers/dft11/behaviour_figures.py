@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
-from results.figures.lines import MARKERS, line_with_band
+from results.figures.style import MARKERS, line_with_band
 from results.papers.dft11.behaviours import (
     bypass_distribution,
     exclusions_by_partition,
