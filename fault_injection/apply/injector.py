@@ -91,11 +91,11 @@ class FaultBackend(Protocol):
         ...
 
     async def verify_undone(self, fault: Fault) -> Evidence | None:
-        """Return evidence that the fault is undone, or None."""
+        """Return evidence that the fault is undone; None while its effect is still observable."""
         ...
 
     async def verify_recovered(self, fault: Fault) -> Evidence | None:
-        """Return evidence that all targets of the fault work again, or None."""
+        """Return evidence that all targets of the fault work again; None while one does not."""
         ...
 
 

@@ -111,7 +111,7 @@ class SparkCluster:
         return Cluster(str(master.get("url", "")), tuple(there), tuple(missing))
 
     async def down(self) -> Cluster:
-        """End all processes, and remove the cluster's files."""
+        """Stop all processes of the cluster on all hosts, and remove its files."""
         if not self.folder.is_dir():
             return Cluster("", ())
         changed = False

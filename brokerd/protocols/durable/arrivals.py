@@ -228,7 +228,7 @@ class Arrivals:
     def on_moved(self, message: Moved) -> None:
         """Release a subscription with an earlier attachment.
 
-        If the attachment here is later, correct the sender.
+        If the attachment here is later, send its generation to the sender instead.
         """
         whose = message.client, message.number
         local, arrival = self._find(whose), self._arrivals.get(whose)
