@@ -266,7 +266,9 @@ class _Maker:
         for kind, count in self._asked.mutations.items():
             among = narrow if kind == "wrong_match" else range(len(self._filters))
             if not among:
-                raise ConfigError(f"{kind}: every subscription wants everything; more subscribers")
+                raise ConfigError(
+                    f"{kind}: every subscription matches everything; use more subscribers"
+                )
             for _ in range(count):
                 drawn = splitmix64(drawn)
                 key = (

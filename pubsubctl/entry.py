@@ -17,7 +17,12 @@ def main() -> NoReturn:
     if sys.argv[1:] == ["--version"]:  # the command answers the same, after slow imports
         from importlib.metadata import version
 
-        sys.stdout.write(f"pubsubctl {version('pubsubctl')}\n")
+        try:
+            sys.stdout.write(f"pubsubctl {version('pubsubctl')}\n")
+            sys.stdout.flush()
+        except OSError as error:
+            os.write(2, f"error: standard output: {error.strerror}\n".encode())
+            os._exit(UNWRITABLE)
         sys.exit(0)
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:

@@ -26,7 +26,7 @@ class PubsubctlError(Exception):
     exit_status: ClassVar[int] = INTERNAL_ERROR
 
     def __init__(self, *problems: str) -> None:
-        assert problems, "an error has to say something"
+        assert problems, "an error needs a text"
         self.problems = problems
         super().__init__("\n".join(problems))
 

@@ -134,7 +134,7 @@ class LoadControl:
             with trio.move_on_after(self.timeout_s(ATTACH_TIMEOUT_S)) as waiting:
                 await self._wait_up(process)
             if waiting.cancelled_caught:
-                text = f"load generator {process.name} did not come up; see its stderr.log"
+                text = f"load generator {process.name} did not start; see its stderr.log"
                 raise RunFailed(text)
 
     async def _wait_up(self, process: LoadProcess) -> None:
@@ -145,7 +145,7 @@ class LoadControl:
             except ControlError as error:
                 if error.kind != "busy":
                     said = await self._last_words(process) or str(error)
-                    raise RunFailed(f"load generator {process.name} has ended: {said}") from error
+                    raise RunFailed(f"load generator {process.name} ended: {said}") from error
             await trio.sleep(_POLL_S)
 
     async def _last_words(self, process: LoadProcess) -> str:

@@ -137,7 +137,7 @@ class LoadFiles:
     def append(self, layout: str, rows: bytes | bytearray) -> None:
         """Append rows to the record file of this layout."""
         if layout not in self._records:
-            assert layout == POSITIONS.name, f"nobody here writes {layout}"
+            assert layout == POSITIONS.name, f"no layout {layout}: this program cannot write it"
             self._records[layout] = RecordWriter(self._folder, POSITIONS, self._run_id)
         self._records[layout].append(rows)
 

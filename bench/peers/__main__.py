@@ -186,7 +186,7 @@ def _round(
     found = []
     for brokers in lengths:
         for rate in (0, PACED_RATE):
-            load = f"{brokers} in a row, {f'{rate:,}/s' if rate else 'as fast as it goes'}"
+            load = f"{brokers} in a row, {f'{rate:,}/s' if rate else 'as fast as possible'}"
             _tell(f"round {turn}: {load}: {ours.NAME}")
             found.append(ours.measure(brokers, rate, seconds))
             for system in systems:

@@ -211,7 +211,7 @@ class _Publisher:
             self._take_acknowledgements(socket.MSG_DONTWAIT)
         while self._board.get("probe_seen") < number and not self._board.get("stop"):
             if time.monotonic() > until:
-                raise PeerFailed("a probe that came after another one was lost")
+                raise PeerFailed("a probe arrived after a lost one")
             time.sleep(_PAUSE_S)
         self._acknowledged -= number
         while self._must_wait_for(0) and time.monotonic() < until:

@@ -110,7 +110,7 @@ def _messages(buffer: bytes, place: int, line_end: int) -> Messages | None:
     if place + step > len(buffer):
         return None
     if buffer[start + size : start + size + 2] != _END:
-        raise ServerRefused(f"a message is not as long as its line says: {words!r}")
+        raise ServerRefused(f"a message differs in length from its header line: {words!r}")
     reply = words[2] if len(words) == 4 else b""
     return Messages(words[1], reply, start, size, step, _alike(buffer, place, start - place, step))
 

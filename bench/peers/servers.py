@@ -142,7 +142,7 @@ def _wait_up(folder: Path, start: ServerStart, process: "subprocess.Popen[bytes]
         if ended or time.monotonic() > until:
             what = "has ended" if ended else f"takes no connections after {START_WITHIN_S:g} s"
             said = (folder / "output").read_text(errors="replace").strip()[-500:]
-            raise PeerFailed(f"{' '.join(start.command)} {what}: {said or 'it said nothing'}")
+            raise PeerFailed(f"{' '.join(start.command)} {what}: {said or 'no output'}")
         time.sleep(0.02)
 
 

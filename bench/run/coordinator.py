@@ -438,7 +438,7 @@ class _Experiment:
             try:
                 sizes = (await agent.disk())["disk_bytes"]
             except ControlError as error:
-                logger.info("%s does not say what is on its disk: %s", host, error)
+                logger.info("%s did not report the contents of its disk: %s", host, error)
                 continue
             for broker, place in self._testbed.brokers.items():
                 if place.host == host and place.process in sizes:

@@ -127,7 +127,7 @@ class Judgement:
     """An expectation with the number of a run.
 
     Attributes:
-        value: None if the run has no such number.
+        value: the number in its metric's base unit (ns, 1/s, bytes); None if it was not measured.
         holds: None if the number decides nothing.
         limited_by: the load generator that limited the run, if the reason is a limit.
     """
@@ -149,7 +149,7 @@ class Judgement:
 
     @property
     def number(self) -> str:
-        """The measured number with its unit; "" without a number."""
+        """The measured number with its unit, as "12.3 ms"; "" if nothing was measured."""
         if self.value is None:
             return ""
         kind, _ = METRICS[self.expectation.metric]

@@ -282,7 +282,7 @@ class RateFolder:
 
     def _take(self, tried: TriedRate) -> None:
         probe = self.search.next()
-        assert probe is not None, f"{tried} was tried when all was known"
+        assert probe is not None, f"{tried} was tried although the search had ended"
         assert (probe.rate, probe.stage) == (tried.rate, tried.stage), (probe, tried)
         self.search.note(probe, has_passed=not tried.why_not)
         self.tried.append(tried)
@@ -326,7 +326,7 @@ def why_not(outcome: RunOutcome, p99_limit_us: float) -> str:
         if count := outcome.online.get(name, 0):
             return f"{count:,} {name}"
     if not outcome.limited_by.startswith(_RATE_KEPT):
-        return f"publications piled up: limited by {outcome.limited_by or 'what nobody knows'}"
+        return f"publications piled up: limited by {outcome.limited_by or 'an unknown resource'}"
     p99_us = outcome.response_us.get("p99")
     if p99_us is None:
         return "nothing was delivered"

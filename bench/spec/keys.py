@@ -123,7 +123,7 @@ def _inside(table: dict[str, Any], name: str, place: int | None, key: str) -> li
             return [inner[place]]
         raise ConfigError(f"{key!r}: {name!r} has {len(inner)} entries, [0] is the first")
     known = [each for each, value in table.items() if isinstance(value, dict | list)]
-    raise ConfigError(f"{key!r}: {name!r} is no table or list of tables{nearest(name, known)}")
+    raise ConfigError(f"{key!r}: {name!r} is not a table or a list of tables{nearest(name, known)}")
 
 
 def _parts(key: str) -> list[tuple[str, int | None]]:

@@ -42,7 +42,7 @@ class Rate:
         for name, seconds in _PERIODS_S.items():
             if text := _decimal(self.per_second * seconds):
                 return f"{text}/{name}"
-        raise AssertionError(f"a rate that no text can say: {self.per_second}")
+        raise AssertionError(f"this rate has no exact text form: {self.per_second}")
 
 
 def parse_rate(text: object) -> Rate:

@@ -235,9 +235,7 @@ class Subscribers(_Closed):
     def _filter_can_be_read(cls, text: str) -> str:
         for word in _PLACEHOLDER.findall(text):
             if word != _NUMBER:
-                raise ValueError(
-                    f"nothing is known to put for {{{word}}}{nearest(word, [_NUMBER])}"
-                )
+                raise ValueError(f"{{{word}}} is not a placeholder{nearest(word, [_NUMBER])}")
         one = text.replace(f"{{{_NUMBER}}}", "000")
         try:
             parse_predicate(one)
@@ -418,7 +416,7 @@ class Threshold:
 
     def __init__(self, text: object) -> None:
         if not isinstance(text, str) or not text.startswith("<"):
-            raise ValueError('a threshold says what is allowed, as in "< 50ms"')
+            raise ValueError('write a threshold with a comparison, as in "< 50ms"')
         self.limit_ns = parse_duration_ns(text.removeprefix("<").strip())
 
     def __str__(self) -> str:
@@ -558,7 +556,7 @@ class Workload(_Closed):
             return self
         if self.topic not in self.attributes:
             known = nearest(self.topic, [*self.attributes])
-            raise ValueError(f"topic = {self.topic!r}: no attribute is called so{known}")
+            raise ValueError(f"topic = {self.topic!r}: no attribute has this name{known}")
         try:
             topic_names(self.topic, self.attributes[self.topic])
         except ValueError as error:

@@ -43,7 +43,9 @@ class Entry(BaseModel):
             _check_protocol(self.protocol)
         if self.system is not None and (self.topology is not None or self.set):
             key = "set" if self.topology is None else "topology"
-            raise ValueError(f"a system says itself where it runs: {key} is for protocols of ours")
+            raise ValueError(
+                f"an external system places its own servers: use {key} with our protocols only"
+            )
         return self
 
 

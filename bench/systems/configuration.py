@@ -153,7 +153,9 @@ def load_configuration(text: str) -> Configuration:
         if type(value) is not wanted:
             raise SpecError(f"{where}: settings.{key} = {value!r}: expected a {wanted.__name__}")
     if file.unsynced == "lost" and not is_possible():
-        raise SpecError(f"{where}: unsynced = 'lost': only Linux on x86_64 can tell what is synced")
+        raise SpecError(
+            f"{where}: unsynced = 'lost': use Linux on x86_64, where fsync can be traced"
+        )
     program = _program(system, where)
     if system.client_library and not _has(system.client_library):
         missing = f"the client library {system.client_library} is not installed"
@@ -216,7 +218,7 @@ def _version(program: str, system: System, where: str) -> str:
     try:
         return version_of(program, system.version_option)
     except (OSError, subprocess.SubprocessError) as error:
-        text = f"{program} does not say its version: {error}"
+        text = f"{program} did not print its version: {error}"
         raise NotInstalled(where, text, f"of Debian's {system.package} it does") from error
 
 

@@ -36,7 +36,7 @@ def load_driver(driver: str, beside: Path) -> System:
         raise WrongDriver(f"{beside}: driver = {driver!r}: {where}{_words(error)}") from error
     system = getattr(module, "SYSTEM", None)
     if not isinstance(system, System):
-        raise WrongDriver(f"{beside}: driver = {driver!r} has no SYSTEM in it")
+        raise WrongDriver(f"{beside}: driver = {driver!r} does not define SYSTEM")
     return system
 
 

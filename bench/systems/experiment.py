@@ -132,8 +132,8 @@ def _check_window(workload: Workload, configuration: Configuration) -> None:
     if window_ns is not None and longest_ns >= window_ns:
         raise SpecError(
             f"{configuration.source}: promise.window = {window_ns / 1e9:g} s: a run of "
-            f"{longest_ns / 1e9:g} s with its drain may publish again after that, and nobody could "
-            "say what is promised then; measure less (--duration)"
+            f"{longest_ns / 1e9:g} s with its drain may publish again after the window, for "
+            "which nothing is promised; shorten the run with --duration"
         )
 
 
@@ -211,7 +211,7 @@ class SystemUnderTest:
             return schedule
         leader = await trio.to_thread.run_sync(self._servers.leader)
         if leader not in self._configuration.servers:
-            raise RunFailed(f"{self._configuration.name}: no server says that it leads")
+            raise RunFailed(f"{self._configuration.name}: no server reports that it is the leader")
         return aimed(schedule, leader)
 
     def backend(self, testbed: Testbed, ahead_ns: Mapping[str, int]) -> FaultBackend:

@@ -184,7 +184,7 @@ class SystemLoadClient(LoadClient):
                 task.cancel()
             await asyncio.gather(served, shut, return_exceptions=True)
         await self.client.drop()
-        return "kept away"
+        return "refused"
 
     def source(self) -> SourceId | None:
         """Return the source of its publications, or None."""

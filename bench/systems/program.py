@@ -51,7 +51,7 @@ class DiskFaults:
             return self._faults.take_room(size_bytes)
 
     def sync_delay_ns(self) -> int:
-        """Return the delay of a sync, and count the delayed sync."""
+        """Return the delay of the next sync in nanoseconds; count it unless it is 0."""
         with self._lock:
             if delay_ns := self._faults.write_delay_ns():
                 self._faults.count_slowed_write()

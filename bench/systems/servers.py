@@ -144,7 +144,7 @@ class SystemServers:
                 await trio.sleep(_POLL_S)
         if waiting.cancelled_caught:
             said = "".join(path.read_text() for path in (root / "log" / RELAY).glob("std*.log"))
-            raise ServerFailed(f"no relay: {said.strip()[-_SAID_BYTES:] or 'it said nothing'}")
+            raise ServerFailed(f"no relay: {said.strip()[-_SAID_BYTES:] or 'no output'}")
         found = []
         for _ in range(_COST_PROBES):
             row = await agent.broker(
@@ -211,7 +211,7 @@ class SystemServers:
         ]
         words = "\n".join(text for text in said if text)[-_SAID_BYTES:]
         name = self.configuration.system.program
-        return ServerFailed(f"{name} ({server.name}) {what}: {words or 'it said nothing'}")
+        return ServerFailed(f"{name} ({server.name}) {what}: {words or 'no output'}")
 
 
 async def _answers(agent: AgentClient) -> bool:

@@ -26,7 +26,7 @@ def attach(root: Path) -> int:
         try:
             agent.connect(announced["socket"])
         except OSError as error:
-            return _fail(f"{announced['socket']}: nobody answers ({error})")
+            return _fail(f"{announced['socket']}: no process answers ({error})")
         threading.Thread(target=_carry_in, args=(agent,), daemon=True).start()
         try:
             while chunk := agent.recv(_CHUNK_BYTES):

@@ -79,7 +79,7 @@ class FaultActs:
         if fault.uses_nft:
             return f"nft delete table inet {self.table(fault).name}"
         if fault.is_of_broker:
-            return f"fault_heal at {fault.process}, whose own clock does it too"
+            return f"fault_heal at {fault.process}, or the end of the broker's lease"
         if fault.verb in STOPPING_VERBS:
             return "SIGCONT"
         return {"host-loss": "start it again"}.get(fault.verb, "nothing")
@@ -176,7 +176,10 @@ class FaultActs:
         config = {**config, "lease_file": str(lease_file)}
         fault.watchdog = await self._image.fork(role, config, name=name)
         if not fault.watchdog.is_alive():
-            raise ControlError("internal", f"{fault.fault_id}: nobody would be there to undo it")
+            raise ControlError(
+                "internal",
+                f"{fault.fault_id}: the watchdog ended at once, so the fault was not applied",
+            )
         await self._watched(fault)
 
     # ------------------------------------------------------------ looking

@@ -208,7 +208,7 @@ class FaultKeeper:
                 await self._ask(process.name, "fault_heal", {"fault_id": fault_id})
                 healed.append({"fault_id": fault_id, "verb": "", "process": process.name})
         except ControlError as error:
-            left.append(f"{process.name} does not say whether it has faults: {error}")
+            left.append(f"{process.name} did not report its faults: {error}")
 
     async def look(self, fault_id: str) -> dict[str, Any]:
         """Return the effect of a fault on this machine, with `present`."""

@@ -103,7 +103,9 @@ class Separation:
         peers = parameters.get("peers")
         protect = parameters.get("protect", [])
         if not isinstance(peers, list) or not peers:
-            raise ControlError("user", "nft needs peers: where the brokers listen to keep apart")
+            raise ControlError(
+                "user", "nft needs `peers`: the listening addresses of the brokers to separate"
+            )
         if not isinstance(protect, list) or not all(type(port) is int for port in protect):
             raise ControlError("user", "protect is a list of ports")
         mode = parameters.get("mode", MODES[0]) if verb in SET_VERBS else verb

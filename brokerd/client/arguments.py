@@ -175,7 +175,7 @@ def check_publications(
     """
     count = len(index)
     if not count:
-        raise ValueError("there is nothing to publish")
+        raise ValueError("publish at least one publication: the arguments have none")
     if type(payload_lengths) is int:
         shortest, size = payload_lengths, payload_lengths * count
     elif type(payload_lengths) is tuple and {*map(type, payload_lengths)} == {int}:

@@ -192,7 +192,9 @@ async def connect(
     if gate is not None:
         dial = gate.before(dial)
     if tokens is not None and store is not None:
-        raise ConfigError(f"client {name}: a store, and tokens: one of them says where it was")
+        raise ConfigError(
+            f"client {name}: give either a store or tokens, not both: each holds the positions"
+        )
     generation = 0
     instance = secrets.token_bytes(_INSTANCE_BYTES)
     if tokens is not None:

@@ -45,7 +45,7 @@ class Gate:
             stream = await dial(address)
             if self.is_shut:
                 await trio.aclose_forcefully(stream)
-                raise ConnectionAbortedError(f"kept away from {address}")
+                raise ConnectionAbortedError(f"blocked from {address} by a fault")
             self._streams = [*filter(_is_open, self._streams), stream]
             return stream
 

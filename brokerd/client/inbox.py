@@ -40,7 +40,7 @@ class Inbox:
 
     @property
     def is_full(self) -> bool:
-        """Return True if the application should take deliveries before more is read."""
+        """Return True if no more may be read until the application takes deliveries."""
         return self.waiting_bytes >= INBOX_LIMIT_BYTES
 
     def put(self, line: Line, event: Arrival) -> None:

@@ -204,7 +204,7 @@ class Line:
         """Follow a redirect of the broker if that breaks no promise."""
         told_to, self._told_to = self._told_to, ()
         if self.core.may_go and self.brokers.redirected(told_to, trio.current_time()):
-            connection.end("closed_by_us", Farewell("stopping", "to go where it was told to"))
+            connection.end("closed_by_us", Farewell("stopping", "redirected to another broker"))
 
     def may_read(self, connection: Connection) -> bool:
         """See connection.Owner."""
@@ -374,7 +374,7 @@ class Line:
     def _retry(self, connection: Connection) -> None:
         numbers, self._retries = self._retries, []
         if 0 in numbers:
-            connection.end("closed_by_us", Farewell("stopping", "to be attached anew"))
+            connection.end("closed_by_us", Farewell("stopping", "to attach again"))
             return
         for number in numbers:
             self.core.subscribe_again(number)

@@ -209,7 +209,9 @@ class SqliteTokens:
         except sqlite3.Error as error:
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
                 raise
-            raise TransactionFailed(f"what the file has now nobody knows: {error}") from error
+            raise TransactionFailed(
+                f"the contents of the file are uncertain: {error}; read it before you write again"
+            ) from error
 
     def roll_back(self) -> None:
         """See Tokens."""

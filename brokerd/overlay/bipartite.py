@@ -142,8 +142,8 @@ def read_bipartite(
     apart = [name for number, name in enumerate(brokers) if number not in side_of]
     if apart:
         raise ConfigError(
-            f"{where}: {', '.join(apart[:8])} in none of {', '.join(_KEYS)}; clients may be at "
-            "edges, too"
+            f"{where}: {', '.join(apart[:8])} in none of {', '.join(_KEYS)}; list each "
+            "broker in one of them"
         )
     return Bipartite(tuple(brokers), found["proxies"], found["servers"], found["edges"])
 

@@ -211,7 +211,7 @@ def _check_links(
             known = [f"{cells[c]}-{cells[d]}" for c, d in bundles]
             here = f"{cells[ends[0]]}-{cells[ends[1]]}"
             raise ConfigError(
-                f"{where}[{place}]: {brokers[a]}-{brokers[b]} is of no bundle: no {here}"
+                f"{where}[{place}]: {brokers[a]}-{brokers[b]} is in no bundle: there is no {here}"
                 f"{nearest(here, known)}"
             )
         used[bundle] = None

@@ -534,7 +534,11 @@ def with_broker(
         )
     if address in hierarchy.addresses:
         other = hierarchy.addresses.index(address)
-        had = "had it, and has left: nobody gets it again" if other in hierarchy.left else "has it"
+        had = (
+            "had this address and left; choose one that was never used"
+            if other in hierarchy.left
+            else "has it"
+        )
         raise ConfigError(
             f"{where}: {name} = {_dotted(address)!r}: {hierarchy.brokers[other]} {had}"
         )

@@ -87,7 +87,7 @@ def with_role(section: Section, broker: str, role: str, where: str) -> Section:
             `where`.
     """
     if not isinstance(section, Hierarchy):
-        raise ConfigError(f"{where}: in {section.kind} overlays nobody comes to be something else")
+        raise ConfigError(f"{where}: in {section.kind} overlays no broker changes its role")
     if role == RETIRED:
         return without_storage(section, broker, where)
     return with_storage(section, broker, int(role) if role.isdecimal() else role, where)
@@ -125,7 +125,7 @@ def left(section: Section, name: str, near: Sequence[str], where: str) -> Sectio
         return without_broker(section, name, where)
     if len(near) != 1:
         raise ConfigError(
-            f"{where}: {name} is linked to {', '.join(near) or 'nobody'}; only a leaf can leave"
+            f"{where}: {name} is linked to {', '.join(near) or 'no broker'}; only a leaf can leave"
         )
     return section
 

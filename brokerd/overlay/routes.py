@@ -66,7 +66,7 @@ class Route:
     def then(self, onward: "Route") -> "Route":
         """Return this route followed by a route from its end."""
         here, there = self.steps[-1], onward.steps[0]
-        assert here == there, f"a route to {here} goes on from {there}"
+        assert here == there, f"a route to {here} continues from {there}"
         return Route((*self.steps, *onward.steps[1:]))
 
 

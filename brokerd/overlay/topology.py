@@ -421,7 +421,7 @@ class Topology:
         if self.delta > max(1, longest):
             raise ConfigError(
                 f"{where}: delta = {self.delta}, but no two brokers are more than "
-                f"{longest} links apart; {max(1, longest)} at most"
+                f"{longest} links apart; use {max(1, longest)} at most"
             )
 
     def _check_growing(self, name: str, where: str) -> None:
@@ -447,7 +447,7 @@ def _kinds(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
         raise ConfigError(f"{where}: kind = {given!r}; at least one of {', '.join(KINDS)}")
     if TREE in kinds[1:]:
         first = [TREE, *(kind for kind in kinds if kind != TREE)]
-        raise ConfigError(f"{where}: kind = {given!r}: a tree comes first, as in {first!r}")
+        raise ConfigError(f"{where}: kind = {given!r}: begin with a tree, as in {first!r}")
     for kind in KINDS:
         if kind in values and kind not in kinds:
             raise ConfigError(

@@ -291,8 +291,8 @@ class ProtocolDefinition:
         """
         if self.check_decommission is None:
             raise ConfigError(
-                f"{where}: with {self.name} no broker is given up for good: whatever is down is "
-                "waited for, or holds nobody up"
+                f"{where}: with {self.name} no broker is decommissioned: the others wait for "
+                "it, or continue without it"
             )
         self.check_decommission(topology, broker, where)
 

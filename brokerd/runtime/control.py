@@ -438,7 +438,9 @@ async def _connect(path: str | Path) -> trio.SocketStream:
         await connection.connect(os.fspath(path))
     except OSError as error:
         connection.close()
-        raise ControlError("closed", f"{path}: nobody answers ({error.strerror})") from error
+        raise ControlError(
+            "closed", f"{path}: no broker answers ({error.strerror}); check that it runs"
+        ) from error
     except BaseException:
         connection.close()
         raise

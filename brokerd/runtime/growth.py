@@ -71,7 +71,7 @@ class Surroundings:
             roles and not promises.roles_may_change
         ):
             raise ControlError(
-                "user", f"nobody joins, leaves or changes in a {self._config.protocol} overlay"
+                "user", f"no broker joins, leaves or changes in a {self._config.protocol} overlay"
             )
         near = self._near(after)
         try:

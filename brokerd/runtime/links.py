@@ -390,7 +390,7 @@ class Links:
                 return
             if attempt.state is not SessionState.CLOSED:
                 self._table.close(attempt)
-                self._post([OpenFailed(peer, reason or "given up")])
+                self._post([OpenFailed(peer, reason or "cancelled")])
             if stream is not None:
                 await trio.aclose_forcefully(stream)
         finally:

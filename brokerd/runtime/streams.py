@@ -67,7 +67,7 @@ async def first_message(stream: trio.abc.Stream, decoder: FrameDecoder) -> Any:
     while True:
         chunk = await stream.receive_some(HELLO_RECEIVE_BYTES)
         if not chunk:
-            raise RemoteProtocolError("unknown", "closed before it said Hello")
+            raise RemoteProtocolError("unknown", "closed before its Hello")
         decoder.feed(bytes(chunk))
         frame = decoder.next_frame()
         if frame is not None:

@@ -189,7 +189,10 @@ class LinkFaults:
             self._faults[fault.fault_id] = fault
             return
         if known.definition != fault.definition:
-            raise ControlError("user", f"fault {fault.fault_id!r} is already a {known.verb}")
+            raise ControlError(
+                "user",
+                f"fault {fault.fault_id!r} exists already, as a {known.verb} with other parameters",
+            )
         known.ends_ns = fault.ends_ns
 
     def heal(self, fault_id: str) -> LinkFault | None:

@@ -217,7 +217,9 @@ class SessionTable:
         if attempt is not None and self.own.number < peer:
             return Farewell("crossed", "the attempt of the broker with the smaller number is kept")
         if old is not None and not _may_replace(hello, old):
-            return Farewell("refused", f"session {old.identity} is up and was not known")
+            return Farewell(
+                "refused", f"session {old.identity} is up, and the new Hello does not name it"
+            )
         incarnation, newest = self._heard.get(peer, (0, 0))
         if hello.incarnation == incarnation and hello.session <= newest:
             # Numbers only increase within an incarnation, so this Hello is an old copy.
@@ -246,7 +248,7 @@ class SessionTable:
         is_session = session.state is SessionState.ESTABLISHED
         session.advance(SessionState.CLOSED)
         found = (self.sessions if is_session else self.attempts).pop(session.peer, None)
-        assert found is session, f"{session} is over, and {found} was known"
+        assert found is session, f"{session} is closed, but {found} is registered"
 
     def advanced(self, peer: Peer, mark: StateMark, witnessed: StateMark | None) -> str | None:
         """Record the durable state of a neighbour, and check the mark that it returns.

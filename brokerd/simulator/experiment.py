@@ -247,7 +247,7 @@ class _Experiment:
             self._at(self._schedule.now_ns + _LOOK_NS, self._open_window)
 
     def _publish_fences(self) -> None:
-        assert self._recorder is not None, "nobody knows what a fence is"
+        assert self._recorder is not None, "fences are not defined"
         for publisher in self._publishers:
             sequence = self._cluster.clients[publisher.name].core.outgoing.next_sequence
             content = self._recorder.fence(publisher.name, sequence)

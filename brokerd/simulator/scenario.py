@@ -192,7 +192,7 @@ class _Player:
 
     def _build_on(self, overlay: dict[str, Any]) -> None:
         if not self._protocol:
-            raise ScenarioError("say first which protocol it is")
+            raise ScenarioError("begin with the line `protocol NAME`")
         parameters = {key: self._parameters[key] for key in self._parameters if key != "delta"}
         every = {"assist": parameters.pop("assist")}
         values = {"schema": SCHEMA, "name": "scenario", **overlay}
@@ -277,7 +277,7 @@ class _Player:
     def _on_link(self, verb: str, words: list[str]) -> None:
         one_way = len(words) == 3 and words[1] == ">" and verb in ("cut", "blackhole", "absorb")
         if len(words) != 2 and not one_way:
-            raise ScenarioError(f"write {verb} a b; cut, blackhole and absorb know a > b too")
+            raise ScenarioError(f"write {verb} a b; cut, blackhole and absorb accept a > b, too")
         link = self.cluster.link(words[0], words[-1])
         if one_way:
             getattr(link, verb)("out")

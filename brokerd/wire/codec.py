@@ -137,7 +137,7 @@ class _MessageCodec:
         names = [field.name for field in fields(kind)]
         run_fields = [name for name in names if hints[name] is PublicationRun]
         assert len(run_fields) <= 1, f"{kind.__name__} has several runs"
-        assert described.split or not run_fields, f"{kind.__name__} does not say how it is split"
+        assert described.split or not run_fields, f"{kind.__name__} does not define how to split it"
         self.name = kind.__name__
         self.run_field = run_fields[0] if run_fields else ""
         self.split = described.split

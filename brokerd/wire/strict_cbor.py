@@ -77,7 +77,7 @@ def decode_strict(data: bytes | memoryview) -> Any:
     """
     value, end, _ = decode_strict_pair(data)
     if end != len(data):
-        raise StrictCborError(f"{len(data) - end} bytes behind the CBOR value")
+        raise StrictCborError(f"{len(data) - end} bytes after the end of the CBOR value")
     return value
 
 
@@ -108,7 +108,7 @@ def decode_strict_pair(data: bytes | memoryview) -> tuple[Any, int, Any]:
         # Any state that the value has left in the reader is dropped with the reader.
         raise StrictCborError(f"not strict CBOR: {str(error)[:200]}") from None
     if stream.tell() != size:
-        raise StrictCborError(f"{size - stream.tell()} bytes behind the CBOR value")
+        raise StrictCborError(f"{size - stream.tell()} bytes after the end of the CBOR value")
     if size <= _KEPT_BYTES:
         _spare.append(reader)
     return first, end, second

@@ -91,11 +91,11 @@ class FaultBackend(Protocol):
         ...
 
     async def verify_undone(self, fault: Fault) -> Evidence | None:
-        """Return evidence that the fault is undone, or None."""
+        """Return evidence that the fault is undone; None while its effect is still observable."""
         ...
 
     async def verify_recovered(self, fault: Fault) -> Evidence | None:
-        """Return evidence that all targets of the fault work again, or None."""
+        """Return evidence that all targets of the fault work again; None while one does not."""
         ...
 
 
@@ -269,7 +269,7 @@ class Injector:
         name, stage = step.after
         reached_ns = await self._progress[name].wait(stage)
         if reached_ns is None:
-            raise _NotLanded(f"never begun: {name} did not come to {stage}")
+            raise _NotLanded(f"never begun: {name} did not reach {stage}")
         return reached_ns + step.delay_ns
 
     def _check_guard(self, progress: _Progress) -> None:
@@ -434,7 +434,7 @@ class Injector:
             except ControlError as error:
                 reason = error.text
             await trio.sleep(_POLL_S)
-        return None, reason or "not seen to be gone"
+        return None, reason or "not verified as removed"
 
     async def _recover(self, progress: _Progress, since_ns: int) -> None:
         limit_ns = progress.step.recover_within_ns

@@ -271,7 +271,7 @@ def _check_states(
                 == read_target(step.on, topology).element
             ]  # fmt: skip
             if late:
-                text = f"is released before {late[0]}, which has a delay, comes; nothing is lost"
+                text = f"is released before {late[0]}, which has a delay, starts; nothing is lost"
                 yield schedule.problem(step, "for", str(step.lasts), text, "warning")
 
 

@@ -318,7 +318,7 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
     if (step.at is None) == (step.after is None):
         yield "", None, "needs either at or after"
     if step.delay is not None and step.after is None:
-        yield "delay", str(step.delay), "goes with after; at is exact by itself"
+        yield "delay", str(step.delay), "can be used with `after` only; `at` is exact"
     if step.anchor is not None and step.anchor[1] not in (*STAGES, END):
         stage = step.anchor[1]
         yield "after", step.after, f"no stage {stage!r}{nearest(stage, STAGES)}"
@@ -347,7 +347,7 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
     for key, known in (("mode", MODES), ("backend", BACKENDS)):
         value = getattr(step, key)
         if value is not None and step.do in takers(key) and value not in known:
-            yield key, value, f"there is none called so{nearest(value, known)}"
+            yield key, value, f"no such {key}{nearest(value, known)}"
     if step.signal is not None and step.signal not in _SIGNALS:
         yield "signal", step.signal, f"no signal that kills{nearest(step.signal, _SIGNALS)}"
     yield from _check_repetition(step)
@@ -382,7 +382,7 @@ def _check_pick(verb: str, pick: Pick) -> Iterator[tuple[str, object, str]]:
     if isinstance(pick.out_of, str) and needs_names and not pick.like:
         yield "pick.from", pick.out_of, f"{wrong_target(verb)}; name them"
     if pick.out_of == [] or (isinstance(pick.out_of, list) and "" in pick.out_of):
-        yield "pick.from", pick.out_of, "there is nothing to draw from"
+        yield "pick.from", pick.out_of, "no targets to draw from"
 
 
 def wrong_target(verb: str) -> str:

@@ -58,7 +58,7 @@ class Span:
             raise ValueError('a duration is "2.5s", "2s..3s" or { uniform = ["2s", "3s"] }')
         low_ns, high_ns = (parse_duration_ns(bound, MILLISECOND_NS) for bound in bounds)
         if low_ns > high_ns:
-            raise ValueError("the shorter bound comes first")
+            raise ValueError("write the shorter bound first")
         return cls(low_ns, high_ns)
 
     @property

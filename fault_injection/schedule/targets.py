@@ -141,7 +141,9 @@ def _sets(text: str, topology: Topology) -> Target:
             raise ValueError(f"{name} is in two sets")
         seen.add(name)
     if len(sets) == 1 and len(seen) == len(topology.brokers):
-        raise ValueError("every broker is in the one set; there is nobody to keep it from")
+        raise ValueError(
+            "the set has every broker; name a smaller one to separate it from the others"
+        )
     target = Target(tuple(name for one in sets for name in one), sets=sets)
     names = topology.brokers
     across = {
@@ -211,8 +213,8 @@ def check_nft_can_tell(
                     continue
                 if frozenset({third, other}) not in parted:
                     raise ValueError(
-                        f"nft cannot tell {third} from {one}, which have the address "
-                        f'{_host_of(address)} both; use backend = "broker"'
+                        f"nft cannot separate {third} from {one}: both have the address "
+                        f'{_host_of(address)}; use backend = "broker"'
                     )
 
 

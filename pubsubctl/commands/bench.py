@@ -7,8 +7,8 @@ import typer
 
 from pubsubctl.commands import moved, names
 from pubsubctl.commands.options.cluster import MaxUnavailable, NoTeardown, Roles, Rolling
-from pubsubctl.commands.options.repetition import Instances
 from pubsubctl.commands.options.results import CaseFiles, Check, Labels, RunsFolder, labels_of
+from pubsubctl.commands.options.series import Instances
 from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -61,7 +61,9 @@ def bench(
     is_system = is_configuration(workload)
     others = run.rolling or run.instances is not None or is_system
     if run.roles and (others or moved.is_elsewhere(call.project, workload)):
-        raise UserError(f"{workload}: --role {run.roles[0]} goes with one run of brokers of ours")
+        raise UserError(
+            f"{workload}: --role {run.roles[0]} can be used with one run of our brokers only"
+        )
     moved.refuse_name(call, "bench", workload)
     files.begin(call, "bench")
     if is_system:
@@ -159,9 +161,9 @@ def _on_brokers(
     from pubsubctl.deploying.updates import read_roles
     from pubsubctl.running.experiment import run_and_judge
     from pubsubctl.running.forecast import announce
-    from pubsubctl.running.habits import Habits
     from pubsubctl.running.plan import deployment_plan
     from pubsubctl.running.repetitions import Design, run_series
+    from pubsubctl.running.series import Habits
 
     _refuse_late_subscribers(workload, spec)
     roles = read_roles(run.roles or (), spec.topology, spec.protocol)
@@ -172,7 +174,9 @@ def _on_brokers(
         return deployment_plan(call, spec, schedule, predictions)
     if run.instances is not None:
         if run.rolling:
-            raise UserError(f"{workload}: --rolling goes with one run, not with --instances")
+            raise UserError(
+                f"{workload}: --rolling can be used with one run only, not with --instances"
+            )
         habits = Habits(labels={}, check=run.check, teardown=not run.no_teardown)
         design = Design(instances=run.instances, habits=habits)
         points = [(Point(spec.protocol, spec), schedule)]

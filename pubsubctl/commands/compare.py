@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.options.repetition import Budget, Instances
 from pubsubctl.commands.options.results import RunsFolder
-from pubsubctl.commands.options.series import SeriesOptions
+from pubsubctl.commands.options.series import Budget, Instances, SeriesOptions
 from pubsubctl.commands.options.workload import Faults, LoadOptions
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation, invocation
@@ -207,7 +206,9 @@ def _refuse_foreign(
     for option, value, kinds in taken:
         is_given = value is not None and value is not False
         if is_given and kind not in kinds:
-            raise UserError(f"compare {option} {_text(value)}: goes with {' or '.join(kinds)}")
+            raise UserError(
+                f"compare {option} {_text(value)}: can be used with {' or '.join(kinds)} only"
+            )
 
 
 def _text(value: object) -> str:
@@ -222,7 +223,7 @@ def _refuse_of_series(kind: str, series: SeriesOptions, budget: str | None) -> N
     """
     given = [*series.given(), *(["--budget"] if budget is not None else [])]
     if given and kind != "--against":
-        raise UserError(f"compare {given[0]}: goes with --against")
+        raise UserError(f"compare {given[0]}: can be used with --against only")
 
 
 def _selftest(call: Invocation, trials: int, instances: int) -> Result:

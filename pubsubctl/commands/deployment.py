@@ -84,8 +84,8 @@ class ReplacementOptions:
         bool,
         typer.Option(
             "--at-once",
-            help="Stop all brokers of an older program, then start them. Goes with --rolling; a "
-            "new wire version needs it.",
+            help="Stop all brokers of an older program, then start them. Requires --rolling. "
+            "Needed after a change of the wire version.",
             rich_help_panel=_REPLACEMENT,
         ),
     ] = False
@@ -134,7 +134,7 @@ def deploy(
 
     placing = placement.placing()
     if replacement.at_once and not replacement.rolling:
-        raise UserError("--at-once goes with --rolling")
+        raise UserError("use --at-once together with --rolling")
     call = invocation(context)
     protocol = protocol or DEFAULT
     wanted_topology = load_topology(call.project.find("topology", topology), protocol)
@@ -301,16 +301,16 @@ def decommission(
         async with lab.opened():
             leaving = await membership.look_at_leaving(lab, broker)
             if leaving.refusals:
-                raise PreflightFailed(f"{broker} cannot be given up now", *leaving.refusals)
+                raise PreflightFailed(f"{broker} cannot be decommissioned now", *leaving.refusals)
             if does:
                 await membership.decommission(lab, leaving)
             return leaving
 
     leaving = trio.run(work)
-    lines = [f"{broker} is given up already"]
+    lines = [f"{broker} is decommissioned already"]
     if not leaving.is_over:
         told = ", ".join(leaving.hosts)
-        lines = [f"{broker} is given up, on the disks of {told}"] if does else []
+        lines = [f"{broker} is decommissioned; recorded on the disks of {told}"] if does else []
         lines += [f"{'lost' if does else 'would be lost'} with {broker}:"]
         lines += [f"  {what}" for what in leaving.losses]
     is_left = not does and not call.dry_run and not leaving.is_over

@@ -124,7 +124,7 @@ class VerbOptions:
             "--chains",
             metavar="LIMIT",
             rich_help_panel=_VERB,
-            help="Draw at most delta in a row (<=delta), or one longer chain (>delta). Goes with "
+            help="Draw at most delta in a row (<=delta), or one longer chain (>delta). Requires "
             "--pick.",
         ),
     ] = None
@@ -163,7 +163,7 @@ class CheckOptions:
         typer.Option(
             "--protocol",
             metavar="NAME",
-            help="Check for this protocol. Goes with --topology.",
+            help="Check for this protocol. Requires --topology.",
             rich_help_panel=_CHECK,
         ),
     ] = None

@@ -59,7 +59,7 @@ def init(
     if there:
         raise UserError(
             *(f"{path}: exists already" for path in there),
-            "nothing was written; name another folder, or move these away",
+            "nothing was written; name another folder, or move these files",
         )
     files = [str(path) for path in texts]
     document = {"schema": "pubsubctl/init/1", "folder": str(folder), "files": files}

@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.options.repetition import Bounds, Budget, Instances
 from pubsubctl.commands.options.results import CaseFiles, RunsFolder
-from pubsubctl.commands.options.series import SeriesOptions
+from pubsubctl.commands.options.series import Bounds, Budget, Instances, SeriesOptions
 from pubsubctl.commands.options.workload import Faults, LoadOptions, Workload
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import invocation

@@ -224,7 +224,7 @@ def join(
         str,
         typer.Option(
             "--address",
-            help="Give it this address of a hierarchy (0.1.3), not the smallest free one beside "
+            help="Give it this address of a hierarchy (0.1.3), not the smallest free one next to "
             "the first --at.",
         ),
     ] = "",

@@ -222,7 +222,7 @@ class Console:
         """Print the result of a command; called once per command."""
         if self.as_json:
             document = dict(result.document)
-            assert "schema" in document, "a document says what it is"
+            assert "schema" in document, "a document needs a schema"
             document["exit_status"] = result.exit_status
             if result.because:
                 document["because"] = [

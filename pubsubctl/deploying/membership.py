@@ -201,7 +201,7 @@ async def look_at_leaving(lab: Lab, broker: str) -> Leaving:
     await lab.on_all(ask)
     if silent:
         raise PreflightFailed(
-            *silent, f"{broker} can be given up when it is down and all others are up"
+            *silent, f"{broker} can be decommissioned only when it is down and all others are up"
         )
     del hosts[broker]
     return Leaving(

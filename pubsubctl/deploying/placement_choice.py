@@ -297,7 +297,7 @@ def _wrong_in(file: _PlacementFile, topology: Topology, hosts: Sequence[Host]) -
         yield f"brokers of {topology.name} are missing: {', '.join(missing[:8])}"
     if file.clients_host not in known:
         hint = nearest(file.clients_host, [*known])
-        yield f"clients_host {shown(file.clients_host)}: no host called so{hint}"
+        yield f"clients_host {shown(file.clients_host)}: no host has this name{hint}"
     taken: dict[tuple[str, int], str] = {}
     for row in file.brokers:
         what = f"broker {shown(row.broker)}"

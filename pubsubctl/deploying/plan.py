@@ -214,9 +214,8 @@ def _refuse_changes(wanted: DesiredState, before: Topology, changes: Sequence[St
     roles = wanted.topology.has_other_roles(before)
     if (members and not promises.members_may_change) or (roles and not promises.roles_may_change):
         raise PreflightFailed(
-            f"{', '.join(moves) or wanted.topology.name}: with {wanted.protocol} no broker joins, "
-            "leaves or comes to be something else in what runs; `pubsubctl down`, then "
-            "`pubsubctl deploy`"
+            f"{', '.join(moves) or wanted.topology.name}: with {wanted.protocol} a running "
+            "deployment keeps its brokers; run `pubsubctl down`, then `pubsubctl deploy`"
         )
 
 

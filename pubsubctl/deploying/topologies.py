@@ -272,7 +272,7 @@ def summary_in_words(topology: Topology, facts: dict[str, Any]) -> str:
     if "longest_path_links" in facts:
         parts.append(f", longest path {facts['longest_path_links']} links")
     smallest, largest = facts["neighbourhood_smallest"], facts["neighbourhood_largest"]
-    parts.append(f"\na broker knows {smallest} to {largest} others")
+    parts.append(f"\na broker keeps state of {smallest} to {largest} others")
     if "known_within_links" in facts:
         parts.append(f" (within {facts['known_within_links']} links)")
     for found in (facts, *facts["further"].values()):

@@ -57,7 +57,7 @@ def budget(spec: ExperimentSpec, free_bytes: int) -> Iterator[Row]:
     measured_s = (phases.warmup + phases.measure) / SECOND_NS
     drain_s = phases.drain / SECOND_NS
     text = f"{spec.workload.name} takes {_time(measured_s)}, at most {_time(measured_s + drain_s)}"
-    text += ", deployment and judgement beside"
+    text += ", deployment and verdict"
     records = most_record_bytes(spec)
     text += f"; at most {records / 2**20:,.0f} MiB of records"
     if records > free_bytes:
@@ -154,7 +154,7 @@ def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
     known = [*CHECKS, *(name for name in HOST_CHECKS if name not in CHECKS), *TOGETHER]
     for wanted in only:
         if wanted not in known:
-            raise UserError(f"--only {wanted}: no such check{nearest(wanted, known)}")
+            raise UserError(f"--only {wanted}: no check has this name{nearest(wanted, known)}")
     chosen = [name for name in known if not only or name in only]
     if subject.inventory_problem is not None and {*chosen} & {*HOST_CHECKS, *TOGETHER}:
         chosen += [name for name in ("inventory",) if name not in chosen]
@@ -240,7 +240,7 @@ def _memory(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     available = psutil.virtual_memory().available
     text = f"{available / 2**30:.1f} GiB of memory available"
     if available < MEMORY_BYTES_WANTED:
-        yield "warn", text, "Spark and ten brokers want 2 GiB; close something"
+        yield "warn", text, "Spark and ten brokers need 2 GiB; close other programs"
     else:
         yield "ok", text, ""
 
@@ -344,7 +344,7 @@ def _faults(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     links = ", ".join(LINK_VERBS)
     brokers = ", ".join(verb for verb in VERBS if verb not in (*LINK_VERBS, *CLIENT_VERBS))
     yield "ok", f"{links}: by the brokers themselves, without root", ""
-    yield "ok", f"{brokers}: by the agent, whose children they are, without root", ""
+    yield "ok", f"{brokers}: by the agent, their parent process, without root", ""
     yield "ok", f"{', '.join(CLIENT_VERBS)}: by the load generators of a bench, without root", ""
 
 

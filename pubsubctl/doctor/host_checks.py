@@ -49,7 +49,7 @@ def _host_key(look: HostFacts) -> Iterator[Row]:
     if isinstance(look.problem, HostKeyRefused):
         yield "fail", *_why(look.problem, f"pubsubctl inventory trust {look.host.name}")
     elif look.problem is None:
-        yield "ok", "its key, and those of gateways on the way, are known", ""
+        yield "ok", "its host key, and those of gateways on the route, are in known_hosts", ""
 
 
 def _python(look: HostFacts) -> Iterator[Row]:
@@ -134,7 +134,7 @@ def _memory(look: HostFacts) -> Iterator[Row]:
     if each and not available // each:
         yield "fail", text, "less mem_per_broker, or a larger machine"
     elif available < MEMORY_BYTES_WANTED:
-        yield "warn", text, "ten brokers want 1 GiB; close something, or use fewer"
+        yield "warn", text, "ten brokers need 1 GiB; close other programs, or use fewer brokers"
     else:
         yield "ok", text, ""
 
@@ -180,7 +180,7 @@ def _ports(look: HostFacts) -> Iterator[Row]:
         yield "ok", text + (", some used by the deployment" if taken else " are free"), ""
     span = look.probe.get("ephemeral_ports")
     if span and ports.start <= span[1] and span[0] < ports.stop:
-        text = f"ports overlap with those the kernel gives away ({span[0]}-{span[1]})"
+        text = f"ports overlap with the ephemeral range of the kernel ({span[0]}-{span[1]})"
         yield "warn", text, "take ports below or above that range"
 
 
@@ -307,7 +307,7 @@ def _nic(look: HostFacts) -> Iterator[Row]:
     elif nic["state"] == "down":
         yield "fail", f"{text} is down", f"ip link set {nic['name']} up"
     else:
-        yield "ok", f"data goes over {text}", ""
+        yield "ok", f"data uses {text}", ""
 
 
 def _nic_of(look: HostFacts) -> dict[str, Any] | None:
@@ -345,7 +345,7 @@ def _mtu(look: HostFacts) -> Iterator[Row]:
         found.add(nic["mtu"])
     if len(found) > 1:
         text = f"MTU differs by way: {', '.join(map(str, sorted(found)))} bytes"
-        yield "warn", text, "set it alike on all interfaces and switches of the data network"
+        yield "warn", text, "set the same value on all interfaces and switches of the data network"
     elif found:
         yield "ok", f"packets of {found.pop()} bytes to all others", ""
 

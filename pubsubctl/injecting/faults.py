@@ -28,8 +28,8 @@ from pubsubctl.project import Project
 
 COMMAND_LINE = "command line"
 CLIENTS_BY_SCHEDULE = (
-    "clients are those of a bench, which nobody else may disturb: `pubsubctl bench WORKLOAD "
-    "--faults SCHEDULE` does so, `pubsubctl help faults` says how"
+    "client faults need a running load: use `pubsubctl bench WORKLOAD "
+    "--faults SCHEDULE`, see `pubsubctl help faults`"
 )
 
 

@@ -124,7 +124,7 @@ def server_configuration(machine: Machine, addresses: Iterable[str]) -> str:
 def inventory_text(spec: LabSpec, user_key: Path, python: str) -> str:
     """Return the inventory of a lab; the host keys are in a file beside the inventory."""
     lines = [
-        f"# Written by `pubsubctl lab up`; gone with `pubsubctl lab down --name {spec.name}`.",
+        f"# Written by `pubsubctl lab up`; removed by `pubsubctl lab down --name {spec.name}`.",
         'schema = "pubsubctl/inventory/1"',
         f'name = "{spec.inventory_name}"',
         "",

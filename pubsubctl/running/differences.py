@@ -33,7 +33,6 @@ from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictUnknown
 from pubsubctl.running.forecast import announce
-from pubsubctl.running.habits import Habits
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
@@ -44,7 +43,7 @@ from pubsubctl.running.revisions import (
     names_of_revisions,
 )
 from pubsubctl.running.runs import manifest, run_beside
-from pubsubctl.running.series_verdicts import verdict_table
+from pubsubctl.running.series import Habits, verdict_table
 
 if TYPE_CHECKING:
     from results.repetitions.comparison import Compared, Comparison, Group
@@ -113,7 +112,7 @@ def _text(call: Invocation, comparison: "Comparison") -> str:
     if tested > 1:
         lines.append(
             f"{tested} numbers were compared: one is said to differ only where it does after "
-            "Holm's correction, so a table in which nothing differs says so in 95 % of cases"
+            "Holm's correction, so a table without a real difference reports none in 95 % of cases"
         )
     return "\n".join(lines)
 
@@ -170,7 +169,7 @@ def selftest(call: Invocation, trials: int, instances: int) -> Result:
         "found": found, "trials": [trial.row() for trial in done],
     }  # fmt: skip
     because = () if can_be_believed(done) else (
-        VerdictUnknown(f"comparisons cannot be believed on this machine now: {told}"),
+        VerdictUnknown(f"comparisons on this machine are not reliable now: {told}"),
     )  # fmt: skip
     return Result(
         document=document, text=f"{call.console.table(header, rows)}\n{told}", because=because

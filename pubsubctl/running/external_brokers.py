@@ -44,7 +44,7 @@ from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers
 from pubsubctl.running.forecast import Run, announce
 from pubsubctl.running.outputs import check_results
 from pubsubctl.running.plan import plan_experiment
-from pubsubctl.running.standing_deployment import check_deployment
+from pubsubctl.running.series import check_deployment
 from pubsubctl.running.verdicts import JudgedRun, judge, judge_and_report
 
 SERVERS_END = "the servers of this run end by themselves within 30 s"

@@ -76,7 +76,7 @@ def plan_faults(
         schedule = _without_processes(call, schedule, faults)
     if spec.workload.calm:
         raise UserError(
-            f"{spec.source}: calm = true says that nothing is going to fail, but --faults "
+            f"{spec.source}: calm = true excludes faults, but --faults "
             f"{faults} was given; take a workload without it"
         )
     if spec.workload.churn is not None:

@@ -25,13 +25,11 @@ from pubsubctl.deploying.deploy import take_down
 from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
-from pubsubctl.running.habits import Habits
 from pubsubctl.running.outputs import bytes_of, check_results
 from pubsubctl.running.plain_verdicts import announce_verdicts
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest, refresh_run_index
-from pubsubctl.running.series_verdicts import each_once, verdict_table
-from pubsubctl.running.standing_deployment import check_deployment
+from pubsubctl.running.series import Habits, check_deployment, each_once, verdict_table
 from pubsubctl.running.verdicts import JudgedRun
 
 SCHEMA = "pubsubctl/series/1"

@@ -111,7 +111,7 @@ class SparkCluster:
         return Cluster(str(master.get("url", "")), tuple(there), tuple(missing))
 
     async def down(self) -> Cluster:
-        """End all processes, and remove the cluster's files."""
+        """Stop all processes of the cluster on all hosts, and remove its files."""
         if not self.folder.is_dir():
             return Cluster("", ())
         changed = False
@@ -222,6 +222,6 @@ def problems_of(
             why = facts.get("folder_refused", "files of this machine are not visible there")
             problems.append(
                 f"host {host}: {folder}: {why}; workers read runs and write tables there, so all "
-                "hosts share the folder of results (NFS or alike)"
+                "hosts have to share the folder of results (for example over NFS)"
             )
     return problems

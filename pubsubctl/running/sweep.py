@@ -28,10 +28,10 @@ from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.forecast import announce
-from pubsubctl.running.habits import Habits
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import FIGURE as LATENCY
 from pubsubctl.running.repetitions import Design, SimulatedRuns, run_series
+from pubsubctl.running.series import Habits
 
 FIGURE: Final = "series.sweep"
 

@@ -117,7 +117,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         sentences.append(f"no canaries: {NoCheckout()}")
     if differing is not None:
         sentences.append(
-            f"{len(seeds) - len(differing)} of {len(seeds)} seeds went the same way twice"
+            f"{len(seeds) - len(differing)} of {len(seeds)} seeds gave the same history twice"
         )
     return Result(
         document={
@@ -283,7 +283,7 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
     shrunk = shrink(plan)
     which = f"{seed} of {protocol}{options.as_arguments()}"
     if shrunk is None:
-        raise UserError(f"seed {which} shows no violation; there is nothing to cut down")
+        raise UserError(f"seed {which} shows no violation, so it cannot be shrunk")
     named = "".join(f"-{mutant}" for mutant in sorted(options.mutants))
     path = output or Path(f"seed-{seed}{named}.plan")
     text = shrunk.in_words(f"Seed {which}")

@@ -59,7 +59,7 @@ def run_memory(spark: "SparkSession | None", run_dir: Path) -> Drawing:
     run = read_run(run_dir)
     processes = [*processes_of(Path(run_dir) / "raw")]
     if not processes:
-        raise ResultsError(f"{run_dir}: no process of this run says how large it was")
+        raise ResultsError(f"{run_dir}: no process of this run reported its memory")
     return draw(run.run_id, processes)
 
 
@@ -86,7 +86,7 @@ def draw(run_id: str, processes: Sequence[ProcessMemory]) -> Drawing:
         axes.plot([], [], color=_COLOURS[place], label=f"{process.name}: {_growth(process)}")
     if len(shown) > len(named):
         axes.plot([], [], color=_OTHERS, label=f"{len(shown) - len(named)} others")
-    axes.set_xlabel(f"time since each process began to say so ({unit})")
+    axes.set_xlabel(f"time since the first sample of each process ({unit})")
     axes.set_ylabel("resident memory (MiB)")
     axes.set_xlim(0, longest_s / unit_s)
     axes.set_ylim(0, 1.08 * max(process.largest_mib for process in processes))

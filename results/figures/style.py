@@ -46,6 +46,8 @@ OLIVE = "#8c8500"
 HELD = "#f4c463"
 DOWN = "#aab0b9"
 SERIES = (BLUE, GREEN, PURPLE, SKY, OLIVE, ORANGE, RED, MUTED)
+MARKERS = "osD^"
+DASHES = ("-", "--", "-.", ":")
 
 _SETTINGS: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],
@@ -140,3 +142,24 @@ def footer(figure: Figure, text: str) -> None:
     """Write measurement, machine and size in small print."""
     _, height = figure.get_size_inches()
     figure.text(0.008, 0.05 / height, text, fontsize=6.5, color=MUTED, ha="left", va="bottom")
+
+
+def line_with_band(
+    axes: Axes,
+    x: Sequence[float],
+    middle: Sequence[float],
+    band: tuple[Sequence[float], Sequence[float]] | None,
+    colour: str,
+    *,
+    alpha: float = 0.18,
+    **line: Any,
+) -> None:
+    """Draw a line, and shade the band around the line.
+
+    Args:
+        band: the lower ends and the upper ends; None for no band.
+        line: style and label of the line.
+    """
+    if band is not None:
+        axes.fill_between(x, *band, color=colour, alpha=alpha, linewidth=0)
+    axes.plot(x, middle, color=colour, **line)

@@ -89,7 +89,7 @@ class Contents:
 
     @cached_property
     def fence_set(self) -> int:
-        """The number of a fence among the attribute sets."""
+        """The number of a fence in place of an attribute set: one above the last set."""
         return len(self.attribute_sets)
 
     def attributes(self, attribute_set: int) -> Attributes:

@@ -125,7 +125,7 @@ class RunStory:
         return None if value is None else int(value)
 
     def exercised(self, name: str) -> int:
-        """Return the amount to which a property was exercised."""
+        """Return the extent to which the run exercised a property, in the unit of the property."""
         return int((self.verdict.get("exercised") or {}).get(name) or 0)
 
     @property

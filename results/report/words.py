@@ -128,7 +128,7 @@ def outcome(story: RunStory) -> str:
         return f"{name} broke the guarantee: {violations(story)}. {sentence(balance(story))}.{told}"
     if story.word == "UNKNOWN":
         return f"Whether {protocol(story)} kept the guarantee is not known from this run."
-    return f"Nobody has judged this run of {protocol(story)} yet."
+    return f"This run of {protocol(story)} was not judged yet; run `pubsubctl check`."
 
 
 def withheld(story: RunStory) -> str:
@@ -139,7 +139,7 @@ def withheld(story: RunStory) -> str:
     by = (story.verdict.get("counts") or {}).get("withheld_by") or {}
     named = ", ".join(f"{n:,} by {partition}" for partition, n in [*by.items()][:8])
     more = f" and {len(by) - 8} more" if len(by) > 8 else ""
-    return f" {total:,} beside these were withheld and announced: {named}{more}."
+    return f" {total:,} more were withheld and announced: {named}{more}."
 
 
 def violations(story: RunStory) -> str:
@@ -167,8 +167,9 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     at_risk, recovered = recovery["at_risk"], recovery["recovered"]
     if not at_risk:
         return happened + "Nothing was at risk."
-    were = "were for it" if verb in CLIENT_VERBS else "had to pass there"
-    happened += f"{plural(at_risk, 'delivery', 'deliveries')} {were} meanwhile; "
+    verb_form = "was" if at_risk == 1 else "were"
+    route = "for" if verb in CLIENT_VERBS else "routed through"
+    happened += f"{plural(at_risk, 'delivery', 'deliveries')} {verb_form} {route} it meanwhile; "
     if recovered < at_risk:
         lost = at_risk - recovered
         if not recovered:
@@ -233,7 +234,7 @@ def fault_clock(story: RunStory) -> str:
     errors = [row.get("err_ns") for row in story.run.fault_rows]
     told = "Seconds since measuring began, on the clock of the machine that measured"
     if None in errors:
-        return f"{told}; nobody compared the clocks of all machines with it."
+        return f"{told}; the clocks of all machines were not compared with it."
     worst_ns = max((error or 0 for error in errors), default=0)
     if not worst_ns:
         return f"{told}."

@@ -43,7 +43,7 @@ def check_workload(path: Path, workload: Mapping[str, Any]) -> None:
         for number, entry in enumerate(workload.get(name, ())):
             where = f"{name}[{number}]"
             if not isinstance(entry, Mapping) or "at" not in entry:
-                raise IntegrityError(f"{path}: {where} = {entry!r} says not where it is")
+                raise IntegrityError(f"{path}: {where} = {entry!r} has no place in the file")
             _check_table(path, f"{where}.", entry, keys)
     for name, how in workload.get("attributes", {}).items():
         if name != "sets" and not _is_drawn(how):

@@ -42,7 +42,7 @@ _LEASES = ("lease", "user", "process-death")
 
 
 def doubts_about_faults(folder: RunFolder) -> Iterator[str]:
-    """Yield differences between the files about faults."""
+    """Yield a doubt for each contradiction between the files about faults."""
     yield from _about_schedule(folder)
     yield from _about_plan(folder)
     yield from _about_stages(folder)

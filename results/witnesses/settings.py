@@ -17,7 +17,7 @@ _SCHEMA = "pubsubctl/setting/1"
 
 
 def doubts_about_settings(folder: RunFolder) -> Iterator[str]:
-    """Yield settings of load generators that the manifest or the workload contradicts."""
+    """Yield a doubt for each missing setting, or one that manifest or workload contradict."""
     if folder.is_simulated or not folder.is_set:
         return
     for process in folder.processes:

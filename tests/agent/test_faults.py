@@ -375,7 +375,7 @@ def test_a_refused_link_fault_has_failed_and_is_not_there(lab: Lab) -> None:
         ),
         (
             {"verb": "cut", "lease_ms": 500, "parameters": {"backend": "nft", "own": "x"}},
-            "nft needs peers",
+            "nft needs `peers`",
         ),
         (
             {"verb": "delay", "lease_ms": 500, "parameters": {"delay": 5}},
@@ -499,7 +499,7 @@ def test_heal_all_reports_an_unreachable_broker(lab: Lab) -> None:
             os.unlink(config["control_socket"])
             answer = await client.fault_heal_all()
             assert answer["healed"] == []
-            assert "b1 does not say whether it has faults" in answer["left"][0]
+            assert "b1 did not report its faults" in answer["left"][0]
 
     run(story)
 

@@ -66,7 +66,7 @@ def test_ssh_is_let_through_before_anything_is_stopped(
         ({"peers": [f"{THERE}:22"]}, "port 22 leads to the machine itself"),
         ({"own": f"{HERE}:22"}, "port 22 leads to the machine itself"),
         ({"peers": [PEER], "protect": [7002]}, "port 7002 leads to the machine itself"),
-        ({"peers": []}, "nft needs peers"),
+        ({"peers": []}, "nft needs `peers`"),
         ({"peers": ["b1:7002"]}, "'b1:7002' is no address with a port"),
         ({"peers": [f"{THERE}:70002"]}, "no such port"),
         ({"peers": [f"{THERE}:7002; flush ruleset"]}, "is no address with a port"),

@@ -125,7 +125,7 @@ def test_simulated_brokers_confirm_the_formula_in_some_draws(tmp_path):
         ({"runs": "100"}, "runs = '100'"),
         ({"name": "../elsewhere"}, "name = '../elsewhere'"),
         ({"question": "neighbourhoods"}, "nothing fails when neighbourhoods are counted"),
-        ({"protocol_runs": 1}, "simulated brokers only tell their active sessions"),
+        ({"protocol_runs": 1}, "simulated brokers report active sessions only"),
         ({"question": "active-sessions", "protocol_runs": 4}, "protocol_runs = 4 of 3 runs"),
     ],
 )

@@ -268,7 +268,7 @@ def test_a_hundred_subscribers_want_a_hundredth_each_no_two_the_same() -> None:
 @pytest.mark.parametrize(
     "old, new, said",
     [
-        ("SYMBOL001", "SYMBOL{nubmer}", "nothing is known to put for {nubmer}; did you mean"),
+        ("SYMBOL001", "SYMBOL{nubmer}", "{nubmer} is not a placeholder; did you mean"),
         (
             "[[publishers]]",
             "[load]\nsubscriber_processes = 3\n[[publishers]]",

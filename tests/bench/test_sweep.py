@@ -47,7 +47,7 @@ def test_a_key_reaches_a_table_every_entry_of_a_list_or_one_of_them() -> None:
     "key, words",
     [
         ("publishers[2].rate", r"'publishers' has 2 entries"),
-        ("seed.of", r"'seed' is no table"),
+        ("seed.of", r"'seed' is not a table"),
         ("publishers[0]", r"no value can be at \[0\]"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_written_workload_keeps_its_topic_attribute(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "symbol, typed, said",
     [
-        ("{ choose = 3 }", "symbl", "no attribute is called so; did you mean 'symbol'?"),
+        ("{ choose = 3 }", "symbl", "no attribute has this name; did you mean 'symbol'?"),
         ("{ choose = 3 }", "price", "topics are chosen or cycle"),
         ('{ choose = ["a", "b.*"] }', "symbol", "'b.*' is not of letters"),
         ('{ choose = ["a", "b/#"] }', "symbol", "a wildcard is no part of a topic"),

@@ -155,7 +155,7 @@ async def test_a_payload_that_changes_afterwards_is_as_it_was() -> None:
     [
         (([], b"\0", 1, b"x"), "at least one"),
         ((["a"], b"\0", 1, b"x"), "bytes only"),
-        (([OIL], b"", 1, b""), "nothing to publish"),
+        (([OIL], b"", 1, b""), "publish at least one publication"),
         (([OIL], b"\1", 1, b"x"), "not into a table of 1"),
         (([OIL], [-1], 1, b"x"), "not into a table of 1"),
         (([OIL], [0.0], 1, b"x"), "not into a table of 1"),

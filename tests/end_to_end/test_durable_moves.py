@@ -85,7 +85,7 @@ def test_a_subscriber_loses_nothing_in_moves_from_live_dead_and_cancelled_broker
     assert asked.document["decommissioned"] is False
     done = lab.call("decommission", "c3", "--yes")
     assert done.status == 0, done.err
-    assert "c3 is given up, on the disks of c1, c2" in done.out
+    assert "c3 is decommissioned; recorded on the disks of c1, c2" in done.out
     assert lab.call("decommission", "c3", "--yes").status == 0
 
     again = lab.call("deploy", "durable", "--protocol", "durable")

@@ -149,4 +149,4 @@ def test_an_agent_of_a_later_release_is_operated_by_that_release_only(lab: Lab) 
 def test_at_once_without_rolling_is_refused(lab: Lab) -> None:
     answer = lab.call("deploy", "chain3", "--at-once")
     assert answer.status == 2
-    assert "--at-once goes with --rolling" in answer.err
+    assert "use --at-once together with --rolling" in answer.err

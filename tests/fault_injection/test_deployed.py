@@ -344,7 +344,7 @@ def test_a_link_that_nft_cannot_isolate_is_refused_before_any_effect(lab: Lab) -
     async def story() -> None:
         async with deployed(lab) as backend:
             wanted = fault("blackhole", "c1-c2", parameters={"backend": "nft"})
-            with pytest.raises(ControlError, match="nft cannot tell c3 from c1"):
+            with pytest.raises(ControlError, match="nft cannot separate c3 from c1"):
                 await backend.apply(wanted, 60_000_000_000)
             assert (await backend._deployment.agents["here"].status())["faults"] == []
 

@@ -270,7 +270,7 @@ def test_a_fault_counts_as_healed_only_after_its_end_was_verified() -> None:
     never = Slow(lingers_s=1e9)
     injection, lines = play(cut, never)
     assert injection.not_healed == ("c",)
-    assert injection.problems == ("c: may still be there: not seen to be gone",)
+    assert injection.problems == ("c: may still be there: not verified as removed",)
     assert not [line for line in lines if line["stage"] in ("healed", "recovered")]
 
 
@@ -290,7 +290,7 @@ def test_a_refused_fault_has_failed_and_what_waits_for_it_never_begins() -> None
     injection, _ = play(ABSORB + KILL + RESTART + independent, backend)
     assert row(injection, "k")["state"] == "failed"
     assert row(injection, "r")["state"] == "failed"
-    assert "r: never begun: k did not come to applied" in injection.problems
+    assert "r: never begun: k did not reach applied" in injection.problems
     assert row(injection, "a")["healed_by"] == "schedule", "released, as its killer never came"
     assert row(injection, "c")["state"] == "recovered", "others go on"
     assert "apply r" not in backend.calls

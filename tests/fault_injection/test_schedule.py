@@ -305,7 +305,7 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
         ),
         (
             step(id='"a"', at='"1s"', do='"absorb"', on='"b1"', for_='"3s..2s"'),
-            "step a: for = '3s..2s': the shorter bound comes first",
+            "step a: for = '3s..2s': write the shorter bound first",
         ),
         (
             step(id='"a"', at='"1s"', do='"absorb"', on='"b1"', for_='{ normal = ["1s", "2s"] }'),
@@ -349,7 +349,7 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
         ),
         (
             step(id='"a"', at='"1s"', delay='"1s"', do='"kill"', on='"b1"'),
-            "step a: delay = '1s': goes with after",
+            "step a: delay = '1s': can be used with `after` only",
         ),
         (step(id='"A b"', at='"1s"', do='"kill"', on='"b1"'), "id = 'A b': ids are of"),
         (KILL + KILL + ABSORB, "step k: id = 'k': another step has this id"),
@@ -466,7 +466,7 @@ def problems_on_machines(text: str, machines: dict[str, tuple[str, ...]] | None)
         ({"do": "disk-full", "on": "b1", "latency": "1s"}, "only delay, slow-fsync"),
         ({"do": "host-lost", "on": "n01"}, "did you mean 'host-loss'"),
         ({"do": "latency", "on": "b1"}, "did you mean 'delay'"),
-        ({"do": "cut", "on": "b1", "backend": "iptables"}, "there is none called so"),
+        ({"do": "cut", "on": "b1", "backend": "iptables"}, "no such backend"),
     ],
 )
 def test_the_newer_verbs_are_checked_as_the_others_are(

@@ -54,9 +54,9 @@ def test_nft_parts_two_brokers_unless_a_third_at_their_address_would_be_parted_t
     check_nft_can_tell([("x", "z")], addresses, near.__getitem__)
     near = {"x": ["z"], "y": ["z"], "z": ["x", "y"]}
     around = {"a": ["x", "y"], "x": ["a"], "y": ["a"], "z": []}
-    with pytest.raises(ValueError, match="nft cannot tell y from x"):
+    with pytest.raises(ValueError, match="nft cannot separate y from x"):
         check_nft_can_tell([("x", "z")], addresses, near.__getitem__)
-    with pytest.raises(ValueError, match="nft cannot tell"):
+    with pytest.raises(ValueError, match="nft cannot separate"):
         # The broker that shares an address is the second of the pair.
         check_nft_can_tell([("a", "x")], {**addresses, "a": "10.0.0.9:1"}, around.__getitem__)
     check_nft_can_tell([("x", "z"), ("z", "y")], addresses, near.__getitem__)

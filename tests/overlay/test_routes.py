@@ -283,7 +283,7 @@ def test_a_route_is_extended_only_from_its_end():
     whole = overlay.route(0, 2).then(overlay.route(2, 3))
     assert whole == overlay.route(0, 3)
     assert whole.steps == (0, (0, 1), 1, (1, 2), 2, (2, 3), 3)
-    with pytest.raises(AssertionError, match="a route to 2 goes on from 1"):
+    with pytest.raises(AssertionError, match="a route to 2 continues from 1"):
         overlay.route(0, 2).then(overlay.route(1, 3))
     with pytest.raises(AssertionError, match="ends of"):
         Route((0, Bundle(((0, 1),))))

@@ -114,7 +114,9 @@ def test_the_digest_changes_with_everything_brokers_must_agree_on():
 
 def test_more_failures_than_any_path_has_room_for_are_refused():
     topology = Topology.from_mapping(mapping(tree={"delta": 3}), FILE)
-    with pytest.raises(ConfigError, match=r"delta = 3, but no two brokers .* 2 links apart; 2 at"):
+    with pytest.raises(
+        ConfigError, match=r"delta = 3, but no two brokers .* 2 links apart; use 2 at"
+    ):
         topology.check_delta(FILE)
     Topology.from_mapping(mapping(tree={"delta": 2}), FILE).check_delta(FILE)
 

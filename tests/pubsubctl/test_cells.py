@@ -48,7 +48,7 @@ def ring(project: Path) -> Path:
 def test_a_topology_of_cells_is_checked_shown_and_placed(call: Call, ring: Path) -> None:
     assert "4 brokers, 3 cells, kind cells" in call("topology", "lint", str(ring)).out
     shown = call("topology", "show", str(ring))
-    assert "a broker knows 2 to 3 others" in shown.out, shown.err
+    assert "a broker keeps state of 2 to 3 others" in shown.out, shown.err
     packed = call("topology", "place", str(ring), "--policy", "pack")
     assert packed.status == 0, packed.err
 
@@ -108,7 +108,7 @@ def test_no_protocol_that_runs_on_trees_is_deployed_on_cells(call: Call, ring: P
         (
             "[cells]",
             '[cells]\nlinks = [["p1", "b1"], ["b2", "s1"], ["p1", "s1"]]',
-            "cells: links[2]: p1-s1 is of no bundle: no p1-s1",
+            "cells: links[2]: p1-s1 is in no bundle: there is no p1-s1",
         ),
     ],
 )

@@ -82,8 +82,8 @@ def test_a_simulated_run_uses_processor_time() -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["--trials", "3"], "--trials 3: goes with --selftest"),
-        (["--instances", "3"], "--instances 3: goes with --against or --selftest"),
+        (["--trials", "3"], "--trials 3: can be used with --selftest only"),
+        (["--instances", "3"], "--instances 3: can be used with --against or --selftest only"),
         (["--selftest", "latest"], "makes the runs that it compares"),
     ],
 )

@@ -99,12 +99,12 @@ def test_a_protocol_without_guarantees_is_run_despite_lost_brokers() -> None:
         (["--comparison", "s5", "--only", "gryphn"], "no entry 'gryphn'; did you mean 'gryphon'"),
         (["--comparison", "s5", "--only", "durable"], "nothing of it can be run here"),
         (["--comparison", "s5", "--selftest"], "only one of them"),
-        (["--comparison", "s5", "--rate", "1/s"], "--rate 1/s: goes with --against"),
-        (["latest", "--seed", "0"], "--seed 0: goes with --against"),
+        (["--comparison", "s5", "--rate", "1/s"], "--rate 1/s: can be used with --against only"),
+        (["latest", "--seed", "0"], "--seed 0: can be used with --against only"),
         (["--against", "protocol=ges"], "name one WORKLOAD before"),
         (["--comparison", "s5", "latest"], "makes the runs that it compares"),
         (["--comparison", "s5", "-d", "30"], "phases.measure"),
-        (["-d", "30s"], "goes with --against or --comparison"),
+        (["-d", "30s"], "can be used with --against or --comparison only"),
     ],
 )
 def test_slips_at_the_command_line_are_refused(arguments: list[str], said: str, call: Call) -> None:
@@ -125,7 +125,11 @@ def test_slips_at_the_command_line_are_refused(arguments: list[str], said: str, 
         ('"x10-core-gone"', '"gd02-b1-crashed"', "did you mean 'gd02-b1-crash'?"),
         ('faults = "x10-core-gone"', 'fault = "x10-core-gone"', "unknown key 'fault'"),
         ('faults = "x10-core-gone"', 'faults = "x10-core-gone"\nmeasure = "9"', "phases.measure"),
-        ('protocol = "gryphon"', 'system = "a.toml"\nset = { seed = 1 }', "set is for protocols"),
+        (
+            'protocol = "gryphon"',
+            'system = "a.toml"\nset = { seed = 1 }',
+            "use set with our protocols",
+        ),
     ],
 )
 def test_slips_in_a_file_are_no_missing_promises(

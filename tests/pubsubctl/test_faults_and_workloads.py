@@ -45,7 +45,7 @@ on = "c2"
         (["partition", "c1|c2", "--for", "1s", "--mode", "soft"], "mode = 'soft'"),
         (["partition", "c1|c9", "--for", "1s"], "no broker called 'c9'"),
         (["partition", "c1,c2|c2", "--for", "1s"], "c2 is in two sets"),
-        (["partition", "c1,c2,c3", "--for", "1s"], "there is nobody to keep it from"),
+        (["partition", "c1,c2,c3", "--for", "1s"], "name a smaller one to separate it"),
         (["delay", "c1-c2", "--for", "1s"], "needs latency"),
         (["delay", "c1-c2", "--for", "1s", "--latency", "2min"], "is between 1ms and 60s"),
         (["bandwidth", "c1-c2", "--for", "1s"], "needs bytes_per_second"),
@@ -118,7 +118,7 @@ def test_verbs_and_schedules_are_listed(call: Call) -> None:
         (["demo", "--size", "many"], "a size has a number and a unit"),
         (["demo", "--faults", "demos"], "did you mean 'demo'?"),
         (["demo", "--topology", "chain3"], "topology 'chain3' has no such broker"),
-        (["chain3", "--faults", "demo"], "calm = true says that nothing is going to fail"),
+        (["chain3", "--faults", "demo"], "calm = true excludes faults"),
         (["demo", "--label", "x"], "write KEY=VALUE"),
         (["demo", "--duration", "5s", "--faults", "demo"], "after the origin"),
         (["demo", "--role", "b1=0"], "with delta_tree no broker changes its role"),
@@ -126,9 +126,9 @@ def test_verbs_and_schedules_are_listed(call: Call) -> None:
         (["t22-stored", "--role", "n91=3"], "did you mean 'n9'?"),
         (["t22-stored", "--role", "n19=4"], "a level from 0 to 3"),
         (["t22-stored", "--role", "n1=retired"], "n1 is the root storage of its unit"),
-        (["t22-stored", "--role", "n19=3", "--rolling"], "one run of brokers of ours"),
-        (["gd02.fig6", "--role", "n19=3"], "one run of brokers of ours"),
-        (["external/jetstream1", "--role", "n19=3"], "one run of brokers of ours"),
+        (["t22-stored", "--role", "n19=3", "--rolling"], "one run of our brokers only"),
+        (["gd02.fig6", "--role", "n19=3"], "one run of our brokers only"),
+        (["external/jetstream1", "--role", "n19=3"], "one run of our brokers only"),
     ],
 )
 def test_an_experiment_that_cannot_be_is_refused(
@@ -225,7 +225,7 @@ def test_a_fault_that_nft_cannot_separate_is_refused_before_the_run(
     (project / "s.toml").write_text(text + 'for = "1s"\nbackend = "nft"\n')
     answer = call("bench", "demo", "--faults", "s.toml", "--dry-run")
     assert answer.status == 2
-    assert "nft cannot tell" in answer.err
+    assert "nft cannot separate" in answer.err
 
 
 def test_targets_are_drawn_from_the_seed_that_is_shown(call: Call) -> None:

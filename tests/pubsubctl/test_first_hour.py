@@ -14,7 +14,7 @@ from bench.spec.spec import SpecError, load_experiment
 from bench.spec.sweep import load_sweep, points_of
 from pubsubctl.errors import PreflightFailed, VerdictUnknown
 from pubsubctl.running.outputs import check_results
-from pubsubctl.running.series_verdicts import each_once
+from pubsubctl.running.series import each_once
 from results.reference.reading import judge_folder
 from tests.pubsubctl.conftest import Call
 
@@ -257,9 +257,9 @@ def test_options_of_a_series_go_with_each_series(
     result = call("sweep", "study", "--over", "seed=1,2", "--label", "point=x")
     assert (result.status, "a series sets this label itself" in result.err) == (2, True)
     result = call("compare", "--comparison", "s3", "--no-check")
-    assert (result.status, "goes with --against" in result.err) == (2, True)
+    assert (result.status, "can be used with --against" in result.err) == (2, True)
     result = call("bench", "study", "--instances", "2", "--rolling")
-    assert (result.status, "--rolling goes with one run" in result.err) == (2, True)
+    assert (result.status, "--rolling can be used with one run only" in result.err) == (2, True)
 
 
 def test_a_folder_without_a_run_names_the_runs_in_it(

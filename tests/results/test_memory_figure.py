@@ -56,5 +56,5 @@ def test_a_run_without_statistics_has_no_such_figure(tmp_path: Path) -> None:
     sums = run / "SHA256SUMS"
     kept = [line for line in sums.read_text().splitlines(True) if "stats.jsonl" not in line]
     sums.write_text("".join(kept))
-    with pytest.raises(ResultsError, match="no process of this run says how large it was"):
+    with pytest.raises(ResultsError, match="no process of this run reported its memory"):
         draw("run.memory", None, run)

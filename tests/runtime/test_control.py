@@ -416,7 +416,7 @@ def test_a_stale_socket_is_replaced_and_a_living_one_is_not(folder: Path) -> Non
         dead.bind(str(folder / "s"))
 
     async def story() -> None:
-        with pytest.raises(ControlError, match="nobody answers"):
+        with pytest.raises(ControlError, match="no broker answers"):
             async with open_control(folder / "s"):
                 pass
         async with serving(folder / "s"), open_control(folder / "s") as client:

@@ -75,10 +75,10 @@ def test_a_core_is_notified_of_joins_and_departures_in_a_hierarchy() -> None:
 def test_a_topology_change_that_the_protocol_does_not_support_is_refused() -> None:
     file = File(hierarchy(4, 2), "ges")
     file.topology = file.topology.with_role("b2", "0", "t.toml")
-    assert "nobody joins, leaves or changes in a ges overlay" in file.refused()
+    assert "no broker joins, leaves or changes in a ges overlay" in file.refused()
     grown = File(chain(3, 1), "best_effort")
     grown.topology = grown.topology.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
-    assert "nobody joins, leaves or changes in a best_effort overlay" in grown.refused()
+    assert "no broker joins, leaves or changes in a best_effort overlay" in grown.refused()
 
 
 def test_a_topology_that_is_no_successor_is_refused() -> None:

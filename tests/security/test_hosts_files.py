@@ -131,7 +131,7 @@ def test_a_link_where_durable_files_should_go_is_refused(host: HostSide, tmp_pat
     (tmp_path / "disk").mkdir()
     (tmp_path / "target").mkdir()
     (tmp_path / "disk" / host._data_folder_name()).symlink_to(tmp_path / "target")
-    with pytest.raises(ControlError, match="somebody put something else there"):
+    with pytest.raises(ControlError, match="move or remove the file at this path"):
         trio.run(host.use_data_folder, str(tmp_path / "disk"))
 
 

@@ -90,7 +90,7 @@ def test_only_deliveries_owed_despite_a_broken_link_are_required() -> None:
     cluster.publish("b1", n=2)
     cluster.run_for(1)
     assert "s1-b2/1 misses [1] of p-b1" in broken.missing()
-    assert "p-b1 has not been told that [1] are done" in broken.missing()
+    assert "p-b1 has no acknowledgement of [1]" in broken.missing()
     cluster.link("b1", "b2").heal()
     cluster.run_for(1)
     assert broken.missing() == []

@@ -103,7 +103,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A variant with a class of schedules.
+    """The results of a detection variant over a class of schedules.
 
     Attributes:
         kinds: number of schedules by kind of violation.

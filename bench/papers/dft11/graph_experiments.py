@@ -59,7 +59,7 @@ class GraphExperiment(ExperimentFile):
         if self.question == "neighbourhoods" and {"failed", "runs", "seed"} & self.model_fields_set:
             raise ValueError("failed, runs, seed: nothing fails when neighbourhoods are counted")
         if self.protocol_runs and self.question != "active-sessions":
-            raise ValueError("protocol_runs: simulated brokers only tell their active sessions")
+            raise ValueError("protocol_runs: simulated brokers report active sessions only")
         if self.protocol_runs > self.runs:
             raise ValueError(f"protocol_runs = {self.protocol_runs} of {self.runs} runs")
         return self

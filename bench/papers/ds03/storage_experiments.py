@@ -487,7 +487,7 @@ def _written_bytes() -> int:
         name, _, value = line.partition(":")
         if name == "wchar":
             return int(value)
-    raise OSError("/proc/self/io says nothing of wchar")
+    raise OSError("/proc/self/io has no line wchar; run on Linux")
 
 
 RECORD = ExperimentRecord({"": StorageExperiment}, compute_rows, kind="storage", is_measured=True)

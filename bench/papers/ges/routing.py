@@ -185,7 +185,7 @@ class Routing:
             for target in targets if sent else ():
                 key = broker, target.level, target.unit, target.skip
                 if key in seen:
-                    raise RoutingWrong(f"{target} comes to broker {broker} again")
+                    raise RoutingWrong(f"{target} arrives at broker {broker} again")
                 seen[key] = None
                 _check_wanted(target, inside)
             routed = self._routers[broker].route(targets, lambda unit: inside.get(unit, ()))
@@ -269,12 +269,12 @@ def check_graphs(found: FloodedGraph) -> None:
     for broker, view in enumerate(found.views):
         should = outline(dict(enumerate(found.addresses)), found.up, broker)
         if view.edges != should:
-            raise RoutingWrong(f"broker {broker} knows {view.edges}, not {should}")
+            raise RoutingWrong(f"broker {broker} has {view.edges}, not {should}")
     for broker, statement in found.received:
         place = found.places[broker]
         level = place.link_level(statement.low_end, statement.high_end)
         if not place.is_in(statement.low_end[: len(place.address) - level - 1]):
-            raise RoutingWrong(f"{statement} came to broker {broker}")
+            raise RoutingWrong(f"{statement} arrived at broker {broker}")
 
 
 def _units_of(addresses: Iterable[Unit]) -> dict[Unit, list[Unit]]:
@@ -289,4 +289,4 @@ def _units_of(addresses: Iterable[Unit]) -> dict[Unit, list[Unit]]:
 def _check_wanted(target: Target, inside: dict[Unit, list[Unit]]) -> None:
     known = inside.get(target.unit[:-1], ())
     if target.level == 0 and target.skip == () and target.unit not in known:
-        raise RoutingWrong(f"{target} without anybody interested")
+        raise RoutingWrong(f"{target} has no interested client")

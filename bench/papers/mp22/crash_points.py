@@ -221,7 +221,7 @@ def crash(experiment: CrashExperiment, point: Row, run: int, seed: int) -> Row:
     except InvariantViolated as violation:
         violations = {violation.rule: 1}
     except RemoteProtocolError:
-        violations = {"one of the brokers says what none may": 1}
+        violations = {"a broker announced a forbidden fact": 1}
     return {
         **point,
         "run": run,

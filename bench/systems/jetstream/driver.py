@@ -68,7 +68,7 @@ def start(
     if settings["sync_interval"] != _DEFAULT_SYNC and release < _SYNC_SETTABLE:
         raise WrongSettings(
             f"settings.sync_interval = {settings['sync_interval']!r}: {version} always syncs every "
-            "2 minutes; 2.10 and later can be told"
+            "2 minutes; use 2.10 or later to set it"
         )
     starts = []
     for server in servers:

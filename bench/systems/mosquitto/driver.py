@@ -171,7 +171,7 @@ class MqttClient:
     async def publish(self, topic: str, message_id: str, body: bytes) -> None:
         if self._qos == 0:
             if failure := self._client.publish(topic, body, 0).rc:
-                raise NotAcknowledged(f"paho says {failure}")
+                raise NotAcknowledged(f"paho reported {failure}")
             return
         # On a new connection paho repeats all publications without regard to the limit in
         # flight, and the broker disconnects clients that exceed the limit.

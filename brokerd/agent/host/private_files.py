@@ -28,7 +28,7 @@ def make_private_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = os.lstat(folder)
     if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
-        raise ControlError("user", f"{folder}: not a folder; somebody put something else there")
+        raise ControlError("user", f"{folder}: not a folder; move or remove the file at this path")
     if status.st_uid != os.geteuid():
         raise ControlError("user", f"{folder}: belongs to user {status.st_uid}")
     if status.st_mode & 0o077:

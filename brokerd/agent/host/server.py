@@ -516,4 +516,4 @@ def _command(pid: int | None) -> str:
     try:
         return " ".join(psutil.Process(pid).cmdline())[:100] or psutil.Process(pid).name()
     except psutil.Error:
-        return "gone by now"
+        return "already ended"

@@ -21,7 +21,7 @@ def _excess(topology: Topology, parameters: BestEffortParameters, lost: Lost) ->
     """
     if not lost.brokers:
         return None
-    return Excess(lost.brokers[:1], "and best_effort goes past nobody")
+    return Excess(lost.brokers[:1], "and best_effort routes around no broker")
 
 
 BEST_EFFORT = ProtocolDefinition(
@@ -36,7 +36,7 @@ BEST_EFFORT = ProtocolDefinition(
     title="best effort",
     recovery=(
         "Brokers pass publications on and forget them. What a broker holds when it dies, and what "
-        "is sent into a failure, nobody can send again."
+        "is sent into a failure, cannot be sent again."
     ),
     excess=_excess,
     fault_bound=lambda topology, parameters: topology.delta,

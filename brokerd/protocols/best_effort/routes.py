@@ -115,7 +115,7 @@ class Routes:
         for subscription, _ in message.subscriptions:
             known = self._routes.get(subscription)
             if subscription.home == self._broker or (known and known.origin != peer):
-                raise RemoteProtocolError(peer, f"{subscription} does not come from that side")
+                raise RemoteProtocolError(peer, f"{subscription} belongs to another direction")
         if message.complete:
             offered = {subscription for subscription, _ in message.subscriptions}
             over = [
@@ -148,7 +148,7 @@ class Routes:
         ]
         for subscription in known:
             if self._routes[subscription].origin != peer:
-                raise RemoteProtocolError(peer, f"{subscription} does not come from that side")
+                raise RemoteProtocolError(peer, f"{subscription} belongs to another direction")
         self.forget(known, origin=peer)
 
     def _others(self, origin: Peer) -> dict[BrokerNumber, None]:

@@ -58,8 +58,8 @@ DELTA_TREE = ProtocolDefinition(
     title="the δ\N{NO-BREAK SPACE}tree",
     recovery=(
         "Every broker keeps a publication until the brokers after it have confirmed it. When a "
-        "neighbour or a link is gone, up to δ in a row, sessions past it are opened and what was "
-        "not confirmed is sent again, in order."
+        "neighbour or a link fails, up to δ in a row, brokers open sessions past it and send "
+        "unconfirmed publications again, in order."
     ),
     wiring=lambda topology, parameters: f"δ = {topology.delta}",
     excess=excess,

@@ -261,7 +261,7 @@ class Arrivals:
     def on_moved(self, message: Moved) -> None:
         """Release a subscription with an earlier attachment.
 
-        If the attachment here is later, correct the sender.
+        If the attachment here is later, send its generation to the sender instead.
         """
         whose = message.client, message.number
         local, arrival = self._find(whose), self._arrivals.get(whose)
@@ -326,7 +326,7 @@ class Arrivals:
         asked.is_over = self._is_over(arrival, asked)
         if not asked.is_over:
             local = arrival.local
-            assert local is not None, f"{whose} has ended"
+            assert local is not None, f"{whose} ended"
             behind = tuple((each, local.lane(each).committed) for each in self._streams[broker])
         if asked.asked_ns is None:
             asked.asked_ns = self._machine.now_ns

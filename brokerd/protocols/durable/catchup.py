@@ -136,7 +136,7 @@ class Catchup:
 
         Lost ranges with no retained event between them are joined, also across batches.
         """
-        assert not self.open, f"{list(self.open)} has not come"
+        assert not self.open, f"{list(self.open)} did not arrive"
         found, self._found = sorted(self._found, key=lambda item: item[0]), []
         self.given = self.upto
         runs = [part for _, part in found if part is not None]

@@ -233,7 +233,7 @@ class Durable(Gryphon):
         if uncommitted := self._durable.uncommitted():
             found.append(f"{len(uncommitted)} streams with something to commit")
         if self._durable.arrivals:
-            found.append(f"{len(self._durable.arrivals)} subscriptions that have just come")
+            found.append(f"{len(self._durable.arrivals)} subscriptions that just arrived")
         if self._holds:
             found.append(f"{len(self._holds)} holds")
         return found
@@ -264,7 +264,7 @@ class Durable(Gryphon):
             (self.is_reading, "this one is starting, and reads its log"),
             (
                 arrivals,
-                f"{arrivals} subscriptions that have come from another broker are not safe yet",
+                f"{arrivals} subscriptions from another broker are not durable yet",
             ),
             (
                 unfinished,

@@ -40,10 +40,10 @@ def _stream_logs(topology: Topology, parameters: DurableParameters) -> tuple[str
 def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) -> None:
     near = topology.overlay(KIND).surroundings(broker)
     if len(near) != 1:
-        names = ", ".join(topology.brokers[each] for each in near) or "nobody"
+        names = ", ".join(topology.brokers[each] for each in near) or "no broker"
         raise ConfigError(
-            f"{where}: {topology.brokers[broker]} is linked to {names}; the others can go on for "
-            "good without a leaf only"
+            f"{where}: {topology.brokers[broker]} is linked to {names}; the others can continue "
+            "without a leaf only"
         )
 
 
@@ -68,9 +68,9 @@ DURABLE = ProtocolDefinition(
     check_topology=_check_topology,
     title="durable subscriptions",
     recovery=(
-        "The publisher's broker logs every publication and keeps it until all subscribers, here or "
-        "away, have acknowledged it. A subscriber's broker writes down which publications are for "
-        "whom, and fetches what somebody has missed."
+        "The publisher's broker logs every publication and keeps it until all subscribers, "
+        "connected or not, have acknowledged it. A subscriber's broker logs the matches of each "
+        "subscription, and fetches missed publications."
     ),
     keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.durable.core",

@@ -291,7 +291,7 @@ class Fetching:
         run = message.run
         inside = [part_of(run, start, end) for start, end in message.ranges]
         if sum(len(part) for part in inside if part is not None) != len(run) or not run.origins:
-            raise RemoteProtocolError(peer, f"{run} beside {message.ranges}"[:300])
+            raise RemoteProtocolError(peer, f"{run} outside {message.ranges}"[:300])
         self._found(peer, run.source, _lost_of(message), message.ranges, run)
 
     def _on_nothing_fetched(self, peer: BrokerNumber, message: NothingFetched) -> None:
@@ -346,7 +346,7 @@ class Fetching:
                 malformed; the fault of the peer.
         """
         if self._routes.upstream(peer, identity) != self._routes.cell_of(peer):
-            raise RemoteProtocolError(peer, f"{identity} does not come from there")
+            raise RemoteProtocolError(peer, f"{identity} does not arrive from this peer")
         _check(peer, ranges)
         stream = self._wanted.get(identity)
         if stream is None:

@@ -143,7 +143,7 @@ class FilterLog:
         ticks, whose = ticks[known:], whose[known:]
         if not ticks:
             return []
-        assert all(whose), f"one of the ticks from {ticks[0]} to {ticks[-1]} is for nobody"
+        assert all(whose), f"one of the ticks from {ticks[0]} to {ticks[-1]} has no subscription"
         packed = pack_matches(ticks, whose, self._next, self._newest)
         self._ticks.extend(ticks)
         self._cache_packed(self._next, packed)

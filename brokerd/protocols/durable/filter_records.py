@@ -50,7 +50,9 @@ class MatchRecord:
         """
         count, rest = divmod(len(content), _WORD)
         if rest or count < 3 or count % 2 == 0:
-            raise ValueError(f"{len(content)} bytes are no record of a tick and who it is for")
+            raise ValueError(
+                f"{len(content)} bytes are not a record of a tick and its subscriptions"
+            )
         tick, *pairs = struct.unpack(f">{count}Q", content)
         return MatchRecord(tick, pairs[::2], pairs[1::2])
 

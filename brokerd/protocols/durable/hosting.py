@@ -384,7 +384,7 @@ class DurableClients(Clients):
         self._around.on_delivered(hosted.stream)
 
     def _on_done(self, entry: Delivered) -> None:
-        assert isinstance(entry, Handed), f"{entry} was given to nobody"
+        assert isinstance(entry, Handed), f"{entry} was never assigned"
         lane = entry.lane
         if lane.settle():
             self._changed[lane] = None

@@ -87,7 +87,9 @@ class DurableParameters(GryphonParameters):
         """See Parameters."""
         super(DurableParameters, self).check(where)
         if self.is_total:
-            raise ConfigError(f"{where}: order = {self.order!r}; durable knows publisher order")
+            raise ConfigError(
+                f"{where}: order = {self.order!r}; durable supports publisher order only"
+            )
         if self.filters:
             raise ConfigError(f"{where}: filters = true; durable matches at subscribers' brokers")
         for name in (
@@ -115,8 +117,9 @@ class DurableParameters(GryphonParameters):
         found = []
         if self.max_retain_ns:
             found.append(
-                f"max_retain_ns = {self.max_retain_ns}: a subscriber that is away for longer than "
-                f"{self.max_retain_ns / SECOND_NS:g} s is told of a gap in place of what is older."
+                f"max_retain_ns = {self.max_retain_ns}: a subscriber that is disconnected for "
+                f"longer than {self.max_retain_ns / SECOND_NS:g} s receives a gap in place of "
+                "older publications."
             )
         if self._holds_may_expire:
             found.append(

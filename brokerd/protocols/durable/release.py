@@ -132,6 +132,6 @@ class Release:
             stream = self._streams(identity)
             if stream.upstream is None and through > stream.knowledge.highest:
                 raise RemoteProtocolError(
-                    peer, f"releases {through} of {identity}, which is not that far"
+                    peer, f"releases {through} of {identity}, which has fewer ticks"
                 )
             yield stream, through

@@ -189,7 +189,7 @@ class Readdressing:
         differ = [place for place, (a, b) in enumerate(zip(address, home, strict=False)) if a != b]
         is_beside = len(address) == len(home) and len(differ) == 1 and differ[0] < len(home) - 1
         if not is_beside or not 0 <= address[differ[0]] < BLOCK_LIMIT:
-            raise RemoteProtocolError(peer, f"has {home}, and says that it is {address}"[:300])
+            raise RemoteProtocolError(peer, f"has {home}, but announces {address}"[:300])
         if self._is_of_cluster(peer) and self._is_home and may_follow:
             return [self._go(address[:-1])]
         taken = Send(peer, AddressTaken(self._place.address))
@@ -205,7 +205,7 @@ class Readdressing:
             RemoteProtocolError: the neighbour was not sent an address; the fault of the neighbour.
         """
         if peer not in self._held:
-            raise RemoteProtocolError(peer, "takes an address that it was not told")
+            raise RemoteProtocolError(peer, "takes an address that was not assigned to it")
         if self._is_of_cluster(peer) and message.address[:-1] != self._place.address[:-1]:
             return self._go(self._home[:-1], is_return=True)
         del self._held[peer]

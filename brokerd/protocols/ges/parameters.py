@@ -133,8 +133,8 @@ class GesParameters:
             )
         if self.roam_clients_above:
             found.append(
-                f"roam_clients_above = {self.roam_clients_above}: a subscriber that goes where its "
-                "broker tells it to misses what is published on its way"
+                f"roam_clients_above = {self.roam_clients_above}: a redirected subscriber misses "
+                "publications while it moves"
             )
         return (*found, *warned_of_hints(self))
 

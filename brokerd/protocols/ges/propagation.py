@@ -147,7 +147,7 @@ class Propagation:
         return self._pass_on(changed, None, now_ns)
 
     def is_everywhere(self, version: Version) -> bool:
-        """Return True if all other brokers have this version of this broker's profile."""
+        """Return True if no confirmation of this version of the own profile is outstanding."""
         waiting = self._awaited.get(self._broker, ())
         return all(each.version > version for each in waiting)
 

@@ -86,7 +86,9 @@ class RoamingHints:
                 the fault of the neighbour.
         """
         if not self._neighbours.is_in_cluster(peer) or message.clients < 0:
-            raise RemoteProtocolError(peer, f"{message} of another cluster, or of less than nobody")
+            raise RemoteProtocolError(
+                peer, f"{message} of another cluster, or with a negative number"
+            )
         self._heard[peer] = message.clients
         self.changed(now_ns)
 

@@ -283,7 +283,9 @@ class PublicationForwarding:
 
     def _check(self, peer: BrokerNumber, message: RoutedPublications) -> None:
         if message.hops > HOPS_PER_LEVEL * len(self._place.address):
-            raise RemoteProtocolError(peer, f"{message.run.source} came over {message.hops} links")
+            raise RemoteProtocolError(
+                peer, f"{message.run.source} arrived over {message.hops} links"
+            )
         for target in message.targets:
             empty = not all(target.frames) or not all(map(all, map(_lengths, target.frames)))
             if empty or target.level > self._place.top:

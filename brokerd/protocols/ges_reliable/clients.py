@@ -248,7 +248,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         if after is None:
             del client.subscriptions[local.number]
             local.is_over = True
-            reason = f"{client.name} has gone to another broker since it came here"
+            reason = f"{client.name} has attached to another broker since"
             self._machine.send(client.name, Refused("subscribe", local.number, reason, False))
             return
         assert local.storage is not None, f"{local} begins nowhere"

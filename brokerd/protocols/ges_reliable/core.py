@@ -109,7 +109,7 @@ class AddressedMessages:
 
     def to(self, broker: BrokerNumber) -> Target:
         """Return the target of messages to a broker."""
-        assert broker < len(self._addresses), f"nobody has told of broker {broker}"
+        assert broker < len(self._addresses), f"broker {broker} was never announced"
         return Target(0, self._addresses[broker], SYSTEM, (), 0)
 
     def send(self, message: Any) -> None:
@@ -134,7 +134,7 @@ class AddressedMessages:
         if empty or target.level or len(target.unit) != len(address):
             raise RemoteProtocolError(peer, f"nothing can be done for {target}"[:300])
         if message.hops > HOPS_PER_LEVEL * len(address):
-            raise RemoteProtocolError(peer, f"{message} came over {message.hops} links"[:300])
+            raise RemoteProtocolError(peer, f"{message} arrived over {message.hops} links"[:300])
         if target.unit == address:
             return True
         self._pass_on(message)
@@ -269,9 +269,11 @@ class GesReliable(ForwardingCore):
         own, queued = self.access.subscriptions(), self._queued()
         idle_reasons = [f"{own} subscriptions of its own clients"] * bool(own)
         if queued:
-            idle_reasons.append(f"{queued} publications with which somebody is not done")
+            idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
         if waiting := len(self.access.requests.waiting()):
-            idle_reasons.append(f"{waiting} storages that do not know what is asked for here")
+            idle_reasons.append(
+                f"{waiting} storages without the current subscriptions of this broker"
+            )
         is_read = self.storage is None or self.storage.log.is_read
         return CoreStatus(
             state="running" if is_read else "recovering",

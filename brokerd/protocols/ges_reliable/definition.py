@@ -180,9 +180,9 @@ GES_RELIABLE = ProtocolDefinition(
     excess=_excess,
     title="GES, reliable",
     recovery=(
-        "What is published is on a storage's disk before it is done, and stays there until all "
-        "subscribers have it. Brokers keep nothing: whoever fails for ever is gone around, and "
-        "its clients go on at other brokers from where they were."
+        "A storage logs every publication before it is acknowledged, and keeps it until all "
+        "subscribers have it. Brokers keep nothing: routes avoid a failed broker, and "
+        "its clients resume at other brokers from their positions."
     ),
     keeps_loss=_keeps_loss,
     core="brokerd.protocols.ges_reliable.core",

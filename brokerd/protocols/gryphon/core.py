@@ -216,7 +216,7 @@ class Gryphon(LogFirstMachine):
         ]
         waiting = self._pubends.waiting()
         return (
-            [*gaps, f"{waiting} publications whose pubend is not known to all brokers"]
+            [*gaps, f"{waiting} publications whose pubend was not announced to all brokers"]
             if waiting
             else gaps
         )
@@ -241,9 +241,11 @@ class Gryphon(LogFirstMachine):
         subscriptions, queued = self._clients.subscriptions(), self._retained()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
-            idle_reasons.append(f"{queued} publications with which somebody is not done")
+            idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
         if waiting := self._pubends.waiting():
-            idle_reasons.append(f"{waiting} publications whose pubend is not known to all brokers")
+            idle_reasons.append(
+                f"{waiting} publications whose pubend was not announced to all brokers"
+            )
         if held := self._pubends.held():
             idle_reasons.append(f"{held} publications that wait until those below have room")
         return CoreStatus(

@@ -25,8 +25,8 @@ GRYPHON = ProtocolDefinition(
     hosts_clients=hosts_clients,
     title="Gryphon",
     recovery=(
-        "The publisher's broker logs every publication and keeps it until all are done with it. "
-        "Whoever lacks some of a stream asks for it, and whoever knows it on the way answers."
+        "The publisher's broker logs every publication and keeps it until all have acknowledged. "
+        "A broker with a gap requests it, and the first broker on the route with them answers."
     ),
     keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.gryphon.core",

@@ -151,7 +151,7 @@ class Exchange:
 
     def _tell_set(self, broker: BrokerNumber, peers: Iterable[BrokerNumber]) -> None:
         version, predicates = self._table.version(broker), self._table.predicates(broker)
-        assert predicates is not None, f"{version} is not known"
+        assert predicates is not None, f"{version} is missing"
         messages = [
             FilterSet(version, part, is_last)
             for part, is_last in _in_parts([Named(*each) for each in predicates.items()])

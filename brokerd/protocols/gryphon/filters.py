@@ -103,7 +103,7 @@ class FilterTable:
     ) -> None:
         """Apply the changes since the previous version of a broker's filter."""
         known = self._filters[version.broker]
-        assert known.predicates is not None, f"{version} of what is not known"
+        assert known.predicates is not None, f"{version} of a missing filter"
         known.version = version
         for number in removed:
             if number in known.predicates:
@@ -115,7 +115,7 @@ class FilterTable:
 
     def _put_in(self, broker: BrokerNumber, number: int, predicate: Predicate) -> None:
         known = self._filters[broker]
-        assert known.predicates is not None, f"the filter of {broker} is not known"
+        assert known.predicates is not None, f"the filter of {broker} is missing"
         known.predicates[number] = predicate
         known.everything += predicate == EVERYTHING
         if broker != self._broker:
@@ -123,7 +123,7 @@ class FilterTable:
 
     def _take_out(self, broker: BrokerNumber, number: int) -> None:
         known = self._filters[broker]
-        assert known.predicates is not None, f"the filter of {broker} is not known"
+        assert known.predicates is not None, f"the filter of {broker} is missing"
         known.everything -= known.predicates[number] == EVERYTHING
         if broker != self._broker:
             self._index.remove((broker, number))

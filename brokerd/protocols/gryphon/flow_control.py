@@ -226,7 +226,7 @@ class FlowControl:
             raise RemoteProtocolError(peer, f"impossible number in {message}")
         cell = self._routes.cell_of(peer)
         if message.origin not in (self._routes.cells if cell == self._routes.cell else (cell,)):
-            raise RemoteProtocolError(peer, f"nothing comes that way in {message}")
+            raise RemoteProtocolError(peer, f"no window for this direction in {message}")
         key = peer, message.origin, message.again
         owed = self._owed.setdefault(key, deque())
         is_repeated = message.sent_bytes in owed
@@ -265,7 +265,7 @@ class FlowControl:
         key = peer, message.origin if cell == own else own, message.again
         window = self._windows.get(key)
         if window is None or cell != own != message.origin:
-            raise RemoteProtocolError(peer, f"nothing goes that way in {message}")
+            raise RemoteProtocolError(peer, f"no traffic in this direction in {message}")
         if not 0 <= message.taken_bytes <= window.probed_bytes:
             raise RemoteProtocolError(
                 peer, f"has taken {message.taken_bytes} bytes of {window.probed_bytes}"

@@ -200,7 +200,7 @@ class Joins:
     def _on_answer(self, peer: BrokerNumber, message: Joined) -> None:
         self._check(peer, message)
         if message.broker not in self._routes.hosts or not 0 <= message.tick < LAST_TICK:
-            raise RemoteProtocolError(peer, f"nobody joins like this: {message}"[:300])
+            raise RemoteProtocolError(peer, f"this is not a valid join: {message}"[:300])
         self._pass_on(message)
 
     def _pass_on(self, answer: Joined) -> None:
@@ -223,4 +223,4 @@ class Joins:
         asked = message.incarnation, message.number
         is_ahead = is_here and asked > (self._incarnation, self._number)
         if not self._parameters.is_total or min(asked) < 1 or is_ahead:
-            raise RemoteProtocolError(peer, f"nobody has asked this: {message}"[:300])
+            raise RemoteProtocolError(peer, f"an answer without a question: {message}"[:300])

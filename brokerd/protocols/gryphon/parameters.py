@@ -130,7 +130,7 @@ class GryphonParameters:
         if self.silence_percent and not self.is_total:
             raise ConfigError(
                 f"{where}: silence_percent = {self.silence_percent} with order = "
-                f'{self.order!r}; only in order "total" does anybody wait for silence'
+                f'{self.order!r}; only in order "total" do subscribers wait for silence'
             )
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:

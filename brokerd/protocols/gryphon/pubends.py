@@ -218,8 +218,8 @@ class Pubends:
             if now != pubend and first + len(run) - 1 > self._released[pubend]:
                 raise StorageCorrupt(
                     f"log {LOG}, record {index}: publisher {run.source.publisher} was at pubend "
-                    f"{pubend}, and with pubends = {len(self._last)} it is at {now}: who was away "
-                    "would get what it publishes out of order; start with `pubends` as it was"
+                    f"{pubend}, and with pubends = {len(self._last)} it is at {now}: subscribers "
+                    "could receive its publications out of order; start with the former `pubends`"
                 )
             if first <= self._restored[pubend]:
                 raise StorageCorrupt(

@@ -389,7 +389,7 @@ class Relay:
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
         cell, theirs = message.cell, self._routes.cell_of(peer)
         if cell not in self._routes.cells or theirs not in (cell, self._routes.cell):
-            raise RemoteProtocolError(peer, f"says that cell {cell} is done")
+            raise RemoteProtocolError(peer, f"acknowledges for cell {cell}")
         streams = [(self._for_cell(peer, identity, cell), n) for identity, n in message.through]
         beyond = [
             (stream, through)
@@ -399,7 +399,7 @@ class Relay:
         for stream, through in beyond:
             if not self.has_lost or through >= LAST_TICK:
                 raise RemoteProtocolError(
-                    peer, f"is done with {through} of {stream.identity}, which is not that far"
+                    peer, f"acknowledges {through} of {stream.identity}, which has fewer ticks"
                 )
         for stream, through in beyond:
             self._on_beyond(stream, through)
@@ -431,7 +431,7 @@ class Relay:
         """Return the stream of a message from its upstream cell, or from this cell."""
         upstream = self._routes.upstream(peer, identity)
         if upstream is None or self._routes.cell_of(peer) not in (upstream, self._routes.cell):
-            raise RemoteProtocolError(peer, f"{identity} does not come from there")
+            raise RemoteProtocolError(peer, f"{identity} does not arrive from this peer")
         return self.stream(identity)
 
     def _from_below(self, peer: BrokerNumber, identity: StreamId) -> Stream:

@@ -401,6 +401,6 @@ class Ownership:
 
     def _on_give(self, peer: Any, message: Give) -> None:
         if message.server != self._broker or message.owner == self._broker:
-            reason = f"broker {message.server} is to give topic {message.topic} away"
+            reason = f"broker {message.server} has to transfer topic {message.topic}"
             raise RemoteProtocolError(peer, reason)
         self.give(message)

@@ -46,7 +46,7 @@ class CausalOwners(MovingOwners):
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
         """See Owners: an unrequested owner is an error of the peer."""
-        raise RemoteProtocolError(peer, f"it says without being asked that {owners} own topics")
+        raise RemoteProtocolError(peer, f"it announces the topics of {owners} without a request")
 
     # ------------------------------------------------------------ first requests
 

@@ -242,7 +242,7 @@ class MultiProxy(LogFirstMachine):
             (broker not in self._places.edges, "it is no edge, and others need it"),
         )
         kept = self.server.retained() if self.server else 0
-        losses = (f"{kept} publications are kept until all are done with them",) if kept else ()
+        losses = (f"{kept} publications are kept until all have acknowledged them",) if kept else ()
         return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
 
     def _go_on_without(self, broker: BrokerNumber) -> None:
@@ -274,9 +274,9 @@ class MultiProxy(LogFirstMachine):
         subscriptions, queued = self._clients.subscriptions(), self._queued()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
-            idle_reasons.append(f"{queued} publications with which somebody is not done")
+            idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
         if waiting := self._gets.waiting():
-            idle_reasons.append(f"{waiting} servers that do not know what is followed here")
+            idle_reasons.append(f"{waiting} servers without the current topics of this broker")
         return CoreStatus(
             state="recovering" if self.is_reading else "running",
             queued=queued,
@@ -439,11 +439,11 @@ class MultiProxy(LogFirstMachine):
             elif purpose == PERIOD:
                 self._tell_owned()
             elif purpose == MOVING:
-                assert self.server is not None, f"{whose} gives no topics away"
-                assert self.server.sharing is not None, f"{whose} gives no topics away"
+                assert self.server is not None, f"{whose} does not transfer topics"
+                assert self.server.sharing is not None, f"{whose} does not transfer topics"
                 self.server.sharing.moves.due()
             elif purpose == GIVING:
-                assert self._ownership is not None, f"{whose} is no arbiter"
+                assert self._ownership is not None, f"{whose} is not an arbiter"
                 self._ownership.arbiter.due()
             elif purpose == WAITING:
                 assert self.server is not None, f"get of {whose} waits at no server"
@@ -463,7 +463,7 @@ class MultiProxy(LogFirstMachine):
         if sharing is not None:
             sharing.period()
         else:
-            assert self._periods is not None, f"{self._broker} tells nobody what it owns"
+            assert self._periods is not None, f"{self._broker} does not announce its topics"
             self._periods.tell()
 
 

@@ -48,8 +48,8 @@ def _check_decommission(topology: Topology, broker: BrokerNumber, where: str) ->
     assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
     if broker not in overlay.edges:
         raise ConfigError(
-            f"{where}: {topology.brokers[broker]} is a {overlay.role(broker)}; the others can go "
-            "on for good without an edge only"
+            f"{where}: {topology.brokers[broker]} is a {overlay.role(broker)}; the others can "
+            "continue without an edge only"
         )
 
 
@@ -113,9 +113,9 @@ MULTI_PROXY = ProtocolDefinition(
     reaches=_reaches,
     title="multiple proxies",
     recovery=(
-        "The server that owns a topic logs every publication in it and keeps it until all who "
-        "follow the topic are done with it. Whoever has no answer in time asks again over another "
-        "proxy, and nothing is stored or delivered twice."
+        "The server that owns a topic logs every publication in it and keeps it until all "
+        "followers of the topic have acknowledged it. An unanswered request is sent again over "
+        "another proxy, and nothing is stored or delivered twice."
     ),
     keeps_loss=_keeps_loss,
     core="brokerd.protocols.multi_proxy.core",

@@ -307,7 +307,7 @@ class Gets:
         followed = self._servers.get(message.server)
         follow = followed.follow if followed is not None else None
         if followed is None or follow is None:
-            raise RemoteProtocolError(peer, f"{message.server} answers what nobody has asked")
+            raise RemoteProtocolError(peer, f"{message.server} answers without a request")
         if followed.is_answered or (message.incarnation, message.number) != (
             follow.incarnation,
             follow.number,

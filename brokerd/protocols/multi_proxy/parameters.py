@@ -131,14 +131,14 @@ class MultiProxyParameters:
             )
         if self.max_retain_ns:
             warnings.append(
-                f"max_retain_ns = {self.max_retain_ns}: a subscriber whose broker is away for "
-                f"longer than {self.max_retain_ns / SECOND_NS:g} s is told of a gap in place of "
-                "what is older"
+                f"max_retain_ns = {self.max_retain_ns}: a subscriber whose broker is down for "
+                f"longer than {self.max_retain_ns / SECOND_NS:g} s receives a gap in place of "
+                "older publications"
             )
         if self.max_retain_bytes:
             warnings.append(
-                f"max_retain_bytes = {self.max_retain_bytes}: a subscriber whose broker is away "
-                "while a server logs more than that, or falls so far behind, is told of a gap in "
-                "place of what there is no room for"
+                f"max_retain_bytes = {self.max_retain_bytes}: a subscriber whose broker is down "
+                "while a server logs more than that, or falls so far behind, receives a gap in "
+                "place of the oldest publications"
             )
         return tuple(warnings)

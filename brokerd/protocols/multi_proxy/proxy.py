@@ -175,7 +175,7 @@ class Proxy:
         """Forward a server's announcement to the other servers, and merge double owners."""
         self._check_server(peer)
         if message.server != peer:
-            raise RemoteProtocolError(peer, f"says what {message.server} is asked for")
+            raise RemoteProtocolError(peer, f"answers in place of {message.server}")
         self._claims.learn(peer, [Owner(topic, message.server) for topic in message.topics])
         self._merge()
         for server in self._servers:

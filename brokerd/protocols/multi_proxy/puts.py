@@ -137,7 +137,7 @@ class Puts:
         for pending in self._sources.values():
             for topic in topics:
                 server, chain = self._owners.of(topic), pending.chains.get(topic, ())
-                assert server is not None, f"nobody owns topic {topic}"
+                assert server is not None, f"topic {topic} has no owner"
                 self._server(server).unanswered += len(chain)
                 self._put_all(server, topic, chain)
 

@@ -137,7 +137,7 @@ class Server:
         """Return the remaining effects of failures, in words."""
         lost = sum(len(topic.lost) for topic in self.log)
         left = self.sharing.aftermath() if self.sharing is not None else ()
-        words = f"{lost} records are lost, and not all servers or homes know of them"
+        words = f"{lost} records are lost, and not announced to all servers and access brokers yet"
         return (*left, words) if lost else left
 
     def due(self, home: BrokerNumber) -> None:
@@ -267,7 +267,7 @@ class Server:
         }
         for part, wanted in waits.items():
             if wanted.done > max(self.log.part(part).durable, follower.done[part]):
-                reason = f"broker {home} is done with {wanted.done} of topic {wanted.topic}"
+                reason = f"broker {home} acknowledged {wanted.done} of topic {wanted.topic}"
                 raise RemoteProtocolError(peer, reason)
         follower.got, follower.waits = version, waits
         if self.sharing is not None:

@@ -130,9 +130,8 @@ class Passing:
         expected = sum(len(follower.expected) for _, follower in self._server.followers)
         moving = len(self.moves.moving)
         return tuple(
-            [f"{moving} topics are being given away"] * bool(moving)
-            + [f"{expected} times a home has not said that it follows a topic here"]
-            * bool(expected)
+            [f"{moving} topics are being transferred"] * bool(moving)
+            + [f"{expected} access brokers have not announced their topics yet"] * bool(expected)
         )
 
     # ------------------------------------------------------------ announcements
@@ -295,6 +294,6 @@ class Sharing(Passing):
 
     def _on_periodic(self, peer: Peer, message: Periodic) -> None:
         if message.server not in self._names:
-            raise RemoteProtocolError(peer, f"broker {message.server} says what it is asked for")
+            raise RemoteProtocolError(peer, f"broker {message.server} answers a request for itself")
         if self.known.hear(message):
             self._server.settle_all()

@@ -131,8 +131,8 @@ class Decommissioning:
             self._machine.record("decommissioned")
             self._machine.emit(
                 Shutdown(
-                    "this broker was decommissioned: the others have let go of what they kept for "
-                    "its subscriptions, so it cannot go on; a new deployment takes it in again"
+                    "this broker was decommissioned: the others released the state of "
+                    "its subscriptions, so it cannot continue; it can join a new deployment"
                 )
             )
         elif broker not in self._gone:

@@ -76,7 +76,7 @@ class WhileBroken:
             if source in self._let_off:
                 continue
             if self._let_off.isdisjoint(homes) and self._reach.acknowledges(source, homes):
-                yield f"{publisher} has not been told that {sequences[:6]} are done"
+                yield f"{publisher} has no acknowledgement of {sequences[:6]}"
 
 
 @dataclass(frozen=True, slots=True)

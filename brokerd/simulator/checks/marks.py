@@ -35,7 +35,7 @@ class Mark:
 
 ADVANCED_AGAIN = Mark(
     "advanced-again",
-    "a row of how far something has come, which an earlier incarnation left, went further",
+    "a stored position of an earlier incarnation advanced",
     seeds=6,
 )
 """The mark of all protocols with position rows, for the rule of `positions`."""

@@ -407,7 +407,7 @@ class Oracle:
             if again and subscription.lost:
                 self._close_lost(subscription, again)
             elif again:
-                self._break("gate closed", f"{client}/{number} does not hear {sorted(again)}")
+                self._break("gate closed", f"{client}/{number} does not receive {sorted(again)}")
             subscription.closed = closed
             for publisher in self.register.publishers.values():
                 stream = self.register.stream(subscription, publisher)
@@ -428,7 +428,7 @@ class Oracle:
     def closed_gates(self) -> list[str]:
         """Return the subscriptions with closed gates, in words."""
         return [
-            f"{subscription.client}/{subscription.number} does not hear {sorted(closed)}"
+            f"{subscription.client}/{subscription.number} does not receive {sorted(closed)}"
             for subscription in self.register.subscriptions.values()
             if (closed := subscription.closed) and not subscription.given_up
         ]
@@ -436,7 +436,7 @@ class Oracle:
     def withheld(self, client: ClientId, notice: Notice) -> None:
         """Record a notice of withheld publications."""
         publisher = self.register.by_source.get(notice.source)
-        what = f"{client}/{notice.subscription} is told that {notice} is withheld"
+        what = f"{client}/{notice.subscription} receives the notice that {notice} is withheld"
         subscription = self.register.subscriptions.get((client, notice.subscription))
         if subscription is None:
             self._break("ended", f"{what} after its end")
@@ -446,7 +446,7 @@ class Oracle:
             self._unnamed.setdefault(notice.source, []).append((client, notice))
             return
         if notice.ranges[-1][1] > len(publisher.contents):
-            self._break("phantom", f"{what}, which nobody published")
+            self._break("phantom", f"{what}, which was never published")
             return
         stream = self.register.stream(subscription, publisher)
         for first, last in notice.ranges:
@@ -457,7 +457,7 @@ class Oracle:
                 if stream.at is not None:
                     self._break("gap", f"{what} after {stream.matching[stream.at]} was delivered")
                 elif stream.fence is not None and sequence > stream.fence:
-                    self._break("gap", f"{what}, published while the source was heard")
+                    self._break("gap", f"{what}, published while the source was reachable")
                 elif sequence <= stream.withheld:
                     self._break("duplicate", f"{what} again")
                 stream.withheld = sequence
@@ -482,12 +482,12 @@ class Oracle:
             self._break("ended", f"{what} after its end")
             return
         if publisher is None or not 1 <= sequence <= len(publisher.contents):
-            self._break("phantom", f"{what}, which nobody published")
+            self._break("phantom", f"{what}, which was never published")
             return
         if publisher.contents[sequence - 1] != (blob, bytes(payload)):
             self._break("phantom", f"{what} with contents that were not published")
         if self.reliable and not subscription.started:
-            self._break("early", f"{what} before it was told that it had started")
+            self._break("early", f"{what} before its start was announced")
         if self.register.is_closed(subscription, publisher):
             self._break("closed gate", f"{what} through a closed gate")
         stream = self.register.stream(subscription, publisher)
@@ -542,7 +542,7 @@ class Oracle:
         self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
     ) -> None:
         """Judge an announced gap: publications that do not arrive, now or ever."""
-        what = f"{client}/{number} is told of a gap, {tuple(source)} {first} to {last} ({reason})"
+        what = f"{client}/{number} receives a gap, {tuple(source)} {first} to {last} ({reason})"
         publisher = self.register.by_source.get(source)
         subscription = self.register.subscriptions.get((client, number))
         if subscription is None:
@@ -560,7 +560,7 @@ class Oracle:
                     self.gap(client, number, origin, sequence, sequence, reason)
             return
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
-            self._break("phantom", f"{what}, which nobody published")
+            self._break("phantom", f"{what}, which was never published")
             return
         stream = self.register.stream(subscription, publisher)
         is_absence = reason in self.promises.absence_gaps and last <= stream.absent
@@ -632,8 +632,8 @@ class Oracle:
             if not self.obligations.has(subscription, publisher, sequence):
                 self._break(
                     "acknowledged",
-                    f"{client} was told that {sequence} is done, "
-                    f"but {subscription.client}/{subscription.number} has not got it",
+                    f"{client} received the acknowledgement of {sequence}, "
+                    f"but {subscription.client}/{subscription.number} lacks it",
                 )
 
     # ------------------------------------------------------------ queries
@@ -666,7 +666,7 @@ class Oracle:
                     never = stream.excused - stream.got
                     self.owed += sum(n not in never for n in stream.matching[first:])
         for source, notices in self._unnamed.items():
-            self._break("phantom", f"{notices[0][0]} was told of {source}, which nobody is")
+            self._break("phantom", f"{notices[0][0]} received {source}, which does not exist")
         for line in self.obligations.undelivered():
             self._break("incomplete", line)
 
@@ -694,13 +694,13 @@ class Oracle:
                 and sequence not in stream.unexplained
             ]
             if silent:
-                self._break("silent", f"{what} first; nobody told it of {listed(silent)}")
+                self._break("silent", f"{what} first, without a notice of {listed(silent)}")
 
     def _compare_orders(
         self, subscription: Subscription, publisher: Publisher, sequence: int, what: str
     ) -> None:
         if self._total_order.got(subscription.log, (publisher.name, sequence)):
-            self._break("total order", f"{what} in another order than somebody else")
+            self._break("total order", f"{what} in another order than another subscriber")
 
     def _break(self, rule: str, what: str) -> None:
         self.violations[rule] = self.violations.get(rule, 0) + 1

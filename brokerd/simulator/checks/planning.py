@@ -48,8 +48,8 @@ class ProtocolPlanning:
         Protocols on trees may leave the topology to the plan, which draws trees.
         """
         raise ConfigError(
-            f"{self._definition.name} runs on kind {self._definition.kind!r}, and nobody draws "
-            "such topologies: its planning has no `topology`"
+            f"{self._definition.name} runs on kind {self._definition.kind!r}, and no "
+            "topologies of this kind are drawn: its planning has no `topology`"
         )
 
     @property

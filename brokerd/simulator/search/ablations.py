@@ -130,7 +130,7 @@ class CanaryReport:
 
 
 def canaries_among(seeds: Iterable[int]) -> list[int]:
-    """Return the seeds that have a canary."""
+    """Return the seeds with a planted bug that the swarm has to find: one in `EVERY`."""
     return [seed for seed in seeds if seed % EVERY == EVERY - 1]
 
 

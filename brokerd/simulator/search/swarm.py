@@ -415,7 +415,7 @@ class PlanRun:
             asked = self._cluster.oracle.register.living_at(broker.number)
             if had > asked:
                 lines.append(
-                    f"{broker.name} has {had} subscriptions of its clients, who want {asked}"
+                    f"{broker.name} has {had} subscriptions of its clients, which requested {asked}"
                 )
         return lines + checker.own.left_over(self._cluster.brokers)
 

@@ -585,7 +585,7 @@ class SimulatedCluster:
 
     def step(self, until_ns: Instant) -> bool:
         """Perform the next event; return False if no event is due up to `until_ns`."""
-        assert isinstance(self.schedule, TimedSchedule), "an adversary knows no instants"
+        assert isinstance(self.schedule, TimedSchedule), "an adversary has no clock"
         next_ns = self.schedule.next_ns()
         if next_ns is None or next_ns > until_ns:
             return False

@@ -37,7 +37,7 @@ def through_wire(message: Any, limit_bytes: int) -> list[tuple[Any, int]]:
         frame = b"".join(pieces)
         header_end = _PREFIX_BYTES + int.from_bytes(frame[4:_PREFIX_BYTES])
         assert int.from_bytes(frame[:4]) == len(frame) - 4 == size - 4, (
-            f"a frame of {len(frame)} bytes says another length: {message}"
+            f"a frame of {len(frame)} bytes has another length in its header: {message}"
         )
         payload = memoryview(frame)[header_end:]
         parts.append((decode(frame[_PREFIX_BYTES:header_end], payload), len(frame)))
@@ -194,7 +194,9 @@ class Network:
             return
         crossing = there.attempts.get(here.key)
         if crossing is not None:
-            assert isinstance(here.key, int), f"{here.key} is a client, and nobody dials clients"
+            assert isinstance(here.key, int), (
+                f"{here.key} is a client, and clients are never dialled"
+            )
             assert isinstance(there.key, int), f"{there.key} is a client, and dials no broker back"
             if here.key > there.key:  # the attempt of the smaller number is kept
                 self.wait_for_timeout(attempt)

@@ -83,5 +83,5 @@ class Waits:
             if client.ends and client.waits and may_ask(client.broker):
                 lines.append(f"{client.name} waits for {client.waits}")
             if client.asking_again:
-                lines.append(f"{client.name} was told to ask again")
+                lines.append(f"{client.name} received a retry request")
         return lines

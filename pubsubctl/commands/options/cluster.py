@@ -19,7 +19,7 @@ MaxUnavailable = Annotated[
         metavar="N",
         min=1,
         rich_help_panel=_PANEL,
-        help="Replace N brokers at a time. Goes with --rolling.",
+        help="Replace N brokers at a time. Requires --rolling.",
     ),
 ]
 Roles = Annotated[

@@ -1,16 +1,48 @@
-"""Options of all runs of a series."""
+"""Options of a series: the number of runs, bounds of their time and numbers, and all runs alike."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from pubsubctl.commands.options.cluster import NoTeardown
 from pubsubctl.commands.options.results import Check, Labels, labels_of
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.running.habits import Habits
+    from pubsubctl.running.series import Habits
 
 _OF_SERIES: Final = ("experiment", "point")
+_PANEL: Final = "Repetitions"
+
+Instances = Annotated[
+    int | None,
+    typer.Option(
+        "--instances",
+        metavar="N",
+        min=1,
+        rich_help_panel=_PANEL,
+        help="Run each point N times. The same command resumes an interrupted series.",
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="TIME",
+        rich_help_panel=_PANEL,
+        help="Start no run that would end later: 30min.",
+    ),
+]
+Bounds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bound",
+        metavar="NUMBER=VALUE",
+        rich_help_panel=_PANEL,
+        help="Mark points with a mean beyond this bound: latency_p99_ms=500. Repeatable.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +68,7 @@ class SeriesOptions:
         Raises:
             UserError: a label that the series sets itself, or one that is not KEY=VALUE.
         """
-        from pubsubctl.running.habits import Habits
+        from pubsubctl.running.series import Habits
 
         labels = labels_of(self.labels or [])
         for key in _OF_SERIES:

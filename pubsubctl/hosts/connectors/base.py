@@ -209,7 +209,7 @@ class Connector:
         return (await self._ask("recorded_loss", folder=str(folder))).get("number")
 
     async def data_room(self) -> tuple[str, int] | None:
-        """Return the folder of durable files and the free bytes of the disk; None in a dry run."""
+        """Return the folder of durable files and the free bytes of its disk; None in a dry run."""
         found = await self._ask("data_room", folder=self.host.data_dir or "")
         return (found["folder"], found["free_bytes"]) if found else None
 

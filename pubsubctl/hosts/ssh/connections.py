@@ -277,7 +277,7 @@ class SshConnections:
             )
         return ChangedHostKey(
             hop.name,
-            f"{shows}, but another one is known ({where}): the machine was reinstalled, or "
+            f"{shows}, but known_hosts has another key ({where}): the machine was reinstalled, or "
             "another machine answers",
             f"if the change was meant, remove these lines and run {trust}",
             key.fingerprint,

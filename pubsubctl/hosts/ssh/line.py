@@ -366,7 +366,7 @@ class _KeysOnly:
                 try:
                     if not transport.auth_publickey(self._user, key):
                         return []
-                    tried.append("the host wants more than a key")
+                    tried.append("the host demands more than a key")
                     break
                 except paramiko.BadAuthenticationType as error:
                     tried.append(f"the host takes {', '.join(error.allowed_types)}, no keys")
@@ -377,7 +377,7 @@ class _KeysOnly:
         finally:
             agent.close()
         told = ", ".join(tried) or "there is no key to try"
-        raise paramiko.AuthenticationException(f"user {self._user} is not let in ({told})")
+        raise paramiko.AuthenticationException(f"user {self._user} is not admitted ({told})")
 
     def _keys(self, agent: paramiko.Agent) -> Iterator[tuple[str, paramiko.PKey]]:
         held = {bytes(key.asbytes()): key for key in agent.get_keys()}
@@ -430,7 +430,7 @@ class _KeysOnly:
         except OSError as error:
             raise UserError(f"{said}: {(error.strerror or str(error)).lower()}") from None
         except (ValueError, paramiko.SSHException):
-            raise UserError(f"{said}: not a private key that can be used") from None
+            raise UserError(f"{said}: not a usable private key") from None
 
 
 class _Files(paramiko.SFTPClient):

@@ -259,7 +259,7 @@ class Download:
             ]
             for (offset, length), piece in zip(wanted, remote.readv(wanted), strict=True):
                 if is_given_up():
-                    raise HostError(f"{self._where}: given up")
+                    raise HostError(f"{self._where}: cancelled")
                 if len(piece) != length:
                     raise HostError(f"{self._where}: became shorter than {offset + length} bytes")
                 with _written_here(self._target):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
-from results.figures.lines import MARKERS, line_with_band
+from results.figures.style import MARKERS, line_with_band
 from results.papers.dft11.behaviours import (
     bypass_distribution,
     exclusions_by_partition,
@@ -39,7 +39,7 @@ NO_FIGURE = "The paper has no such figure."
 
 
 def bypass(spark: "SparkSession", run_dir: "Path") -> Drawing:
-    """Time from a silent failure to the next deliveries behind it, by the suspicion timeout."""
+    """Draw the time from a silent failure to the next delivery beyond it, by suspicion timeout."""
     run = _run_for(spark, run_dir, "bypass")
     return draw_bypass(run, bypass_distribution(run.table(spark, "bypasses")).collect())
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style, new_figure
-from results.figures.lines import MARKERS, line_with_band
+from results.figures.style import MARKERS, line_with_band
 from results.papers.dft11.simulated_deliveries import (
     check_tables_agree,
     delivered_percent,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style, new_figure, plain_log_axis
-from results.figures.lines import DASHES, MARKERS, line_with_band
+from results.figures.style import DASHES, MARKERS, line_with_band
 from results.papers.dft11.connectivity import (
     disconnected_percent,
     neighbourhood_distribution,

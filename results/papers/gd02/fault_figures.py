@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
-from results.figures.lines import line_with_band
 from results.figures.series import series_latency
+from results.figures.style import line_with_band
 from results.papers.gd02.faults import BIN_NS, SECOND_NS, FaultStory, fault_story
 from results.repetitions.series_runs import SeriesRuns, load_series, metric_of
 

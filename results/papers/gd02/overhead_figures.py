@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
-from results.figures.lines import line_with_band
+from results.figures.style import line_with_band
 from results.repetitions.series_runs import Point, SeriesRuns, load_series, metric_of
 from results.repetitions.spread import Spread, spread_of
 from results.repetitions.timelines import first_deliveries

@@ -49,7 +49,7 @@ def written(folder: Path, old: str = "", new: str = "", driver: tuple[str, str] 
         ('["n1"]', '["n1", "n2"]', "the toy broker has 1 at most"),
         ('["n1"]', '["N 1"]', "servers[0] = 'N 1': no name"),
         ("toy_driver.py", "toy_drivr.py", "driver = 'toy_drivr.py': "),
-        ("toy_driver.py", "bench.spec.values", "has no SYSTEM in it"),
+        ("toy_driver.py", "bench.spec.values", "does not define SYSTEM"),
         ('"exactly-once"', '"sometimes"', "promise.delivery = 'sometimes'"),
         ('"exactly-once"', '"exactly-once"\nwindow = "soon"', "promise.window = 'soon'"),
         ("workload =", 'unsynced = "gone"\nworkload =', "unsynced = 'gone'"),
@@ -93,7 +93,7 @@ def test_a_server_without_a_version_is_named(tmp_path: Path) -> None:
     program = tmp_path / "brokerd"
     program.write_bytes(b"no program at all")
     program.chmod(0o755)
-    with pytest.raises(NotInstalled, match=r"brokerd does not say its version: .*format"):
+    with pytest.raises(NotInstalled, match=r"brokerd did not print its version: .*format"):
         load_configuration(
             written(tmp_path, driver=("program=sys.executable", f"program={str(program)!r}"))
         )
@@ -241,7 +241,11 @@ def test_the_comparison_of_all_names_what_is_there() -> None:
         ('protocol = "gryphon"', "", "needs either a protocol"),
         ('protocol = "gryphon"', 'protocl = "gryphon"', "unknown key 'protocl'"),
         ('name = "gryphon"', 'name = "delta_tree"', "entry[1].name = 'delta_tree': is there twice"),
-        ('protocol = "durable"', 'system = "a.toml"\ntopology = "b"', "topology is for protocols"),
+        (
+            'protocol = "durable"',
+            'system = "a.toml"\ntopology = "b"',
+            "use topology with our protocols only",
+        ),
     ],
 )
 def test_a_slip_in_a_comparison_is_named(old: str, new: str, said: str, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_in_profile_robust_nothing_is_tagged_and_tags_are_refused():
 def test_tags_of_partitions_that_exclude_the_source_are_refused(tag):
     exchange = Exchange(tuple(pairwise(range(4))), parameters=PAPER)
     copy = PublicationCopy(run_of(SourceId(3, 0, 1), 1, A), (3, 2, 1), tags=(tag,))
-    with pytest.raises(RemoteProtocolError, match="does not come from"):
+    with pytest.raises(RemoteProtocolError, match="is not from"):
         exchange.cores[1].handle(MessageReceived(2, exchange.sessions[1, 2], copy), 0)
 
 

@@ -80,17 +80,17 @@ def test_every_user_error_has_a_test(what: str) -> None:
         (2, Fetch(STREAM, ()), "ranges"),
         (2, Fetch(STREAM, ((5, 5),)), "ranges"),
         (2, Fetch(STREAM, ((5, 6), (1, 2))), "ranges"),
-        (2, Beyond(STREAM, 9, ((11, 12),)), "does not come from there"),
+        (2, Beyond(STREAM, 9, ((11, 12),)), "does not arrive from this peer"),
         (0, Beyond(STREAM, 9, ()), "ranges"),
-        (2, Deferred(STREAM, ((11, 12),)), "does not come from there"),
+        (2, Deferred(STREAM, ((11, 12),)), "does not arrive from this peer"),
         (0, Deferred(STREAM, ()), "ranges"),
         (2, Fetch(StreamId(9, 0, 0), ((5, 6),)), "no pubend has the stream"),
-        (2, Fetched(0, ((1, 4),), events(3)), "does not come from there"),
-        (0, Fetched(0, ((1, 3),), events(3)), "beside"),
-        (2, NothingFetched(STREAM, 0, ((1, 4),)), "does not come from there"),
+        (2, Fetched(0, ((1, 4),), events(3)), "does not arrive from this peer"),
+        (0, Fetched(0, ((1, 3),), events(3)), "outside"),
+        (2, NothingFetched(STREAM, 0, ((1, 4),)), "does not arrive from this peer"),
         (0, NothingFetched(STREAM, 0, ()), "ranges"),
         (0, Released(((STREAM, 1),)), "does not go there"),
-        (2, Released(((StreamId(1, 0, 0), 7),)), "which is not that far"),
+        (2, Released(((StreamId(1, 0, 0), 7),)), "which has fewer ticks"),
         (0, Hold(1, 2, "c", 1, 1, (), 1), "broker 2 is not there"),
         (0, Hold(1, 9, "c", 1, 1, (), 1), "no pubend has the stream"),
         (0, Hold(0, 0, "c", 1, 1, (), 1), "broker 0 is not here"),
@@ -158,7 +158,7 @@ def test_a_request_beyond_a_stream_is_answered_with_its_end() -> None:
 def test_warnings_state_the_cost_of_early_release() -> None:
     assert DurableParameters().warnings() == ()
     (warning,) = DurableParameters(max_retain_ns=2_500_000_000).warnings()
-    assert "away for longer than 2.5 s" in warning
+    assert "disconnected for longer than 2.5 s" in warning
 
 
 def test_a_hold_is_not_cut_short_by_default_but_for_its_bug() -> None:
@@ -198,7 +198,7 @@ def test_a_lease_that_cannot_be_renewed_is_refused(lease_ns: int) -> None:
 def test_cells_of_several_brokers_and_total_order_are_refused() -> None:
     with pytest.raises(ConfigError, match="cell 'left' is several brokers"):
         check_runs_on(paper_cells(), "durable")
-    with pytest.raises(ConfigError, match="order = 'total'; durable knows publisher order"):
+    with pytest.raises(ConfigError, match="order = 'total'; durable supports publisher order"):
         DurableParameters(order="total").check("here")
     with pytest.raises(ConfigError, match="catchup_batch = 0; at least 1"):
         DurableParameters(catchup_batch=0).check("here")

@@ -286,9 +286,9 @@ def a_probe_that_comes_before_the_address_is_answered() -> None:
 def nobody_is_told_of_an_address_that_cannot_be() -> None:
     core = Readdressed("abd").core("b")
     for address in ((0, 63), (0, 63, 1), (1, 1, 2), (0, 64, 2), (0, -1, 2), (0, 0, 2)):
-        with pytest.raises(RemoteProtocolError, match="says that it is"):
+        with pytest.raises(RemoteProtocolError, match="but announces"):
             core._readdressing.on_stated(2, AddressStated(address), may_follow=False)
-    with pytest.raises(RemoteProtocolError, match="that it was not told"):
+    with pytest.raises(RemoteProtocolError, match="that was not assigned to it"):
         core._readdressing.on_taken(2, AddressTaken((0, 0, 2)))
 
 

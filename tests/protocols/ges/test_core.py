@@ -102,7 +102,7 @@ FOREIGN = SubscriptionId(1, 1, 1)
         (GraphStated((replace(STATEMENT, factor=9),)), "no connection"),
         (GraphStated((replace(STATEMENT, factor=-1),)), "no connection"),
         (LoadAnswered(), "no probe"),
-        (ClientsCounted(-1), "less than nobody"),
+        (ClientsCounted(-1), "with a negative number"),
         (ProfileStated(2, (2,), (9, 0), ((FOREIGN, EVERYTHING),)), "in 2's profile"),
         (ProfileStated(2, (2, 0), (9, 0), ()), "no unit"),
         (ProfileStated(2, (), (9, 0), ()), "no unit"),

@@ -149,7 +149,7 @@ def test_nothing_is_at_rest_while_a_pubend_waits_to_begin() -> None:
     story.begin()
     story.cluster.run_for(3)
     core = story.cluster.broker("p1").broker.core
-    assert core.aftermath() == ["1 publications whose pubend is not known to all brokers"]
+    assert core.aftermath() == ["1 publications whose pubend was not announced to all brokers"]
     story.cluster.broker("s2").start()
     story.check()
     assert core.aftermath() == []
@@ -165,7 +165,7 @@ def test_a_join_waits_for_a_down_broker_and_delays_no_other_pubend() -> None:
     assert story.subscribers[1].received == [*story.sent[:3], *later]
     assert not story.ticks("p1")
     (reason,) = story.cluster.broker("p1").broker.core.status().idle_reasons
-    assert reason == "1 publications whose pubend is not known to all brokers"
+    assert reason == "1 publications whose pubend was not announced to all brokers"
     story.cluster.broker("s1").start()
     story.sent += later
     story.check()

@@ -92,15 +92,19 @@ def events(*ticks: int) -> PublicationRun:
             r"\[12, 20\) around",
         ),
         (0, Events(0, 12, 20, False, True, EVERYWHERE, run_at([13])), "malformed attributes"),
-        (2, Events(0, 12, 20, False, True, EVERYWHERE, events(13)), "does not come from there"),
-        (2, AckExpected(STREAM, 4, EVERYWHERE), "does not come from there"),
+        (
+            2,
+            Events(0, 12, 20, False, True, EVERYWHERE, events(13)),
+            "does not arrive from this peer",
+        ),
+        (2, AckExpected(STREAM, 4, EVERYWHERE), "does not arrive from this peer"),
         (0, Nack(STREAM, ((12, 20),)), "does not go there"),
         (0, Done(0, ((STREAM, 4),)), "does not go there"),
         (0, Nack(StreamId(1, 0, 0), ((12, 20),)), "which ends at 0"),
-        (0, Done(0, ((StreamId(1, 0, 0), 7),)), "which is not that far"),
+        (0, Done(0, ((StreamId(1, 0, 0), 7),)), "which has fewer ticks"),
         (0, Events(0, 12, 20, False, True, 2, events(13)), "is for cell 2"),
         (0, AckExpected(STREAM, 4, 2), "is for cell 2"),
-        (0, Done(2, ((STREAM, 4),)), "says that cell 2 is done"),
+        (0, Done(2, ((STREAM, 4),)), "acknowledges for cell 2"),
         (0, LinkStatus((2, 3), ()), "cells of 3"),
         (2, Nack(STREAM, ()), r"ranges \(\)"),
         (2, Nack(STREAM, ((12, 12),)), r"ranges \(\(12, 12\),\)"),
@@ -108,8 +112,8 @@ def events(*ticks: int) -> PublicationRun:
         (0, AckExpected(StreamId(0, 4, 0), 4, EVERYWHERE), "no pubend has the stream"),
         (0, AckExpected(StreamId(0, 0, 1), 4, EVERYWHERE), "no pubend has the stream"),
         (0, WindowProbe(0, False, -1), "impossible number"),
-        (0, WindowProbe(1, False, 4), "nothing comes that way"),
-        (0, WindowUpdate(0, True, 0), "nothing goes that way"),
+        (0, WindowProbe(1, False, 4), "no window for this direction"),
+        (0, WindowUpdate(0, True, 0), "no traffic in this direction"),
         (0, WindowUpdate(1, True, 4), "has taken 4 bytes of 0"),
     ],
 )
@@ -146,14 +150,14 @@ def test_a_contradiction_changes_nothing_and_is_counted() -> None:
     [
         (Join(StreamId(7, 0, 0), 1, 1), "no pubend has the stream"),
         (Join(StreamId(0, 4, 0), 1, 1), "no pubend has the stream"),
-        (Join(STREAM, 1, 0), "nobody has asked this"),
-        (Join(STREAM, 0, 1), "nobody has asked this"),
-        (Join(StreamId(1, 0, 0), 1, 1), "nobody has asked this"),
-        (Joined(StreamId(1, 0, 0), 1, 1, 0, 5), "nobody has asked this"),
-        (Joined(StreamId(1, 0, 0), 2, 1, 0, 5), "nobody has asked this"),
-        (Joined(STREAM, 1, 1, 3, 5), "nobody joins like this"),
-        (Joined(STREAM, 1, 1, 2, -1), "nobody joins like this"),
-        (Joined(STREAM, 1, 1, 2, 1 << 54), "nobody joins like this"),
+        (Join(STREAM, 1, 0), "an answer without a question"),
+        (Join(STREAM, 0, 1), "an answer without a question"),
+        (Join(StreamId(1, 0, 0), 1, 1), "an answer without a question"),
+        (Joined(StreamId(1, 0, 0), 1, 1, 0, 5), "an answer without a question"),
+        (Joined(StreamId(1, 0, 0), 2, 1, 0, 5), "an answer without a question"),
+        (Joined(STREAM, 1, 1, 3, 5), "this is not a valid join"),
+        (Joined(STREAM, 1, 1, 2, -1), "this is not a valid join"),
+        (Joined(STREAM, 1, 1, 2, 1 << 54), "this is not a valid join"),
     ],
 )
 def test_a_join_that_cannot_be_closes_the_session_and_is_not_passed_on(
@@ -170,7 +174,7 @@ def test_a_join_that_cannot_be_closes_the_session_and_is_not_passed_on(
 
 @pytest.mark.parametrize("message", [Join(STREAM, 1, 1), Joined(STREAM, 1, 1, 2, 5)])
 def test_join_messages_are_refused_without_total_order(message: Any) -> None:
-    with pytest.raises(RemoteProtocolError, match="nobody has asked this"):
+    with pytest.raises(RemoteProtocolError, match="an answer without a question"):
         relay().handle(MessageReceived(0, 10, message), 0)
 
 
@@ -231,7 +235,7 @@ def test_a_broker_may_acknowledge_for_downstream_cells_but_not_for_its_own() -> 
     core.handle(SessionEstablished(2, 12, 1), 0)
     own, below = 0, 3
     core.handle(MessageReceived(2, 12, Done(below, ((STREAM, 4),))), 0)
-    with pytest.raises(RemoteProtocolError, match=f"says that cell {own} is done"):
+    with pytest.raises(RemoteProtocolError, match=f"acknowledges for cell {own}"):
         core.handle(MessageReceived(2, 12, Done(own, ((STREAM, 4),))), 0)
 
 

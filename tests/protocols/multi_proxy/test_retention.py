@@ -340,11 +340,11 @@ def test_gaps_are_promised_only_with_retention_limits() -> None:
     promised = MULTI_PROXY.promised(retaining_for_1_s)
     assert (promised.gaps, promised.gap_age_ns) == ((LOST,), SECOND_NS)
     (warning,) = retaining_for_1_s.warnings()
-    assert "1 s is told of a gap" in warning
+    assert "1 s receives a gap" in warning
     bounded = MultiProxyParameters(max_retain_ns=SECOND_NS, max_retain_bytes=1_000)
     promised = MULTI_PROXY.promised(bounded)
     assert (promised.gaps, promised.gap_age_ns) == ((LOST,), 0)
-    assert "no room" in bounded.warnings()[1]
+    assert "oldest" in bounded.warnings()[1]
     with pytest.raises(ConfigError, match="max_retain_ns = -1; at least 0"):
         MultiProxyParameters(max_retain_ns=-1).check("here")
 

@@ -407,5 +407,5 @@ def test_an_invalid_proxy_message_closes_its_session(message: Any) -> None:
 def test_an_acknowledgement_beyond_the_log_closes_the_session() -> None:
     disk = Disk()
     disk.tell(follow(1, TOPIC))
-    with pytest.raises(RemoteProtocolError, match="done with 5"):
+    with pytest.raises(RemoteProtocolError, match="acknowledged 5"):
         disk.tell(get(1, 5, 5))

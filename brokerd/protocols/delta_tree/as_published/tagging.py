@@ -78,7 +78,7 @@ class Tagging(Untagged):
         """See Untagged."""
         for tag in tags:
             if tag != tag_for(tag.partition, path, path) or tag.partition.number < 1:
-                raise RemoteProtocolError(peer, f"does not come from {tuple(tag)}"[:300])
+                raise RemoteProtocolError(peer, f"is not from {tuple(tag)}"[:300])
 
     def _known(self) -> Iterable[PartitionId]:
         yield from self._partitions

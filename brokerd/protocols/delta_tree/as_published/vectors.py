@@ -216,7 +216,11 @@ def check_vector(
     if vector is None and not state.parameters.carries_vectors:
         return
     if vector is None or not state.parameters.carries_vectors:
-        wanted = "without a vector" if vector is None else "with a vector, which nobody here has"
+        wanted = (
+            "without a vector"
+            if vector is None
+            else "with a vector, which this profile does not use"
+        )
         raise RemoteProtocolError(peer, f"publications of {run.source} {wanted}")
     stamps, brokers = vector.stamps, path[-2::-1]
     if len(stamps) != min(window(state), len(brokers)):
@@ -229,7 +233,7 @@ def check_vector(
     for broker, stamp in zip(brokers, stamps, strict=False):
         if stamp is None:
             if broker in (peer, run.source.broker):
-                raise RemoteProtocolError(peer, f"a vector that went past broker {broker}")
+                raise RemoteProtocolError(peer, f"a vector that bypassed broker {broker}")
         elif not stamp.incarnation or not 0 < stamp.number < HIGHEST_STAMP - span:
             raise RemoteProtocolError(peer, f"no stamp of broker {broker}: {tuple(stamp)}")
     between = brokers.index(peer) if peer in brokers else 0
@@ -238,5 +242,5 @@ def check_vector(
     passed = stamps.count(None)
     if passed > state.parameters.delta:
         if state.parameters.legitimacy == "hold":
-            raise RemoteProtocolError(peer, f"went past {passed} of {len(stamps)} brokers")
+            raise RemoteProtocolError(peer, f"passed {passed} of {len(stamps)} brokers")
         state.counters["legitimacy_violated"] += len(run)

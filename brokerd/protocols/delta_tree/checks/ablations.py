@@ -25,8 +25,8 @@ NOT_SIMULATED = {
 
 UNSEEN: dict[str, str] = {
     "no-last-in-cut": "one seed in some hundreds: tests/simulator/test_stories.py",
-    "newcomer-is-complete": "nobody joins but with --moves: tests/simulator/test_joining.py",
-    "newcomers-are-heard": "nobody joins but with --moves: tests/simulator/test_joining.py",
+    "newcomer-is-complete": "brokers join with --moves only: tests/simulator/test_joining.py",
+    "newcomers-are-heard": "brokers join with --moves only: tests/simulator/test_joining.py",
     "acknowledged-before-durable": "publishers die: tests/simulator/test_publication_log.py",
     "clients-before-log": "disks are slow: tests/simulator/test_publication_log.py",
     "recovered-before-log": "disks are slow: tests/simulator/test_publication_log.py",

@@ -98,7 +98,7 @@ class DurabilityChecker:
         self._memories: dict[BrokerNumber, _Memory] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
-        """Check a core's step."""
+        """Check the effects of an event against the rows that are durable."""
         core = broker.protocol
         if not isinstance(core, DeltaTree):
             return

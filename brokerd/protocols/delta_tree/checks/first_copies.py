@@ -58,7 +58,7 @@ class FirstCopyChecker:
                 raise InvariantViolated(
                     "delivered again" if again else "delivered out of order",
                     f"{broker.name} to {client}/{number}: {run.first} of "
-                    f"{tuple(run.source)} behind {known[-1]}",
+                    f"{tuple(run.source)} after {known[-1]}",
                 )
             known.extend(run.sequences)
 
@@ -84,5 +84,5 @@ class FirstCopyChecker:
                 wrong |= broker.number in path and broker.number not in back
         if wrong:
             raise InvariantViolated(
-                "duplicate detection", f"{broker.name}: {dict(details)}, and nobody restarted"
+                "duplicate detection", f"{broker.name}: {dict(details)}, without a restart"
             )

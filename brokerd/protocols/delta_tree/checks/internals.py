@@ -60,7 +60,7 @@ def _check_sessions(broker: BrokerView, core: DeltaTree) -> None:
         nearer = [between for between in node.path[1:-1] if nodes[between].session]
         if not node.session or nearer:
             raise InvariantViolated(
-                "active", f"{broker.name}: {node.broker} is active beside {nearer}"
+                "active", f"{broker.name}: {node.broker} is active in spite of {nearer}"
             )
 
 
@@ -92,7 +92,7 @@ def _check_partitions(broker: BrokerView, core: DeltaTree) -> None:
             wrong.append(f"{number} is {len(detector.path) - 1} links away")
         both = [pid for pid in detector.live if detector.is_gone(pid)]
         if both:
-            wrong.append(f"{number}'s {both} are there and gone")
+            wrong.append(f"{number}'s {both} are present and departed")
         foreign = [pid for pid in detector.live.values() if pid.incarnation != detector.incarnation]
         if foreign:
             wrong.append(f"{foreign} of another incarnation than {detector.incarnation}")

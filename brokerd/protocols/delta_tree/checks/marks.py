@@ -58,26 +58,30 @@ from brokerd.simulator.world.views import BrokerView
 MARKS = (
     # sessions and partitions
     Mark("bypass", "a session past an unreachable broker became active", seeds=4),
-    Mark("partition-held", "a partition was withdrawn only when its notifiers were done", seeds=5),
-    Mark("partition-stale", "a partition that was over was told again, and answered", seeds=4),
+    Mark("partition-held", "a partition was withdrawn only after its notifiers were done", seeds=5),
+    Mark("partition-stale", "an ended partition was announced again, and answered", seeds=4),
     # subscriptions
     Mark("walked-past", "a subscription was sent past an unreachable broker", seeds=4),
     Mark(
         "island-tagged",
-        "a confirmation named an unreachable broker that somebody got past",
+        "a confirmation named an unreachable broker that was bypassed",
         seeds=5,
     ),
-    Mark("barrier-tagged", "a confirmation named one that nobody got past"),
-    Mark("upstream-copy-first", "a broker knew a subscription from behind first", seeds=4),
-    Mark("over-elsewhere", "a subscription came to who knew that it was over", seeds=15),
-    Mark("reissued", "a home restarted with a subscription that had not started", seeds=30),
-    Mark("publisher-came-back", "confirmations waited for a publisher to come back", seeds=30),
-    Mark("ended-by-summary", "a Summary ended subscriptions that were routed by", seeds=10),
+    Mark("barrier-tagged", "a confirmation named an unreachable broker that was not bypassed"),
+    Mark("upstream-copy-first", "a broker received a subscription from beyond first", seeds=4),
+    Mark(
+        "over-elsewhere", "an ended subscription arrived at a broker with its tombstone", seeds=15
+    ),
+    Mark(
+        "reissued", "an access broker restarted with a subscription that had not started", seeds=30
+    ),
+    Mark("publisher-came-back", "confirmations waited for a publisher to reconnect", seeds=30),
+    Mark("ended-by-summary", "a Summary ended subscriptions of the routing table", seeds=10),
     # gates
-    Mark("gate-opened", "a home heard more than before", seeds=10),
+    Mark("gate-opened", "an access broker reached more sources than before", seeds=10),
     Mark(
         "notifier-found-gate-open",
-        "a notifier came home to a gate that had opened before",
+        "a notifier returned to an open gate",
         seeds=10,
     ),
     Mark("notifier-crossed", "a notifier changed tags of a broker on its way", seeds=8),
@@ -87,8 +91,12 @@ MARKS = (
     Mark("notifier-sent-again", "a notifier was sent again on another session", seeds=8),
     Mark("audit", "an audit asked again", seeds=25),
     Mark("withheld", "a publication from behind a closed gate was announced", seeds=15),
-    Mark("withheld-unseen", "publications were announced that never came to the home", seeds=10),
-    Mark("withheld-again", "a restarted home said again what it had announced", seeds=60),
+    Mark(
+        "withheld-unseen",
+        "publications were announced that never reached the access broker",
+        seeds=10,
+    ),
+    Mark("withheld-again", "a restarted access broker repeated an announcement", seeds=60),
     # publications
     Mark(
         "duplicate-waited", "a duplicate was confirmed only when the first copy was done", seeds=4
@@ -100,23 +108,23 @@ MARKS = (
     Mark("window-full", "a client's window was full", seeds=20),
     # restarts
     Mark("recovered", "a restarted broker was whole again", seeds=5),
-    Mark("recovered-together", "a recovering broker was told by another one that recovers"),
+    Mark("recovered-together", "a recovering broker received state from another recovering broker"),
     Mark("held-while-recovering", "a publisher was held until its broker was whole", seeds=15),
     Mark("log-published-again", "publications came from the log of a restarted broker", seeds=60),
-    Mark("cold-start", "a component went on alone after a while"),
+    Mark("cold-start", "a component continued alone after a timeout"),
     # clients
     Mark("left-at-once", "a client with three subscriptions or more left at once"),
-    Mark("drained", "a client got the rest before it was let go"),
+    Mark("drained", "a client received the remaining deliveries before its release"),
     Mark("refused", "a subscription more than a client may have was refused"),
-    Mark("given-up", "subscriptions were given up whose client did not come back"),
-    Mark("counter-lost", "a publisher came back without its counter"),
+    Mark("given-up", "subscriptions expired whose client did not reconnect"),
+    Mark("counter-lost", "a publisher reconnected without its counter"),
     # relayed sessions
     Mark("relayed", "a session through a third broker began", seeds=5),
     Mark("relay-lost", "a relayed session ended with its relay's", seeds=8),
     Mark("relay-replaced", "a direct session took the place of a relayed one", seeds=5),
     # between core and peers
-    Mark("old-session", "a message of a session that was over was ignored", seeds=15),
-    Mark("frame-split", "a message went as several frames"),
+    Mark("old-session", "a message of an ended session was ignored", seeds=15),
+    Mark("frame-split", "a message was sent as several frames"),
     Mark("joined", "a leaf joined"),
     Mark("left", "a leaf left"),
 )

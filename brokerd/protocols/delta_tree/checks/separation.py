@@ -145,7 +145,8 @@ class SeparationChecker:
         ]
         if wrong:
             raise InvariantViolated(
-                "closed too much", f"{name} starts without {wrong}, which nobody was cut off from"
+                "closed too much",
+                f"{name} starts without {wrong}, although it was never partitioned from it",
             )
 
     def _may_close(self, subscription: SubscriptionId, source: BrokerNumber, since: int) -> bool:

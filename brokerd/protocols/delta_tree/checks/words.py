@@ -71,7 +71,7 @@ class DeltaTreeWording(Wording):
                     else f"{self.name(numbers.detector)} before {numbers.incarnation}"
                     for numbers in withdrawn
                 )
-                return f"partitions gone: {listed}"
+                return f"ended partitions: {listed}"
             case Unsubscription(tombstones=tombstones):
                 return f"over: {' '.join(map(self._over, tombstones))}"
             case SyncEnd(recovering=recovering):

@@ -73,7 +73,7 @@ class Publications:
         run, path = message.run, message.path
         own = run.source.broker == self._state.broker or run.source.publisher == NOTIFIER
         if own or path[:1] != (run.source.broker,):
-            raise RemoteProtocolError(peer, f"{run.source} does not come along {path[:20]}")
+            raise RemoteProtocolError(peer, f"{run.source} does not arrive along {path[:20]}")
         self._state.check_path(path, peer)
         if peer not in path[:-1]:
             raise RemoteProtocolError(peer, f"is not between {run.source} and here")
@@ -92,7 +92,7 @@ class Publications:
         """Return the receipt of a frame with publications and their path only."""
         run = message.run
         if message.vector is not None:
-            text = f"publications of {run.source} with a vector, which nobody here has"
+            text = f"publications of {run.source} with a vector, which this profile does not use"
             raise RemoteProtocolError(peer, text)
         if message.tags:
             raise RemoteProtocolError(peer, "tagged publications, in a profile without")

@@ -169,7 +169,7 @@ class Subscriptions:
         Paper: [DFT11] §V-B lines 445-465.
         """
         if message.tags:
-            raise RemoteProtocolError(peer, "tags, of which this version knows none")
+            raise RemoteProtocolError(peer, "tags, which this version does not use")
         if message.subscription.home == self._state.broker:
             # Ours alone to say whether it exists; a former incarnation may have issued it.
             if message.subscription in self.table.tombstones:

@@ -63,6 +63,7 @@ class AcknowledgementChecks(ProtocolChecks):
                 if lane.acknowledged > max(found[lane], said):
                     what = f"{broker.name}: {local.client}/{local.number} in {tuple(stream)} has"
                     raise InvariantViolated(
-                        "acknowledged by nobody", f"{what} {lane.acknowledged}, and says {said}"
+                        "acknowledged by nobody",
+                        f"{what} {lane.acknowledged}, but announces {said}",
                     )
         self._begun[broker.number] = broker.incarnation, found

@@ -115,7 +115,7 @@ class DurableChecks(GryphonChecks):
         for stream, last in positions:
             durable = rows.get(ACKNOWLEDGED, {}).get(f"{identity}/{key_of(stream)}", 0)
             if durable < last:
-                what = f"{broker.name} tells {client} that {last} is committed"
+                what = f"{broker.name} announces {last} as committed to {client}"
                 raise InvariantViolated("committed early", f"{what}, and has {durable} on disk")
 
     def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
@@ -241,7 +241,7 @@ def _check_gap(broker: BrokerView, client: ClientId, gap: Gap) -> None:
     for lane in core.lanes(client, gap.stream):
         is_live = lane.mode is Mode.LIVE and lane.floor < gap.last
         if lane.subscription.number in gap.subscriptions and is_live:
-            what = f"{broker.name} tells {client} of {gap}, who is live from {lane.floor} on"
+            what = f"{broker.name} announces {gap} to {client}, which is live from {lane.floor} on"
             raise InvariantViolated("gap to who is live", what)
 
 

@@ -73,7 +73,7 @@ class FeedingChecks(ProtocolChecks):
         for broker, core in _alive(brokers):
             positions = {hosted.identity: hosted.position for hosted in core.hosted()}
             found += [
-                f"{_named(broker, lane)} has yet to hear of silence"
+                f"{_named(broker, lane)} has not received silence"
                 for local in core.subscriptions()
                 if local.is_attached
                 for lane in local.lanes.values()

@@ -51,7 +51,7 @@ class DurableWording(GryphonWording):
             case Decommissioned(decommissions=signed):
                 return f"decommissioned {' '.join(str(broker) for broker, _ in signed)}"
             case LetGo():
-                return f"let go {_whose(message)}"
+                return f"released {_whose(message)}"
         return super().message(message)
 
 

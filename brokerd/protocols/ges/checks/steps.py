@@ -124,7 +124,7 @@ def check_client_counts(brokers: Sequence[BrokerView]) -> None:
     for number, core in cores.items():
         for peer, clients in core.units.hints._heard.items():
             if core.units.is_linked(peer) and clients != cores[peer].units.hints._said:
-                what = f"{brokers[number].name} goes by {clients} clients at {brokers[peer].name}"
+                what = f"{brokers[number].name} assumes {clients} clients at {brokers[peer].name}"
                 raise InvariantViolated("clients known", f"{what}: {cores[peer].units.hints._said}")
 
 
@@ -152,13 +152,13 @@ def _check_told(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
         level = place.link_level(each.low_end, each.high_end)
         within = each.low_end[: len(place.address) - level - 1]
         if not place.is_in(within):
-            raise InvariantViolated("scope", f"{broker.name} is told {each}")
+            raise InvariantViolated("scope", f"{broker.name} received {each}")
 
 
 def _check_names(name: str, core: Any) -> None:
     outbid = {key: value for key, value in core.units.outbid_counters().items() if value}
     if outbid:
-        raise InvariantViolated("forged", f"nobody forges, and {name} found {outbid}")
+        raise InvariantViolated("forged", f"{name} found forged statements: {outbid}")
 
 
 def _check_graph(name: str, core: Any, should: Mapping[Any, Mapping[Link, int]]) -> None:
@@ -167,7 +167,7 @@ def _check_graph(name: str, core: Any, should: Mapping[Any, Mapping[Link, int]])
         wanted = {edge: dict(behind) for edge, behind in should.items()}
         raise InvariantViolated("graph", f"{name} has {found}, not {wanted}")
     if len(core.units.view.units()) > BLOCK * len(core.units.place.address):
-        raise InvariantViolated("graph size", f"{name} knows {len(core.units.view.units())} units")
+        raise InvariantViolated("graph size", f"{name} has {len(core.units.view.units())} units")
 
 
 def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> None:
@@ -177,7 +177,9 @@ def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> 
             wanted = cores[origin].units.profiles.known()[origin].predicates
             address: Address = cores[origin].units.place.address
             if known.place != core.units.place.seen_as(address):
-                raise InvariantViolated("profile", f"{name} has that of {origin} at {known.place}")
+                raise InvariantViolated(
+                    "profile", f"{name} has the profile of {origin} at {known.place}"
+                )
         if known.predicates != wanted:
             raise InvariantViolated(
                 "profile", f"{name} has {[*known.predicates]} of {origin}, not {[*wanted]}"

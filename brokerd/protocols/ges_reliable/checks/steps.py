@@ -121,7 +121,7 @@ def _check_heirs(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         if at_heir is None or at_heir.heir is None:
             continue
         if at_heir.heir != broker.number or at_heir.generation == known.generation:
-            what = f"{key}, about to go on at {known.heir}, goes on at {at_heir.heir}"
+            what = f"{key}, about to resume at {known.heir}, resumes at {at_heir.heir}"
             raise InvariantViolated("heirs", f"{broker.name}: {what}")
 
 
@@ -129,5 +129,5 @@ def _check_released(broker: BrokerView, storage: Any) -> None:
     """Check, by a recount, that no publication without a client's receipt was released."""
     for key, known in storage.registrations.known().items():
         if known.received < storage.log.released:
-            what = f"{key} is done with {known.received} of {storage.log.released}"
+            what = f"{key} acknowledged {known.received} of {storage.log.released}"
             raise InvariantViolated("released early", f"{broker.name}: {what}")

@@ -12,11 +12,11 @@ from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
 FILTER_MARKS = (
-    Mark("held-back", "a broker on the way told a cell nothing of an event", seeds=4),
-    Mark("passed-unknown", "a broker passed on all, because it did not know a filter", seeds=8),
-    Mark("filter-told", "a broker told another a filter that this one lacked", seeds=4),
-    Mark("filter-narrowed", "a broker told others that its clients want less", seeds=4),
-    Mark("start-told", "a broker said where subscriptions begin in its streams", seeds=2),
+    Mark("held-back", "an intermediate broker suppressed an event for a cell", seeds=4),
+    Mark("passed-unknown", "a broker forwarded everything, because it lacked a filter", seeds=8),
+    Mark("filter-told", "a broker sent a missing filter to another broker", seeds=4),
+    Mark("filter-narrowed", "a broker announced a narrower filter", seeds=4),
+    Mark("start-told", "a broker announced the starts of subscriptions in its streams", seeds=2),
     Mark("begun-behind", "a subscription began behind what had been published", seeds=4),
 )
 

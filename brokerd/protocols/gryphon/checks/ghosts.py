@@ -275,7 +275,7 @@ class GhostChecks(ProtocolChecks):
         if stream.asked:
             _check_canonical(broker, identity, "asked", stream.asked)
             if any(knowledge.known.within(*each) for each in stream.asked):
-                what = f"{_what(broker, identity)} waits for what it knows"
+                what = f"{_what(broker, identity)} waits for known ticks"
                 raise InvariantViolated("curiosity", what)
 
     def _look_anew(
@@ -301,7 +301,7 @@ class GhostChecks(ProtocolChecks):
 
     def _unborn(self, what: str, identity: StreamId, tick: int) -> InvariantViolated:
         last = max(self._logs.get(identity, _NOTHING).last, self._reserved.get(identity.broker, 0))
-        return InvariantViolated("unborn", f"{what} knows {tick}, behind {last}")
+        return InvariantViolated("unborn", f"{what} has {tick}, after {last}")
 
     def _check_said(self, broker: BrokerView, peer: Peer, message: object) -> None:
         if type(message) is Events and isinstance(peer, int):

@@ -97,7 +97,7 @@ class TrafficChecks(ProtocolChecks):
         heard = event.message if type(event) is MessageReceived else None
         self._hear_window(broker, event)
         if type(event) is MessageReceived and type(heard) is Nack:
-            assert isinstance(event.peer, int), f"{event.peer} is a client, and says {heard}"
+            assert isinstance(event.peer, int), f"{event.peer} is a client, but announces {heard}"
             wanted = self._of(broker, heard.stream).wanted_by(event.peer)
             for start, end in heard.ranges:
                 wanted.add(start, end)
@@ -225,7 +225,7 @@ class TrafficChecks(ProtocolChecks):
         else:
             is_back = type(heard) in (Nack, AckExpected)
         if is_back:
-            what = f"{broker.name} heard {heard} from {sender}, and says it to {peer}"
+            what = f"{broker.name} received {heard} from {sender}, and sends it to {peer}"
             raise InvariantViolated("way back", what[:300])
 
     # ------------------------------------------------------------ acks
@@ -239,7 +239,7 @@ class TrafficChecks(ProtocolChecks):
             is_own = message.cell == self._cells[broker.number]
             known = stream.knowledge.final if is_own else stream.done_by(message.cell)
             if through > known:
-                raise InvariantViolated("done early", f"{what}, and knows {known}")
+                raise InvariantViolated("done early", f"{what}, but has {known}")
             done = self._of(broker, identity).done
             before = done.get((peer, message.cell), 0)
             if through < before:

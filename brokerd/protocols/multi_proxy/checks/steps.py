@@ -162,7 +162,7 @@ class MultiProxyChecks(ProtocolChecks):
             key = broker.number, message.incarnation, wanted.part, wanted.topic
             before = self._done.get(key, 0)
             if wanted.done < before or wanted.after < wanted.done:
-                what = f"{broker.name} is done with {wanted.done} of topic {wanted.topic}"
+                what = f"{broker.name} acknowledged {wanted.done} of topic {wanted.topic}"
                 raise InvariantViolated("done less", f"{what}, after {before}")
             self._done[key] = wanted.done
 

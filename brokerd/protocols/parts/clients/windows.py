@@ -202,7 +202,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         """Remove a departed client without subscriptions."""
         outlet = self._outlets.get(client)
         if outlet is not None and not outlet.holds:
-            assert self.drained(client), f"{client} is gone and has deliveries"
+            assert self.drained(client), f"{client} departed, but has deliveries"
             del self._outlets[client]
 
     def hold(self, client: ClientId) -> None:
