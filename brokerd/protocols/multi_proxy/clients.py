@@ -157,7 +157,8 @@ class Clients(OwnSubscriptions[Handed]):
                 self._gets.unfollow(self._followed.pop(local))
 
     def _rows_over(self, key: str) -> Sequence[Change]:
-        return (*super()._rows_over(key), Change(BEGINS, key, None), Change(RESTARTED, key, None))
+        rows = (*super()._rows_over(key), Change(BEGINS, key, None))
+        return (*rows, Change(RESTARTED, key, None)) if self.lineage else rows
 
     def tell_lost(self, message: Lost, handed: Handed) -> None:
         """Deliver gaps to followers of a topic, and count the deliveries.
