@@ -31,6 +31,8 @@ LONGEST: Final = (
     "simulator/test_plans",
     "end_to_end/test_faults",
     "end_to_end/test_rolling",
+    "end_to_end/test_releases",
+    "runtime/test_lost_state",
     "simulator/test_adversary",
     "papers/test_mp22",
     "named_bugs/test_caught",
@@ -64,7 +66,9 @@ LONGEST: Final = (
 """Files that take longest, after those that use Spark: begun last, others would wait for them."""
 
 _USES_SPARK: Final = re.compile(r"\bdef \w+\((?:[^()]|\([^()]*\))*\bspark\b")
-_WAITS: Final = re.compile(r"\bmark\.(?:end_to_end|lab)\b|\btests\.helpers\.agents\b")
+_WAITS: Final = re.compile(
+    r"\bmark\.(?:end_to_end|lab)\b|\btests\.helpers\.(?:agents|ssh_server)\b"
+)
 _CORES: Final = len(os.sched_getaffinity(0))
 
 
