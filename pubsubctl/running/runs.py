@@ -45,7 +45,7 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
         if (candidate / MANIFEST).is_file():
             return _short(candidate.resolve())
     for candidate in (Path(name), folder / name):
-        if candidate.is_dir():
+        if name and candidate.is_dir():
             raise UserError(f"run {shown(name)}: {_no_run(candidate)}")
         if candidate.is_file():
             raise UserError(f"run {shown(name)}: this is a file, and no folder of a run")

@@ -506,7 +506,7 @@ def test_a_machine_full_of_brokers_is_judged_at_once() -> None:
 def test_an_unknown_schedule_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(ScheduleError, match="did you mean 'demo'"):
         load_schedule("deno")
-    with pytest.raises(ScheduleError, match="No such file"):
+    with pytest.raises(ScheduleError, match="no such file"):
         load_schedule("elsewhere/demo.toml")
 
 

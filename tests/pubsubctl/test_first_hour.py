@@ -330,7 +330,7 @@ def test_a_full_disk_ends_with_a_sentence(
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pubsubctl.commands.topology.output_file", fail)
+    monkeypatch.setattr("pubsubctl.commands.topology.write_output", fail)
     result = call("topology", "gen", "chain", "-o", "chain.toml")
     assert result.status == 4, result.err
     assert "no space left on the disk of results/runs" in result.err
