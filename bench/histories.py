@@ -136,7 +136,7 @@ class _Maker:
         self._tables = tables
         self._origin_ns = 1_000 * _SECOND_NS
         self._now_ns = self._origin_ns - _SECOND_NS
-        self._mutated = self._drawn()
+        self._mutated = self._draw_mistakes()
         self.mistakes = dict.fromkeys(asked.mutations, 0)
         self._delivered = 0
 
@@ -187,7 +187,7 @@ class _Maker:
         self._publications.append(rows)
         self._acknowledge(publisher, sequences)
         for number, text in enumerate(self._filters):
-            matching = self._matching[publisher][text].in_block_of(first)
+            matching = self._matching[publisher][text].find_in_block(first)
             matching = matching[bisect_left(matching, first) :]
             self._deliver(number, publisher, matching, block.digests, block.first)
 
@@ -258,7 +258,7 @@ class _Maker:
             self.mistakes[kind] += 1
         return [sequence for sequence, _ in rows], array("I", [digest for _, digest in rows])
 
-    def _drawn(self) -> dict[tuple[int, int, int], list[str]]:
+    def _draw_mistakes(self) -> dict[tuple[int, int, int], list[str]]:
         """Return the mistakes by subscription, publisher and first number of the chunk."""
         found: dict[tuple[int, int, int], list[str]] = {}
         narrow = [n for n, text in enumerate(self._filters) if "symbol" in text]

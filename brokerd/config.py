@@ -184,7 +184,7 @@ class BrokerConfig:
         return OperatorAuthority(self.deployment_id, bytes.fromhex(self.operator_key))
 
 
-def typed_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Return the value of a text that was typed for a key.
 
     Numbers, lists and text in quotes are written as in TOML; true and false in any case. Any other

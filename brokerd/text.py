@@ -119,7 +119,7 @@ def _walk(document: Mapping[str, Any]) -> Iterator[tuple[str, int, Any]]:
             waiting += [(f"{place}[{n}]", depth + 1, each) for n, each in enumerate(value)]
 
 
-def expanded(text: str) -> list[str]:
+def expand_range(text: str) -> list[str]:
     """Return the names that a range stands for; a name without a range is returned as is.
 
     Raises:
@@ -151,7 +151,7 @@ def is_range(text: str) -> bool:
     return _RANGE.search(text) is not None
 
 
-def expanded_list(value: object) -> object:
+def expand_ranges(value: object) -> object:
     """Return a list with every range expanded; other values are left for later checks to refuse.
 
     Raises:
@@ -160,5 +160,5 @@ def expanded_list(value: object) -> object:
     if not isinstance(value, list):
         return value
     return [
-        name for text in value for name in (expanded(text) if isinstance(text, str) else [text])
+        name for text in value for name in (expand_range(text) if isinstance(text, str) else [text])
     ]

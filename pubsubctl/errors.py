@@ -97,7 +97,7 @@ class Terminated(PubsubctlError):
     exit_status = TERMINATED
 
 
-def combined_status(statuses: Iterable[int]) -> int:
+def combine_statuses(statuses: Iterable[int]) -> int:
     """Return the exit status for several causes: the status that a script must not miss."""
     found = set(statuses)
     return min(found, key=_rank, default=0)

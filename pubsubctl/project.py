@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from bench.spec.named_files import PROJECT_FILE
 from brokerd.text import nearest
 from pubsubctl.errors import UserError
-from pubsubctl.hosts.files import TomlFile, check_schema, load_toml, shown, validated
+from pubsubctl.hosts.files import TomlFile, check_schema, load_toml, shown, validate
 
 SCHEMA = "pubsubctl/project/1"
 DEFAULTS: Mapping[str, str] = {
@@ -87,7 +87,7 @@ def _validated(file: TomlFile) -> Mapping[str, Any]:
         forks: Annotated[int, Field(ge=1, le=1024)] | None = None
         master: Annotated[str, Field(min_length=1)] | None = None
 
-    return validated(ProjectFile, file).model_dump(exclude_none=True)
+    return validate(ProjectFile, file).model_dump(exclude_none=True)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Project:
                 file = load_toml(_short(path, folder))
                 self._layers.append((path, _settings_in(file)))
 
-    def setting(self, name: str, flag: Any = None) -> Setting:
+    def find_setting(self, name: str, flag: Any = None) -> Setting:
         """Return a setting of DEFAULTS: flag, PUBSUBCTL_<NAME>, project, user, default."""
         if flag is not None:
             return Setting(str(flag), f"--{name}", self._here)
@@ -154,12 +154,12 @@ class Project:
         Raises:
             UserError: the file does not exist; names the nearest, and the origin of the name.
         """
-        setting = self.setting("inventory", flag)
+        setting = self.find_setting("inventory", flag)
         return self.find("inventory", setting.value, base=setting.base, origin=setting.origin)
 
     def results_folder(self, flag: Path | None) -> Path:
         """Return the folder of runs: <this>/<experiment>/<run id>."""
-        setting = self.setting("results", flag)
+        setting = self.find_setting("results", flag)
         return _short(setting.base / Path(setting.value).expanduser(), self._here)
 
     def forks(self, flag: int | None) -> int:
@@ -168,7 +168,7 @@ class Project:
         Raises:
             UserError: PUBSUBCTL_FORKS is not a number from 1 to 1024.
         """
-        setting = self.setting("forks", flag)
+        setting = self.find_setting("forks", flag)
         return number_of_forks(setting.value, setting.origin)
 
     def find(self, kind: Kind, name: str, *, base: Path | None = None, origin: str = "") -> Path:

@@ -115,14 +115,14 @@ async def lab_state(lab: Lab) -> LabState:
                 if status["lease"]:
                     state.leases_ms[name] = status["lease"]["left_ms"]
                 state.faults += [
-                    {**row, "host": name} for row in status["faults"] if in_effect(row)
+                    {**row, "host": name} for row in status["faults"] if is_in_effect(row)
                 ]
                 for row in rows:
                     process = status["processes"].get(row["broker"])
                     by_broker[row["broker"]] = await broker_state(agent, row, process)
             of_host = [by_broker[row["broker"]] for row in rows]
             is_recorded = record.get("program") == await connector.transport.program()
-            notes = differing_programs(name, state.programs[name], of_host, is_recorded)
+            notes = list_differing_programs(name, state.programs[name], of_host, is_recorded)
             if notes:
                 state.differing[name] = notes
         except Unreachable as error:
@@ -146,7 +146,7 @@ async def lab_state(lab: Lab) -> LabState:
     return state
 
 
-def differing_programs(
+def list_differing_programs(
     host: str, agent: Program | None, brokers: Iterable[BrokerState], is_recorded: bool
 ) -> list[str]:
     """Return a line for each process on a host that does not run this program.
@@ -183,7 +183,7 @@ async def programs_on(connector: Connector) -> list[str] | None:
         ]
     is_recorded = record.get("program") == await connector.transport.program()
     program = Program.from_mapping(status.get("program"))
-    return differing_programs(name, program, brokers, is_recorded)
+    return list_differing_programs(name, program, brokers, is_recorded)
 
 
 async def due_upgrades(lab: Lab) -> dict[str, list[str]]:
@@ -191,7 +191,7 @@ async def due_upgrades(lab: Lab) -> dict[str, list[str]]:
     return (await lab_state(lab)).differing
 
 
-async def recorded_deployment(lab: Lab) -> Mapping[str, Any] | None:
+async def read_deployment(lab: Lab) -> Mapping[str, Any] | None:
     """Return the record of the lab's deployment, or None.
 
     Raises:
@@ -209,7 +209,7 @@ async def recorded_deployment(lab: Lab) -> Mapping[str, Any] | None:
     return None
 
 
-def in_effect(row: Mapping[str, Any]) -> bool:
+def is_in_effect(row: Mapping[str, Any]) -> bool:
     """Return True if a row of an agent's faults is in effect now."""
     return row["verb"] in LASTING_VERBS and row["state"] in ("requested", "applied")
 
@@ -230,7 +230,7 @@ async def broker_state(
     if process is None:
         return BrokerState(name, host, port, None, "not started")
     if process["state"] != "running":
-        return BrokerState(name, host, port, None, process["state"], exit=_how_it_ended(process))
+        return BrokerState(name, host, port, None, process["state"], exit=_describe_end(process))
     try:
         status = await agent.broker(name, "status", timeout_ms=timeout_ms)
     except ControlError as error:
@@ -257,7 +257,7 @@ async def broker_state(
     )
 
 
-def _how_it_ended(process: Mapping[str, Any]) -> str:
+def _describe_end(process: Mapping[str, Any]) -> str:
     """Return the cause of an exit, such as `SIGKILL by fault ID` or `status 1, unexpected`."""
     cause = str(process["exit_cause"])
     number, code = process["exit_signal"], process["exit_code"]

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from results.tables.derived import derived_of
+from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import IntegrityError, ResultsError, read_json
 from results.tables.load import (
     BATCH_ROWS,
@@ -101,12 +101,12 @@ class OpenRun:
     @property
     def verdict_document(self) -> Mapping[str, Any]:
         """The verdict with counts, reasons and recoveries; empty before a check."""
-        path = derived_of(self.folder) / "verdict.json"
+        path = find_unsealed_derived(self.folder) / "verdict.json"
         return read_json(path) if path.is_file() else {}
 
     def figures(self) -> dict[str, Path]:
         """Return the drawn figures by name, as SVG; `pubsubctl plot NAME RUN` draws more."""
-        found = sorted((derived_of(self.folder) / "figures").glob("*.svg"))
+        found = sorted((find_unsealed_derived(self.folder) / "figures").glob("*.svg"))
         return {path.stem: path for path in found}
 
     def table(self, name: str, spark: "SparkSession") -> "DataFrame":

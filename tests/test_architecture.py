@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.protocol_checks import simulation_of
 from tests.helpers.architecture import (
     Finding,
     Layer,
@@ -761,7 +761,7 @@ def test_only_the_registry_refers_to_protocols() -> None:
 
 def test_no_shared_code_names_a_counter_or_a_word_of_one_protocol() -> None:
     for name, definition in DEFINITIONS.items():
-        own = simulated(name)
+        own = simulation_of(name)
         words = (*definition.chain_words, *own.counters, *own.timed_counters, *own.tallied)
         literals = {f'"{word}"': f"{name}'s {word}" for word in words}
         packages = ("bench", "brokerd", "fault_injection", "results")

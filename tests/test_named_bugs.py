@@ -17,8 +17,8 @@ from brokerd.errors import ConfigError
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator import named_bugs
 from brokerd.simulator.anchors import AnchorLost, Edit, Source, functions_of
-from brokerd.simulator.checks.protocol_checks import named_bug, simulated, with_bugs
-from brokerd.simulator.named_bugs import NamedBug, NoCheckout, bugs_of, mistaken_sources, planted
+from brokerd.simulator.checks.protocol_checks import named_bug, simulation_of, with_bugs
+from brokerd.simulator.named_bugs import NamedBug, NoCheckout, bugs_of, mistaken_sources, plant
 from tests.helpers.drawn import changes, depends_on, drawn_rows
 from tests.named_bugs.rows import ROWS
 
@@ -102,16 +102,16 @@ def test_functions_methods_and_what_decorates_them_are_mistaken_for_a_while(till
     till_now, reference = till.Till(), till.total
     till_now.sum = 50
     for _ in range(2):
-        with planted(bugs):
+        with plant(bugs):
             assert (reference(4), till_now.full, till_now.name()) == (7, False, "drawer")
-            with till.Till.day(till_now), planted(bugs):
+            with till.Till.day(till_now), plant(bugs):
                 assert till_now.sum == 2
             till_now.full = True
             assert till_now.sum == 12
         assert (reference(4), till_now.full, till_now.name()) == (12, True, "till")
-    with pytest.raises(AssertionError, match="are planted, so"), planted(bugs), planted(bugs[:1]):
+    with pytest.raises(AssertionError, match="are planted, so"), plant(bugs), plant(bugs[:1]):
         pass
-    with pytest.raises(ZeroDivisionError), planted(bugs):
+    with pytest.raises(ZeroDivisionError), plant(bugs):
         raise ZeroDivisionError
     assert till.Till.name() == "till"
 
@@ -132,14 +132,14 @@ def test_a_row_that_does_not_fit_is_a_lost_anchor(
     till: Any, function: str, find: str, replace: str, why: str
 ) -> None:
     lost = pytest.raises(AnchorLost, match=f"some: anchor lost in till.py, {function}: .*{why}")
-    with lost, planted([bug(function, find, replace)]):
+    with lost, plant([bug(function, find, replace)]):
         pass
     assert till.total(1) == 3
 
 
 def test_a_module_that_is_not_there_is_a_lost_anchor(till: Any) -> None:
     gone = NamedBug("some", "Nothing.", (Edit("drawer.py", "f", "1", "2"),))
-    with pytest.raises(AnchorLost, match=r"drawer\.py, f: no such module"), planted([gone]):
+    with pytest.raises(AnchorLost, match=r"drawer\.py, f: no such module"), plant([gone]):
         pass
 
 
@@ -317,7 +317,7 @@ def test_the_names_of_rows_beside_the_protocols_are_unique() -> None:
 
 def test_canaries_and_ablations_have_rows() -> None:
     for protocol in DEFINITIONS:
-        found = simulated(protocol)
+        found = simulation_of(protocol)
         of_ablations = {name for each in found.ablations.values() for name in each.mutants}
         assert {*found.canaries, *of_ablations} <= {*bugs_of(protocol)}
 
@@ -368,7 +368,7 @@ def test_a_row_depends_on_its_name_and_its_functions() -> None:
     about = {bug.name, *(f"{edit.module}::{edit.function}" for edit in bug.edits)}
     assert depends_on(bug, "gryphon") == depends_on(bug.name, "durable") == about
     assert depends_on(ROWS[0], "delta_tree") >= {ROWS[0].name}
-    of_an_ablation = simulated("delta_tree").ablations
+    of_an_ablation = simulation_of("delta_tree").ablations
     name, ablation = next(item for item in of_an_ablation.items() if item[1].mutants)
     assert depends_on(name, "delta_tree") >= {*ablation.mutants}
 

@@ -105,7 +105,7 @@ class _Traffic:
 def topology_of(side: Side, brokers: int, delta: int) -> Topology:
     """Return the overlay of a side's protocol with this number of brokers."""
     makers: Mapping[str, Callable[[], Topology]] = {
-        "tree": lambda: generate.balanced_tree(brokers, side.fanout, delta),
+        "tree": lambda: generate.generate_balanced_tree(brokers, side.fanout, delta),
         "cells": lambda: generate.cells(brokers, side.cell, side.fanout),
         "hierarchy": lambda: generate.hierarchy(brokers, side.fanout),
         "bipartite": lambda: generate.bipartite(brokers, max(1, brokers // side.brokers_per_proxy)),
@@ -193,7 +193,7 @@ class _Churn:
             if self._is_settled():
                 break
         else:
-            raise AssertionError(f"not settled: {self.cluster.waits.unsettled()}")
+            raise AssertionError(f"not settled: {self.cluster.waits.describe_unsettled()}")
         self.traffic.messages = self.traffic.size_bytes = 0
         return self.now_ns
 
@@ -213,7 +213,7 @@ class _Churn:
         return started_s
 
     def _is_settled(self) -> bool:
-        return not self.cluster.waits.unsettled() and all(
+        return not self.cluster.waits.describe_unsettled() and all(
             not client.waits for client in self.cluster.clients.values()
         )
 

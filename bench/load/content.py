@@ -25,7 +25,7 @@ NUMBERED = "sequence"
 """Key of a counting attribute in a workload: { sequence = START }."""
 
 
-def numbered_attribute(definitions: Mapping[str, Mapping[str, Any]]) -> tuple[str, int] | None:
+def find_counting_attribute(definitions: Mapping[str, Mapping[str, Any]]) -> tuple[str, int] | None:
     """Return the counting attribute, and its value in publication 1; None without one."""
     for name, definition in definitions.items():
         if NUMBERED in definition:
@@ -51,14 +51,14 @@ class NumberedBlobs:
         self._around = [_around(attributes, name, encode) for attributes in attribute_sets]
 
     @classmethod
-    def of_workload(
+    def from_workload(
         cls,
         attribute_sets: Iterable[Mapping[str, Any]],
         definitions: Mapping[str, Mapping[str, Any]],
         encode: Callable[[Mapping[str, Any]], bytes],
     ) -> Self | None:
         """Return the blobs of a workload; None without a counting attribute."""
-        found = numbered_attribute(definitions)
+        found = find_counting_attribute(definitions)
         return None if found is None else cls(attribute_sets, *found, encode)
 
     def blob(self, attribute_set: int, sequence: int) -> bytes:
@@ -200,7 +200,7 @@ class ContentTables:
     ) -> "ContentTables":  # fmt: skip
         """Return the tables for a seed, from the drawn attribute sets and their definitions."""
         blobs = [encode(attributes) for attributes in attribute_sets]
-        numbered = NumberedBlobs.of_workload(attribute_sets, definitions or {}, encode)
+        numbered = NumberedBlobs.from_workload(attribute_sets, definitions or {}, encode)
         return cls(attribute_sets, blobs, draw_payloads(seed, size_bytes), numbered)
 
     @property

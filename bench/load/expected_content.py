@@ -46,7 +46,7 @@ class MatchingSequences:
         """Return True if the publication with this number matches (unless it is a fence)."""
         return bool(self._matching[self._content.choice(sequence)[0]])
 
-    def in_block_of(self, sequence: int) -> Sequence[int]:
+    def find_in_block(self, sequence: int) -> Sequence[int]:
         """Return the matching sequence numbers of the block with `sequence`, ascending."""
         first = self._content.first_of_block(sequence)
         found = self._lists.get(first)
@@ -96,16 +96,16 @@ class MatchingSequences:
         number = (last - 1) // size
         while len(self._before) <= number:
             self._content.compute(len(self._before) - 1)
-        return self._before[number] + bisect_right(self.in_block_of(last), last)
+        return self._before[number] + bisect_right(self.find_in_block(last), last)
 
-    def are_next(self, after: int, sequences: Sequence[int]) -> bool:
+    def is_next(self, after: int, sequences: Sequence[int]) -> bool:
         """Return True if `sequences` are exactly the matching numbers that follow `after`."""
         if self.everything:
             return sequences[0] == after + 1 and sequences[-1] == after + len(sequences)
         position, at, last = 0, after + 1, sequences[-1]
         size = self._content.block_size
         while position < len(sequences) and at <= last:
-            numbers = self.in_block_of(at)
+            numbers = self.find_in_block(at)
             start = bisect_left(numbers, at)
             wanted = tuple(numbers[start : start + len(sequences) - position])
             if tuple(sequences[position : position + len(wanted)]) != wanted:
@@ -225,7 +225,7 @@ class ContentCheck:
                 digests += block.digests[low:high]
                 parts.append(block.blob_places[low:high])
                 payload.append(content.payload_of(block)[low * size : high * size])
-            places = parts[0] if len(parts) == 1 else _joined(parts)
+            places = parts[0] if len(parts) == 1 else _join(parts)
         else:
             places = []
             payloads = content.tables.payloads
@@ -234,7 +234,7 @@ class ContentCheck:
                 digests.extend(pick(block.digests)[:-1])
                 places.extend(pick(block.blob_places)[:-1])
                 payload.extend([payloads[n] for n in pick(block.payload_numbers)[:-1]])
-        if not _are_same(run.attribute_index, translation, places):
+        if not _is_same(run.attribute_index, translation, places):
             return None
         return digests if b"".join(payload) == b"".join(run.payload) else None
 
@@ -296,13 +296,13 @@ def _offsets(
         start = end
 
 
-def _joined(parts: Sequence[bytes | list[int]]) -> bytes | list[int]:
+def _join(parts: Sequence[bytes | list[int]]) -> bytes | list[int]:
     if all(isinstance(part, bytes) for part in parts):
         return b"".join(map(bytes, parts))
     return [place for part in parts for place in part]
 
 
-def _are_same(index: Sequence[int], translation: list[int], places: list[int] | bytes) -> bool:
+def _is_same(index: Sequence[int], translation: list[int], places: list[int] | bytes) -> bool:
     """Return True if the blobs in the index of a run are the blobs at `places`."""
     if isinstance(places, bytes) and isinstance(index, bytes):
         return index.translate(bytes(translation).ljust(256, b"\0")) == places

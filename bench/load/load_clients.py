@@ -105,9 +105,9 @@ class LoadClient:
         except ClientError as error:
             self._generator.note_problem(f"{self.name}: {error}")
         finally:
-            self._tried()
+            self._start_next_client()
 
-    def _tried(self) -> None:
+    def _start_next_client(self) -> None:
         """Let the next client begin, after the first attempt of this client."""
         if not self._has_tried:
             self._has_tried = True
@@ -124,30 +124,30 @@ class LoadClient:
         return Callbacks(on_session=self._on_session, on_refused=self._on_refused)
 
     def _on_session(self, what: str, details: Mapping[str, Any]) -> None:
-        self._tried()
+        self._start_next_client()
         if what == "attached":
-            self._attached()
+            self._on_attached()
             self.on_attached(details["source"])
         elif what == "moved":
             address = details["address"]
             to = self._moving_to or self._generator.setting.addresses.get(address, address)
             self._moving_to = ""
             if self._is_up:
-                self._lost(f"moved to {to}")
+                self._on_lost(f"moved to {to}")
             self.broker = to
-            self._attached()
+            self._on_attached()
         elif what == "lost":
-            self._lost(details["reason"])
+            self._on_lost(details["reason"])
         else:  # the attempt failed; the library tries again
             self.attach_failure = details["reason"]
 
-    def _attached(self) -> None:
+    def _on_attached(self) -> None:
         self.session += 1
         self._is_up = True
         self.attached_ns = time.monotonic_ns()
         self._note_session(self.attached_ns, "up", "")
 
-    def _lost(self, reason: str) -> None:
+    def _on_lost(self, reason: str) -> None:
         self._is_up = False
         self.lost_ns, self.lost_because = time.monotonic_ns(), reason
         self._note_session(self.lost_ns, "down", reason)
@@ -226,12 +226,12 @@ class PublisherClient(LoadClient):
         assert source is not None, f"{self.name} publishes and has no source"
         if not self.load.identity:
             seed = self._generator.setting.seed
-            self.load.identified(source.publisher, source.incarnation, self._number, seed)
+            self.load.on_identity(source.publisher, source.incarnation, self._number, seed)
         self.pump(time.monotonic_ns())
 
     def _on_acknowledged(self, first: int, last: int) -> None:
         now_ns = time.monotonic_ns()
-        row = self.load.acknowledged_row(first, last, now_ns, ACKNOWLEDGED)
+        row = self.load.take_acknowledged_row(first, last, now_ns, ACKNOWLEDGED)
         self._generator.files.append("acks", row)
         self.pump(now_ns)
 

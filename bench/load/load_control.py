@@ -108,12 +108,12 @@ class LoadControl:
         self._progress = progress
 
     @property
-    def publishing(self) -> list[LoadProcess]:
+    def publisher_processes(self) -> list[LoadProcess]:
         """The load generators with publishers."""
         return [process for process in self.processes if process.publishers]
 
     @property
-    def subscribing(self) -> list[LoadProcess]:
+    def subscriber_processes(self) -> list[LoadProcess]:
         """The load generators with subscribers."""
         return [process for process in self.processes if process.subscribers]
 
@@ -157,25 +157,27 @@ class LoadControl:
 
     async def attach(self) -> None:
         """Connect all clients, and announce the publishers to all subscribers."""
-        await self.tell_all("connect")
+        await self.send_all("connect")
         await self._need(
-            ATTACH_TIMEOUT_S, self._who("not_attached", "attach", "attached", self.processes)
+            ATTACH_TIMEOUT_S,
+            self._until_empty("not_attached", "attach", "attached", self.processes),
         )
         publishers = await self.publishers()
-        for process in self.subscribing:
-            await self.tell(process, "know_publishers", publishers=publishers)
+        for process in self.subscriber_processes:
+            await self.send(process, "know_publishers", publishers=publishers)
 
     async def subscribe(self) -> None:
         """Subscribe all clients, and wait until every subscription has started."""
-        await self.tell_all("subscribe")
+        await self.send_all("subscribe")
         what = "start their subscriptions"
         await self._need(
-            SUBSCRIBE_TIMEOUT_S, self._who("not_started", what, "started", self.subscribing)
+            SUBSCRIBE_TIMEOUT_S,
+            self._until_empty("not_started", what, "started", self.subscriber_processes),
         )
 
     # ------------------------------------------------------------ commands
 
-    async def tell(self, process: LoadProcess, command: str, **arguments: Any) -> dict[str, Any]:
+    async def send(self, process: LoadProcess, command: str, **arguments: Any) -> dict[str, Any]:
         """Send a command to a load generator and return the answer, however late within reason.
 
         Raises:
@@ -212,23 +214,23 @@ class LoadControl:
             raise failures[0]
         return answers[0]
 
-    async def tell_all(self, command: str) -> list[dict[str, Any]]:
+    async def send_all(self, command: str) -> list[dict[str, Any]]:
         """Send a command to every load generator, and return the answers."""
-        return [await self.tell(process, command) for process in self.processes]
+        return [await self.send(process, command) for process in self.processes]
 
     async def publishers(self) -> list[dict[str, Any]]:
         """Return the descriptions of all publishers by their load generators."""
-        answers = [await self.tell(process, "publishers") for process in self.publishing]
+        answers = [await self.send(process, "publishers") for process in self.publisher_processes]
         return [publisher for answer in answers for publisher in answer["publishers"]]
 
     async def now_ns(self) -> int:
         """Return the time of the clock of all stamps of this run."""
-        status = await self.tell(self.processes[0], "status")
+        status = await self.send(self.processes[0], "status")
         return int(status["now_ns"])
 
     async def show(self) -> None:
         """Show the progress."""
-        self._show(await self.tell_all("status"))
+        self._show(await self.send_all("status"))
 
     def _show(self, statuses: Iterable[Mapping[str, Any]]) -> None:
         totals: dict[str, int] = {}
@@ -252,9 +254,9 @@ class LoadControl:
         if waiting_for := await self._fence("opening", patience, before_load=True):
             raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
 
-    async def _arrived(self) -> int:
+    async def _count_arrived(self) -> int:
         """Return how many publications were sent and delivered, of all clients together."""
-        statuses = await self.tell_all("status")
+        statuses = await self.send_all("status")
         return sum(int(status["sent"]) + int(status["delivered"]) for status in statuses)
 
     async def close(self, limit_s: float, bound_s: float) -> DrainOutcome:
@@ -270,10 +272,10 @@ class LoadControl:
         return DrainOutcome("bound" if is_bound else "silence", waiting_for)
 
     async def _fence(self, kind: str, patience: Patience, *, before_load: bool) -> str:
-        for process in self.publishing:
-            await self.tell(process, "fence")
-        fenced = self._who(
-            "not_fenced", f"publish a {kind} fence", "fenced", self.publishing, before_load
+        for process in self.publisher_processes:
+            await self.send(process, "fence")
+        fenced = self._until_empty(
+            "not_fenced", f"publish a {kind} fence", "fenced", self.publisher_processes, before_load
         )
         unpublished = await self._wait(patience, fenced)
         fences = [
@@ -285,9 +287,11 @@ class LoadControl:
             for publisher in await self.publishers()
             for sequence in publisher["fences"]
         ]
-        for process in self.subscribing:
-            await self.tell(process, "expect_fences", fences=fences)
-        return unpublished or await self._wait(patience, partial(self._unsettled, before_load))
+        for process in self.subscriber_processes:
+            await self.send(process, "expect_fences", fences=fences)
+        return unpublished or await self._wait(
+            patience, partial(self._describe_unsettled, before_load)
+        )
 
     async def _wait(self, patience: Patience, awaited: Callable[[], Awaitable[str]]) -> str:
         """Poll until nothing is awaited any more or patience is over; return the last answer.
@@ -303,7 +307,7 @@ class LoadControl:
                 return waiting_for
             if patience.is_over(now_s):
                 if not patience.is_at_bound(now_s):
-                    patience.note_arrivals(now_s, await self._arrived())
+                    patience.note_arrivals(now_s, await self._count_arrived())
                 if patience.is_over(now_s):
                     return waiting_for
             if now_s >= said_after:
@@ -324,13 +328,13 @@ class LoadControl:
         self, processes: list[LoadProcess], before_load: bool
     ) -> list[dict[str, Any]]:
         """Return the statuses; raise RunFailed with the first problem if `before_load`."""
-        statuses = [await self.tell(process, "status") for process in processes]
+        statuses = [await self.send(process, "status") for process in processes]
         for text in chain.from_iterable(status.get("problems", ()) for status in statuses):
             if before_load:
                 raise RunFailed(text.removesuffix(" (1 times)"))
         return statuses
 
-    def _who(
+    def _until_empty(
         self,
         key: str,
         to_do_what: str,
@@ -354,7 +358,7 @@ class LoadControl:
 
         return awaited
 
-    async def _unsettled(self, before_load: bool) -> str:
+    async def _describe_unsettled(self, before_load: bool) -> str:
         """Return in words the missing fences or publications, and the open publications."""
         statuses = await self._statuses(self.processes, before_load)
         self._show(statuses)
@@ -374,7 +378,7 @@ class LoadControl:
 
         async def finish(process: LoadProcess) -> None:
             try:
-                self.finished[process.name] = await self.tell(process, "finish")
+                self.finished[process.name] = await self.send(process, "finish")
             except ControlError as error:
                 problems.append(f"load generator {process.name} could not end in order: {error}")
             try:

@@ -86,7 +86,7 @@ SETTING_FILE: Final = "setting.json"
 SETTING_SCHEMA: Final = "pubsubctl/setting/1"
 
 
-def _repeated(setting: LoadSetting) -> dict[str, Any]:
+def _collect_settings(setting: LoadSetting) -> dict[str, Any]:
     """Return the settings that a run folder repeats, as a second witness of its specification."""
     return {
         "schema": SETTING_SCHEMA,
@@ -130,7 +130,7 @@ class LoadFiles:
         ):
             if wanted:
                 self._records[layout.name] = RecordWriter(folder, layout, setting.run_id)
-        write_whole(folder / SETTING_FILE, json_text(_repeated(setting)))
+        write_whole(folder / SETTING_FILE, json_text(_collect_settings(setting)))
         # Statistics are written every second, perhaps while no descriptor is free.
         self._lines = {"stats": LineWriter(folder / "stats.jsonl")}
 

@@ -90,7 +90,7 @@ class LoadGenerator:
             setting.seed, dict(setting.attributes), setting.sets
         )
         self._blobs = EncodedAttributes(map(encode_attributes, self._attribute_sets))
-        self._numbered = NumberedBlobs.of_workload(
+        self._numbered = NumberedBlobs.from_workload(
             self._attribute_sets, dict(setting.attributes), encode_attributes
         )
         self.fence_blob = encode_attributes({FENCE: setting.run_id})
@@ -192,7 +192,7 @@ class LoadGenerator:
             "not_started": [client.name for client in unstarted],
             "not_fenced": [client.name for client in unfenced],
             "fences_missing": self.receiver.checker.fences_missing(self._expected_fences),
-            **self._publishing_totals(),
+            **self._sum_publishers(),
             "delivered": self.receiver.delivered,
             "withheld": self.receiver.withheld,
             "lateness": self._told_lateness.told(),
@@ -209,10 +209,10 @@ class LoadGenerator:
             "run_id": self.setting.run_id,
             "state": self._state,
             "now_ns": time.monotonic_ns(),
-            **self._publishing_totals(),
+            **self._sum_publishers(),
             "delivered": self.receiver.delivered,
-            "sent_rows": self.samples_of_sent.since(after_ns),
-            "received_rows": self._received.since(after_ns),
+            "sent_rows": self.samples_of_sent.read_since(after_ns),
+            "received_rows": self._received.read_since(after_ns),
         }
 
     async def _on_connect(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +227,9 @@ class LoadGenerator:
     async def _on_know_publishers(self, arguments: dict[str, Any]) -> dict[str, Any]:
         for publisher in arguments["publishers"]:
             self.tables_for(publisher["size_bytes"])
-            self._directory.know(publisher["identity"], publisher["index"], publisher["size_bytes"])
+            self._directory.register(
+                publisher["identity"], publisher["index"], publisher["size_bytes"]
+            )
         return {}
 
     async def _on_subscribe(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -245,7 +247,7 @@ class LoadGenerator:
     async def _on_expect_fences(self, arguments: dict[str, Any]) -> dict[str, Any]:
         for fence in arguments["fences"]:
             key = (fence["publisher"], fence["incarnation"], fence["sequence"])
-            self.receiver.checker.know_fence(*key)
+            self.receiver.checker.add_fence(*key)
             self._expected_fences.append(key)
         return {}
 
@@ -273,7 +275,7 @@ class LoadGenerator:
         return {
             "online": self.receiver.checker.report()["totals"],
             "digests": await trio.to_thread.run_sync(self.files.digests),
-            **self._publishing_totals(),
+            **self._sum_publishers(),
             "delivered": self.receiver.delivered,
             "withheld": self.receiver.withheld,
             "late_p99_ns": self._lateness.quantile_ns(0.99),
@@ -444,7 +446,7 @@ class LoadGenerator:
             {
                 "t_ns": now_ns,
                 "proc_id": self.setting.process,
-                **self._publishing_totals(),
+                **self._sum_publishers(),
                 "late_p99_us": late_ns // 1000,
                 "late_max_us": lateness.largest_ns // 1000,
                 "delivered": self.receiver.delivered,
@@ -457,7 +459,7 @@ class LoadGenerator:
         self.receiver.settle(now_ns)
         self.files.flush()
 
-    def _publishing_totals(self) -> dict[str, Any]:
+    def _sum_publishers(self) -> dict[str, Any]:
         counts = [client.load.counts for client in self._publishers]
         return {
             "offered": sum(each.offered for each in counts),

@@ -44,12 +44,12 @@ def load_processes(
     load, program = spec.workload.load, under_test.load_role
     common = {**_order(spec, under_test), **under_test.load_setting(spec)}
     processes = []
-    for name, publishers in _shared_out(
+    for name, publishers in _distribute(
         PUBLISHERS, spec.publisher_plans(), load.publisher_processes
     ):
         config = {**_config(name, spec, testbed, run_id, publishers, ()), **common}
         processes.append(LoadProcess(name, "publisher", program, config, publishers=publishers))
-    for name, subscribers in _shared_out(
+    for name, subscribers in _distribute(
         SUBSCRIBERS, spec.subscriber_plans(), load.subscriber_processes
     ):
         config = {**_config(name, spec, testbed, run_id, (), subscribers), **common}
@@ -57,7 +57,7 @@ def load_processes(
     return processes
 
 
-def _shared_out(name: str, plans: Sequence[_Plan], count: int) -> list[tuple[str, Sequence[_Plan]]]:
+def _distribute(name: str, plans: Sequence[_Plan], count: int) -> list[tuple[str, Sequence[_Plan]]]:
     """Return the plans by process; names have a number if there are several processes."""
     if count == 1:
         return [(name, plans)]

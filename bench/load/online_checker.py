@@ -49,7 +49,7 @@ class SharedOrder:
         self._differing: dict[tuple[int, int], None] = {}
 
     @property
-    def differing(self) -> int:
+    def differing_pairs(self) -> int:
         """The number of pairs of subscriptions with different orders."""
         return len(self._differing)
 
@@ -133,13 +133,13 @@ class OnlineChecker:
             lane = self._progress[key] = StreamProgress(shared)
         return lane
 
-    def know_fence(self, publisher: str, incarnation: int, sequence: int) -> None:
+    def add_fence(self, publisher: str, incarnation: int, sequence: int) -> None:
         """Record the sequence number of a fence, as announced by its publisher."""
         self._with_fences.add((publisher, incarnation))
         for subscription in self._matching:
             lane = self.progress_of(subscription, publisher, incarnation)
             if lane is not None:
-                lane.know_fence(sequence)
+                lane.add_fence(sequence)
 
     def fences_missing(self, fences: Iterable[tuple[str, int, int]]) -> int:
         """Return the number of fences (publisher, incarnation, sequence) that subscriptions await.
@@ -153,7 +153,7 @@ class OnlineChecker:
                 lane = self._progress.get((subscription, publisher, incarnation))
                 missing += (
                     lane is None
-                    or lane.accounted_to() < sequence
+                    or lane.last_accounted() < sequence
                     or (self._may_overtake and lane.has_hole_below(sequence))
                 )
         return missing
@@ -164,7 +164,7 @@ class OnlineChecker:
         totals = StreamCounts().as_mapping()
         del totals["low"], totals["high"]
         for (subscription, publisher, incarnation), lane in self._progress.items():
-            counts = lane.settled()
+            counts = lane.compute_counts()
             if self._with_fences and (publisher, incarnation) not in self._with_fences:
                 # The publisher never had this incarnation.
                 phantom = counts.deliveries + counts.fences
@@ -177,5 +177,5 @@ class OnlineChecker:
             lanes.append({"subscription": subscription, **source, **row, "exact": lane.exact})
         totals["phantom"] += self.foreign
         if self.order is not None:
-            totals["order_differs"] = self.order.differing
+            totals["order_differs"] = self.order.differing_pairs
         return {"schema": "pubsubctl/online/2", "totals": totals, "lanes": lanes}

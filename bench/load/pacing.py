@@ -183,10 +183,10 @@ def intended_offsets(
     if arrivals == "poisson":
         return _poisson(numerator / denominator, seed, index, duration_ns)
     assert arrivals == "fixed", arrivals
-    return _fixed(numerator, denominator, seed, index, duration_ns)
+    return _fixed_offsets(numerator, denominator, seed, index, duration_ns)
 
 
-def _fixed(
+def _fixed_offsets(
     numerator: int, denominator: int, seed: int, index: int, duration_ns: int
 ) -> "Iterator[array[int]]":
     drawn = splitmix64(splitmix64(seed ^ _PHASES) + index * _STRIDE)

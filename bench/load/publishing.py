@@ -141,7 +141,7 @@ class PublisherLoad:
         self._fence_due = False
         self._blocked_since = 0
 
-    def identified(self, publisher: int, incarnation: int, number: int, seed: int) -> None:
+    def on_identity(self, publisher: int, incarnation: int, number: int, seed: int) -> None:
         """Set the identity from the broker; `number` is the place in the tables of the process."""
         self.identity = f"{self.setting.broker}/{publisher}"
         self.incarnation = incarnation
@@ -262,7 +262,7 @@ class PublisherLoad:
             publication_rows(sequences, intended, now_ns, self._number, self.incarnation, sets)
         )
 
-    def acknowledged_row(self, first: int, last: int, now_ns: int, outcome: int) -> bytes:
+    def take_acknowledged_row(self, first: int, last: int, now_ns: int, outcome: int) -> bytes:
         """Count publications with an outcome, and return their row of acks.rec."""
         count = last - first + 1
         if outcome == ACKNOWLEDGED:

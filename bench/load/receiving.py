@@ -96,7 +96,7 @@ class SourceDirectory:
         self._known: dict[str, tuple[int, int]] = {}
         self._contents: dict[tuple[str, int], SourceContent] = {}
 
-    def know(self, identity: str, publisher_index: int, size_bytes: int) -> None:
+    def register(self, identity: str, publisher_index: int, size_bytes: int) -> None:
         """Register publisher number `publisher_index` of the workload as `identity`."""
         self._known[identity] = (publisher_index, size_bytes)
 

@@ -326,7 +326,7 @@ class LatencySamples:
             )
             self._rows.append((now_ns, number, sequence, stamp_ns))
 
-    def since(self, after_ns: int) -> dict[str, Any]:
+    def read_since(self, after_ns: int) -> dict[str, Any]:
         """Return the records after an instant, for a control answer.
 
         Returns:

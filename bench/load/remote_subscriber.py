@@ -76,7 +76,7 @@ class ProcessSubscriber:
         self.waiting_bytes = 0
         self.is_known = self.is_started = False
         self.absences = setting.absences
-        self.gate = ProcessGate(partial(generator.start_task, self._tell))
+        self.gate = ProcessGate(partial(generator.start_task, self._send_command))
         self.crashes = dict.fromkeys(CRASHES, 0)
         self._generator = generator
         self._setting = setting
@@ -113,11 +113,11 @@ class ProcessSubscriber:
         try:
             self._process = process
             self._is_killed = False
-            await self._tell(json.dumps(self._config()))
+            await self._send_command(json.dumps(self._config()))
             if self.gate.is_shut:
-                await self._tell("shut")
+                await self._send_command("shut")
             if self._issued_ns:
-                await self._tell("subscribe")
+                await self._send_command("subscribe")
             assert process.stdout is not None, "it was asked for"
             async for line in _lines(process.stdout):
                 self._heard(json.loads(line))
@@ -126,13 +126,13 @@ class ProcessSubscriber:
             process.kill()
             with trio.CancelScope(shield=True):
                 await process.wait()
-            self._ended(process.returncode)
+            self._on_ended(process.returncode)
 
-    def _ended(self, status: int | None) -> None:
+    def _on_ended(self, status: int | None) -> None:
         self._process = None
         self._is_subscribed = False
         if self.is_known:
-            self._lost(f"its process ended with {status}", time.monotonic_ns())
+            self._on_lost(f"its process ended with {status}", time.monotonic_ns())
         if not (self._is_killed or self._is_leaving):
             self._generator.note_problem(f"{self.name}: its process ended with {status}")
             self._may_live = trio.Event()
@@ -153,7 +153,7 @@ class ProcessSubscriber:
             "database": str(self._database),
         }
 
-    async def _tell(self, order: str) -> None:
+    async def _send_command(self, order: str) -> None:
         process = self._process
         if process is None or process.stdin is None:
             return
@@ -163,29 +163,29 @@ class ProcessSubscriber:
             pass  # the process was killed, and `_live` sends the order to its successor
 
     def _heard(self, said: dict[str, Any]) -> None:
-        self._tried()
+        self._on_attempt()
         what = said["what"]
         if what == "attached":
             self.session += 1
             self.is_known, self.attached_ns = True, said["t_ns"]
             self._note_session(self.attached_ns, "up", "")
         elif what == "lost":
-            self._lost(said["reason"], said["t_ns"])
+            self._on_lost(said["reason"], said["t_ns"])
         elif what == "failed":
             self.attach_failure = said["reason"]
         elif what == "subscribed":
             self._is_subscribed = True
-            self._started()
+            self._on_started()
         else:
             self._generator.note_problem(f"{self.name}: {said.get('text', what)}")
         self._announce()
 
-    def _tried(self) -> None:
+    def _on_attempt(self) -> None:
         if not self._has_tried:
             self._has_tried = True
             self._generator.beginning.release()
 
-    def _lost(self, reason: str, t_ns: int) -> None:
+    def _on_lost(self, reason: str, t_ns: int) -> None:
         self.is_known = False
         self.lost_ns, self.lost_because = t_ns, reason
         self._note_session(t_ns, "down", reason)
@@ -203,7 +203,7 @@ class ProcessSubscriber:
             },
         )
 
-    def _started(self) -> None:
+    def _on_started(self) -> None:
         if self.is_started:
             return
         self.is_started = True
@@ -226,16 +226,16 @@ class ProcessSubscriber:
         """Subscribe, at most once."""
         if not self._issued_ns:
             self._issued_ns = time.monotonic_ns()
-            self._generator.start_task(self._tell, "subscribe")
+            self._generator.start_task(self._send_command, "subscribe")
 
     def leave(self) -> None:
         """End subscription and process; `run` returns after both."""
         self._is_leaving = True
         self._may_live.set()
-        self._generator.start_task(self._say_goodbye)
+        self._generator.start_task(self._stop_process)
 
-    async def _say_goodbye(self) -> None:
-        await self._tell("leave")
+    async def _stop_process(self) -> None:
+        await self._send_command("leave")
         with trio.move_on_after(_LEAVE_TIMEOUT_S):
             while self._process is not None:
                 await self._changed.wait()
@@ -253,11 +253,11 @@ class ProcessSubscriber:
             self._may_live.set()
 
     async def _crash(self, moment: str) -> None:
-        process = await self._going(moment == "starting")
+        process = await self._wait_progress(moment == "starting")
         self._may_live = trio.Event()
         self._is_killed = True
         if moment in MOMENTS:
-            await self._tell(f"die {moment}")
+            await self._send_command(f"die {moment}")
             with trio.move_on_after(MOMENT_TIMEOUT_S):
                 while self._process is process:
                     await self._changed.wait()
@@ -272,7 +272,7 @@ class ProcessSubscriber:
         line = {"t_ns": time.monotonic_ns(), "client": self.name, "moment": moment}
         self._generator.files.write_line("crashes", line)
 
-    async def _going(self, is_starting: bool) -> trio.Process:
+    async def _wait_progress(self, is_starting: bool) -> trio.Process:
         """Return the process after its next progress, or at a random time during its start."""
         while self._process is None:
             await self._changed.wait()

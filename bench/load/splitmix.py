@@ -26,7 +26,7 @@ def splitmix64(value: int) -> int:
 
 def splitmix64_series(start: int, count: int) -> list[int]:
     """Return splitmix64 of `start`, `start` + 1, …, as `count` numbers."""
-    return _numbers(_mixed_lanes(start, count).to_bytes(_LANE_BYTES * count, "little"))
+    return _numbers(_mix_lanes(start, count).to_bytes(_LANE_BYTES * count, "little"))
 
 
 def choices(
@@ -43,7 +43,7 @@ def choices(
     Returns:
         The sets (bytes for at most 256 sets), and the places.
     """
-    lanes = _mixed_lanes(start, count)
+    lanes = _mix_lanes(start, count)
     content = lanes.to_bytes(_LANE_BYTES * count, "little")
     if 256 % payload_count == 0:
         payloads = content[4::_LANE_BYTES].translate(_remainders(payload_count))
@@ -55,7 +55,7 @@ def choices(
     return bytes(sets) if set_count <= 256 else sets, payloads
 
 
-def _mixed_lanes(start: int, count: int) -> int:
+def _mix_lanes(start: int, count: int) -> int:
     ones, steps, low_words = _lanes(count)
     lanes = (ones * ((start + GOLDEN) & WORD) + steps) & low_words
     lanes = ((lanes ^ ((lanes >> 30) & low_words)) * MIX_A) & low_words

@@ -182,22 +182,22 @@ class StreamProgress:
         self.told: list[ToldStretch] = []
         self._told_to = 0
 
-    def know_fence(self, sequence: int) -> None:
+    def add_fence(self, sequence: int) -> None:
         """Record sequence number `sequence` as a fence, which every subscription matches."""
         if sequence not in self._fences:
             insort(self._fences, sequence)
 
     def withhold(self, first: int, last: int, partition: str, told_ns: int) -> None:
         """Record the announcement that the numbers from `first` to `last` are withheld."""
-        self._tell(first, last, partition, told_ns, self.counts.high > 0)
+        self._notify(first, last, partition, told_ns, self.counts.high > 0)
 
     def announce_gap(self, first: int, last: int, reason: str, told_ns: int) -> None:
         """Record the announcement of a gap, at any progress of the stream."""
-        self._tell(first, last, f"gap: {reason}", told_ns, late=False)
+        self._notify(first, last, f"gap: {reason}", told_ns, late=False)
 
-    def _tell(self, first: int, last: int, partition: str, told_ns: int, late: bool) -> None:
+    def _notify(self, first: int, last: int, partition: str, told_ns: int, late: bool) -> None:
         last = min(last, self.counts.high + _FARTHEST_JUMP)
-        for low, high in _left_of(first, last, self.told):
+        for low, high in _subtract_announced(first, last, self.told):
             before = self.told[-1] if self.told else None
             if before is not None and (before.last + 1, before.partition, before.late) == (
                 low,
@@ -209,7 +209,7 @@ class StreamProgress:
                 self.told.append(ToldStretch(low, high, partition, told_ns, late))
         self._told_to = max(self._told_to, last)
 
-    def accounted_to(self) -> int:
+    def last_accounted(self) -> int:
         """Return the highest sequence number that was delivered or announced as withheld."""
         return max(self.counts.high, self._told_to)
 
@@ -235,14 +235,14 @@ class StreamProgress:
             and not content.fences
             and not content.corrupted
             and not self._fences_between(high, sequences[-1])
-            and self._matching.are_next(high, sequences)
+            and self._matching.is_next(high, sequences)
         ):
             counts.deliveries += len(sequences)
             self._arrived += len(sequences)
             counts.high = self._previous = sequences[-1]
             return True
         for position in content.fences:
-            self.know_fence(sequences[position])
+            self.add_fence(sequences[position])
         for position, sequence in enumerate(sequences):
             self._step(sequence, position in content.fences, position in content.corrupted)
         return False
@@ -256,12 +256,12 @@ class StreamProgress:
             return
         counts.corrupted += is_corrupted
         if sequence > counts.high:
-            if self._owed_between(counts.high, sequence - 1):
+            if self._count_owed(counts.high, sequence - 1):
                 self._leave_hole(counts.high + 1, sequence - 1)
                 self._leap = sequence, self._previous
             counts.high = sequence
         elif not self._fill(sequence):
-            if not self._may_fill_what_was_given_up(sequence, is_fence):
+            if not self._can_fill_forgotten(sequence, is_fence):
                 counts.duplicate += 1
                 return
             counts.unsure += 1
@@ -286,7 +286,7 @@ class StreamProgress:
     def _is_owed(self, sequence: int) -> bool:
         return sequence in self._fences or self._matching.matches(sequence)
 
-    def _owed_between(self, after: int, up_to: int) -> int:
+    def _count_owed(self, after: int, up_to: int) -> int:
         """Return the number of owed sequence numbers above `after`, to `up_to` included."""
         fences = self._fences_between(after, up_to)
         count = self._matching.count_between(after, up_to) if up_to > after else 0
@@ -317,12 +317,12 @@ class StreamProgress:
         first, last = self._holes.at(place)
         rest = [(first, sequence - 1), (sequence + 1, last)]
         self._holes.replace(
-            place, [hole for hole in rest if self._owed_between(hole[0] - 1, hole[1])]
+            place, [hole for hole in rest if self._count_owed(hole[0] - 1, hole[1])]
         )
         self._keep_no_more()
         return True
 
-    def _may_fill_what_was_given_up(self, sequence: int, is_fence: bool) -> bool:
+    def _can_fill_forgotten(self, sequence: int, is_fence: bool) -> bool:
         """Return True if `sequence` may have been in a forgotten gap.
 
         Each forgotten number can arrive only once, which bounds the count.
@@ -338,12 +338,12 @@ class StreamProgress:
 
     # --- Report -----------------------------------------------------------------------------
 
-    def settled(self) -> StreamCounts:
+    def compute_counts(self) -> StreamCounts:
         """Return all counts, by the fences announced so far."""
         unreal = [one for one in self._returns if one.leap > self._last() and not one.is_back]
         withheld = sum(self.withheld().values())
-        absent = sum(map(self._data_in, self._absent()))
-        phantom = self._beyond()
+        absent = sum(map(self._data_in, self._find_absent()))
+        phantom = self._count_unpublished()
         return replace(
             self.counts,
             reordered=self.counts.reordered - len(unreal),
@@ -352,7 +352,7 @@ class StreamProgress:
             missing=self._given_up + absent - withheld,
             fence_missing=sum(map(self._is_lost_fence, self._fences)),
             phantom=phantom,
-            withheld_late=self._late(),
+            withheld_late=self._count_late(),
             withheld=withheld,
             low=min(self.counts.low, self._last()),
             high=min(self.counts.high, self._last()),
@@ -362,20 +362,20 @@ class StreamProgress:
         """Return by partition the data publications between the fences that never arrived."""
         found: dict[str, int] = {}
         for part in self.told:
-            absent = self._absent(part.first, part.last)
+            absent = self._find_absent(part.first, part.last)
             found[part.partition] = found.get(part.partition, 0) + sum(map(self._data_in, absent))
         return {partition: n for partition, n in found.items() if n}
 
     def announcements(self) -> list[dict[str, Any]]:
         """Return the announcements, with the number of matching publications of each stretch."""
         return [
-            {**asdict(part), "publications": self._owed_between(part.first - 1, part.last)}
+            {**asdict(part), "publications": self._count_owed(part.first - 1, part.last)}
             for part in self.told
         ]
 
-    def _late(self) -> int:
+    def _count_late(self) -> int:
         """Return the number of publications announced after a delivery of the source."""
-        return sum(self._owed_between(part.first - 1, part.last) for part in self.told if part.late)
+        return sum(self._count_owed(part.first - 1, part.last) for part in self.told if part.late)
 
     def _window(self) -> tuple[int, int]:
         """Return the opening fence, and the last number that was announced as sent."""
@@ -385,23 +385,21 @@ class StreamProgress:
         """Return the highest published number, by the announcements so far."""
         return self._fences[-1] if len(self._fences) > 1 else max(self.counts.high, OPENING_FENCE)
 
-    def _absent(self, after: int = 1, up_to: int | None = None) -> list[tuple[int, int]]:
+    def _find_absent(self, after: int = 1, up_to: int | None = None) -> list[tuple[int, int]]:
         """Return published ranges that did not arrive, between two numbers, both included."""
         last = self._last() if up_to is None else min(self._last(), up_to)
         unheard = (max(after, self.counts.high + 1), last)
         return [*self._holes.within(after, last), unheard]
 
-    def _beyond(self) -> int:
+    def _count_unpublished(self) -> int:
         """Return the number of arrived publications that were never published."""
         last, high = self._last(), self.counts.high
         if high <= last:
             return 0
         holes = sum(
-            self._owed_between(max(last, first - 1), end)
-            for first, end in self._holes
-            if end > last
+            self._count_owed(max(last, first - 1), end) for first, end in self._holes if end > last
         )
-        return self._owed_between(last, high) - holes
+        return self._count_owed(last, high) - holes
 
     def _is_lost_fence(self, fence: int) -> bool:
         is_absent = fence > self.counts.high or self._holes.place_of(fence) is not None
@@ -420,10 +418,12 @@ class StreamProgress:
 
     def _data_between(self, after: int, up_to: int) -> int:
         inner = self._fences_between(after, up_to)
-        return self._owed_between(after, up_to) - len(inner)
+        return self._count_owed(after, up_to) - len(inner)
 
 
-def _left_of(first: int, last: int, told: Iterable[ToldStretch]) -> list[tuple[int, int]]:
+def _subtract_announced(
+    first: int, last: int, told: Iterable[ToldStretch]
+) -> list[tuple[int, int]]:
     """Return the parts of [first, last] without an announcement."""
     parts = [(first, last)]
     for known in told:

@@ -116,13 +116,13 @@ class SubscriberProcess:
                     with self._scope:
                         await self._may_subscribe.wait()
                         subscription = await client.resume(config["predicate"])
-                        _say("subscribed")
+                        _report("subscribed")
                         await self._take_in(subscription)
                     with trio.move_on_after(_DETACH_TIMEOUT_S):
                         await client.detach(drain=False)
             except ClientError as error:
                 if not self._is_leaving:
-                    _say("problem", text=str(error))
+                    _report("problem", text=str(error))
             nursery.cancel_scope.cancel()
 
     async def _obey(self, orders: AsyncIterator[str], whole: trio.CancelScope) -> None:
@@ -158,10 +158,10 @@ class SubscriberProcess:
             await trio.lowlevel.checkpoint()
 
     def _on_session(self, what: str, details: Mapping[str, Any]) -> None:
-        _say(what, reason=str(details.get("reason", "")))
+        _report(what, reason=str(details.get("reason", "")))
 
     def _on_refused(self, request: str, number: int, reason: str) -> None:
-        _say("problem", text=f"{request} refused: {reason}")
+        _report("problem", text=f"{request} refused: {reason}")
 
 
 def _rows(item: Deliveries, now_ns: int) -> list[Row]:
@@ -180,7 +180,7 @@ def _gap_row(gap: GapAnnounced, now_ns: int) -> Row:
     return (now_ns, *gap.source, gap.first, None, None, None, None, gap.last, gap.reason)
 
 
-def _say(what: str, **details: Any) -> None:
+def _report(what: str, **details: Any) -> None:
     line = json.dumps({"what": what, "t_ns": time.monotonic_ns(), **details})
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 

@@ -17,8 +17,8 @@ import bench.papers
 from bench.papers.record import ExperimentRecord, NoProgress, Progress, RunContext
 from bench.spec.experiment import SCHEMA as DEPLOYED_SCHEMA
 from bench.spec.experiment import ExperimentFile, write_experiment
-from bench.spec.named_files import named_file
-from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validated
+from bench.spec.named_files import find_named_file
+from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validate
 from brokerd.overlay.topology import nearest
 
 EXPERIMENTS = BENCH_FOLDER / "experiments"
@@ -64,7 +64,7 @@ def records() -> Mapping[str, ExperimentRecord]:
 
 def experiments() -> tuple[Experiment, ...]:
     """Return the experiments of `bench/experiments`, in the order of their names."""
-    return tuple(_announced(path) for path in sorted(EXPERIMENTS.glob("*.toml")))
+    return tuple(_announce(path) for path in sorted(EXPERIMENTS.glob("*.toml")))
 
 
 def find_experiment(name: str | Path) -> Experiment:
@@ -75,10 +75,10 @@ def find_experiment(name: str | Path) -> Experiment:
     """
     text = str(name)
     if "/" in text or text.endswith(".toml"):
-        return _announced(find_file(name, EXPERIMENTS, "experiment"))
-    path = named_file(text.replace(".", "-"), EXPERIMENTS)
+        return _announce(find_file(name, EXPERIMENTS, "experiment"))
+    path = find_named_file(text.replace(".", "-"), EXPERIMENTS)
     if path is not None:
-        return _announced(path)
+        return _announce(path)
     ours = experiments()
     for each in reversed(ours):
         if text in each.figures:
@@ -87,7 +87,7 @@ def find_experiment(name: str | Path) -> Experiment:
     raise SpecError(f"no figure or experiment called {text!r}{nearest(text, sorted(known))}")
 
 
-def _announced(path: Path) -> Experiment:
+def _announce(path: Path) -> Experiment:
     values = read_toml(path)
     schema = values.get("schema")
     if not isinstance(schema, str) or schema not in (DEPLOYED_SCHEMA, *records()):
@@ -104,7 +104,7 @@ def figures(*, measured: bool = False) -> list[str]:
     return sorted({each.figures[0] for each in chosen if each.is_measured == measured})
 
 
-def measured_figures() -> list[str]:
+def list_measured_figures() -> list[str]:
     """Return the figures with an experiment that measures this machine, without simulation."""
     return figures(measured=True)
 
@@ -134,10 +134,10 @@ def load_figure_experiment(name: str | Path) -> ExperimentFile:
     question = str(values.get("question")) if "" not in models else ""
     if question not in models:
         raise SpecError(f"{found.path}: question = {question!r}{nearest(question, [*models])}")
-    return validated(models[question], values, str(found.path))
+    return validate(models[question], values, str(found.path))
 
 
-def in_full(experiment: ExperimentFile) -> ExperimentFile:
+def with_all_draws(experiment: ExperimentFile) -> ExperimentFile:
     """Return the experiment with all its draws.
 
     Raises:

@@ -124,7 +124,7 @@ def _outcomes(
     progress, found = context.progress, list[Tables]()
     if context.processes == 1:
         for done, each in enumerate(draws, 1):
-            found.append(_checked(each, _attempt(draw, experiment, *each)))
+            found.append(_check(each, _attempt(draw, experiment, *each)))
             progress.update({"draws": f"{done}/{len(draws)}"})
         return found
     spawning = multiprocessing.get_context("spawn")
@@ -134,14 +134,14 @@ def _outcomes(
             pool.submit(_attempt, draw, experiment, *each) for each in draws
         ]
         for done, future in enumerate(as_completed(futures), 1):
-            _checked(draws[futures.index(future)], future.result())
+            _check(draws[futures.index(future)], future.result())
             progress.update({"draws": f"{done}/{len(draws)}"})
     finally:
         for process in [*(pool._processes or {}).values()]:
             if not all(future.done() for future in futures):
                 process.terminate()
         pool.shutdown(cancel_futures=True)
-    return [_checked(each, future.result()) for each, future in zip(draws, futures, strict=True)]
+    return [_check(each, future.result()) for each, future in zip(draws, futures, strict=True)]
 
 
 def _attempt(
@@ -157,7 +157,7 @@ def _attempt(
         return traceback.format_exc()
 
 
-def _checked(draw: tuple[Point, int], found: Tables | str) -> Tables:
+def _check(draw: tuple[Point, int], found: Tables | str) -> Tables:
     if isinstance(found, str):
         raise SimulationFailed(f"{draw}: {found}")
     return found

@@ -51,17 +51,17 @@ def table(rounds: Rounds, promises: Mapping[str, Promises]) -> str:
     sections = []
     lengths = sorted({each.brokers for found in rounds for each in found})
     for brokers in lengths:
-        systems = [name for name in promises if any(_of(rounds, name, brokers, None))]
+        systems = [name for name in promises if any(_select(rounds, name, brokers, None))]
         rows = [_row(rounds, name, brokers, promises[name]) for name in systems]
         title = "one broker" if brokers == 1 else f"{brokers} brokers in a row"
-        sections.append(f"{title}\n{_aligned([_HEADS, *rows])}")
+        sections.append(f"{title}\n{_align([_HEADS, *rows])}")
     notes = [f"{name}: {each.promise}; {each.kept}" for name, each in promises.items()]
     return "\n\n".join([*sections, "\n".join(notes)])
 
 
 def _row(rounds: Rounds, system: str, brokers: int, promises: Promises) -> tuple[str, ...]:
-    fast = [each for found in _of(rounds, system, brokers, False) for each in found]
-    paced = [each for found in _of(rounds, system, brokers, True) for each in found]
+    fast = [each for found in _select(rounds, system, brokers, False) for each in found]
+    paced = [each for found in _select(rounds, system, brokers, True) for each in found]
     rates = [each.delivered_per_s for each in fast]
     both = [*fast, *paced]
     lost = [each.lost for each in both if each.lost is not None]
@@ -86,14 +86,16 @@ def _ratios(rounds: Rounds, system: str, brokers: int) -> list[float]:
     """Return the ratio to the project's throughput, for each round with both."""
     found = []
     for of_system, of_ours in zip(
-        _of(rounds, system, brokers, False), _of(rounds, ours.NAME, brokers, False), strict=True
+        _select(rounds, system, brokers, False),
+        _select(rounds, ours.NAME, brokers, False),
+        strict=True,
     ):
         if of_system and of_ours:
             found.append(of_system[0].delivered_per_s / of_ours[0].delivered_per_s)
     return found
 
 
-def _of(rounds: Rounds, system: str, brokers: int, paced: bool | None) -> list[list[Figures]]:
+def _select(rounds: Rounds, system: str, brokers: int, paced: bool | None) -> list[list[Figures]]:
     """Return by round a system's results for a length of chain, paced or not."""
 
     def is_wanted(each: Figures) -> bool:
@@ -107,7 +109,7 @@ def _median(values: Sequence[float], layout: str) -> str:
     return layout.format(median(values)) if values else ""
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def _align(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -125,7 +127,7 @@ LENGTHS = (1, 3)
 _INTERRUPTED, _TERMINATED, _USAGE = 130, 143, 2
 
 
-class _Wrong(Exception):
+class _UsageError(Exception):
     """An invalid word of the command line, with valid words; the user's fault."""
 
     exit_status = _USAGE
@@ -133,18 +135,18 @@ class _Wrong(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; return the exit status: 2, 3, 4 as in `pubsubctl help exit-statuses`."""
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _on_terminate)
     try:
         chosen = _options().parse_args(arguments)
         systems = _systems(chosen.systems)
         if min(chosen.rounds, chosen.seconds) <= 0:
-            raise _Wrong("--rounds and --seconds are positive numbers")
+            raise _UsageError("--rounds and --seconds are positive numbers")
         check_installed(systems)
         rounds = [
             _round(systems, chosen.brokers or LENGTHS, chosen.seconds, f"{turn}/{chosen.rounds}")
             for turn in range(1, chosen.rounds + 1)
         ]
-    except (PackagesMissing, PeerFailed, _Wrong) as error:
+    except (PackagesMissing, PeerFailed, _UsageError) as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
@@ -175,7 +177,7 @@ def _systems(words: str) -> list[System]:
     chosen = [word for word in words.split(",") if word and word != ours.NAME]
     for word in chosen:
         if word not in known:
-            raise _Wrong(f"no system {word!r}{nearest(word, list(known))}")
+            raise _UsageError(f"no system {word!r}{nearest(word, list(known))}")
     return [known[word] for word in chosen] if words else list(SYSTEMS)
 
 
@@ -187,11 +189,11 @@ def _round(
     for brokers in lengths:
         for rate in (0, PACED_RATE):
             load = f"{brokers} in a row, {f'{rate:,}/s' if rate else 'as fast as possible'}"
-            _tell(f"round {turn}: {load}: {ours.NAME}")
+            _print(f"round {turn}: {load}: {ours.NAME}")
             found.append(ours.measure(brokers, rate, seconds))
             for system in systems:
                 if brokers <= system.largest_chain:
-                    _tell(f"round {turn}: {load}: {system.name}")
+                    _print(f"round {turn}: {load}: {system.name}")
                     found.append(measure.measure(system, brokers, rate, WARMUP_S, seconds))
     return found
 
@@ -221,11 +223,11 @@ def _document(systems: Sequence[System], rounds: Sequence[Sequence[Figures]]) ->
     }
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+def _on_terminate(number: int, frame: FrameType | None) -> NoReturn:
     """Exit through every `finally`, so that servers end and folders are removed."""
     raise SystemExit(_TERMINATED)
 

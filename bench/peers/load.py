@@ -14,7 +14,7 @@ from mmap import mmap
 from typing import Any, Final, Protocol
 
 from bench.peers.servers import PeerFailed, end_with_parent
-from bench.peers.system import Came, Client, ServerRefused
+from bench.peers.system import Client, ReceivedContent, ServerRefused
 
 READ_BYTES: Final = 1 << 18
 PROBE_EVERY_S: Final = 0.02
@@ -117,7 +117,7 @@ class _Connection:
         wait = _TIMEVAL.pack(whole, int((seconds - whole) * 1e6))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
 
-    def receive(self, flags: int = 0) -> Came | None:
+    def receive(self, flags: int = 0) -> ReceivedContent | None:
         """Read, answer by the protocol, and return the content; None without bytes."""
         try:
             data = self.socket.recv(READ_BYTES, flags)
@@ -168,7 +168,7 @@ class _Subscriber:
         self._board.set("received", received)
         return received
 
-    def _stamp(self, came: Came) -> None:
+    def _stamp(self, came: ReceivedContent) -> None:
         now_ns = time.monotonic_ns()
         for payload in came.payloads():
             intended_ns, sent_ns, _ = _STAMPS.unpack_from(payload)
@@ -195,7 +195,7 @@ class _Publisher:
         else:
             self._publish_by_window()
         until = time.monotonic() + SETTLE_S
-        while self._must_wait_for(self._board.get("sent")) and time.monotonic() < until:
+        while self._has_to_wait(self._board.get("sent")) and time.monotonic() < until:
             self._take_acknowledgements(0)
 
     def _probe(self) -> None:
@@ -214,7 +214,7 @@ class _Publisher:
                 raise PeerFailed("a probe arrived after a lost one")
             time.sleep(_PAUSE_S)
         self._acknowledged -= number
-        while self._must_wait_for(0) and time.monotonic() < until:
+        while self._has_to_wait(0) and time.monotonic() < until:
             self._take_acknowledgements(0)
 
     def _publish_by_window(self) -> None:
@@ -225,7 +225,7 @@ class _Publisher:
         while not board.get("stop"):
             if sent + load.batch - board.get("received") > load.window:
                 time.sleep(_PAUSE_S)
-            elif self._must_wait_for(sent + load.batch - load.window):
+            elif self._has_to_wait(sent + load.batch - load.window):
                 self._take_acknowledgements(0)
                 continue
             else:
@@ -252,7 +252,7 @@ class _Publisher:
     def _send(self, payload: bytes, count: int) -> None:
         self._connection.socket.sendall(self._client.publish(payload, count))
 
-    def _must_wait_for(self, acknowledged: int) -> bool:
+    def _has_to_wait(self, acknowledged: int) -> bool:
         return self._client.awaits_acknowledgements and self._acknowledged < acknowledged
 
     def _take_acknowledgements(self, flags: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import psutil
 
 from bench.peers.load import SETTLE_S, Board, Load, run_publisher, run_subscriber
-from bench.peers.servers import PeerFailed, Servers, running
+from bench.peers.servers import PeerFailed, Servers, run_chain
 from bench.peers.system import Figures, System, limit_of, percentiles_us
 
 BEGIN_WITHIN_S: Final = 60.0
@@ -30,7 +30,7 @@ def measure(system: System, brokers: int, rate: int, warmup_s: float, measure_s:
         PeerFailed: a process ended early, or nothing arrives.
     """
     with ExitStack() as everything:
-        servers = everything.enter_context(running(system, brokers))
+        servers = everything.enter_context(run_chain(system, brokers))
         board = Board()
         load = Load(
             publish_at=servers.ports[0],
@@ -48,9 +48,9 @@ def measure(system: System, brokers: int, rate: int, warmup_s: float, measure_s:
         pids = {f"broker {number}": pid for number, pid in enumerate(servers.pids, start=1)}
         pids |= {"publisher": _pid(publisher), "subscriber": _pid(subscriber)}
         _sleep(warmup_s, servers, clients)
-        before = _Look.now(pids, board)
+        before = _Snapshot.take(pids, board)
         _sleep(measure_s, servers, clients)
-        after = _Look.now(pids, board)
+        after = _Snapshot.take(pids, board)
         board.set("stop", 1)
         publisher.answer()
         latencies = subscriber.answer()
@@ -58,7 +58,7 @@ def measure(system: System, brokers: int, rate: int, warmup_s: float, measure_s:
     return _figures(system, brokers, rate, (before, after), latencies, lost)
 
 
-class _Look(NamedTuple):
+class _Snapshot(NamedTuple):
     """The state at one instant."""
 
     at_ns: int
@@ -67,7 +67,7 @@ class _Look(NamedTuple):
     machine_s: float
 
     @classmethod
-    def now(cls, pids: dict[str, int], board: Board) -> "_Look":
+    def take(cls, pids: dict[str, int], board: Board) -> "_Snapshot":
         cpu_s = {}
         for name, pid in pids.items():
             times = psutil.Process(pid).cpu_times()
@@ -77,7 +77,7 @@ class _Look(NamedTuple):
         return cls(time.monotonic_ns(), board.get("received"), cpu_s, busy_s)
 
 
-class _Running(NamedTuple):
+class _LoadClient(NamedTuple):
     """A running load client."""
 
     process: BaseProcess
@@ -102,13 +102,13 @@ class _Running(NamedTuple):
 
 def _start(
     everything: ExitStack, run: Callable[..., None], client: Any, load: Load, board: Board
-) -> _Running:
+) -> _LoadClient:
     answers, there = _FORK.Pipe(duplex=False)
     process = _FORK.Process(target=run, args=(client, load, board, there), name=run.__name__)
     process.start()
     there.close()
     everything.callback(_end, process)
-    return _Running(process, answers)
+    return _LoadClient(process, answers)
 
 
 def _end(process: BaseProcess) -> None:
@@ -116,12 +116,14 @@ def _end(process: BaseProcess) -> None:
     process.join()
 
 
-def _pid(running_client: _Running) -> int:
+def _pid(running_client: _LoadClient) -> int:
     assert running_client.process.pid is not None, running_client
     return running_client.process.pid
 
 
-def _wait(condition: Callable[[], bool], servers: Servers, clients: tuple[_Running, ...]) -> None:
+def _wait(
+    condition: Callable[[], bool], servers: Servers, clients: tuple[_LoadClient, ...]
+) -> None:
     until = time.monotonic() + BEGIN_WITHIN_S
     while not condition():
         _sleep(0.02, servers, clients)
@@ -129,7 +131,7 @@ def _wait(condition: Callable[[], bool], servers: Servers, clients: tuple[_Runni
             raise PeerFailed(f"the load has not begun within {BEGIN_WITHIN_S:g} s")
 
 
-def _sleep(seconds: float, servers: Servers, clients: tuple[_Running, ...]) -> None:
+def _sleep(seconds: float, servers: Servers, clients: tuple[_LoadClient, ...]) -> None:
     time.sleep(seconds)
     servers.check()
     for each in clients:
@@ -140,7 +142,7 @@ def _figures(
     system: System,
     brokers: int,
     rate: int,
-    looks: tuple[_Look, _Look],
+    looks: tuple[_Snapshot, _Snapshot],
     latencies: Any,
     lost: int,
 ) -> Figures:

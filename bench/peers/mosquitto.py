@@ -15,7 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.peers.system import Came, Client, Deliveries, ServerRefused, ServerStart, System
+from bench.peers.system import (
+    Client,
+    Deliveries,
+    ReceivedContent,
+    ServerRefused,
+    ServerStart,
+    System,
+)
 
 CONNECT: Final = 0x10
 CONNACK: Final = 0x20
@@ -179,9 +186,9 @@ class MqttClient:
         self._next_id += count
         return encoded
 
-    def feed(self, data: bytes) -> Came:
+    def feed(self, data: bytes) -> ReceivedContent:
         buffer, packets = self._decoder.feed(data)
-        came = Came(buffer)
+        came = ReceivedContent(buffer)
         answers: list[bytes] = []
         for packet in packets:
             if packet.kind == PUBLISH:
@@ -193,7 +200,7 @@ class MqttClient:
         came.answer = b"".join(answers)
         return came
 
-    def _on_publication(self, came: Came, packet: Packet, answers: list[bytes]) -> None:
+    def _on_publication(self, came: ReceivedContent, packet: Packet, answers: list[bytes]) -> None:
         buffer, qos = came.buffer, packet.flags >> 1 & 3
         start = packet.start + 2 + number_at(buffer, packet.start)
         if qos:
@@ -207,7 +214,9 @@ class MqttClient:
         size = packet.end - start
         came.deliveries.append(Deliveries(start, size, size, 1))
 
-    def _on_acknowledgement(self, came: Came, packet: Packet, answers: list[bytes]) -> None:
+    def _on_acknowledgement(
+        self, came: ReceivedContent, packet: Packet, answers: list[bytes]
+    ) -> None:
         number = number_at(came.buffer, packet.start)
         if packet.kind == PUBREC:
             answers.append(acknowledgement(PUBREL, number))

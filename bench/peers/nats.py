@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.peers.system import Came, Client, Deliveries, ServerRefused, ServerStart, System
+from bench.peers.system import (
+    Client,
+    Deliveries,
+    ReceivedContent,
+    ServerRefused,
+    ServerStart,
+    System,
+)
 
 LONGEST_LINE_BYTES = 1 << 16
 _END = b"\r\n"
@@ -162,9 +169,9 @@ class NatsClient:
             self._encoded = (payload, count, self._publication(payload) * count)
         return self._encoded[2]
 
-    def feed(self, data: bytes) -> Came:
+    def feed(self, data: bytes) -> ReceivedContent:
         buffer, frames = self._decoder.feed(data)
-        came = Came(buffer)
+        came = ReceivedContent(buffer)
         for frame in frames:
             if isinstance(frame, Messages):
                 self._on_messages(came, frame)
@@ -175,10 +182,10 @@ class NatsClient:
     def _publication(self, payload: bytes) -> bytes:
         return publish(_SUBJECT, payload)
 
-    def _on_messages(self, came: Came, messages: Messages) -> None:
+    def _on_messages(self, came: ReceivedContent, messages: Messages) -> None:
         came.deliveries.append(Deliveries(*messages[2:]))
 
-    def _on_line(self, came: Came, line: Line) -> None:
+    def _on_line(self, came: ReceivedContent, line: Line) -> None:
         if line.word == b"PING":
             came.answer += pong()
         elif line.word == b"PONG":
@@ -207,7 +214,7 @@ class JetStreamClient(NatsClient):
             first += subscribe(_DELIVERED, _SID)
         return first + ping()
 
-    def feed(self, data: bytes) -> Came:
+    def feed(self, data: bytes) -> ReceivedContent:
         came = super().feed(data)
         if self._last_reply:
             came.answer += publish(self._last_reply, b"+ACK")
@@ -217,7 +224,7 @@ class JetStreamClient(NatsClient):
     def _publication(self, payload: bytes) -> bytes:
         return publish(_SUBJECT, payload, _ACKNOWLEDGED)
 
-    def _on_messages(self, came: Came, messages: Messages) -> None:
+    def _on_messages(self, came: ReceivedContent, messages: Messages) -> None:
         if messages.sid == _SID:
             super()._on_messages(came, messages)
             self._last_reply = messages.reply
@@ -230,13 +237,13 @@ class JetStreamClient(NatsClient):
         else:
             came.acknowledged += messages.number
 
-    def _on_line(self, came: Came, line: Line) -> None:
+    def _on_line(self, came: ReceivedContent, line: Line) -> None:
         if line.word == b"PONG" and self._requests:
             self._ask_next(came)
         else:
             super()._on_line(came, line)
 
-    def _ask_next(self, came: Came) -> None:
+    def _ask_next(self, came: ReceivedContent) -> None:
         if self._requests:
             came.answer += self._requests.pop(0)
         else:
@@ -245,7 +252,7 @@ class JetStreamClient(NatsClient):
 
 def _payloads(buffer: bytes, messages: Messages) -> list[bytes]:
     deliveries = Deliveries(*messages[2:])
-    return list(Came(buffer, [deliveries]).payloads())
+    return list(ReceivedContent(buffer, [deliveries]).payloads())
 
 
 def _stream_requests() -> Sequence[bytes]:

@@ -87,7 +87,7 @@ class Servers:
 
 
 @contextmanager
-def running(system: System, brokers: int) -> Iterator[Servers]:
+def run_chain(system: System, brokers: int) -> Iterator[Servers]:
     """Run a chain of a system's brokers until the block ends.
 
     Raises:

@@ -32,7 +32,7 @@ class Deliveries(NamedTuple):
 
 
 @dataclass(slots=True)
-class Came:
+class ReceivedContent:
     """The content of some received bytes.
 
     Attributes:
@@ -75,7 +75,7 @@ class Client(Protocol):
     def publish(self, payload: bytes, count: int) -> bytes:
         """Return the bytes of `count` publications; a repeated payload costs next to nothing."""
 
-    def feed(self, data: bytes) -> Came:
+    def feed(self, data: bytes) -> ReceivedContent:
         """Decode received bytes.
 
         Raises:

@@ -222,10 +222,10 @@ async def record_clocks(
         append_line(directory.path / CLOCK_FILE, {"phase": when, **row})
     if when == "before":
         directory.manifest["clock"]["clock_ids"] = {row["host_id"]: row["clock_id"] for row in rows}
-    return ahead_ns(clocks)
+    return compute_lead_ns(clocks)
 
 
-def ahead_ns(clocks: Iterable[HostClock], own_clock_id: str | None = None) -> dict[str, int]:
+def compute_lead_ns(clocks: Iterable[HostClock], own_clock_id: str | None = None) -> dict[str, int]:
     """Return the lead of each host's clock over the local clock; 0 for the same clock.
 
     Args:

@@ -134,7 +134,7 @@ class _Experiment:
                 nursery.cancel_scope.cancel()
             return await self._conclude("complete")
         except BaseException as error:
-            reason = _in_words(error)
+            reason = _describe_end(error)
             logger.warning("run %s: %s", self._run_id, reason)
             outcome: RunOutcome | None = None
             limit_s = self._load.timeout_s(CLEAN_UP_TIMEOUT_S)
@@ -143,7 +143,7 @@ class _Experiment:
             if outcome is not None and reached_measure and _is_foreseen(error):
                 return outcome  # a partial outcome is more useful than an error
             # Nurseries wrap errors in groups; the user needs the sentence of the error.
-            if (cause := only_cause(error)) is not None:
+            if (cause := find_only_cause(error)) is not None:
                 raise cause from error
             raise
 
@@ -190,7 +190,7 @@ class _Experiment:
                 "schedule": self._schedule.name if self._schedule else None,
                 **({"rolling": self._rolling} if self._rolling else {}),
                 "labels": dict(spec.labels),
-                "payload_bytes": _only_one(
+                "payload_bytes": _find_common(
                     plan.entry.size_bytes for plan in spec.publisher_plans()
                 ),
                 "phases": [],
@@ -260,12 +260,12 @@ class _Experiment:
         self._origin_ns = t0_ns + phases.warmup
         end_ns = self._origin_ns + phases.measure
         self._directory.manifest["origin_ns"] = self._origin_ns
-        for process in self._load.publishing:
-            await self._load.tell(
+        for process in self._load.publisher_processes:
+            await self._load.send(
                 process, "start", t0_ns=t0_ns, measure_from_ns=self._origin_ns, end_ns=end_ns
             )
-        for process in self._load.subscribing:
-            await self._load.tell(process, "churn", measure_from_ns=self._origin_ns)
+        for process in self._load.subscriber_processes:
+            await self._load.send(process, "churn", measure_from_ns=self._origin_ns)
         self._begin_phase("warmup", t0_ns)
         self._progress.phase("warm-up", phases.warmup / SECOND_NS)
         async with trio.open_nursery() as watching:
@@ -275,7 +275,7 @@ class _Experiment:
                 if self._schedule is not None:
                     nursery.start_soon(self._inject, self._schedule)
                 if self._meanwhile is not None:
-                    nursery.start_soon(self._do_meanwhile, self._meanwhile, end_ns)
+                    nursery.start_soon(self._run_action, self._meanwhile, end_ns)
                 self._begin_phase("measure", self._origin_ns)
                 self._progress.phase("measure", phases.measure / SECOND_NS)
                 before = await self._processor_seconds()
@@ -294,7 +294,7 @@ class _Experiment:
             self._testbed.agents, self._testbed.clients_host, self._directory, "after"
         )
 
-    async def _do_meanwhile(self, meanwhile: Callable[[], Awaitable[None]], end_ns: int) -> None:
+    async def _run_action(self, meanwhile: Callable[[], Awaitable[None]], end_ns: int) -> None:
         """Run the action under load; add a note if the load ended first."""
         if self._rolling:
             self._directory.log("rolling", stage="begun", at_ns=self._now_ns())
@@ -310,11 +310,11 @@ class _Experiment:
 
     async def _inject(self, schedule: FaultSchedule) -> None:
         """Carry out the schedule; heal and log every fault, whatever happens."""
-        log = FaultLog(self._directory.path / "faults", self._tell_of_fault)
+        log = FaultLog(self._directory.path / "faults", self._report_fault)
         # Agents remember the ids of faults, so each run needs its own.
         prefix = f"{self._run_id.rpartition('-')[2]}-"
         injector = Injector(
-            await self._under_test.settled(schedule),
+            await self._under_test.settle(schedule),
             self._fault_backend(),
             log,
             prefix=prefix,
@@ -329,13 +329,13 @@ class _Experiment:
             self._notes += self._injection.problems
 
     def _fault_backend(self) -> WithClients:
-        ahead_ns = self._ahead_of_clients_ns()
+        ahead_ns = self._lead_over_clients_ns()
         load = RunningLoad(self._testbed, self._load.processes)
         return WithClients(
             self._under_test.backend(self._testbed, ahead_ns), ClientFaults(load, ahead_ns)
         )
 
-    def _tell_of_fault(self, line: Mapping[str, Any]) -> None:
+    def _report_fault(self, line: Mapping[str, Any]) -> None:
         self._directory.log("fault", **line)
         if line["stage"] in ("applied", "healed", "recovered", "failed"):
             at_s = (line["t_ns"] - self._origin_ns) / SECOND_NS
@@ -347,7 +347,7 @@ class _Experiment:
     async def _drain(self, limit_s: float, bound_s: float) -> None:
         """Wait until subscribers have the closing fences and publications are acknowledged."""
         began_ns = time.monotonic_ns()
-        await self._load.tell_all("stop")
+        await self._load.send_all("stop")
         drained = await self._load.close(limit_s, bound_s)
         took_s = (time.monotonic_ns() - began_ns) / SECOND_NS
         self._directory.manifest["drain"] = {
@@ -375,7 +375,7 @@ class _Experiment:
         """Return the estimated time of the clients' clock."""
         return time.monotonic_ns() + self._clocks_ahead_ns.get(self._testbed.clients_host, 0)
 
-    def _ahead_of_clients_ns(self) -> dict[str, int]:
+    def _lead_over_clients_ns(self) -> dict[str, int]:
         """Return the lead of each host's clock over the clients' clock."""
         ahead_ns = self._clocks_ahead_ns
         own_ns = ahead_ns.get(self._testbed.clients_host, 0)
@@ -533,13 +533,13 @@ def _processes_by_host(testbed: Testbed) -> dict[str, dict[str, str]]:
     return found
 
 
-def _only_one(values: Iterable[int]) -> int | None:
+def _find_common(values: Iterable[int]) -> int | None:
     """Return the common value; None if the values differ."""
     found = {*values}
     return found.pop() if len(found) == 1 else None
 
 
-def only_cause(error: BaseException) -> Exception | None:
+def find_only_cause(error: BaseException) -> Exception | None:
     """Return the only exception in nested groups; None for several exceptions or a cancellation."""
     while isinstance(error, BaseExceptionGroup):
         if len(error.exceptions) != 1:
@@ -557,10 +557,10 @@ def _is_foreseen(error: BaseException) -> bool:
     return isinstance(error, RunFailed | ControlError)
 
 
-def _in_words(error: BaseException) -> str:
+def _describe_end(error: BaseException) -> str:
     """Return the reason of the end of a run, for its manifest."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(dict.fromkeys(_in_words(inner) for inner in error.exceptions))
+        return "; ".join(dict.fromkeys(_describe_end(inner) for inner in error.exceptions))
     if isinstance(error, trio.Cancelled | KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, RunFailed | ControlError):

@@ -150,7 +150,7 @@ class UseProbe:
                     found += [use] if use is not None else []
         return found
 
-    def waited_shares(self) -> dict[str, float]:
+    def compute_wait_shares(self) -> dict[str, float]:
         """Return by process the share of the stretch that the process waited for a processor.
 
         Only processes that ran during the whole stretch count.

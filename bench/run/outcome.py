@@ -23,7 +23,7 @@ from bench.run.run_statistics import (
     fault_edges,
     rows_of,
     statistics_of,
-    transposed,
+    transpose,
 )
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES, STRETCH
 from fault_injection.apply.injector import Injection
@@ -183,7 +183,7 @@ def outcome_of(
         values = {
             "limited_by": limit.text if limit else "",
             "load_cpu_us_per_message": load_cpu_us,
-            "waited_share": probe.waited_shares() if probe is not None else {},
+            "waited_share": probe.compute_wait_shares() if probe is not None else {},
             "is_load_generator_limit": limit is not None and limit.is_of_load_generator,
             "published": found.published,
             "delivered": found.delivered,
@@ -259,7 +259,7 @@ def measure(
     for intended, _ in times.values():
         published += sum(from_ns <= at < to_ns for at in intended if at)
     delivered = earlier = 0
-    first = {source: bisect_left(due, from_ns) for source, (due, _) in _rising(times).items()}
+    first = {source: bisect_left(due, from_ns) for source, (due, _) in _fill_times(times).items()}
     response: list[int] = []
     service: list[int] = []
     for path in sorted(raw.glob("*/*/deliveries.rec")):
@@ -273,7 +273,7 @@ def measure(
         delivered += _count_data(rows, start, stop)
         earlier += _count_earlier(rows, start, stop, tables["publishers"], first)
         # Publications that were intended in the phase may arrive after its end.
-        for sequence, at, source in _sampled(rows, start, end, tables["publishers"]):
+        for sequence, at, source in _sample(rows, start, end, tables["publishers"]):
             if sample and sequence // sample["block"] % sample["one_in"]:
                 continue
             intended, sent = times.get(source, _NOTHING)
@@ -283,7 +283,7 @@ def measure(
     acknowledged = acknowledgements(raw, times, from_ns, to_ns)
     return PhaseRecords(
         published, delivered, percentiles_us(response), percentiles_us(service),
-        percentiles_us(acknowledged.waits_ns), acknowledged.kept_up,
+        percentiles_us(acknowledged.waits_ns), acknowledged.has_kept_up,
         around_faults(raw, times, edges) if edges else {}, earlier,
     )  # fmt: skip
 
@@ -319,7 +319,7 @@ def _publication_times(
         words, halves = rows.cast("q"), rows.cast("I")
         columns = (words[0::4], words[1::4], words[2::4], halves[6::8], halves[7::8])
         known: dict[int, tuple[array[int], array[int]]] = {}
-        for sequence, intended, sent, source, chosen in transposed(columns):
+        for sequence, intended, sent, source, chosen in transpose(columns):
             of_source = known.get(source)
             if of_source is None:
                 key = (tables["publishers"][source & 0xFFFF], source >> 16)
@@ -350,7 +350,7 @@ def _count_data(rows: memoryview, start: int, end: int) -> int:
     )
 
 
-def _rising(
+def _fill_times(
     times: Mapping[_Source, tuple["array[int]", "array[int]"]],
 ) -> dict[_Source, tuple["array[int]", "array[int]"]]:
     """Return intended times that never fall: an unused number has the time of its predecessor."""
@@ -383,7 +383,7 @@ def _count_earlier(
     )  # fmt: skip
     limits: dict[int, int] = {}
     found = 0
-    for sequence, count, source, flags in transposed(columns):
+    for sequence, count, source, flags in transpose(columns):
         limit = limits.get(source)
         if limit is None:
             key = (publishers[source & 0xFFFF], source >> 16)
@@ -394,7 +394,7 @@ def _count_earlier(
     return found
 
 
-def _sampled(
+def _sample(
     rows: memoryview, start: int, end: int, publishers: Sequence[str]
 ) -> Iterator[tuple[int, int, _Source]]:
     """Yield (sequence, received, source) of data rows; an evenly spread sample of many rows."""
@@ -404,6 +404,6 @@ def _sampled(
         words[0::4][start:end:step], words[1::4][start:end:step],
         halves[6::8][start:end:step], halves[7::8][start:end:step],
     )  # fmt: skip
-    for sequence, received, source, flags in transposed(columns):
+    for sequence, received, source, flags in transpose(columns):
         if flags & 0xFF == DATA and flags >> 8 & 0xFF == APPLICATION:
             yield sequence, received, (publishers[source & 0xFFFF], source >> 16)

@@ -22,7 +22,14 @@ from typing import Any, Final, Literal
 
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import RunDirectory, json_text, new_run_directory, point_latest
-from bench.run.series import HOSTS, Hosts, append_durably, begun_before, digest_of, whole_lines
+from bench.run.series import (
+    HOSTS,
+    Hosts,
+    append_durably,
+    digest_of,
+    find_unfinished,
+    read_whole_lines,
+)
 
 SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05)
 """The knee: shares of the highest rate that passed; that rate itself has been run several times."""
@@ -110,20 +117,20 @@ class RateSearch:
     @property
     def highest(self) -> float | None:
         """The highest rate that passed; None if none did."""
-        return max(self._decided(passed=True), default=None)
+        return max(self._decide(passed=True), default=None)
 
     @property
     def lowest_failed(self) -> float | None:
         """The lowest rate that failed above the highest that passed; None if none did."""
         highest = self.highest
-        failed = self._decided(passed=False)
+        failed = self._decide(passed=False)
         return min((rate for rate in failed if highest is None or rate > highest), default=None)
 
     @property
     def failed_below(self) -> tuple[float, ...]:
         """The rates that failed below the highest that passed; empty for monotone brokers."""
         highest = self.highest
-        failed = self._decided(passed=False)
+        failed = self._decide(passed=False)
         return tuple(sorted(rate for rate in failed if highest is not None and rate < highest))
 
     def next(self) -> Probe | None:
@@ -144,13 +151,13 @@ class RateSearch:
             if lowest <= self.bounds.start / 64:
                 return None
             return Probe(_round(lowest / 2), "bracket")
-        elif (between := self._between(highest, lowest)) is not None:
+        elif (between := self._choose_between(highest, lowest)) is not None:
             return Probe(between, "bisect")
         assert highest is not None, "nothing passed, and nothing failed"
         if self.votes[highest].passed < self.bounds.confirmations:
             return Probe(highest, "confirm")
         # Chance may have failed the whole bracket, so its upper end is confirmed, too.
-        for rate in () if lowest is None else (lowest, max(self._decided(passed=False))):
+        for rate in () if lowest is None else (lowest, max(self._decide(passed=False))):
             if self.votes[rate].failed < self.bounds.confirmations:
                 return Probe(rate, "confirm")
         return next(self._knee(highest), None)
@@ -166,7 +173,7 @@ class RateSearch:
         else:
             votes.failed += 1
 
-    def _decided(self, *, passed: bool) -> Iterator[float]:
+    def _decide(self, *, passed: bool) -> Iterator[float]:
         return (rate for rate, votes in self.votes.items() if votes.has_passed is passed)
 
     def _above(self, highest: float | None, lowest: float) -> float | None:
@@ -176,7 +183,7 @@ class RateSearch:
         above = _round(min(2 * lowest, self.bounds.limit))
         return above if above > max(self.votes) else None
 
-    def _between(self, highest: float, lowest: float) -> float | None:
+    def _choose_between(self, highest: float, lowest: float) -> float | None:
         """Return a rate between these two; None if the bracket is narrow."""
         if lowest <= highest * (1 + self.bounds.resolution):
             return None
@@ -241,7 +248,7 @@ class RateFolder:
         self.directory = directory
         self.search = RateSearch(bounds)
         self.tried: list[TriedRate] = []
-        for line in whole_lines(self.path / LEDGER):
+        for line in read_whole_lines(self.path / LEDGER):
             self._take(TriedRate(**line))
 
     @property
@@ -255,7 +262,7 @@ class RateFolder:
             rate=probe.rate,
             stage=probe.stage,
             run_id=outcome.run_directory.name,
-            why_not=why_not(outcome, p99_limit_us),
+            why_not=explain_failure(outcome, p99_limit_us),
             p50_us=outcome.response_us.get("p50", 0.0),
             p99_us=outcome.response_us.get("p99", 0.0),
             delivered_per_s=outcome.delivered_per_s,
@@ -304,7 +311,7 @@ def open_search(
     """
     whole = {**plan, "bounds": asdict(bounds)}
     digest = digest_of(whole)
-    directory = begun_before(runs, name, KIND, digest, hosts)
+    directory = find_unfinished(runs, name, KIND, digest, hosts)
     if directory is None:
         directory = RunDirectory(new_run_directory(runs, name))
         about = {"kind": KIND, "plan_digest": digest, "protocol": plan.get("protocol")}
@@ -314,7 +321,7 @@ def open_search(
     return RateFolder(directory, bounds)
 
 
-def why_not(outcome: RunOutcome, p99_limit_us: float) -> str:
+def explain_failure(outcome: RunOutcome, p99_limit_us: float) -> str:
     """Return the reason why brokers do not sustain the rate of a run; "" if brokers sustain it.
 
     Brokers sustain a rate if all owed deliveries arrive, publications are acknowledged as fast as

@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from brokerd.overlay.routes import passed_by
+from brokerd.overlay.routes import list_possible_elements
 from brokerd.overlay.topology import TREE, Topology
 from brokerd.protocols.registry import protocol_on
 
@@ -301,7 +301,7 @@ def overlay_document(
         "links": [[names[a], names[b]] for a, b in overlay.links],
         "known": {name: list(known.around(name)) for name in names},
         "routes": [
-            {"from": origin, "to": names[home], "over": _over(passed_by(route), names)}
+            {"from": origin, "to": names[home], "over": _over(list_possible_elements(route), names)}
             for origin in dict.fromkeys(origins)
             for home in homes
             for route in (overlay.route(number_of(origin), home),)

@@ -38,7 +38,7 @@ def rows_of(path: Path) -> tuple[memoryview, Mapping[str, Any]]:
     return memoryview(content)[:whole], sidecar["tables"]
 
 
-def transposed(columns: Sequence[memoryview]) -> Iterator[tuple[int, ...]]:
+def transpose(columns: Sequence[memoryview]) -> Iterator[tuple[int, ...]]:
     """Yield rows, converted in chunks, because a list of numbers needs several times the memory."""
     for first in range(0, len(columns[0]), _CHUNK_ROWS):
         chunks = [column[first : first + _CHUNK_ROWS].tolist() for column in columns]
@@ -68,7 +68,7 @@ class Acknowledgements:
     done: int = 0
 
     @property
-    def kept_up(self) -> bool:
+    def has_kept_up(self) -> bool:
         """True if all due publications were acknowledged by the end, apart from a few in flight."""
         return self.due - self.done <= max(_SHORTEST_RUN, _OPEN_SHARE * self.due)
 
@@ -169,7 +169,7 @@ def around_faults(raw: Path, times: Times, edges: tuple[int, int, int, int]) -> 
         words, halves = rows.cast("q"), rows.cast("I")
         columns = (words[0::4], words[1::4], halves[5::8], halves[6::8], halves[7::8])
         every = tuple(column[::step] for column in columns)
-        for sequence, received, subscription, source, flags in transposed(every):
+        for sequence, received, subscription, source, flags in transpose(every):
             if flags & 0xFF != DATA or flags >> 8 & 0xFF != APPLICATION:
                 continue
             of_source = times.get((publishers[source & 0xFFFF], source >> 16))
@@ -194,7 +194,7 @@ def _stretch(waits_ns: Sequence[int], seconds: float) -> Stretch:
     return Stretch(len(waits_ns) / seconds if seconds else 0.0, p50, p99)
 
 
-def in_words(around: Around) -> list[str]:
+def describe_subscriptions(around: Around) -> list[str]:
     """Return a line for each subscription."""
     return [
         f"{name}: "

@@ -47,7 +47,7 @@ def digest_of(plan: Mapping[str, Any]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def begun_before(
+def find_unfinished(
     runs: Path, name: str, kind: str, digest: str, hosts: Hosts
 ) -> RunDirectory | None:
     """Return the folder of the unfinished work of this plan, or None.
@@ -116,7 +116,7 @@ def append_durably(path: Path, line: Mapping[str, Any]) -> None:
         os.fsync(stream.fileno())
 
 
-def whole_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_whole_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of a ledger and truncate a torn last line; a missing ledger has no lines."""
     if not path.is_file():
         return
@@ -159,7 +159,7 @@ def as_given(points: Sequence[str], repetition: int) -> list[str]:
     return [*points]
 
 
-def alternating(points: Sequence[str], repetition: int) -> list[str]:
+def alternate(points: Sequence[str], repetition: int) -> list[str]:
     """Return the points forwards and backwards in turn, so that drift affects all points alike."""
     return [*points] if repetition % 2 else [*reversed(points)]
 
@@ -264,7 +264,7 @@ class Series:
 
     def _read(self) -> None:
         """Read the ledger of earlier runs; a torn last line never had an effect."""
-        for line in whole_lines(self.path / LEDGER):
+        for line in read_whole_lines(self.path / LEDGER):
             instance = Instance(line["point"], line["number"])
             if line["state"] == "began":
                 self._began[line["run_id"]] = instance
@@ -301,7 +301,7 @@ def open_series(
         ConfigError: the unfinished series has another number of instances, or other hosts.
     """
     digest = digest_of(plan)
-    if (directory := begun_before(runs, name, KIND, digest, hosts)) is not None:
+    if (directory := find_unfinished(runs, name, KIND, digest, hosts)) is not None:
         if directory.manifest["instances"] != instances:
             directory.leave()
             raise ConfigError(

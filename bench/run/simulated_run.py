@@ -147,7 +147,7 @@ class SimulatedRun:
         else:
             phases.append({"phase": name, "t0_ns": now_ns, "t1_ns": None})
 
-    def subscribing(self, client: ClientId) -> None:
+    def on_subscribing(self, client: ClientId) -> None:
         self._issued[client] = self._now()
 
     def fence(self, client: ClientId, sequence: int) -> tuple[bytes, bytes]:
@@ -183,7 +183,7 @@ class SimulatedRun:
 
     # ------------------------------------------------------------ events of clients
 
-    def connected(self, client: ClientId, source: SourceId | None) -> None:
+    def on_connected(self, client: ClientId, source: SourceId | None) -> None:
         if source is not None and client not in self._sources:
             self._sources[client] = source
             self._identities.append(self._identity(source))
@@ -218,7 +218,7 @@ class SimulatedRun:
         self._deliveries.append(
             DELIVERIES.row.pack(
                 sequence, self._now(), content_digest(blob, payload), self._numbers[client],
-                self._seen_number(source), source.incarnation, kind, APPLICATION, 0,
+                self._note_number(source), source.incarnation, kind, APPLICATION, 0,
             )
         )  # fmt: skip
 
@@ -234,7 +234,7 @@ class SimulatedRun:
             self._partitions.append(partition)
         rows = notice_rows(
             notice.ranges, self._now(), self._numbers[client],
-            self._seen_number(notice.source), notice.source.incarnation,
+            self._note_number(notice.source), notice.source.incarnation,
             self._partitions.index(partition),
         )  # fmt: skip
         self._deliveries.append(rows)
@@ -269,7 +269,7 @@ class SimulatedRun:
     def _identity(self, source: SourceId) -> str:
         return f"{self._spec.topology.brokers[source.broker]}/{source.publisher}"
 
-    def _seen_number(self, source: SourceId) -> int:
+    def _note_number(self, source: SourceId) -> int:
         identity = self._identity(source)
         if identity not in self._seen:
             self._seen.append(identity)
@@ -343,9 +343,9 @@ def simulate_experiment(
         directory: folder of a run that can be judged from its records alone.
 
     Raises:
-        ScheduleError, SpecError: see `simulated_steps`.
+        ScheduleError, SpecError: see `count_simulated_steps`.
     """
-    simulated = simulated_steps(spec, schedule)
+    simulated = count_simulated_steps(spec, schedule)
     duration_ns = spec.workload.phases.measure
     steps = expand(schedule, spec.seed) if schedule is not None else ()
     recorder = None
@@ -375,7 +375,9 @@ def simulate_experiment(
     )
 
 
-def simulated_steps(spec: ExperimentSpec, schedule: FaultSchedule | None) -> list[SimulatedStep]:
+def count_simulated_steps(
+    spec: ExperimentSpec, schedule: FaultSchedule | None
+) -> list[SimulatedStep]:
     """Return the steps on simulated brokers, without a run.
 
     Raises:

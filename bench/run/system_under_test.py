@@ -45,7 +45,7 @@ class UnderTest(Protocol):
     async def end_run(self, testbed: Testbed, broker: str) -> Mapping[str, str]:
         """Announce the end of the run to a broker; return digests of its files, by name."""
 
-    async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
+    async def settle(self, schedule: FaultSchedule) -> FaultSchedule:
         """Return the schedule with targets that only these brokers can name now."""
 
     def backend(self, testbed: Testbed, ahead_ns: Mapping[str, int]) -> FaultBackend:
@@ -87,7 +87,7 @@ class OurBrokers:
         digests: Mapping[str, str] = answer.get("digests", {})
         return digests
 
-    async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
+    async def settle(self, schedule: FaultSchedule) -> FaultSchedule:
         return schedule
 
     def backend(self, testbed: Testbed, ahead_ns: Mapping[str, int]) -> FaultBackend:

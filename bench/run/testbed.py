@@ -75,7 +75,7 @@ async def copy_local_file(host: str, source: str, destination: Path, most_bytes:
     await trio.to_thread.run_sync(shutil.copyfile, source, destination)
 
 
-async def no_certificate(suffix: str) -> None:
+async def skip_certificate(suffix: str) -> None:
     """Create no certificate, for clients without TLS."""
 
 
@@ -116,7 +116,7 @@ class Testbed:
     fetch_file: FetchFile = copy_local_file
     socket_folders: Mapping[str, Path] = field(default_factory=dict)
     transport: str = "plaintext, loopback only"
-    certificate_for_clients: CertificateForClients = no_certificate
+    certificate_for_clients: CertificateForClients = skip_certificate
     protected_ports: Sequence[int] = ()
     broker_nice: Mapping[str, int] = field(default_factory=dict)
     without_fsync: Sequence[str] = ()
@@ -187,7 +187,7 @@ class Testbed:
     ) -> "tuple[dict[str, ListedFile], str]":
         """Return the files in a folder of a host by name, and the folder."""
         listing = await self.agents[host].files(process, str(folder or ""))
-        return listed_files(listing["files"], f"{host}:{listing['folder']}"), listing["folder"]
+        return read_listing(listing["files"], f"{host}:{listing['folder']}"), listing["folder"]
 
     async def _fetch(self, host: str, source: str, destination: Path, listed: "ListedFile") -> bool:
         """Copy a file to this machine. Return True if the copy equals the listing."""
@@ -210,7 +210,7 @@ class ListingRefused(Exception):
     """A listing that no process of a run can cause, the host's fault; no file is copied."""
 
 
-def listed_files(rows: Sequence[Mapping[str, Any]], where: str) -> dict[str, ListedFile]:
+def read_listing(rows: Sequence[Mapping[str, Any]], where: str) -> dict[str, ListedFile]:
     """Return the listed files by name, after checks of every row.
 
     Raises:

@@ -35,7 +35,7 @@ from bench.spec.spec import (
     ExperimentSpec,
     load_experiment,
     read_toml,
-    validated,
+    validate,
 )
 from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import Topology
@@ -134,7 +134,7 @@ SCHEMA: Final = "pubsubctl/deployed-experiment/1"
 EXPERIMENTS: Final = BENCH_FOLDER / "experiments"
 
 
-def _listed(value: object) -> object:
+def _as_list(value: object) -> object:
     """Return a single name as a list."""
     return [value] if isinstance(value, str) else value
 
@@ -154,7 +154,7 @@ class DeployedExperiment(ExperimentFile):
     """
 
     further_figures: list[str] = Field(default_factory=list)
-    workload: Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
+    workload: Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1)]
     also_without_churn: Annotated[bool, Field(strict=True)] = False
     faults: str = ""
     measure: str = ""
@@ -199,7 +199,7 @@ def load_deployed_experiment(name: str) -> DeployedExperiment:
         SpecError: the experiment cannot be used; names file, key, value and valid values.
     """
     path = figures().get(name, Path(name))
-    return validated(DeployedExperiment, read_toml(path), str(path))
+    return validate(DeployedExperiment, read_toml(path), str(path))
 
 
 def points_of(experiment: DeployedExperiment, overrides: Overrides) -> Iterator[Point]:

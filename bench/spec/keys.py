@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
-from brokerd.config import typed_value
+from brokerd.config import parse_value
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 
@@ -44,7 +44,7 @@ def check_keys(keys: Iterable[str]) -> None:
         seen.append(key)
 
 
-def of_workload(keys: Keys) -> dict[str, Any]:
+def workload_keys(keys: Keys) -> dict[str, Any]:
     """Return the keys of the workload file."""
     return {
         key: value
@@ -53,14 +53,14 @@ def of_workload(keys: Keys) -> dict[str, Any]:
     }
 
 
-def of_topology(keys: Keys) -> dict[str, Any]:
+def topology_keys(keys: Keys) -> dict[str, Any]:
     """Return the keys of the topology file, with their names in that file."""
     return {
         key.removeprefix(TOPOLOGY): value for key, value in keys.items() if key.startswith(TOPOLOGY)
     }
 
 
-def of_steps(keys: Keys) -> dict[str, dict[str, Any]]:
+def step_keys(keys: Keys) -> dict[str, dict[str, Any]]:
     """Return the keys of each step of the fault schedule; a key in a table of a step has a dot.
 
     Raises:
@@ -78,8 +78,8 @@ def of_steps(keys: Keys) -> dict[str, dict[str, Any]]:
 
 
 def value_of(text: str) -> Any:
-    """Return the value of a text on the command line; see `typed_value`."""
-    return typed_value(text)
+    """Return the value of a text on the command line; see `parse_value`."""
+    return parse_value(text)
 
 
 def with_keys(values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
@@ -108,11 +108,13 @@ def _tables(
     """Return the tables that a path leads to; create missing tables."""
     found = [table]
     for name, place in path:
-        found = [each for one in found for each in _inside(one, name, place, key)]
+        found = [each for one in found for each in _find_inside(one, name, place, key)]
     return found
 
 
-def _inside(table: dict[str, Any], name: str, place: int | None, key: str) -> list[dict[str, Any]]:
+def _find_inside(
+    table: dict[str, Any], name: str, place: int | None, key: str
+) -> list[dict[str, Any]]:
     inner = table.setdefault(name, {}) if place is None else table.get(name)
     if place is None and isinstance(inner, dict):
         return [inner]
@@ -183,7 +185,7 @@ class Overrides:
     records: str | None = None
     keys: Mapping[str, Any] | None = None
 
-    def dotted(self) -> list[str]:
+    def list_keys(self) -> list[str]:
         """Return the dotted keys of all overrides, with duplicates."""
         return [
             *(_KEYS[name] for name in self.as_mapping() if name in _KEYS), *(self.keys or {}),
@@ -203,7 +205,7 @@ def with_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str,
     Raises:
         ConfigError: a key leads nowhere, or two overrides set the same value.
     """
-    check_keys(overrides.dotted())
+    check_keys(overrides.list_keys())
     typed = overrides.as_mapping()
     changed: dict[str, Any] = dict(values)
     for key in ("protocol", "topology", "seed"):
@@ -220,7 +222,7 @@ def with_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str,
         changed, "publishers", typed, {"rate": "rate", "size": "size", "publishers": "count"}
     )
     _override_entries(changed, "subscribers", typed, {"subscribers": "count"})
-    return with_keys(changed, of_workload(overrides.keys or {}))
+    return with_keys(changed, workload_keys(overrides.keys or {}))
 
 
 def _override_entries(

@@ -37,7 +37,7 @@ def folders_of(packaged: Path, beside: Path | None = None) -> list[Path]:
     return [*dict.fromkeys(folder.resolve() for folder in found), packaged]
 
 
-def named_file(name: str, packaged: Path, beside: Path | None = None) -> Path | None:
+def find_named_file(name: str, packaged: Path, beside: Path | None = None) -> Path | None:
     """Return the file that a name means; None if there is none."""
     return next((path for path in _candidates(name, packaged, beside) if path.is_file()), None)
 
@@ -48,7 +48,7 @@ def names_in(packaged: Path, beside: Path | None = None) -> list[str]:
     return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
 
 
-def named_by(name: str, file: Path) -> str:
+def resolve_name(name: str, file: Path) -> str:
     """Return a name from a file, as seen from the current folder: paths are relative to the file.
 
     A name without such a file is returned as it is.

@@ -82,14 +82,14 @@ class Prediction:
 
 def predictions_of(spec: ExperimentSpec, schedule: FaultSchedule | None) -> list[Prediction]:
     """Return all predictions of a run, doubts first."""
-    pairs = owed_pairs(spec)
-    found = [*_about_risk(spec, schedule, pairs)]
+    pairs = find_owed_pairs(spec)
+    found = [*_predict_risk(spec, schedule, pairs)]
     if pairs is not None:
-        found += _about_pairs(spec, pairs)
+        found += _predict_pairs(spec, pairs)
     return sorted(found, key=lambda each: each.kind)
 
 
-def owed_pairs(spec: ExperimentSpec) -> list[Pair] | None:
+def find_owed_pairs(spec: ExperimentSpec) -> list[Pair] | None:
     """Return all pairs that can be predicted; None if they are too many to count."""
     subscribers = [plan for plan in spec.subscriber_plans() if plan.subscribes_ns is None]
     predicates = [*dict.fromkeys(plan.entry.predicate for plan in subscribers)]
@@ -106,16 +106,16 @@ def owed_pairs(spec: ExperimentSpec) -> list[Pair] | None:
         for text in predicates
     }
     duration_ns = spec.workload.phases.warmup + spec.workload.phases.measure
-    expected = sum(_expected(plan, duration_ns) for plan in publishers)
+    expected = sum(_expect_deliveries(plan, duration_ns) for plan in publishers)
     found = []
     for publisher in publishers:
         chosen: Mapping[int, float]
         if expected > MOST_COUNTED:
-            published = round(_expected(publisher, duration_ns))
+            published = round(_expect_deliveries(publisher, duration_ns))
             chosen = dict.fromkeys(range(len(sets)), published / len(sets))
         else:
-            published = _published(spec, publisher, duration_ns)
-            chosen = _chosen(spec, publisher, published, len(sets))
+            published = _expect_published(spec, publisher, duration_ns)
+            chosen = _count_by_set(spec, publisher, published, len(sets))
         owed = {
             text: round(sum(chosen.get(place, 0) for place in places))
             for text, places in matching.items()
@@ -130,12 +130,12 @@ def owed_pairs(spec: ExperimentSpec) -> list[Pair] | None:
     return found
 
 
-def _expected(plan: PublisherPlan, duration_ns: int) -> float:
+def _expect_deliveries(plan: PublisherPlan, duration_ns: int) -> float:
     numerator, denominator = plan.entry.rate.as_pair()
     return duration_ns * numerator / denominator / SECOND_NS
 
 
-def _published(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> int:
+def _expect_published(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> int:
     numerator, denominator = plan.entry.rate.as_pair()
     chunks = intended_offsets(
         numerator=numerator,
@@ -148,7 +148,7 @@ def _published(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> i
     return sum(map(len, chunks))
 
 
-def _chosen(
+def _count_by_set(
     spec: ExperimentSpec, plan: PublisherPlan, published: int, sets: int
 ) -> Mapping[int, float]:
     """Return the number of publications with each attribute set."""
@@ -160,7 +160,7 @@ def _chosen(
     return found
 
 
-def _about_pairs(spec: ExperimentSpec, pairs: Sequence[Pair]) -> Iterator[Prediction]:
+def _predict_pairs(spec: ExperimentSpec, pairs: Sequence[Pair]) -> Iterator[Prediction]:
     """Yield predictions about pairs that are owed too little."""
     is_whole = len(pairs) == len(spec.subscriber_plans()) * len(spec.publisher_plans())
     if is_whole and not any(pair.owed for pair in pairs):
@@ -179,24 +179,26 @@ def _about_pairs(spec: ExperimentSpec, pairs: Sequence[Pair]) -> Iterator[Predic
     minimum = spec.workload.bars.deliveries_per_pair_min
     few = sorted((pair for pair in pairs if pair.owed < minimum), key=lambda pair: pair.owed)
     if few:
-        yield Prediction("doubt", _too_few(spec, few, minimum), tuple(few))
+        yield Prediction("doubt", _describe_too_few(spec, few, minimum), tuple(few))
     if none := [pair for pair in pairs if not pair.owed and pair not in few]:
-        yield Prediction("note", _nothing(none), tuple(none))
+        yield Prediction("note", _describe_nothing(none), tuple(none))
 
 
-def _too_few(spec: ExperimentSpec, few: Sequence[Pair], minimum: int) -> str:
+def _describe_too_few(spec: ExperimentSpec, few: Sequence[Pair], minimum: int) -> str:
     worst = few[0]
     others = f", and {len(few) - 1:,} more pairs have too few" if len(few) > 1 else ""
     remedy = "set `[bars] deliveries_per_pair_min`"
     if worst.matches:
-        remedy = f"measure for {format_duration(_enough_ns(spec, few, minimum))}, or {remedy}"
+        remedy = (
+            f"measure for {format_duration(_compute_enough_ns(spec, few, minimum))}, or {remedy}"
+        )
     return (
         f"{worst.subscriber} is owed {worst.owed:,} of {worst.published:,} publications of "
         f"{worst.publisher}{others}; below {minimum:,} the verdict is UNKNOWN; {remedy}"
     )
 
 
-def _enough_ns(spec: ExperimentSpec, few: Sequence[Pair], minimum: int) -> int:
+def _compute_enough_ns(spec: ExperimentSpec, few: Sequence[Pair], minimum: int) -> int:
     """Return a measurement in which all pairs have enough, by the shares of the attribute sets."""
     sets = spec.attribute_sets()
     entries = {plan.name: plan.entry.predicate for plan in spec.subscriber_plans()}
@@ -204,7 +206,7 @@ def _enough_ns(spec: ExperimentSpec, few: Sequence[Pair], minimum: int) -> int:
     for text in {entries[pair.subscriber] for pair in few}:
         predicate = parse_predicate(text)
         shares[text] = sum(map(predicate.matches, sets)) / len(sets)
-    rates = {plan.name: _expected(plan, SECOND_NS) for plan in spec.publisher_plans()}
+    rates = {plan.name: _expect_deliveries(plan, SECOND_NS) for plan in spec.publisher_plans()}
     slowest = min(
         shares[entries[pair.subscriber]] * rates[pair.publisher] for pair in few if pair.matches
     )
@@ -213,7 +215,7 @@ def _enough_ns(spec: ExperimentSpec, few: Sequence[Pair], minimum: int) -> int:
     return -(-needed_ns // unit_ns) * unit_ns
 
 
-def _nothing(none: Sequence[Pair]) -> str:
+def _describe_nothing(none: Sequence[Pair]) -> str:
     never = dict.fromkeys(pair.subscriber for pair in none if not pair.matches)
     shown = [f"{name} of any publisher (its filter matches no attribute set)" for name in never]
     shown += [
@@ -225,7 +227,7 @@ def _nothing(none: Sequence[Pair]) -> str:
     return f"owed nothing: {', '.join([*shown[:SHOWN], *more])}"
 
 
-def _about_risk(
+def _predict_risk(
     spec: ExperimentSpec, schedule: FaultSchedule | None, pairs: Sequence[Pair] | None
 ) -> Iterator[Prediction]:
     """Yield predictions about runs in which nothing is at risk."""
@@ -249,8 +251,8 @@ def _about_risk(
         return
     if pairs is None or spec.topology.kind != "tree":
         return
-    spared = _spared(spec, schedule, pairs)
-    if spared is not None and not _reached(spec, schedule, pairs):
+    spared = _find_spared(spec, schedule, pairs)
+    if spared is not None and not _find_reached(spec, schedule, pairs):
         yield Prediction(
             "doubt",
             "no publication that is owed to a subscriber passes a target of the faults, so the "
@@ -264,19 +266,19 @@ def _about_risk(
         )
 
 
-def _spared(
+def _find_spared(
     spec: ExperimentSpec, schedule: FaultSchedule, pairs: Sequence[Pair]
 ) -> list[str] | None:
     """Return required brokers without a pair at risk; None if targets cannot be predicted."""
-    if _struck(spec, schedule) is None:
+    if _find_struck(spec, schedule) is None:
         return None
-    reached = _reached(spec, schedule, pairs)
+    reached = _find_reached(spec, schedule, pairs)
     return [name for name in schedule.exercised.subscribers_on_path if name not in reached]
 
 
-def _reached(spec: ExperimentSpec, schedule: FaultSchedule, pairs: Sequence[Pair]) -> set[str]:
+def _find_reached(spec: ExperimentSpec, schedule: FaultSchedule, pairs: Sequence[Pair]) -> set[str]:
     """Return the brokers of subscribers with an owed pair through a target."""
-    struck = _struck(spec, schedule) or set()
+    struck = _find_struck(spec, schedule) or set()
     publishers = {plan.name: plan.broker for plan in spec.publisher_plans()}
     subscribers: dict[str, SubscriberPlan] = {plan.name: plan for plan in spec.subscriber_plans()}
     near = _neighbours(spec)
@@ -288,7 +290,7 @@ def _reached(spec: ExperimentSpec, schedule: FaultSchedule, pairs: Sequence[Pair
     return {home for start, home in owed if _elements(_path(near, start, home)) & struck}
 
 
-def _struck(spec: ExperimentSpec, schedule: FaultSchedule) -> set[frozenset[str]] | None:
+def _find_struck(spec: ExperimentSpec, schedule: FaultSchedule) -> set[frozenset[str]] | None:
     """Return the brokers and links that faults target; None if a target is of another kind."""
     found: set[frozenset[str]] = set()
     for step in schedule.steps:

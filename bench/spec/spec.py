@@ -14,10 +14,10 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from bench.load.content import Scalar, draw_attribute_sets, numbered_attribute
+from bench.load.content import Scalar, draw_attribute_sets, find_counting_attribute
 from bench.load.pacing import absences
-from bench.spec.keys import Keys, Overrides, of_topology, with_keys, with_overrides
-from bench.spec.named_files import is_bare, named_file, names_in
+from bench.spec.keys import Keys, Overrides, topology_keys, with_keys, with_overrides
+from bench.spec.named_files import find_named_file, is_bare, names_in
 from bench.spec.toml_text import toml_text
 from bench.spec.workload_model import (
     EXPERIMENT_NAME,
@@ -169,7 +169,7 @@ class ExperimentSpec:
             found[plan.name] = "own-process subscriber" if plan.entry.own_process else "subscriber"
         return found
 
-    def placed_clients(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    def list_placed_clients(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Return publishers and subscribers in their order, each with its broker."""
         publishers = [(plan.name, plan.broker) for plan in self.publisher_plans()]
         return publishers, [(plan.name, plan.broker) for plan in self.subscriber_plans()]
@@ -217,12 +217,12 @@ def load_experiment(
         values = with_overrides(values, overrides)
     except ConfigError as error:
         raise SpecError(f"{where}: {error}") from None
-    spec = validated(Workload, values, where)
+    spec = validate(Workload, values, where)
     is_given = "topology" in {*overrides.as_mapping(), *(overrides.keys or {})}
-    is_here = is_given and named_file(spec.topology, TOPOLOGIES) is not None
+    is_here = is_given and find_named_file(spec.topology, TOPOLOGIES) is not None
     beside = None if is_here else path
     topology_path = find_file(spec.topology, TOPOLOGIES, "topology", beside=beside)
-    topology = load_topology(topology_path, of_topology(overrides.keys or {}))
+    topology = load_topology(topology_path, topology_keys(overrides.keys or {}))
     try:
         check_runs_on(topology, spec.protocol, where)
     except ConfigError as error:
@@ -265,7 +265,7 @@ def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None 
         SpecError: the file does not exist; names the nearest file.
     """
     text = str(name)
-    if (found := named_file(text, folder, beside)) is not None:
+    if (found := find_named_file(text, folder, beside)) is not None:
         return found
     if is_bare(text):
         raise SpecError(f"no {what} called {text!r}{nearest(text, names_in(folder, beside))}")
@@ -288,7 +288,7 @@ MOST_ABSENCES = 10_000
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def validated(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
+def validate(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
     """Return `values` as an instance of a closed model.
 
     Raises:
@@ -305,12 +305,12 @@ def validated(model: type[_Model], values: Mapping[str, Any], where: str) -> _Mo
 def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) -> str:
     """Return one sentence: key, value, the error and valid values."""
     place: tuple[Any, ...] = problem["loc"]
-    key = _dotted(place)
+    key = _join_keys(place)
     given = problem["input"]
     kind = problem["type"]
     if kind == "extra_forbidden":
         known = _keys_at(model, place[:-1])
-        inside = f"{_dotted(place[:-1])}: " if len(place) > 1 else ""
+        inside = f"{_join_keys(place[:-1])}: " if len(place) > 1 else ""
         return f"{inside}unknown key {place[-1]!r}{nearest(place[-1], known)}"
     if kind == "missing":
         return f"key {key!r} is missing"
@@ -323,7 +323,7 @@ def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) ->
     return f"{key} = {shown(given)}: {text}"
 
 
-def _dotted(place: Sequence[Any]) -> str:
+def _join_keys(place: Sequence[Any]) -> str:
     text = ""
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -470,7 +470,7 @@ def _check_filters(workload: Workload, where: str) -> None:
     A filter on a counting attribute is refused, too: the receivers of a publication follow from its
     attribute set.
     """
-    counting = numbered_attribute(workload.attributes)
+    counting = find_counting_attribute(workload.attributes)
     for number, entry in enumerate(workload.subscribers):
         for conjunction in parse_predicate(entry.predicate).any_of:
             for constraint in conjunction:

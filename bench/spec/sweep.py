@@ -46,7 +46,7 @@ from pydantic import (
 )
 
 from bench.spec.experiment import Point
-from bench.spec.keys import FAULTS, SIMULATED, Overrides, check_keys, of_steps
+from bench.spec.keys import FAULTS, SIMULATED, Overrides, check_keys, step_keys
 from bench.spec.spec import (
     BENCH_FOLDER,
     MAXIMUM_SEED,
@@ -54,7 +54,7 @@ from bench.spec.spec import (
     SpecError,
     load_experiment,
     read_toml,
-    validated,
+    validate,
 )
 from bench.spec.values import parse_rate
 from bench.spec.workload_model import DURATION_TEXT, EXPERIMENT_NAME, described
@@ -150,12 +150,12 @@ class Sweep(_Closed):
 
     @field_validator("axes")
     @classmethod
-    def _each_value_once(cls, axes: dict[str, list[Scalar]]) -> dict[str, list[Scalar]]:
+    def _check_values(cls, axes: dict[str, list[Scalar]]) -> dict[str, list[Scalar]]:
         for key, values in axes.items():
             twice = [value for value, count in Counter(map(str, values)).items() if count > 1]
             if twice:
                 raise ValueError(f"{key}: {twice[0]!r} stands there twice")
-        _checked(axes)
+        _check(axes)
         return axes
 
     @field_validator("points")
@@ -164,7 +164,7 @@ class Sweep(_Closed):
         for point in points:
             if not isinstance(point.get("name"), str):
                 raise ValueError("each of [[points]] has a name")
-            _checked([key for key in point if key != "name"])
+            _check([key for key in point if key != "name"])
         return points
 
     @model_validator(mode="after")
@@ -226,7 +226,7 @@ def load_sweep(path: Path) -> Sweep:
     Raises:
         SpecError: the sweep cannot be used; names file, key, value and valid values.
     """
-    return validated(Sweep, read_toml(path), str(path))
+    return validate(Sweep, read_toml(path), str(path))
 
 
 def points_of(
@@ -242,7 +242,7 @@ def points_of(
     Raises:
         SpecError: a point is invalid; names point, key, value and valid values.
     """
-    chosen = [*_named(sweep)]
+    chosen = [*_name_points(sweep)]
     if len(chosen) > MOST_POINTS:
         raise SpecError(f"{where}: {len(chosen):,} points; at most {MOST_POINTS:,}")
     for name, count in Counter(name for name, _ in chosen).items():
@@ -252,7 +252,7 @@ def points_of(
     return [_point(sweep, workload, name, keys, typed, where) for name, keys in chosen]
 
 
-def expected_ns(spec: ExperimentSpec) -> int:
+def estimate_ns(spec: ExperimentSpec) -> int:
     """Return the estimated time of a run."""
     phases = spec.workload.phases
     return phases.warmup + phases.measure + AROUND_RUN_NS
@@ -268,15 +268,15 @@ def axes_of(sweep: Sweep) -> list[Axis]:
     return sorted(found, key=lambda axis: axis.key != chosen)
 
 
-def _checked(keys: Sequence[str] | Mapping[str, Any]) -> None:
+def _check(keys: Sequence[str] | Mapping[str, Any]) -> None:
     try:
         check_keys(keys)
-        of_steps(dict.fromkeys(keys))
+        step_keys(dict.fromkeys(keys))
     except ConfigError as error:
         raise ValueError(str(error)) from None
 
 
-def _named(sweep: Sweep) -> Iterator[tuple[str, dict[str, Scalar]]]:
+def _name_points(sweep: Sweep) -> Iterator[tuple[str, dict[str, Scalar]]]:
     """Yield name and keys of every point."""
     varied = [key for key, values in sweep.axes.items() if len(values) > 1] or [*sweep.axes]
     last = Counter(key.rpartition(".")[2] for key in varied)
@@ -319,7 +319,7 @@ def _point(
     except ConfigError as error:
         raise SpecError(f"{where}: point {name}: {error}") from None
     faults = str(keys.get(FAULTS, sweep.faults))
-    steps = of_steps(changed)
+    steps = step_keys(changed)
     if steps and not faults:
         raise SpecError(f"{where}: point {name}: faults.{next(iter(steps))}: there are no faults")
     return SweepPoint(name, spec, keys, steps, faults, simulated)

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from bench.run.expectations import Component, Expectation, component_of
 from bench.spec.keys import Overrides
-from bench.spec.spec import ExperimentSpec, SpecError, load_experiment, read_toml, validated
+from bench.spec.spec import ExperimentSpec, SpecError, load_experiment, read_toml, validate
 from bench.spec.workload_model import EXPERIMENT_NAME
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
@@ -78,7 +78,7 @@ class Target(_Closed):
                 raise ValueError(f"id = {self.id!r}: {metric} is not measured there")
         return self
 
-    def judged(self) -> list[Expectation]:
+    def list_expectations(self) -> list[Expectation]:
         """Return an expectation for each line of `expectations`."""
         return [Expectation.of(metric, bound) for metric, bound in self.expectations.items()]
 
@@ -92,13 +92,13 @@ class Targets(_Closed):
 
     @field_validator("targets")
     @classmethod
-    def _each_id_once(cls, targets: list[Target]) -> list[Target]:
+    def _check_ids(cls, targets: list[Target]) -> list[Target]:
         twice = [each for each, count in Counter(row.id for row in targets).items() if count > 1]
         if twice:
             raise ValueError(f"id = {twice[0]!r} stands there twice")
         return targets
 
-    def only(self, ids: Sequence[str]) -> list[Target]:
+    def select(self, ids: Sequence[str]) -> list[Target]:
         """Return the targets with these ids, in file order; all targets without ids.
 
         Raises:
@@ -117,7 +117,7 @@ def load_targets(path: Path) -> Targets:
     Raises:
         SpecError: the file cannot be used; names file, key, value and valid values.
     """
-    return validated(Targets, read_toml(path), str(path))
+    return validate(Targets, read_toml(path), str(path))
 
 
 def experiment_of(target: Target, workload: str | Path, where: str) -> ExperimentSpec:

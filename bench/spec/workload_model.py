@@ -29,7 +29,7 @@ from brokerd.model.predicate import PredicateError, check_scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT, definition_of
-from brokerd.text import expanded_list
+from brokerd.text import expand_ranges
 from brokerd.units import format_duration, format_size, parse_duration_ns, parse_size_bytes
 
 MAXIMUM_SEED = (1 << 63) - 1
@@ -93,7 +93,7 @@ RateText = Annotated[
 
 def _names(value: object) -> object:
     """Return a single name as a list, and ranges such as `b[1:99:2]` as a list of names."""
-    return expanded_list([value] if isinstance(value, str) else value)
+    return expand_ranges([value] if isinstance(value, str) else value)
 
 
 Places = Annotated[list[str], BeforeValidator(_names), Field(min_length=1), WithJsonSchema(NAMES)]

@@ -212,7 +212,7 @@ def settle(future: asyncio.Future[T], result: T) -> None:
 
 
 @contextmanager
-def told_as(kind: type[Exception], *errors: type[BaseException]) -> Iterator[None]:
+def translate_errors(kind: type[Exception], *errors: type[BaseException]) -> Iterator[None]:
     """Raise errors of a client library as an error of the boundary, with names and texts."""
     try:
         yield
@@ -238,7 +238,7 @@ def check_one_of(settings: Settings, key: str, valid: Sequence[Setting]) -> None
         raise WrongSettings(f"settings.{key} = {settings[key]!r}: expected one of {known}")
 
 
-def each_other(names: Sequence[str]) -> Sequence[tuple[str, str]]:
+def pair_servers(names: Sequence[str]) -> Sequence[tuple[str, str]]:
     """Return the pairs of dialling and dialled server if every server dials every other."""
     return [(a, b) for a in names for b in names if a != b]
 

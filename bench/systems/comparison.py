@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bench.spec.named_files import named_by
-from bench.spec.spec import SpecError, read_toml, validated
+from bench.spec.named_files import resolve_name
+from bench.spec.spec import SpecError, read_toml, validate
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import definition_of
@@ -83,7 +83,7 @@ class Comparison:
     measure: str | None
     entries: tuple[Entry, ...]
 
-    def only(self, names: list[str]) -> "Comparison":
+    def select(self, names: list[str]) -> "Comparison":
         """Return the comparison with these entries only, in file order; all entries without names.
 
         Raises:
@@ -96,7 +96,7 @@ class Comparison:
         entries = tuple(entry for entry in self.entries if not names or entry.name in names)
         return replace(self, entries=entries)
 
-    def also(self, systems: list[str]) -> "Comparison":
+    def with_systems(self, systems: list[str]) -> "Comparison":
         """Return the comparison with further configurations of systems, named by their files."""
         more = tuple(Entry(name=Path(text).stem, system=text) for text in systems)
         return replace(self, entries=(*self.entries, *more))
@@ -109,17 +109,17 @@ def load_comparison(path: Path) -> Comparison:
         SpecError: the comparison cannot be used; names file, key, value and valid values.
     """
     document: dict[str, Any] = read_toml(path)
-    file = validated(ComparisonFile, document, str(path))
+    file = validate(ComparisonFile, document, str(path))
     names = [entry.name for entry in file.entry]
     for place, name in enumerate(names):
         if name in names[:place]:
             raise SpecError(f"{path}: entry[{place}].name = {name!r}: is there twice")
-    workload = named_by(file.workload, path)
-    faults = None if file.faults is None else named_by(file.faults, path)
+    workload = resolve_name(file.workload, path)
+    faults = None if file.faults is None else resolve_name(file.faults, path)
     entries = tuple(
         entry
         if entry.topology is None
-        else entry.model_copy(update={"topology": named_by(entry.topology, path)})
+        else entry.model_copy(update={"topology": resolve_name(entry.topology, path)})
         for entry in file.entry
     )
     return Comparison(path.stem, file.title, workload, faults, file.measure, entries)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bench.spec.spec import SpecError, read_toml, validated
+from bench.spec.spec import SpecError, read_toml, validate
 from bench.spec.workload_model import EXPERIMENT_NAME, Duration
 from bench.systems.boundary import (
     Server,
@@ -57,7 +57,7 @@ class Promise(BaseModel):
     order: Literal["publisher", "none"] = "publisher"
     window: Duration | None = None
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return the promise in words, for example "at least once, in no order"."""
         within = f" within {self.window / 1e9:g} s" if self.window else ""
         order = {"publisher": "in the order of each publisher", "none": "in no order"}
@@ -114,7 +114,7 @@ class Configuration:
             "client_library": self.system.client_library,
             "settings": dict(self.settings),
             "unsynced": "lost" if self.loses_unsynced else "kept",
-            "promise": self.promise.in_words(),
+            "promise": self.promise.describe(),
         }
 
 
@@ -137,7 +137,7 @@ def load_configuration(text: str) -> Configuration:
     """
     path = _found(text)
     where = str(path)
-    file = validated(_File, read_toml(path), where)
+    file = validate(_File, read_toml(path), where)
     system = load_driver(file.driver, path)
     for place, name in enumerate(file.servers):
         if name in file.servers[:place] or not EXPERIMENT_NAME.fullmatch(name):

@@ -28,7 +28,9 @@ def load_driver(driver: str, beside: Path) -> System:
         WrongDriver: there is no `SYSTEM`.
     """
     try:
-        module = _of_file(beside.parent / driver) if driver.endswith(".py") else _by_name(driver)
+        module = (
+            _load_file(beside.parent / driver) if driver.endswith(".py") else _load_by_name(driver)
+        )
     except (ImportError, OSError, SyntaxError) as error:
         raise WrongDriver(f"{beside}: driver = {driver!r}: {error}") from error
     except Exception as error:
@@ -68,11 +70,11 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _by_name(driver: str) -> ModuleType:
+def _load_by_name(driver: str) -> ModuleType:
     return importlib.import_module(driver)
 
 
-def _of_file(path: Path) -> ModuleType:
+def _load_file(path: Path) -> ModuleType:
     found = importlib.util.spec_from_file_location(path.stem, path)
     assert found is not None, path
     assert found.loader is not None, path

@@ -15,7 +15,7 @@ from bench.spec.values import topic_names, topics_of
 from bench.spec.workload_model import Guarantee, Publishers, Subscribers, Workload
 from bench.systems.boundary import Settings
 from bench.systems.configuration import Configuration, Promise, systems
-from bench.systems.faults import SystemBackend, aimed, names_leader
+from bench.systems.faults import SystemBackend, aim_at, names_leader
 from bench.systems.load import ONE_TOPIC
 from bench.systems.servers import SystemServers, topology_of
 from brokerd.text import shown
@@ -64,7 +64,7 @@ def experiment_on(
         ("publishers", read.workload.publishers),
         ("subscribers", read.workload.subscribers),
     ):
-        changes[key] = [_moved(entry, places) for entry in entries]
+        changes[key] = [_move(entry, places) for entry in entries]
     return ExperimentSpec(
         read.workload.model_copy(update=changes), topology_of(configuration), read.overrides,
         read.source, read.labels,
@@ -94,7 +94,7 @@ def _check_failover(spec: ExperimentSpec) -> None:
                 )
 
 
-def _moved(entry: Publishers | Subscribers, places: Mapping[str, str]) -> Publishers | Subscribers:
+def _move(entry: Publishers | Subscribers, places: Mapping[str, str]) -> Publishers | Subscribers:
     return entry.model_copy(update={"at": [places[name] for name in entry.at]})
 
 
@@ -157,8 +157,8 @@ class SystemUnderTest:
             },
             "protocol_words": {
                 "title": of.system.title,
-                "recovery": f"It promises: {of.promise.in_words()}.",
-                "wiring": _in_words(of.changed),
+                "recovery": f"It promises: {of.promise.describe()}.",
+                "wiring": _describe(of.changed),
             },
             "system": self._servers.facts(),
         }  # fmt: skip
@@ -205,20 +205,20 @@ class SystemUnderTest:
         """Return nothing, because servers need no announcement of the end."""
         return {}
 
-    async def settled(self, schedule: FaultSchedule) -> FaultSchedule:
+    async def settle(self, schedule: FaultSchedule) -> FaultSchedule:
         """Return the schedule with the present leader as a target."""
         if not names_leader(schedule):
             return schedule
         leader = await trio.to_thread.run_sync(self._servers.leader)
         if leader not in self._configuration.servers:
             raise RunFailed(f"{self._configuration.name}: no server reports that it is the leader")
-        return aimed(schedule, leader)
+        return aim_at(schedule, leader)
 
     def backend(self, testbed: Testbed, ahead_ns: Mapping[str, int]) -> FaultBackend:
         return SystemBackend(testbed, self._servers, dict(ahead_ns))
 
 
-def _in_words(settings: Settings) -> str:
+def _describe(settings: Settings) -> str:
     return ", ".join(f"{key} = {value}" for key, value in settings.items())
 
 

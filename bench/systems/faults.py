@@ -74,7 +74,7 @@ def needs_disk(schedule: FaultSchedule | None) -> bool:
     return schedule is not None and any(step.do in DISK_VERBS for step in schedule.steps)
 
 
-def aimed(schedule: FaultSchedule, leader: str) -> FaultSchedule:
+def aim_at(schedule: FaultSchedule, leader: str) -> FaultSchedule:
     """Return the schedule with this server in place of the leader."""
     steps = [
         step.model_copy(update={"on": leader}) if step.on == LEADER else step
@@ -102,12 +102,12 @@ class SystemBackend(DeployedBackend):
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
         if fault.verb not in RELAY_VERBS:
             return await super().apply(fault, lease_ns)
-        link, direction = relayed(fault)
+        link, direction = relay_names(fault)
         answer = await self._relay.fault_apply(
             fault.fault_id, fault.verb, RELAY, peer=link, direction=direction,
             lease_ms=lease_ns // 1_000_000, parameters=dict(fault.parameters),
         )  # fmt: skip
-        return self._timed({"link": link, "way": direction}, {HOST: answer["t_applied_ns"]})
+        return self._add_times({"link": link, "way": direction}, {HOST: answer["t_applied_ns"]})
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:
         if fault.verb not in RELAY_VERBS:
@@ -119,12 +119,12 @@ class SystemBackend(DeployedBackend):
         if fault.verb not in RELAY_VERBS:
             return await super().undo(fault)
         row = await self._relay.fault_heal(fault.fault_id)
-        return self._timed({}, {HOST: row["t_healed_ns"]} if row.get("t_healed_ns") else {})
+        return self._add_times({}, {HOST: row["t_healed_ns"]} if row.get("t_healed_ns") else {})
 
     async def verify_effect(self, fault: Fault) -> Evidence | None:
         if fault.verb in RELAY_VERBS:
             counted = (await self._relay.broker(RELAY, "fault_counters"))[fault.fault_id]
-            return effect_seen(fault, counted, await self._probed(fault))
+            return effect_seen(fault, counted, await self._probe(fault))
         if fault.verb in DISK_VERBS:
             return await self._disk_seen(fault)
         if fault.verb != "restart":
@@ -142,7 +142,7 @@ class SystemBackend(DeployedBackend):
                 return None
             if status["faults"]:
                 return {"gone": True}  # a probe may meet another fault
-            return gone_seen(fault, await self._probed(fault))
+            return verify_undone(fault, await self._probe(fault))
         if fault.verb in DISK_VERBS:
             return await super().verify_undone(fault)
         rows = [await end.row() for end in self._ends(fault)]
@@ -169,14 +169,14 @@ class SystemBackend(DeployedBackend):
         """The agent of the relay."""
         return self._deployment.agents[HOST]
 
-    async def _probed(self, fault: Fault) -> dict[str, Any]:
+    async def _probe(self, fault: Fault) -> dict[str, Any]:
         """Return the time of a byte over the link in each direction, in µs; -1 if lost."""
-        link, _ = relayed(fault)
+        link, _ = relay_names(fault)
         within_ms = 2 * int(fault.parameters.get("delay_ms", 0)) + _PROBE_MS
         return await self._relay.broker(RELAY, "probe", {"link": link, "within_ms": within_ms})
 
 
-def relayed(fault: Fault) -> tuple[str, str]:
+def relay_names(fault: Fault) -> tuple[str, str]:
     """Return link and direction of a fault by the relay's names."""
     target = fault.target
     if not target.is_link:
@@ -188,7 +188,7 @@ def relayed(fault: Fault) -> tuple[str, str]:
 
 
 def _ways(fault: Fault) -> tuple[str, ...]:
-    direction = relayed(fault)[1]
+    direction = relay_names(fault)[1]
     return ("out_us", "in_us") if direction == "both" else (f"{direction}_us",)
 
 
@@ -207,7 +207,7 @@ def effect_seen(fault: Fault, counted: dict[str, int], probed: dict[str, int]) -
     return {**{k: n for k, n in counted.items() if n}, "probe": probed} if seen else None
 
 
-def gone_seen(fault: Fault, probed: dict[str, int]) -> Evidence | None:
+def verify_undone(fault: Fault, probed: dict[str, int]) -> Evidence | None:
     """Return evidence that a fault is undone: a probe passes in time in each direction."""
     took = [probed[way] for way in _ways(fault)]
     limit_us = int(fault.parameters.get("delay_ms", _PROBE_MS)) * 1_000

@@ -22,7 +22,7 @@ from bench.load.receiving import SubscriberSetting
 from bench.spec.values import topics_of
 from bench.systems.boundary import Attachment, ConnectionLost, Delivery, System, SystemClient
 from bench.systems.drivers import load_driver
-from bench.systems.publications import FenceCopies, NotOurs, OutgoingPublications, Places, unpacked
+from bench.systems.publications import FenceCopies, NotOurs, OutgoingPublications, Places, unpack
 from brokerd.client.gate import Gate
 from brokerd.model.identity import SourceId
 from brokerd.wire.attributes import decode_attributes
@@ -148,7 +148,7 @@ class SystemLoadClient(LoadClient):
             task.cancel()
             with trio.CancelScope(shield=True):
                 await over.wait()
-            self._tried()
+            self._start_next_client()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._generator.note_problem(f"{self.name}: {type(error).__name__}: {error}")
 
@@ -164,15 +164,15 @@ class SystemLoadClient(LoadClient):
                     await asyncio.sleep(AGAIN_S)
                     continue
                 self._on_session("attached", {"source": self.source()})
-                self._on_session("lost", {"reason": await self._until_lost()})
+                self._on_session("lost", {"reason": await self._serve_until_lost()})
         finally:
             with suppress(ConnectionLost, OSError, TimeoutError):
                 async with asyncio.timeout(LEAVE_WITHIN_S):
                     await self.client.leave()
 
-    async def _until_lost(self) -> str:
+    async def _serve_until_lost(self) -> str:
         """Serve until the connection is lost or the gate shut, and return the reason."""
-        served = asyncio.ensure_future(self.served())
+        served = asyncio.ensure_future(self.serve_connection())
         shut = asyncio.ensure_future(self.gate.wait_shut())
         try:
             either: set[asyncio.Future[Any]] = {served, shut}
@@ -190,7 +190,7 @@ class SystemLoadClient(LoadClient):
         """Return the source of its publications, or None."""
         return None
 
-    async def served(self) -> str:
+    async def serve_connection(self) -> str:
         """Serve until the connection is lost, and return the reason."""
         raise NotImplementedError
 
@@ -219,14 +219,14 @@ class SystemPublisher(SystemLoadClient, PublisherClient):
     def source(self) -> SourceId:
         return self._source
 
-    async def served(self) -> str:
+    async def serve_connection(self) -> str:
         self.outgoing.attached = True
         if not self._generator.system.resends:
             self.outgoing.send_again()
         self.pump(time.monotonic_ns())
         lost = asyncio.ensure_future(self.client.wait_lost())
         try:
-            return await self.outgoing.until_lost(lost)
+            return await self.outgoing.repeat_until_lost(lost)
         finally:
             lost.cancel()
             self.outgoing.attached = False
@@ -259,7 +259,7 @@ class SystemSubscriber(SystemLoadClient, SubscriberClient):
             self._issued_ns = time.monotonic_ns()
             self._asked.set()
 
-    async def served(self) -> str:
+    async def serve_connection(self) -> str:
         lost = asyncio.ensure_future(self.client.wait_lost())
         taking = asyncio.ensure_future(self._take())
         try:
@@ -291,7 +291,7 @@ class SystemSubscriber(SystemLoadClient, SubscriberClient):
     def _take_in(self, delivery: Delivery, received_ns: int) -> None:
         self.taken += 1
         try:
-            run, place = unpacked(delivery.body)
+            run, place = unpack(delivery.body)
         except NotOurs as error:
             self._generator.note_problem(f"{self.name}: {delivery.topic}: {error}")
             return

@@ -73,7 +73,7 @@ class DiskFaults:
             while True:
                 await trio.sleep(_LEASES_LOOKED_AT_S)
                 with self._lock:
-                    for fault_id in self._faults.expired(time.monotonic_ns()):
+                    for fault_id in self._faults.list_expired(time.monotonic_ns()):
                         self._heal(fault_id)
 
     def _heal(self, fault_id: str) -> None:

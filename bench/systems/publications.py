@@ -24,7 +24,7 @@ class NotOurs(Exception):
     """A message that no load generator of this run has published."""
 
 
-def packed(
+def pack(
     source: SourceId, sequence: int, place: int, blob: bytes, payload: bytes | memoryview
 ) -> bytes:
     """Return a publication as one message.
@@ -38,7 +38,7 @@ def packed(
     return b"".join((head, blob, payload))
 
 
-def unpacked(body: bytes) -> tuple[PublicationRun, int]:
+def unpack(body: bytes) -> tuple[PublicationRun, int]:
     """Return the publication in a message, as a run of length 1, and its place in its topic.
 
     Raises:
@@ -168,7 +168,7 @@ class OutgoingPublications:
             bodies = self._open[sequence] = {}
             for topic in self._topics_of(blob):
                 place = self._places[topic] = self._places.get(topic, 0) + 1
-                bodies[topic] = packed(self._source, sequence, place, blob, one)
+                bodies[topic] = pack(self._source, sequence, place, blob, one)
             self._send(sequence)
         self.next_sequence = numbers.stop
         return numbers
@@ -186,7 +186,7 @@ class OutgoingPublications:
         self._tasks.clear()
         self._is_in_doubt.clear()
 
-    async def until_lost(self, lost: "asyncio.Future[str]") -> str:
+    async def repeat_until_lost(self, lost: "asyncio.Future[str]") -> str:
         """Repeat unacknowledged publications until the connection is lost; return the reason."""
         while True:
             doubt = asyncio.ensure_future(self._is_in_doubt.wait())

@@ -175,7 +175,7 @@ class Relay:
         while True:
             if not len(self.faults):
                 await self._changed.wait()
-            for fault_id in self.faults.expired(time.monotonic_ns()):
+            for fault_id in self.faults.list_expired(time.monotonic_ns()):
                 self.heal(fault_id)
             await trio.sleep(_LEASES_LOOKED_AT_S)
 
@@ -223,14 +223,14 @@ class Relay:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.join, link, "out", ours, dial)
             for name, source, target in (("out_us", near, far), ("in_us", far, near)):
-                found[name] = await _took_us(source, target, within_s)
+                found[name] = await _measure_us(source, target, within_s)
             nursery.cancel_scope.cancel()
         for stream in (near, far, ours, theirs):
             stream.socket.close()
         return found
 
 
-async def _took_us(source: trio.SocketStream, target: trio.SocketStream, within_s: float) -> int:
+async def _measure_us(source: trio.SocketStream, target: trio.SocketStream, within_s: float) -> int:
     began_ns = time.monotonic_ns()
     with trio.move_on_after(within_s):
         with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):

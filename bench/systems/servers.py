@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 
 import trio
 
-from bench.run.coordinator import only_cause
+from bench.run.coordinator import find_only_cause
 from bench.run.testbed import BrokerPlace, Testbed
 from bench.systems.boundary import Server, Start, free_ports, is_taken
 from bench.systems.configuration import Configuration
@@ -53,7 +53,7 @@ def topology_of(configuration: Configuration) -> Topology:
     names, dials = configuration.servers, configuration.system.dials
     links = [[a, b] for a, b in pairwise(names)]
     if dials is not None:
-        links = [[a, b] for a, b in linked(ask(dials, names))]
+        links = [[a, b] for a, b in list_links(ask(dials, names))]
     found: dict[str, Any] = {"schema": SCHEMA, "name": configuration.name, "brokers": [*names]}
     if len(links) == len(names) - 1:
         found |= {"kind": "tree", "tree": {"delta": 1}, "links": links}
@@ -63,7 +63,7 @@ def topology_of(configuration: Configuration) -> Topology:
     return Topology.from_mapping(found, str(configuration.source))
 
 
-def linked(dials: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def list_links(dials: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the links between servers, each once, whichever server dials."""
     return sorted({(min(each), max(each)) for each in dials})
 
@@ -121,7 +121,7 @@ class SystemServers:
             self._ways.append(row)
             self.addresses[name] = f"127.0.0.1:{port}"
         for a, b in dials:
-            port, (first, second) = next(ports), linked([(a, b)])[0]
+            port, (first, second) = next(ports), list_links([(a, b)])[0]
             to = self.servers[b]
             to_port = (to.port, *to.further_ports)[system.dialled]
             towards = "out" if a == first else "in"
@@ -184,10 +184,12 @@ class SystemServers:
                 while not await self.is_up(server.name):
                     row = (await agent.status(server.name))["processes"][server.name]
                     if row["state"] != "running":
-                        raise self._failed(server, root, "has ended")
+                        raise self._make_failure(server, root, "has ended")
                     await trio.sleep(_POLL_S)
             if waiting.cancelled_caught:
-                raise self._failed(server, root, f"is not up after {of.system.start_within_s:g} s")
+                raise self._make_failure(
+                    server, root, f"is not up after {of.system.start_within_s:g} s"
+                )
 
     async def is_up(self, name: str) -> bool:
         """Return True if a server takes part."""
@@ -204,7 +206,7 @@ class SystemServers:
             return ""
         return ask(of.system.leader, [*self.servers.values()], of.settings)
 
-    def _failed(self, server: Server, root: Path, what: str) -> ServerFailed:
+    def _make_failure(self, server: Server, root: Path, what: str) -> ServerFailed:
         said = [
             path.read_text(errors="replace").strip()
             for path in sorted((root / "log" / server.name).glob("std*.log"))
@@ -248,20 +250,20 @@ async def servers_running(
                 )
                 await servers.start_relay(agent, root)
                 await servers.start(agent, root)
-                yield _testbed(configuration, servers, agent, root, deployment), servers
+                yield _make_testbed(configuration, servers, agent, root, deployment), servers
             finally:
                 with trio.CancelScope(shield=True), trio.move_on_after(_SHUTDOWN_WITHIN_S):
                     await agent.shutdown()
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        if (cause := only_cause(group)) is not None:
+        if (cause := find_only_cause(group)) is not None:
             raise cause from group
         raise
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _testbed(
+def _make_testbed(
     configuration: Configuration,
     servers: SystemServers,
     agent: AgentClient,

@@ -28,10 +28,10 @@ from brokerd.agent.fork_server import ForkServer, Role
 from brokerd.agent.journal import Journal, Recollection, read_journal, recall
 from brokerd.agent.metrics import Family, MetricsServer, host_families
 from brokerd.agent.paths import AgentPaths, replace_file, socket_folder
-from brokerd.agent.processes import ProcessIdentity, boot_id, machine_busy_s, sampled
+from brokerd.agent.processes import ProcessIdentity, boot_id, machine_busy_s, take_sample
 from brokerd.agent.supervisor import Supervisor, parse_signal
 from brokerd.agent.watchdog import (
-    recorded_identity,
+    read_identity,
     run_hold_watchdog,
     run_nft_watchdog,
     run_share_watchdog,
@@ -41,7 +41,7 @@ from brokerd.agent.watchdog import (
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.control import ControlServer, Handler, open_control
-from brokerd.runtime.program import Program, own_program
+from brokerd.runtime.program import Program, read_own_program
 
 WATCHDOG_ROLES: Final[Mapping[str, Role]] = {
     "share-watchdog": run_share_watchdog,
@@ -161,7 +161,7 @@ class Agent:
         alive = [
             file.stem
             for file in sorted(self.paths.processes.glob("*.json"))
-            if (found := recorded_identity(file)) is not None and found.is_alive()
+            if (found := read_identity(file)) is not None and found.is_alive()
         ]
         if alive:
             raise ControlError(
@@ -230,7 +230,7 @@ class Agent:
     async def _hello(self, program: dict[str, Any]) -> dict[str, Any]:
         """Exchange programs with a controller, which decides on the next step."""
         logger.info("a controller of %s is connected", Program.from_mapping(program))
-        return {"program": own_program().to_mapping()}
+        return {"program": read_own_program().to_mapping()}
 
     async def _facts(self) -> dict[str, Any]:
         return {"name": self.name, **machine_facts(self.paths.root)}
@@ -272,11 +272,11 @@ class Agent:
             "name": self.name,
             "pid": os.getpid(),
             "deployment": self.deployment,
-            "program": own_program().to_mapping(),
+            "program": read_own_program().to_mapping(),
             "root": str(self.paths.root),
             "socket_folder": str(self.socket_path.parent),
             "boot_id": boot_id(),
-            "machine": {"cores": os.cpu_count(), "busy_s": sampled(machine_busy_s)},
+            "machine": {"cores": os.cpu_count(), "busy_s": take_sample(machine_busy_s)},
             "ending": self._ending,
             "processes": {each.name: each.to_row() for each in wanted},
             "faults": [fault.to_row() for fault in self._faults.faults.values()],
@@ -323,7 +323,7 @@ class Agent:
     async def _files(self, process: str, folder: str = "") -> dict[str, Any]:
         chosen = self._supervisor.find(process).log_folder
         if folder:
-            chosen = self.paths.inside(folder)
+            chosen = self.paths.resolve_inside(folder)
         return {
             "folder": str(chosen),
             "files": await trio.to_thread.run_sync(list_files, chosen),
@@ -343,7 +343,7 @@ class Agent:
         if process:
             chosen = self._supervisor.find(process).log_folder
         if folder or not process:
-            chosen = self.paths.inside(folder)
+            chosen = self.paths.resolve_inside(folder)
         return {
             "folder": str(chosen),
             "files": await trio.to_thread.run_sync(read_tails, chosen, after, last_bytes),

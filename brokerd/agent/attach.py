@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from brokerd.agent.paths import announced_agent
+from brokerd.agent.paths import read_announcement
 
 EXIT_UNREACHABLE: Final = 6
 
@@ -19,7 +19,7 @@ _CHUNK_BYTES: Final = 65_536
 
 def attach(root: Path) -> int:
     """Join standard input and output to the socket of the agent of `root`, until either ends."""
-    announced = announced_agent(root)
+    announced = read_announcement(root)
     if announced is None:
         return _fail(f"{root}: no agent runs here")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:

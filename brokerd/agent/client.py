@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import trio
 
-from brokerd.agent.paths import announced_agent
+from brokerd.agent.paths import read_announcement
 from brokerd.errors import ControlError
 from brokerd.runtime.control import Happening, open_control
-from brokerd.runtime.program import Program, own_program
+from brokerd.runtime.program import Program, read_own_program
 
 
 class Control(Protocol):
@@ -36,7 +36,7 @@ class AgentClient:
     async def hello(self) -> Program | None:
         """Exchange programs; return the agent's, or None if its release reports none."""
         try:
-            answer = await self.control.request("hello", program=own_program().to_mapping())
+            answer = await self.control.request("hello", program=read_own_program().to_mapping())
         except ControlError as error:
             if error.kind != "user":
                 raise
@@ -194,7 +194,7 @@ async def open_agent_of(root: Path) -> AsyncIterator[AgentClient]:
     Raises:
         ControlError: `closed`: there is no agent.
     """
-    announced = announced_agent(root)
+    announced = read_announcement(root)
     if announced is None:
         raise ControlError("closed", f"{root}: no agent runs here")
     async with open_agent(announced["socket"]) as agent:

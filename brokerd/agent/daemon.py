@@ -15,7 +15,7 @@ from brokerd.agent.agent import WATCHDOG_ROLES, Agent
 from brokerd.agent.fork_server import EXIT_INTERNAL, ForkServer, Role, fork_image
 from brokerd.agent.paths import AgentPaths
 from brokerd.errors import BrokerError, ConfigError
-from brokerd.runtime.program import own_program
+from brokerd.runtime.program import read_own_program
 
 EXIT_USAGE: Final = 2
 EXIT_PREFLIGHT: Final = 4
@@ -40,7 +40,7 @@ def run_agent(
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO
     )
-    own_program()  # of the present files, for the image, too
+    read_own_program()  # of the present files, for the image, too
     image = fork_image({**WATCHDOG_ROLES, **roles})
     agent = Agent(root, name, deployment, image, socket_path)
     told = False

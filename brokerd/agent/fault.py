@@ -119,7 +119,7 @@ class Fault:
         if self.verb in LASTING_VERBS:
             check_lease(self.fault_id, self.lease_ms)
         self._check_parameters(where)
-        self.ending_signal()
+        self.end_signal()
 
     def _check_parameters(self, where: str) -> None:
         backend = self.parameters.get("backend", BACKENDS[0])
@@ -148,7 +148,7 @@ class Fault:
                     f"{where}: {number.name} = {value!r}; from {number.lowest} to {number.highest}",
                 )
 
-    def ending_signal(self) -> signal.Signals:
+    def end_signal(self) -> signal.Signals:
         """Return the signal by which this fault ends the process.
 
         Raises:

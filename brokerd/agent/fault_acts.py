@@ -15,7 +15,7 @@ from brokerd.agent.fault import Fault
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
-from brokerd.agent.watchdog import healed_at, write_lease
+from brokerd.agent.watchdog import read_heal_time, write_lease
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import STOPPING_VERBS
 
@@ -54,7 +54,7 @@ class FaultActs:
 
     # ------------------------------------------------------------ doing
 
-    async def do(self, fault: Fault, process: ManagedProcess) -> None:
+    async def apply(self, fault: Fault, process: ManagedProcess) -> None:
         """Apply a fault; sets its stamps and evidence.
 
         Raises:
@@ -63,7 +63,7 @@ class FaultActs:
         if fault.uses_nft:
             await self._separate(fault)
         elif fault.is_of_broker:
-            await self._tell_broker(fault, process)
+            await self._send_to_broker(fault, process)
         elif fault.verb == "freeze":
             await self._freeze(fault, process)
         elif fault.verb == "cpu-share":
@@ -84,7 +84,7 @@ class FaultActs:
             return "SIGCONT"
         return {"host-loss": "start it again"}.get(fault.verb, "nothing")
 
-    async def _tell_broker(self, fault: Fault, process: ManagedProcess) -> None:
+    async def _send_to_broker(self, fault: Fault, process: ManagedProcess) -> None:
         arguments = {
             "fault_id": fault.fault_id,
             "verb": fault.verb,
@@ -106,7 +106,7 @@ class FaultActs:
         fault.result = {**fault.result, **identity}
 
     async def _end(self, fault: Fault, process: ManagedProcess) -> None:
-        number = fault.ending_signal()
+        number = fault.end_signal()
         ended, pid = process.ended, process.identity.pid if process.identity else None
         if not self._supervisor.signal(process, number, expected_exit=f"fault:{fault.fault_id}"):
             raise ControlError("user", f"{process.name} ended before it could be killed")
@@ -190,10 +190,10 @@ class FaultActs:
             packets = await self._with_nft(partial(nft.count_packets, self.table(fault)))
             return {"present": packets is not None, "stopped_packets": packets or 0}
         if fault.verb == "cpu-share" and fault.is_active:
-            return {"present": True, **await self._sampled(fault)}
+            return {"present": True, **await self._sample(fault)}
         return {"present": fault.is_active}
 
-    async def _sampled(self, fault: Fault) -> dict[str, int]:
+    async def _sample(self, fault: Fault) -> dict[str, int]:
         identity, stopped = self._supervisor.find(fault.process).identity, 0
         for _ in range(_SAMPLES):
             stopped += identity is not None and identity.is_stopped()
@@ -282,9 +282,9 @@ class FaultActs:
         if process.identity.is_stopped():
             raise ControlError("internal", f"{process.name} is still stopped")
 
-    def healed_by_watchdog(self, fault: Fault) -> int | None:
+    def watchdog_heal_time(self, fault: Fault) -> int | None:
         """Return the time at which the watchdog undid a fault; None if it has not."""
-        return healed_at(self.lease_file(fault)) if fault.watchdog is not None else None
+        return read_heal_time(self.lease_file(fault)) if fault.watchdog is not None else None
 
     def dismiss_watchdog(self, fault: Fault) -> None:
         """End the watchdog of a fault."""
@@ -299,5 +299,5 @@ class FaultActs:
 
     async def _with_nft(self, act: Callable[[], _T]) -> _T:
         # nft is a child of this process; its status must reach the call that waits for it.
-        with self._supervisor.leaving_children_alone():
+        with self._supervisor.suspend_reaping():
             return await trio.to_thread.run_sync(act)

@@ -96,7 +96,7 @@ class FaultKeeper:
                 undo=self._acts.undo_plan(fault),
             )
             try:
-                await self._acts.do(fault, process)
+                await self._acts.apply(fault, process)
             except BaseException:
                 fault.state = "failed"
                 with trio.CancelScope(shield=True):
@@ -272,7 +272,7 @@ class FaultKeeper:
             has_ended = process is None or not process.is_running
             if left.boot != boot_id() or (has_ended and fault.dies_with_process):
                 await self._note_healed(fault, "process-death")
-            elif (healed_ns := self._acts.healed_by_watchdog(fault)) is not None:
+            elif (healed_ns := self._acts.watchdog_heal_time(fault)) is not None:
                 await self._note_healed(fault, "lease", healed_ns)
         self._wake()
 

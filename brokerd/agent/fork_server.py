@@ -262,10 +262,10 @@ def _leave_image(options: dict[str, Any], keep: int) -> None:
     if options.get("core", -1) >= 0:
         os.sched_setaffinity(0, {options["core"]})
     if nice := options.get("nice", 0):
-        _give_way(nice)
+        _lower_priority(nice)
 
 
-def _give_way(nice: int) -> None:
+def _lower_priority(nice: int) -> None:
     """Lower the priority: among processes, and among sessions."""
     nice = os.nice(nice)  # so much more than the agent, which may give way itself
     # If the kernel divides time among sessions first, processes of different sessions are not

@@ -68,7 +68,7 @@ class AgentPaths:
         for folder in (self.folder, self.processes, self.leases):
             folder.mkdir(mode=0o700, exist_ok=True)
 
-    def inside(self, path: str) -> Path:
+    def resolve_inside(self, path: str) -> Path:
         """Return `path` (absolute, or relative to the root), which must be below the root.
 
         Raises:
@@ -89,7 +89,7 @@ def socket_folder(root: Path) -> Path:
     return Path(base) / f"pubsubctl-{os.geteuid()}-{digest}"
 
 
-def announced_agent(root: Path) -> dict[str, Any] | None:
+def read_announcement(root: Path) -> dict[str, Any] | None:
     """Return the announcement of the last agent of this root, with its `socket`.
 
     None if there is none. The announced socket is used, not a computed path: the folder depends on

@@ -150,7 +150,7 @@ class ProcessIdentity:
         return True
 
 
-def sampled(take: Callable[[], Sample]) -> Sample | None:
+def take_sample(take: Callable[[], Sample]) -> Sample | None:
     """Return a sample of /proc; None if no file descriptor is free to take it."""
     try:
         return take()

@@ -18,8 +18,8 @@ import trio
 from brokerd.agent.fork_server import ForkServer
 from brokerd.agent.journal import Entry, Journal, Recollection
 from brokerd.agent.paths import PROCESS_NAME, AgentPaths, replace_file
-from brokerd.agent.processes import ProcessIdentity, boot_id, sampled
-from brokerd.agent.watchdog import recorded_identity
+from brokerd.agent.processes import ProcessIdentity, boot_id, take_sample
+from brokerd.agent.watchdog import read_identity
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
 from brokerd.storage.files import is_out_of_descriptors
@@ -76,10 +76,10 @@ class ManagedProcess:
             "pid": identity.pid if identity else None,
             "start_time": identity.start_time if identity else None,
             "state": self.state,
-            "processor_s": sampled(running.processor_s) if running else None,
-            "busiest_thread_s": sampled(running.busiest_thread) if running else None,
-            "cores": sampled(running.cores) if running else None,
-            "frozen": sampled(running.is_stopped) if running else False,
+            "processor_s": take_sample(running.processor_s) if running else None,
+            "busiest_thread_s": take_sample(running.busiest_thread) if running else None,
+            "cores": take_sample(running.cores) if running else None,
+            "frozen": take_sample(running.is_stopped) if running else False,
             "exit_code": self.exit_code,
             "exit_signal": self.exit_signal,
             "exit_cause": self.exit_cause,
@@ -162,7 +162,7 @@ class Supervisor:
         process = self.processes.get(name)
         if process is None:
             process = ManagedProcess(
-                name, role, config, control_socket, self._paths.inside(log_folder)
+                name, role, config, control_socket, self._paths.resolve_inside(log_folder)
             )
             self.processes[name] = process
         async with process.starting:
@@ -173,7 +173,7 @@ class Supervisor:
                 raise ControlError("user", f"{name} runs with another configuration; stop it first")
             process.role, process.config = role, config
             process.control_socket = control_socket
-            process.log_folder = self._paths.inside(log_folder)
+            process.log_folder = self._paths.resolve_inside(log_folder)
             await self._launch(process, once)
         return process
 
@@ -256,7 +256,7 @@ class Supervisor:
                 process.exited_ns = exit_entry["t_ns"]
                 process.ended.set()
                 continue
-            process.identity = self._left_identity(name, entry, left.boot)
+            process.identity = self._read_identity(name, entry, left.boot)
             if process.identity is not None and process.identity.is_alive():
                 process.state = "running"
                 await self._watch(process)
@@ -284,7 +284,7 @@ class Supervisor:
                 logger.error("the fork server has died; nothing more can be started here")
 
     @contextmanager
-    def leaving_children_alone(self) -> Iterator[None]:
+    def suspend_reaping(self) -> Iterator[None]:
         """Leave the children that are started meanwhile to their own waiters."""
         self._helpers += 1
         try:
@@ -293,9 +293,9 @@ class Supervisor:
             self._helpers -= 1
             self.reap_strangers()
 
-    def _left_identity(self, name: str, entry: Entry, boot: str | None) -> ProcessIdentity | None:
+    def _read_identity(self, name: str, entry: Entry, boot: str | None) -> ProcessIdentity | None:
         # The process itself wrote the file, even if its agent died before it received the pid.
-        found = recorded_identity(self._paths.process_file(name))
+        found = read_identity(self._paths.process_file(name))
         if found is None and boot == boot_id() and "identity" in entry:
             found = ProcessIdentity(*entry["identity"])
         return found

@@ -39,7 +39,7 @@ def write_lease(path: Path, deadline_ns: int, *, has_begun: bool = True) -> None
     replace_file(path, json.dumps({"deadline_ns": deadline_ns, "has_begun": has_begun}))
 
 
-def healed_at(path: Path) -> int | None:
+def read_heal_time(path: Path) -> int | None:
     """Return the time at which the watchdog of this file healed; None if it has not."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -57,12 +57,12 @@ def run_thaw_watchdog(config: dict[str, Any]) -> None:
     """
     lease_file = Path(config["lease_file"])
     with suppress(ProcessLookupError):
-        descriptor, ended = _watched(config)
-        with _until_told():
-            while (left_ns := _left_ns(lease_file)) > 0:
+        descriptor, ended = _watch(config)
+        with _until_terminated():
+            while (left_ns := _remaining_ns(lease_file)) > 0:
                 if ended.poll(left_ns / 1_000_000):
                     return
-        _let_run(descriptor, lease_file)
+        _resume(descriptor, lease_file)
 
 
 def run_share_watchdog(config: dict[str, Any]) -> None:
@@ -74,9 +74,9 @@ def run_share_watchdog(config: dict[str, Any]) -> None:
     lease_file = Path(config["lease_file"])
     running_ms = SHARE_PERIOD_MS * config["share_percent"] // 100
     with suppress(ProcessLookupError):
-        descriptor, ended = _watched(config)
-        with _until_told():
-            while _left_ns(lease_file) > 0:
+        descriptor, ended = _watch(config)
+        with _until_terminated():
+            while _remaining_ns(lease_file) > 0:
                 if _has_begun(lease_file):
                     signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
                     if ended.poll(SHARE_PERIOD_MS - running_ms):
@@ -84,7 +84,7 @@ def run_share_watchdog(config: dict[str, Any]) -> None:
                     signal.pidfd_send_signal(descriptor, signal.SIGCONT)
                 if ended.poll(running_ms):
                     return
-        _let_run(descriptor, lease_file)
+        _resume(descriptor, lease_file)
 
 
 def run_nft_watchdog(config: dict[str, Any]) -> None:
@@ -93,8 +93,8 @@ def run_nft_watchdog(config: dict[str, Any]) -> None:
     A table of this name without that marker has another owner, and stays.
     """
     lease_file = Path(config["lease_file"])
-    with _until_told():
-        while (left_ns := _left_ns(lease_file)) > 0:
+    with _until_terminated():
+        while (left_ns := _remaining_ns(lease_file)) > 0:
             time.sleep(left_ns / 1e9)
     for attempts_left in range(_ATTEMPTS, 0, -1):
         try:
@@ -114,7 +114,7 @@ def run_hold_watchdog(config: dict[str, Any]) -> None:
     """
     paths = AgentPaths(Path(config["root"]))
     lease_file = Path(config["lease_file"])
-    while (left_ns := _left_ns(lease_file)) > 0:
+    while (left_ns := _remaining_ns(lease_file)) > 0:
         time.sleep(left_ns / 1e9)
     with open(paths.lock, "a") as lock:
         try:
@@ -122,12 +122,12 @@ def run_hold_watchdog(config: dict[str, Any]) -> None:
         except BlockingIOError:
             return
         for process in sorted(paths.processes.glob("*.json")):
-            if (identity := recorded_identity(process)) is not None:
+            if (identity := read_identity(process)) is not None:
                 identity.signal(signal.SIGKILL)
         lease_file.unlink(missing_ok=True)
 
 
-def recorded_identity(process_file: Path) -> ProcessIdentity | None:
+def read_identity(process_file: Path) -> ProcessIdentity | None:
     """Return the process that wrote this file of AgentPaths.processes, alive or not.
 
     None if the file is empty, torn, or from before the boot of the machine.
@@ -141,7 +141,7 @@ def recorded_identity(process_file: Path) -> ProcessIdentity | None:
     return ProcessIdentity(found["pid"], found["start_time"])
 
 
-def _watched(config: dict[str, Any]) -> tuple[int, select.poll]:
+def _watch(config: dict[str, Any]) -> tuple[int, select.poll]:
     """Return a descriptor of the process `pid`, `start_time`, and a poll object for its end.
 
     Raises:
@@ -153,26 +153,26 @@ def _watched(config: dict[str, Any]) -> tuple[int, select.poll]:
     return descriptor, ended
 
 
-def _let_run(descriptor: int, lease_file: Path) -> None:
+def _resume(descriptor: int, lease_file: Path) -> None:
     signal.pidfd_send_signal(descriptor, signal.SIGCONT)
     replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
 
 
-class _Told(BaseException):
+class _StopRequest(BaseException):
     """The receipt of SIGTERM."""
 
 
 @contextmanager
-def _until_told() -> Iterator[None]:
+def _until_terminated() -> Iterator[None]:
     """Leave this block on SIGTERM; the following code is not disturbed by another signal."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        raise _Told
+        raise _StopRequest
 
     try:
         signal.signal(signal.SIGTERM, stop)
         yield
-    except _Told:
+    except _StopRequest:
         pass
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -185,7 +185,7 @@ def _has_begun(lease_file: Path) -> bool:
         return False
 
 
-def _left_ns(lease_file: Path) -> int:
+def _remaining_ns(lease_file: Path) -> int:
     # A lease that cannot be read counts as expired: healing early is the smaller harm.
     try:
         found = json.loads(lease_file.read_text(encoding="utf-8"))

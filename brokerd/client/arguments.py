@@ -124,7 +124,7 @@ class AttributeBlobs:
     def __init__(self) -> None:
         self._known: dict[bytes, None] = {}
 
-    def encoded(self, attributes: object) -> bytes:
+    def encode(self, attributes: object) -> bytes:
         """Return the blob of a mapping, or a blob as is.
 
         Raises:

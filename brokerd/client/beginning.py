@@ -28,10 +28,10 @@ def core_of(
             commits_by_itself=automatic_commit,
         )
     state = read_kept(content, str(store), name, deployment_id, publishes=publishes)
-    return ClientCore.restarted(state, instance=instance, commits_by_itself=automatic_commit)
+    return ClientCore.restart(state, instance=instance, commits_by_itself=automatic_commit)
 
 
-def resumed_core(
+def resume_core(
     name: str, publishes: bool, instance: bytes, deployment_id: str, tokens: Tokens
 ) -> tuple[ClientCore, int]:
     """Return the client of a token, or a new client, and the generation of its tokens."""
@@ -47,4 +47,4 @@ def resumed_core(
         return core, generation
     read = read_checkpoint_token(token, name, deployment_id)
     state = read.to_state(generation, publishes)
-    return ClientCore.restarted(state, instance=instance, in_transactions=True), generation
+    return ClientCore.restart(state, instance=instance, in_transactions=True), generation

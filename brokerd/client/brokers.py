@@ -60,14 +60,14 @@ class Brokers:
         """Return True if there is another broker to try."""
         return self.is_list and not self.pinned
 
-    def beginning_with(self, address: str) -> "Brokers":
+    def starting_with(self, address: str) -> "Brokers":
         """Return the same brokers with `address` first; only `address`, if there is no list."""
         if not self.is_list:
             return Brokers([address], self._elsewhere)
         at = self._addresses.index(address) if address in self._addresses else 0
         return Brokers([address, *self._addresses[at:], *self._addresses[:at]], self._elsewhere)
 
-    def redirected(self, addresses: Sequence[str], now_s: float) -> bool:
+    def on_redirect(self, addresses: Sequence[str], now_s: float) -> bool:
         """Handle a redirect to one of these addresses, best first; return True if the client moves.
 
         The client moves only to addresses that it was given itself, and not again within
@@ -92,13 +92,13 @@ class Brokers:
         self._pause_s = RECONNECT_FIRST_S
         self._refusals.clear()
 
-    def lost(self) -> Attempt:
+    def on_lost(self) -> Attempt:
         """Return the next attempt after the end of an attached session."""
         self.attached()
         if self._is_redirected:
             self._is_redirected = False
             return Attempt(self.address, 0.0)
-        return self._after_a_round()
+        return self._next_round()
 
     def failed(self, *, may_leave: bool, spoken: bool = False) -> Attempt:
         """Return the next attempt after a failure.
@@ -110,7 +110,7 @@ class Brokers:
             self._pause_s = RECONNECT_FIRST_S
         return self._next(may_leave)
 
-    def refused(self, reason: str, *, may_leave: bool) -> Attempt | NobodyTakesUs:
+    def on_refusal(self, reason: str, *, may_leave: bool) -> Attempt | NobodyTakesUs:
         """Return the next attempt after a broker refused the client, now or later.
 
         The broker is tried again in the next round, unless all others have refused in this round.
@@ -125,15 +125,15 @@ class Brokers:
 
     def _next(self, may_leave: bool) -> Attempt:
         if not (may_leave and self.has_others):
-            return self._after_a_round()
+            return self._next_round()
         place = self._addresses.index(self.address) + 1
         self.address = self._addresses[place % len(self._addresses)]
         self._tried += 1
         if self._tried % len(self._addresses):
             return Attempt(self.address, 0.0)
-        return self._after_a_round()
+        return self._next_round()
 
-    def _after_a_round(self) -> Attempt:
+    def _next_round(self) -> Attempt:
         pause_s = self._pause_s
         self._pause_s = min(2 * pause_s, RECONNECT_LIMIT_S)
         return Attempt(self.address, pause_s)

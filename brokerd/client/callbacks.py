@@ -20,7 +20,7 @@ class BrokerUnreachable(ClientError):
     """
 
 
-def nothing(*_: Any) -> None:
+def ignore(*_: Any) -> None:
     """Ignore a call."""
 
 
@@ -42,10 +42,10 @@ class Callbacks:
         on_refused: (request, number, reason): the broker refuses the request for good.
     """
 
-    on_acknowledged: Callable[[int, int], None] = nothing
-    on_withheld: Callable[[Deliveries], None] = nothing
-    on_notice: Callable[[Notice], None] = nothing
-    on_gap: Callable[[GapAnnounced], None] = nothing
-    on_session: Callable[[str, Mapping[str, Any]], None] = nothing
-    on_subscription: Callable[[int, str], None] = nothing
-    on_refused: Callable[[str, int, str], None] = nothing
+    on_acknowledged: Callable[[int, int], None] = ignore
+    on_withheld: Callable[[Deliveries], None] = ignore
+    on_notice: Callable[[Notice], None] = ignore
+    on_gap: Callable[[GapAnnounced], None] = ignore
+    on_session: Callable[[str, Mapping[str, Any]], None] = ignore
+    on_subscription: Callable[[int, str], None] = ignore
+    on_refused: Callable[[str, int, str], None] = ignore

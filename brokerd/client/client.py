@@ -27,7 +27,7 @@ from brokerd.client.arguments import (
     payload_of,
     predicate_of,
 )
-from brokerd.client.beginning import core_of, resumed_core
+from brokerd.client.beginning import core_of, resume_core
 from brokerd.client.brokers import Brokers
 from brokerd.client.callbacks import BrokerUnreachable as BrokerUnreachable
 from brokerd.client.callbacks import Callbacks as Callbacks
@@ -198,7 +198,7 @@ async def connect(
     generation = 0
     instance = secrets.token_bytes(_INSTANCE_BYTES)
     if tokens is not None:
-        core, generation = resumed_core(name, publishes, instance, deployment_id, tokens)
+        core, generation = resume_core(name, publishes, instance, deployment_id, tokens)
     else:
         core = core_of(
             name, publishes, incarnation, instance, deployment_id, store, automatic_commit
@@ -395,7 +395,7 @@ class Client:
         Raises:
             ValueError: the attributes or the payload are invalid.
         """
-        blob = self._blobs.encoded(attributes)
+        blob = self._blobs.encode(attributes)
         content = payload if type(payload) is bytes else bytes(payload_of(payload))
         self._check_size(len(blob) + len(content))
         await self._wait_for_room()
@@ -647,7 +647,9 @@ class Client:
 
     def token_of(self, number: int) -> bytes:
         """See Subscription.token."""
-        return write_token(self._core.attachment.home, self._core.progress.committed(number))
+        return write_token(
+            self._core.attachment.home, self._core.progress.committed_positions(number)
+        )
 
     # ------------------------------------------------------------ leaving and moving
 
@@ -721,11 +723,11 @@ class Client:
         self._busy = "is moving"
         old.brokers.pinned = True
         if old.core.attachment.leaves_freely:
-            await self._go_on_at(old.brokers.beginning_with(address))
+            await self._move_to(old.brokers.starting_with(address))
             return
         try:
             await self._flush()
-            brokers = old.brokers.beginning_with(address)
+            brokers = old.brokers.starting_with(address)
             brokers.pinned = True
             new = self._new_line(old.core.successor(), brokers)
             await wait_attached(new, lambda: self._changes.wait(new, self._line))
@@ -743,7 +745,7 @@ class Client:
             raise
         await self._settle_at(new, old)
 
-    async def _go_on_at(self, brokers: Brokers) -> None:
+    async def _move_to(self, brokers: Brokers) -> None:
         """End the session, and connect to another broker with all state.
 
         On failure to the old broker.
@@ -751,13 +753,13 @@ class Client:
         line, before = self._line, self._line.brokers
         brokers.pinned = True
         try:
-            await line.go_to(brokers)
+            await line.move_to(brokers)
             await wait_attached(line, self._wait_changed)
             for number in line.core.subscriptions:
                 await self._changes.wait_started(line, self._line, number)
         except BaseException:
             with trio.CancelScope(shield=True):
-                await line.go_to(before)
+                await line.move_to(before)
             raise
         finally:
             self._busy = ""
@@ -773,13 +775,13 @@ class Client:
         self._busy = ""
         details = {"source": new.core.source, "broker_incarnation": 0, "address": new.address}
         self._callbacks.on_session("moved", details)
-        self.happened(new, new.core.take_over(old.core))
+        self.on_events(new, new.core.take_over(old.core))
         new.nudge()
         self._changes.announce()
 
     # ------------------------------------------------------------ events of lines
 
-    def happened(self, line: Line, events: list[ClientEvent]) -> None:
+    def on_events(self, line: Line, events: list[ClientEvent]) -> None:
         """See line.Listener."""
         arrived = changed = False
         for event in events:
@@ -791,14 +793,14 @@ class Client:
                 changed = True
             else:
                 if line is self._line:
-                    self._happened(event)
+                    self._on_event(event)
                 changed = True
         if changed:
             self._changes.announce()
         if arrived:
             self._arrivals.announce()
 
-    def fetched(self, line: Line) -> None:
+    def on_fetch(self, line: Line) -> None:
         """See line.Listener."""
         if self._keeper is not None:
             self._keeper.look()
@@ -807,7 +809,7 @@ class Client:
         self._line.nudge()
         self._changes.announce()
 
-    def may_read(self, line: Line) -> bool:
+    def can_read(self, line: Line) -> bool:
         """See line.Listener."""
         return not self._inbox.is_full
 
@@ -823,7 +825,7 @@ class Client:
         self._changes.announce()
         self._arrivals.announce()
 
-    def _happened(self, event: object) -> None:
+    def _on_event(self, event: object) -> None:
         callbacks = self._callbacks
         match event:
             case PublicationsDone(first, last):

@@ -54,7 +54,7 @@ class CommitRequests:
         """Remove a subscription that has ended."""
         self._consumers.pop(number, None)
 
-    def uncommitted(self, number: int) -> int:
+    def uncommitted_limit(self, number: int) -> int:
         """Return the limit of uncommitted publications.
 
         0 if the subscription keeps its own token.
@@ -75,7 +75,7 @@ class CommitRequests:
         for stream, last in message.given:
             consumer.may_have[stream] = message.uncommitted, last
 
-    def marked(self, fresh: Iterable[Deliveries]) -> Iterator[Deliveries]:
+    def mark_redeliveries(self, fresh: Iterable[Deliveries]) -> Iterator[Deliveries]:
         """Yield the same deliveries, with possible redeliveries marked."""
         for item in fresh:
             stream = item.run.source
@@ -84,7 +84,9 @@ class CommitRequests:
                 left, last = consumer.may_have.get(stream, (0, 0)) if consumer else (0, 0)
                 if consumer is None or not left:
                     continue
-                again = item.run.up_to(min(last, item.run.sequences[min(left, len(item.run)) - 1]))
+                again = item.run.select_through(
+                    min(last, item.run.sequences[min(left, len(item.run)) - 1])
+                )
                 if again is None:
                     del consumer.may_have[stream]
                     continue

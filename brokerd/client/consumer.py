@@ -220,7 +220,7 @@ class Consumer:
                     item.redelivered,
                 )
             if item is not None:
-                self._inbox.tell(item)
+                self._inbox.announce(item)
             elif self._inbox and not self._consumption.is_full:
                 event = self._inbox.pop()
                 assert not isinstance(event, Announced), f"{event}: a consumer has no partitions"

@@ -58,8 +58,8 @@ class ClientCore:
 
     With `keeps_state`, the state that must survive a restart is in `state`, which the shell saves
     whenever `needs_saving`; no message is sent before the state that it depends on is saved.
-    `Progress.give` records the next delivery to the application, so that the delivery is on record
-    after a restart.
+    `Progress.record_delivery` records the next delivery to the application, so that the delivery is
+    on record after a restart.
 
     Args:
         commits_by_itself, in_transactions: see Progress.
@@ -270,7 +270,7 @@ class ClientCore:
 
     def request_commit(self, number: int) -> int:
         """Request a commit of the application's positions; return the number of the request."""
-        positions = self.progress.committed(number)
+        positions = self.progress.committed_positions(number)
         message = self.subscriptions.commits.ask(number, positions)
         if self.attached:
             self._urgent.append(message)
@@ -322,12 +322,12 @@ class ClientCore:
     # ------------------------------------------------------------ moving
 
     @property
-    def may_leave(self) -> bool:
+    def can_leave(self) -> bool:
         """Return True if a move to another broker breaks no promise; see Attachment.may_leave."""
         return self.attachment.may_leave(self._unfinished())
 
     @property
-    def may_go(self) -> bool:
+    def can_follow_redirect(self) -> bool:
         """Return True if the client may follow a redirect; see Attachment.may_follow."""
         return self.attachment.may_follow(self._unfinished(), publishes=self.publishes)
 
@@ -343,7 +343,7 @@ class ClientCore:
         """Return the reason against a session with this broker; see Attachment.objection."""
         return self.attachment.objection(home, self._unfinished())
 
-    def go_to(self, home: Home) -> None:
+    def move_to(self, home: Home) -> None:
         """Set the broker of the next session; `objection` returned None."""
         if home != self.attachment.home:
             self.attachment.home = home
@@ -356,7 +356,7 @@ class ClientCore:
         clients, to the same source. If subscriptions resume elsewhere, the higher incarnation
         identifies the broker that they moved to last.
         """
-        assert self.may_leave, f"{self.name} has to stay at {self.attachment.home}"
+        assert self.can_leave, f"{self.name} has to stay at {self.attachment.home}"
         if self.attachment.leave(self.subscriptions.commits.generation):
             self.outgoing.renew()
         self.subscriptions.started.clear()
@@ -433,8 +433,8 @@ class ClientCore:
                 number,
                 predicate,
                 number in self.subscriptions.started,
-                self.progress.committed(number),
-                self.progress.given(number),
+                self.progress.committed_positions(number),
+                self.progress.delivered_positions(number),
             )
             for number, predicate in self.subscriptions.predicates.items()
         )
@@ -452,7 +452,7 @@ class ClientCore:
         )
 
     @classmethod
-    def restarted(
+    def restart(
         cls,
         state: ClientState,
         *,

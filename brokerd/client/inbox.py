@@ -57,16 +57,16 @@ class Inbox:
         while self._events and len(taken) < limit and self._events[0][0] is first:
             line, event = self._events.popleft()
             self._taking = line, event.serial
-            line.core.progress.give(event.serial)
+            line.core.progress.record_delivery(event.serial)
             if not isinstance(event, Received):
-                self.tell(event)
+                self.announce(event)
                 continue
             taken.extend(event.deliveries)
             self.waiting_bytes -= _size(event)
         return taken
 
     @property
-    def leading(self) -> Arrival:
+    def first(self) -> Arrival:
         """The next arrival; the inbox must not be empty."""
         return self._events[0][1]
 
@@ -88,7 +88,7 @@ class Inbox:
         while self._events:
             line, leading = self._events[0]
             if not isinstance(leading, Received):
-                self.tell(leading)
+                self.announce(leading)
             elif leading.deliveries:
                 return
             self._events.popleft()
@@ -128,7 +128,7 @@ class Inbox:
         self._events.clear()
         self.waiting_bytes = 0
 
-    def tell(self, event: Announced | GapsAnnounced) -> None:
+    def announce(self, event: Announced | GapsAnnounced) -> None:
         """Announce a notice or gaps to the application, through its callbacks."""
         if isinstance(event, Announced):
             self._on_notice(event.notice)

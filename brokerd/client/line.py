@@ -39,16 +39,16 @@ LEAVING_S: Final = 1.0
 class Listener(Protocol):
     """The receiver of the events of a line; called at once and in order."""
 
-    def happened(self, line: "Line", events: list[ClientEvent]) -> None:
+    def on_events(self, line: "Line", events: list[ClientEvent]) -> None:
         """Handle the events of a batch of messages."""
 
     def session_changed(self, line: "Line", what: str, details: Mapping[str, Any]) -> None:
         """Handle "lost" with a reason, or "failed" with the reason of a failed attempt."""
 
-    def fetched(self, line: "Line") -> None:
+    def on_fetch(self, line: "Line") -> None:
         """Handle a fetch of messages to send; some may wait for state that is not saved yet."""
 
-    def may_read(self, line: "Line") -> bool:
+    def can_read(self, line: "Line") -> bool:
         """Return True if the application has room for more."""
 
     def failed(self, line: "Line") -> None:
@@ -123,15 +123,15 @@ class Line:
 
     def _next_step(self, why: str | None) -> Attempt | NobodyTakesUs:
         """Return the next step after the end of a session, or after a failed attempt."""
-        may_leave = self.core.may_leave or self._seeks_home
+        may_leave = self.core.can_leave or self._seeks_home
         if self._refusal:
-            return self.brokers.refused(self._refusal, may_leave=may_leave)
+            return self.brokers.on_refusal(self._refusal, may_leave=may_leave)
         if self._was_attached:
-            return self.brokers.lost()
+            return self.brokers.on_lost()
         return self.brokers.failed(may_leave=may_leave, spoken=why is None)
 
     def _leave_broker(self) -> None:
-        if not self.core.may_leave:
+        if not self.core.can_leave:
             return
         self.core.leave()
         self.states.clear()
@@ -161,7 +161,7 @@ class Line:
         if self.connection is not None and self.connection.reading_stopped:
             self.connection.wake()
 
-    async def go_to(self, brokers: Brokers) -> None:
+    async def move_to(self, brokers: Brokers) -> None:
         """End the session, so that the next session is with the first of these brokers."""
         self.brokers = brokers
         await self.leave()
@@ -195,29 +195,29 @@ class Line:
         hurried = False
         for each in known:
             hurried = self._note(each) or hurried
-        self._listener.happened(self, known)
+        self._listener.on_events(self, known)
         connection.flush(clock_ns(), hurried, self.core.progress.unsaid_acknowledgements)
         if self._told_to:
-            self._go_where_told(connection)
+            self._follow_redirect(connection)
 
-    def _go_where_told(self, connection: Connection) -> None:
+    def _follow_redirect(self, connection: Connection) -> None:
         """Follow a redirect of the broker if that breaks no promise."""
         told_to, self._told_to = self._told_to, ()
-        if self.core.may_go and self.brokers.redirected(told_to, trio.current_time()):
+        if self.core.can_follow_redirect and self.brokers.on_redirect(told_to, trio.current_time()):
             connection.end("closed_by_us", Farewell("stopping", "redirected to another broker"))
 
-    def may_read(self, connection: Connection) -> bool:
+    def can_read(self, connection: Connection) -> bool:
         """See connection.Owner."""
-        return self._listener.may_read(self)
+        return self._listener.can_read(self)
 
     def refill(self, connection: Connection) -> None:
         """See connection.Owner: messages handed over since the last write are sent together."""
         for message in self.core.messages_to_send():
             if not connection.send(message):
                 break
-        self._listener.fetched(self)
+        self._listener.on_fetch(self)
 
-    def ended(self, connection: Connection, reason: LossReason) -> None:
+    def on_ended(self, connection: Connection, reason: LossReason) -> None:
         """See connection.Owner."""
         self.connection = None
         if self.unattached_since_s is None:
@@ -315,9 +315,9 @@ class Line:
             return f"{answer.name[:64]!r} answers with wire version {answer.wire_version}"
         if certified is not None and answer.name != certified.name:
             return f"{certified} answers as {answer.name[:64]!r}"
-        return self._at_home(answer)
+        return self._await_accepted(answer)
 
-    def _at_home(self, answer: Hello) -> Session | str:
+    def _await_accepted(self, answer: Hello) -> Session | str:
         """Return the session that the broker has accepted, or the reason against the session."""
         home = home_of(answer.name, answer.deployment_id, answer.protocol)
         if self.brokers.is_list or self.core.is_kept:
@@ -332,7 +332,7 @@ class Line:
                 home.broker,
             ):
                 self._leave_broker()
-        self.core.go_to(home)
+        self.core.move_to(home)
         session = Session(answer.number, answer.session, SessionState.ESTABLISHED)
         session.number, session.incarnation = self._sessions, answer.incarnation
         return session
@@ -363,7 +363,7 @@ class Line:
                 connection.beat()
                 beats = now + self._parameters.heartbeat_ns / SECOND_NS
             connection.check(clock_ns())
-            if now - began >= limit_s and self.core.may_leave and self.brokers.has_others:
+            if now - began >= limit_s and self.core.can_leave and self.brokers.has_others:
                 # The broker answers, but does not attach the client; another broker may.
                 connection.end("closed_by_us", Farewell("stopping", "to go elsewhere"))
                 return

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 from brokerd.client.events import PublicationsDone
 from brokerd.client.state import ClientState, Revision
-from brokerd.client.window import Singles, Window, in_good_sizes, of_bounded_size, used_attributes
+from brokerd.client.window import (
+    Singles,
+    Window,
+    merge_short,
+    select_used_attributes,
+    split_by_size,
+)
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
@@ -76,14 +82,14 @@ class OutgoingPublications:
         assert count, "nothing to publish"
         assert size == len(payload), f"{count} payloads of {size} bytes: {len(payload)}"
         self._flush_singles()
-        table, index = used_attributes(attribute_table, attribute_index)
+        table, index = select_used_attributes(attribute_table, attribute_index)
         first = self.next_sequence
         self.next_sequence += count
         sequences = range(first, first + count)
         source = self.source or _NOBODY
         pieces = (payload,) if size else ()
         run = PublicationRun(source, sequences, table, index, payload_lengths, pieces)
-        self._unsent.extend(of_bounded_size(run))
+        self._unsent.extend(split_by_size(run))
         self._revision.current += 1
         return sequences
 
@@ -98,7 +104,7 @@ class OutgoingPublications:
 
     def retransmissions(self) -> list[Publish]:
         """Return all publications that were sent before, for a new session."""
-        runs = in_good_sizes(self._window.runs())
+        runs = merge_short(self._window.runs())
         self.resubmitted += sum(map(len, runs))
         return [Publish(run) for run in runs]
 
@@ -111,7 +117,7 @@ class OutgoingPublications:
         runs, self._unsent = self._unsent, []
         if runs:
             self._highest_sent = runs[-1].last
-        runs = in_good_sizes(runs)
+        runs = merge_short(runs)
         for run in runs:
             self._window.add(run)
         return [Publish(run) for run in runs]
@@ -163,4 +169,4 @@ class OutgoingPublications:
             first = self.next_sequence - len(self._singles)
             run = self._singles.run(self.source or _NOBODY, first)
             self._singles = Singles()
-            self._unsent.extend(of_bounded_size(run))
+            self._unsent.extend(split_by_size(run))

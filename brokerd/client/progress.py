@@ -147,9 +147,9 @@ class Progress:
         if fresh and self._commitment.given_before:
             fresh = tuple(self._commitment.marked(fresh))
         if fresh:
-            fresh = tuple(self._consumers.marked(fresh))
+            fresh = tuple(self._consumers.mark_redeliveries(fresh))
         if placed is not None:
-            fresh, repeated = tuple(_by_origin(fresh)), list(_by_origin(repeated))
+            fresh, repeated = tuple(_split_by_origin(fresh)), list(_split_by_origin(repeated))
             self._received.record_origins(run.source, fresh)
         events: list[ClientEvent] = [Withheld(each) for each in repeated]
         if fresh:
@@ -216,7 +216,7 @@ class Progress:
 
     # ------------------------------------------------------------ taking and committing
 
-    def give(self, serial: int) -> None:
+    def record_delivery(self, serial: int) -> None:
         """Record that all arrivals up to this serial are about to be delivered.
 
         If state is kept, the record must be saved first.
@@ -251,7 +251,7 @@ class Progress:
             self._commitment.commit(number, source, last)
         return True
 
-    def reached(self, number: int, serial: int) -> Positions:
+    def positions_at(self, number: int, serial: int) -> Positions:
         """Return the positions of a subscription after a commit up to this serial."""
         return self._commitment.reached(number, serial)
 
@@ -266,11 +266,11 @@ class Progress:
 
     # ------------------------------------------------------------ keeping
 
-    def committed(self, number: int) -> Positions:
+    def committed_positions(self, number: int) -> Positions:
         """Return the committed positions of a subscription, per stream."""
         return self._commitment.committed(number)
 
-    def given(self, number: int) -> Positions:
+    def delivered_positions(self, number: int) -> Positions:
         """Return the delivered positions of a subscription, over all sessions and restarts."""
         return self._commitment.given(number)
 
@@ -284,8 +284,8 @@ class Progress:
         self._received.restore(self._commitment.positions())
 
 
-def _by_origin(items: Sequence[Deliveries]) -> Iterator[Deliveries]:
+def _split_by_origin(items: Sequence[Deliveries]) -> Iterator[Deliveries]:
     """Yield the same deliveries, each with a run of one source."""
     for item in items:
-        for run in item.run.by_origin():
+        for run in item.run.split_by_origin():
             yield type(item)(run, item.subscriptions)

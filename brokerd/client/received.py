@@ -216,7 +216,7 @@ def stretches(
     """
     rest: PublicationRun | None = run
     for upto in sorted({*positions, run.last}):
-        stretch = rest.up_to(upto) if rest is not None else None
+        stretch = rest.select_through(upto) if rest is not None else None
         rest = rest.after(upto) if rest is not None else None
         if stretch is None:
             continue

@@ -79,7 +79,7 @@ class Subscriptions:
 
     def request(self, number: int) -> Subscribe | Consume:
         """Return the message that requests a subscription."""
-        predicate, uncommitted = self.predicates[number], self.commits.uncommitted(number)
+        predicate, uncommitted = self.predicates[number], self.commits.uncommitted_limit(number)
         if uncommitted:
             return Consume(number, predicate, uncommitted)
         return Subscribe(number, predicate)

@@ -116,7 +116,7 @@ class DurableSubscription:
         assert core.attachment.home is not None, "a token is of a broker"
         return CheckpointToken(
             core.name, self.generation, core.attachment.home, self.number, self.predicate,
-            core.progress.reached(self.number, serial),
+            core.progress.positions_at(self.number, serial),
         ).to_bytes()  # fmt: skip
 
 
@@ -161,7 +161,7 @@ class Transaction:
         await self._shell.wait_arrived()
         received: list[Deliveries] = []
         while self._inbox and len(received) < limit:
-            if received and not isinstance(self._inbox.leading, Received):
+            if received and not isinstance(self._inbox.first, Received):
                 break
             event = self._inbox.pop()
             self.taken.append(event)
@@ -171,6 +171,6 @@ class Transaction:
             elif isinstance(event, GapsAnnounced):
                 self.gaps.extend(event.gaps)
             else:
-                self._inbox.tell(event)
+                self._inbox.announce(event)
         self._line.read_on()
         return received

@@ -88,9 +88,9 @@ class Window:
         kept: list[PublicationRun] = []
         gone: list[tuple[int, int]] = []
         for run in self._runs[start:end]:
-            before, rest = run.up_to(first - 1), run.after(first - 1)
+            before, rest = run.select_through(first - 1), run.after(first - 1)
             assert rest is not None, f"{run.last} is below {first}"
-            inside, after = rest.up_to(last), rest.after(last)
+            inside, after = rest.select_through(last), rest.after(last)
             kept.extend(part for part in (before, after) if part is not None)
             if inside is None:
                 continue
@@ -107,7 +107,7 @@ class Window:
         return gone
 
 
-def used_attributes(
+def select_used_attributes(
     table: Sequence[bytes], index: Sequence[int]
 ) -> tuple[tuple[bytes, ...], Sequence[int]]:
     """Return the used blobs, in order of first use, and the index into them.
@@ -137,18 +137,18 @@ def _weight(run: PublicationRun) -> int:
     return run.payload_bytes() + 12 * len(run) + sum(map(len, run.attribute_table))
 
 
-def of_bounded_size(run: PublicationRun) -> list[PublicationRun]:
+def split_by_size(run: PublicationRun) -> list[PublicationRun]:
     """Return the run in parts that fit into a frame with room to spare, halved until they do."""
     if len(run) == 1 or (len(run) <= RUN_LIMIT_PUBLICATIONS and _weight(run) <= RUN_LIMIT_BYTES):
         return [run]
     half = len(run) // 2
     return [
-        *of_bounded_size(run.select(range(half))),
-        *of_bounded_size(run.select(range(half, len(run)))),
+        *split_by_size(run.select(range(half))),
+        *split_by_size(run.select(range(half, len(run)))),
     ]
 
 
-def in_good_sizes(runs: list[PublicationRun]) -> list[PublicationRun]:
+def merge_short(runs: list[PublicationRun]) -> list[PublicationRun]:
     """Return the same publications in fewer runs if many are short.
 
     A run costs as much as a frame.

@@ -33,7 +33,7 @@ Test = Callable[[Attributes], bool]
 
 
 @dataclass(slots=True, eq=False)
-class _Filed:
+class _IndexedConjunction:
     """A filed conjunction: the serial number of its predicate and the remaining tests."""
 
     serial: int
@@ -55,10 +55,10 @@ class _Bounds:
     """
 
     bounds: list[float] = field(default_factory=list)
-    filed: list[tuple[int, float, _Filed]] = field(default_factory=list)
+    filed: list[tuple[int, float, _IndexedConjunction]] = field(default_factory=list)
     reach: list[float] = field(default_factory=list)
 
-    def add(self, bound: float, limit: float, place: int, filed: _Filed) -> None:
+    def add(self, bound: float, limit: float, place: int, filed: _IndexedConjunction) -> None:
         at = bisect_right(self.bounds, bound)
         self.bounds.insert(at, bound)
         self.filed.insert(at, (place, limit, filed))
@@ -70,11 +70,11 @@ class _Bounds:
         del self.bounds[at], self.filed[at]
         self.reach = []
 
-    def candidates(self, value: Any) -> list[_Filed]:
+    def candidates(self, value: Any) -> list[_IndexedConjunction]:
         if not self.reach:
             self.reach = list(accumulate((limit for _, limit, _ in self.filed), max))
         reach, filed = self.reach, self.filed
-        found: list[_Filed] = []
+        found: list[_IndexedConjunction] = []
         for at in range(bisect_right(self.bounds, value) - 1, -1, -1):
             if reach[at] < value:
                 break
@@ -94,11 +94,11 @@ class _Bucket:
         others: conjunctions without a numeric bound.
     """
 
-    others: dict[int, _Filed] = field(default_factory=dict)
+    others: dict[int, _IndexedConjunction] = field(default_factory=dict)
     bounds: dict[str, _Bounds] = field(default_factory=dict)
 
-    def candidates(self, attributes: Attributes) -> Collection[_Filed]:
-        found: Collection[_Filed] = self.others.values()
+    def candidates(self, attributes: Attributes) -> Collection[_IndexedConjunction]:
+        found: Collection[_IndexedConjunction] = self.others.values()
         value: Any
         for attribute, bounds in self.bounds.items():
             value = attributes.get(attribute)
@@ -121,7 +121,7 @@ class _Under:
     truths: dict[Scalar, _Bucket] = field(default_factory=dict)
     at_least: _Bounds = field(default_factory=_Bounds)
     at_most: _Bounds = field(default_factory=_Bounds)
-    present: dict[int, _Filed] = field(default_factory=dict)
+    present: dict[int, _IndexedConjunction] = field(default_factory=dict)
 
 
 class MatchingIndex(Generic[Key]):
@@ -139,7 +139,7 @@ class MatchingIndex(Generic[Key]):
         self._next_serial = 0
         self._next_place = 0
         self._under: dict[str, _Under] = {}
-        self._always: dict[int, _Filed] = {}
+        self._always: dict[int, _IndexedConjunction] = {}
 
     def __len__(self) -> int:
         """Return the number of filed predicates."""
@@ -203,7 +203,7 @@ class MatchingIndex(Generic[Key]):
             return [self.match(attributes) for attributes in tables]
         always = self._always.values()
         sure = {filed.serial for filed in always if not filed.tests}
-        candidates: list[Sequence[Collection[_Filed] | None]] = []
+        candidates: list[Sequence[Collection[_IndexedConjunction] | None]] = []
         if unsure := [filed for filed in always if filed.tests]:
             candidates.append([unsure] * len(tables))
         for attribute, under in self._under.items():
@@ -213,7 +213,7 @@ class MatchingIndex(Generic[Key]):
             if under.equal or under.truths:
                 candidates.append(_equal_to(under, values, tables))
             if under.at_least.filed or under.at_most.filed:
-                candidates.append([_within(under, value) for value in values])
+                candidates.append([_find_within(under, value) for value in values])
             if under.present:
                 present = under.present.values()
                 candidates.append([None if value is None else present for value in values])
@@ -249,13 +249,13 @@ class MatchingIndex(Generic[Key]):
         place = self._next_place
         self._next_place += 1
         if access is None:
-            return [_put(self._always, place, _Filed(serial, _compile(conjunction)))]
+            return [_put(self._always, place, _IndexedConjunction(serial, _compile(conjunction)))]
         attribute, operator, value = access.attribute, access.operator, access.value
         under = self._under.setdefault(attribute, _Under())
         if operator in ("=", "in"):
             values: Any = value if isinstance(value, tuple) else (value,)
             rest = tuple(test for test in conjunction if test is not access)
-            filed = _Filed(serial, _compile(rest))
+            filed = _IndexedConjunction(serial, _compile(rest))
             return [
                 _put_under(
                     under.truths if isinstance(item, bool) else under.equal,
@@ -266,7 +266,7 @@ class MatchingIndex(Generic[Key]):
                 )
                 for _, item in dict.fromkeys((kind(item), item) for item in values)
             ]
-        filed = _Filed(serial, _compile(conjunction))
+        filed = _IndexedConjunction(serial, _compile(conjunction))
         if _is_bound(access, _UPWARD) or _is_bound(access, _DOWNWARD):
             low, high = _interval(attribute, conjunction)
             upward = _is_bound(access, _UPWARD)
@@ -294,7 +294,9 @@ class MatchingIndex(Generic[Key]):
         return len(under.equal) + len(under.truths) if under is not None else 0
 
 
-def _try(candidates: Iterable[_Filed], attributes: Attributes, found: set[int]) -> None:
+def _try(
+    candidates: Iterable[_IndexedConjunction], attributes: Attributes, found: set[int]
+) -> None:
     for filed in candidates:
         for test in filed.tests:
             if not test(attributes):
@@ -305,7 +307,7 @@ def _try(candidates: Iterable[_Filed], attributes: Attributes, found: set[int]) 
 
 def _equal_to(
     under: _Under, values: Sequence[Any], tables: Sequence[Attributes]
-) -> list[Collection[_Filed] | None]:
+) -> list[Collection[_IndexedConjunction] | None]:
     """Return the candidates filed under each value, if the value is present."""
     if bool not in {*map(type, values)}:
         buckets = list(map(under.equal.get, values))
@@ -320,24 +322,30 @@ def _equal_to(
     ]
 
 
-def _within(under: _Under, value: Any) -> list[_Filed] | None:
+def _find_within(under: _Under, value: Any) -> list[_IndexedConjunction] | None:
     """Return the conjunctions filed under a bound that holds for the value."""
     if type(value) not in _NUMBERS:
         return None
     return under.at_least.candidates(value) + under.at_most.candidates(-value)
 
 
-def _place_of(entry: tuple[int, float, _Filed]) -> int:
+def _place_of(entry: tuple[int, float, _IndexedConjunction]) -> int:
     return entry[0]
 
 
-def _put(table: dict[int, _Filed], place: int, filed: _Filed) -> Callable[[], None]:
+def _put(
+    table: dict[int, _IndexedConjunction], place: int, filed: _IndexedConjunction
+) -> Callable[[], None]:
     table[place] = filed
     return lambda: table.__delitem__(place)
 
 
 def _put_under(
-    buckets: dict[Scalar, _Bucket], key: Scalar, place: int, filed: _Filed, rest: Conjunction
+    buckets: dict[Scalar, _Bucket],
+    key: Scalar,
+    place: int,
+    filed: _IndexedConjunction,
+    rest: Conjunction,
 ) -> Callable[[], None]:
     """File the remaining tests of a conjunction beside conjunctions with the same equal value."""
     bucket = buckets.setdefault(key, _Bucket())
@@ -356,7 +364,11 @@ def _put_under(
 
 
 def _put_between(
-    bounds: dict[str, _Bounds], attribute: str, place: int, filed: _Filed, rest: Conjunction
+    bounds: dict[str, _Bounds],
+    attribute: str,
+    place: int,
+    filed: _IndexedConjunction,
+    rest: Conjunction,
 ) -> Callable[[], None]:
     low, high = _interval(attribute, rest)
     of_attribute = bounds.setdefault(attribute, _Bounds())
@@ -411,7 +423,7 @@ def _compile(constraints: Sequence[Constraint]) -> tuple[Test, ...]:
         opposite = _opposite(test, rest)
         if opposite is not None:
             rest.remove(opposite)
-            tests.append(_between(test, opposite))
+            tests.append(_match_between(test, opposite))
         else:
             tests.append(_compile_one(test))
     return tuple(tests)
@@ -425,7 +437,7 @@ def _opposite(test: Constraint, others: Sequence[Constraint]) -> Constraint | No
     return None
 
 
-def _between(first: Constraint, second: Constraint) -> Test:
+def _match_between(first: Constraint, second: Constraint) -> Test:
     """Return a test of both bounds that reads the value once."""
     attribute, one, other = first.attribute, first.value, second.value
     compare_one, compare_other = _NUMERIC[first.operator], _NUMERIC[second.operator]

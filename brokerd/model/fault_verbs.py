@@ -514,7 +514,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
 }
 
 
-def _chosen(**wanted: object) -> tuple[str, ...]:
+def _select(**wanted: object) -> tuple[str, ...]:
     """Return the verbs whose columns have these values, in the order of the table."""
     return tuple(
         verb.name
@@ -524,46 +524,46 @@ def _chosen(**wanted: object) -> tuple[str, ...]:
 
 
 VERBS: Final = tuple(VERB_TABLE)
-LASTING_VERBS: Final = _chosen(lasts=True)
-LIMITING_VERBS: Final = _chosen(limits=True)
+LASTING_VERBS: Final = _select(lasts=True)
+LIMITING_VERBS: Final = _select(limits=True)
 """Verbs that cause delays, and no failure."""
-HOLDING_VERBS: Final = _chosen(holds=True)
+HOLDING_VERBS: Final = _select(holds=True)
 """Verbs that hold messages back. Held messages are released, or lost if the target is ended."""
-SEVERING_VERBS: Final = _chosen(severs=True)
+SEVERING_VERBS: Final = _select(severs=True)
 """Verbs that end sessions between brokers; nftables can carry them out."""
-DEAF_VERBS: Final = _chosen(is_deaf=True)
+DEAF_VERBS: Final = _select(is_deaf=True)
 """Verbs with a target that receives nothing."""
-SIMULATED_VERBS: Final = _chosen(is_simulated=True)
+SIMULATED_VERBS: Final = _select(is_simulated=True)
 
-BROKER_VERBS: Final = _chosen(backend="broker")
+BROKER_VERBS: Final = _select(backend="broker")
 """Verbs that a broker carries out on request; its own lease ends the fault."""
-STOPPING_VERBS: Final = _chosen(backend="stop")
+STOPPING_VERBS: Final = _select(backend="stop")
 """Verbs that stop a process from outside, exclusively."""
-STANDING_VERBS: Final = _chosen(backend="stop", limits=False)
+STANDING_VERBS: Final = _select(backend="stop", limits=False)
 """Verbs that stop a process without interruption."""
 AGENT_VERBS: Final = tuple(
     verb.name for verb in VERB_TABLE.values() if verb.backend not in ("load", "steps")
 )
-CLIENT_VERBS: Final = _chosen(backend="load")
-SESSION_ENDING_VERBS: Final = _chosen(ends_session=True)
+CLIENT_VERBS: Final = _select(backend="load")
+SESSION_ENDING_VERBS: Final = _select(ends_session=True)
 
 LINK_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "link" in verb.on)
 SET_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "sets" in verb.on)
 MACHINE_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "machine" in verb.on)
 
-KILLING_VERBS: Final = _chosen(risk="end")
+KILLING_VERBS: Final = _select(risk="end")
 """Verbs that end processes, lasting ones included."""
-ENDING_VERBS: Final = _chosen(risk="end", lasts=False)
+ENDING_VERBS: Final = _select(risk="end", lasts=False)
 """Verbs that end a process until the next restart."""
-DISK_VERBS: Final = _chosen(risk="disk")
-PASSING_VERBS: Final = _chosen(risk="passing")
+DISK_VERBS: Final = _select(risk="disk")
+PASSING_VERBS: Final = _select(risk="passing")
 """Verbs with targets that stay on the path and do not pass all publications."""
 FAILING_VERBS: Final = tuple(
     verb.name for verb in VERB_TABLE.values() if verb.risk in ("passing", "end") and not verb.limits
 )
 """Verbs that count as the failure of a broker or link."""
 
-RELAY_VERBS: Final = _chosen(system="relay")
+RELAY_VERBS: Final = _select(system="relay")
 SYSTEM_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if verb.system)
 """Verbs that can be carried out on a system under test."""
 ALIASES: Final[Mapping[str, str]] = {

@@ -25,7 +25,7 @@ class RunJoiner:
     def __init__(self) -> None:
         self._blobs: dict[bytes, bytes] = {}
 
-    def joined(self, runs: Sequence[PublicationRun]) -> PublicationRun:
+    def join(self, runs: Sequence[PublicationRun]) -> PublicationRun:
         """Return runs joined as by `merge_runs`, but with a payload of their own, in one piece."""
         merged = merge_runs(runs)
         if len(self._blobs) > MOST_BLOBS:
@@ -51,17 +51,17 @@ class RunJoiner:
                 publications + len(run) > JOINED_PUBLICATIONS
                 or payload_bytes + size_bytes > JOINED_BYTES
             ):
-                found.append(self.joined(group) if len(group) > 1 else group[0])
+                found.append(self.join(group) if len(group) > 1 else group[0])
                 group, publications, payload_bytes = [], 0, 0
             group.append(run)
             publications += len(run)
             payload_bytes += size_bytes
         if group:
-            found.append(self.joined(group) if len(group) > 1 else group[0])
+            found.append(self.join(group) if len(group) > 1 else group[0])
         return found
 
 
-def taken(runs: Sequence[PublicationRun], numbers: Collection[int]) -> PublicationRun:
+def take(runs: Sequence[PublicationRun], numbers: Collection[int]) -> PublicationRun:
     """Return the publications of joined runs of a source that have the given numbers, at least one.
 
     The payload stays slices of the runs, neighbours in a single slice. The runs may interleave, but

@@ -60,7 +60,7 @@ class MessageKind:
     may_follow: bool = False
 
 
-def of_run(
+def run_kind(
     number: int, kind: type, beside: Callable[[Any], object] = lambda message: None
 ) -> MessageKind:
     """Return the kind of a message about each publication of its `run` and about nothing else.
@@ -81,22 +81,22 @@ def of_run(
     return MessageKind(
         number,
         kind,
-        Joining(JOINED_PUBLICATIONS, _publications, _run_bytes, continues, _joined_runs),
+        Joining(JOINED_PUBLICATIONS, _publications, _run_bytes, continues, _join_runs),
         _halves,
     )
 
 
-def of_ranges(number: int, kind: type) -> MessageKind:
+def ranges_kind(number: int, kind: type) -> MessageKind:
     """Return the kind of an acknowledgement with `ranges` as its only field, which may wait."""
 
     def join(messages: Sequence[Any]) -> Any:
         return kind(tuple(chain.from_iterable([message.ranges for message in messages])))
 
-    joining = Joining(JOINED_RANGES, _ranges, _nothing, lambda before, message: True, join)
+    joining = Joining(JOINED_RANGES, _ranges, _has_nothing, lambda before, message: True, join)
     return MessageKind(number, kind, joining, may_wait=True)
 
 
-def of_numbers(
+def numbers_kind(
     number: int, kind: type, beside: Callable[[Any], object] = lambda message: None
 ) -> MessageKind:
     """Return the kind of an acknowledgement of numbers `first` to `last`, which may wait."""
@@ -109,7 +109,10 @@ def of_numbers(
         return replace(messages[0], last=messages[-1].last)
 
     return MessageKind(
-        number, kind, Joining(JOINED_RANGES, _nothing, _nothing, continues, join), may_wait=True
+        number,
+        kind,
+        Joining(JOINED_RANGES, _has_nothing, _has_nothing, continues, join),
+        may_wait=True,
     )
 
 
@@ -121,7 +124,7 @@ def _ranges(message: Any) -> int:
     return len(message.ranges)
 
 
-def _nothing(message: Any) -> int:
+def _has_nothing(message: Any) -> int:
     return 0
 
 
@@ -130,7 +133,7 @@ def _run_bytes(message: Any) -> int:
     return run.payload_bytes() + sum(map(len, run.attribute_table))
 
 
-def _joined_runs(messages: Sequence[Any]) -> Any:
+def _join_runs(messages: Sequence[Any]) -> Any:
     return replace(messages[0], run=merge_runs([message.run for message in messages]))
 
 

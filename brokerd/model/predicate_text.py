@@ -70,13 +70,13 @@ class _Parser:
         parts = [self._conjunction(negated=negated, depth=depth)]
         while self._take_word("or"):
             parts.append(self._conjunction(negated=negated, depth=depth))
-        return _all_of(parts) if negated else _any_of(parts)
+        return _all_of(parts) if negated else _disjoin(parts)
 
     def _conjunction(self, *, negated: bool, depth: int) -> list[Conjunction]:
         parts = [self._factor(negated=negated, depth=depth)]
         while self._take_word("and"):
             parts.append(self._factor(negated=negated, depth=depth))
-        return _any_of(parts) if negated else _all_of(parts)
+        return _disjoin(parts) if negated else _all_of(parts)
 
     def _factor(self, *, negated: bool, depth: int) -> list[Conjunction]:
         if depth > MAXIMUM_DEPTH:
@@ -187,7 +187,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         at = match.end()
 
 
-def _any_of(parts: list[list[Conjunction]]) -> list[Conjunction]:
+def _disjoin(parts: list[list[Conjunction]]) -> list[Conjunction]:
     conjunctions = [conjunction for part in parts for conjunction in part]
     _check_size(conjunctions)
     return conjunctions

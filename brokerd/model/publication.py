@@ -52,7 +52,7 @@ class PublicationRun:
             publication.
         origins: sources of the publications, neighbours of one source together; empty if `source`
             and `sequences` already identify the publications.
-        place: positions in the stream, in a run that was made by `by_origin`.
+        place: positions in the stream, in a run that was made by `split_by_origin`.
         header: encoded bytes of everything but the payload, in a run that arrived over the wire;
             empty in any other run, and in all runs derived from a run, copies too.
     """
@@ -126,9 +126,9 @@ class PublicationRun:
             size = sum([lengths[position] for position in positions])
         if 3 * size < 2 * self.payload_bytes():
             payload = (b"".join(payload),)
-        return self._selected(positions, payload)
+        return self._select(positions, payload)
 
-    def _selected(self, positions: Sequence[int], payload: tuple[Buffer, ...]) -> "PublicationRun":
+    def _select(self, positions: Sequence[int], payload: tuple[Buffer, ...]) -> "PublicationRun":
         """See `select`.
 
         Args:
@@ -174,7 +174,7 @@ class PublicationRun:
             start, lower = end, upper
         return tuple([OriginRun(source, _plain(numbers)) for source, numbers in found])
 
-    def by_origin(self) -> Iterator["PublicationRun"]:
+    def split_by_origin(self) -> Iterator["PublicationRun"]:
         """Yield the same publications as runs of one source each, in order."""
         if not self.origins:
             yield self
@@ -195,7 +195,7 @@ class PublicationRun:
         start = bisect_right(self.sequences, sequence)
         return self.select(range(start, len(self.sequences)))
 
-    def up_to(self, sequence: int) -> "PublicationRun | None":
+    def select_through(self, sequence: int) -> "PublicationRun | None":
         """Return the publications numbered `sequence` or less; None if there are none."""
         if self.last <= sequence:
             return self
@@ -283,7 +283,7 @@ class RunParts:
             each = struct.iter_unpack(f"{length}s", b"".join(run.payload))
             self._payloads = tuple(chain.from_iterable(each))
         payload = b"".join(_items(self._payloads, positions))
-        return run._selected(positions, (payload,))
+        return run._select(positions, (payload,))
 
 
 def _spans(lengths: Sequence[int], positions: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -359,21 +359,21 @@ def _concatenate(runs: Sequence[PublicationRun]) -> PublicationRun:
         sequences = range(first, last + 1)
     else:
         sequences = tuple(chain.from_iterable([run.sequences for run in runs]))
-    table, index = _joined_attributes(runs)
+    table, index = _join_attributes(runs)
     lengths: int | tuple[int, ...]
     one = runs[0].payload_lengths
     if isinstance(one, int) and all(run.payload_lengths == one for run in runs):
         lengths = one
     else:
-        lengths = tuple(length for run in runs for length in _each_length(run))
+        lengths = tuple(length for run in runs for length in _list_lengths(run))
     payload = tuple(piece for run in runs for piece in run.payload)
     merged = PublicationRun(runs[0].source, sequences, table, index, lengths, payload)
     if runs[0].origins:
-        merged = replace(merged, origins=_joined_origins([o for run in runs for o in run.origins]))
+        merged = replace(merged, origins=_join_origins([o for run in runs for o in run.origins]))
     return merged
 
 
-def _joined_attributes(
+def _join_attributes(
     runs: Sequence[PublicationRun],
 ) -> tuple[tuple[bytes, ...], Sequence[int]]:
     """Return a table of the blobs of all runs, and the index of all publications into it."""
@@ -384,20 +384,20 @@ def _joined_attributes(
     table = tuple(places)
     indexes = [run.attribute_index for run in runs]
     if len(table) <= 256:
-        parts = map(_translated, indexes, translations)
+        parts = map(_translate, indexes, translations)
         return table, b"".join(parts)
     moved = [map(to.__getitem__, index) for to, index in zip(translations, indexes, strict=True)]
     return table, tuple(chain.from_iterable(moved))
 
 
-def _translated(index: Sequence[int], translation: Sequence[int]) -> bytes:
+def _translate(index: Sequence[int], translation: Sequence[int]) -> bytes:
     """Return an attribute index with its places moved, all below 256."""
     if isinstance(index, bytes):
         return index.translate(bytes(translation).ljust(256, b"\0"))
     return bytes(map(translation.__getitem__, index))
 
 
-def _joined_origins(origins: Sequence[OriginRun]) -> tuple[OriginRun, ...]:
+def _join_origins(origins: Sequence[OriginRun]) -> tuple[OriginRun, ...]:
     """Return adjacent origins with neighbours of one source joined."""
     found: list[tuple[SourceId, list[Sequence[int]]]] = []
     for source, numbers in origins:
@@ -416,7 +416,7 @@ def _plain_of(parts: Sequence[Sequence[int]]) -> range | tuple[int, ...]:
     return tuple(chain.from_iterable(parts))
 
 
-def _each_length(run: PublicationRun) -> Sequence[int]:
+def _list_lengths(run: PublicationRun) -> Sequence[int]:
     if isinstance(run.payload_lengths, int):
         return [run.payload_lengths] * len(run)
     return run.payload_lengths
@@ -424,7 +424,7 @@ def _each_length(run: PublicationRun) -> Sequence[int]:
 
 def without(run: PublicationRun, first: int, last: int) -> PublicationRun | None:
     """Return the publications of `run` that are not numbered in [first, last]; None if all are."""
-    before = run.up_to(first - 1)
+    before = run.select_through(first - 1)
     after = run.after(last)
     if before is None or after is None:
         return before or after

@@ -52,7 +52,7 @@ class Bipartite:
         return _links(self.proxies, (*self.servers, *self.edges))
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """A description for people, as `2 proxies`."""
         return f"{len(self.proxies)} proxies"
 
@@ -95,12 +95,12 @@ class Bipartite:
         """
         steps: list[Step] = [origin]
         if origin in self.servers or home in self.servers:
-            steps += self._across(origin, home)
+            steps += self._other_side(origin, home)
         else:
             steps += [*self._to_servers(origin), *self._to_servers(home)[::-1]]
         return Route((*steps, home))
 
-    def _across(self, origin: BrokerNumber, home: BrokerNumber) -> list[Step]:
+    def _other_side(self, origin: BrokerNumber, home: BrokerNumber) -> list[Step]:
         if origin in self.proxies or home in self.proxies:
             return [(min(origin, home), max(origin, home))]
         return [

@@ -53,7 +53,7 @@ class CellGraph:
         return "cells"
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """A description for people, as `5 cells`."""
         return f"{len(self.cells)} cells"
 

@@ -28,7 +28,7 @@ def star(brokers: int, delta: int) -> Topology:
     return _tree("star", brokers, delta, lambda broker: 0)
 
 
-def balanced_tree(brokers: int, fanout: int, delta: int) -> Topology:
+def generate_balanced_tree(brokers: int, fanout: int, delta: int) -> Topology:
     """Return a balanced tree in which no broker has more than `fanout` neighbours.
 
     The root has `fanout` children, every other inner broker `fanout - 1`: the only shape that
@@ -81,7 +81,7 @@ def cells(brokers: int, size: int, fanout: int) -> Topology:
         members[cell] = inner
     last = [*members][-1] if members else names[0]
     bundles += [[last, name] for name in rest]
-    return _made("cells", "cells", names, {"cells": {"bundles": bundles, "members": members}})
+    return _make("cells", "cells", names, {"cells": {"bundles": bundles, "members": members}})
 
 
 def hierarchy(brokers: int, fanout: int) -> Topology:
@@ -117,7 +117,7 @@ def hierarchy(brokers: int, fanout: int) -> Topology:
             links.update(dict.fromkeys(_gateways(units) if level else combinations(unit, 2)))
     storages = {names[number]: parts - 1 for number in range(0, brokers, fanout ** (parts - 1))}
     section = {"links": list(map(list, links)), "addresses": addresses, "storages": storages}
-    return _made("hierarchy", "hierarchy", names, {"hierarchy": section})
+    return _make("hierarchy", "hierarchy", names, {"hierarchy": section})
 
 
 def random_hierarchy(brokers: int, levels: int, draw: Draw) -> Topology:
@@ -144,7 +144,7 @@ def random_hierarchy(brokers: int, levels: int, draw: Draw) -> Topology:
         if depth == 0:
             addresses[members[0]] = ".".join(map(str, unit))
             return
-        parts = _parted(members, BLOCK_LIMIT ** (depth - 1), draw)
+        parts = _divide(members, BLOCK_LIMIT ** (depth - 1), draw)
         trunk = [(draw(place), place) for place in range(1, len(parts))]
         pairs = [*combinations(range(len(parts)), 2)]
         more = [pairs[draw(len(pairs))] for _ in range(draw(len(parts) + 1) if pairs else 0)]
@@ -155,10 +155,10 @@ def random_hierarchy(brokers: int, levels: int, draw: Draw) -> Topology:
 
     fill((), names)
     section = {"links": list(map(list, links)), "addresses": addresses}
-    return _made("random-hierarchy", "hierarchy", names, {"hierarchy": section})
+    return _make("random-hierarchy", "hierarchy", names, {"hierarchy": section})
 
 
-def _parted(members: list[str], room: int, draw: Draw) -> list[list[str]]:
+def _divide(members: list[str], room: int, draw: Draw) -> list[list[str]]:
     """Return the members of a unit divided into sub-units with room for `room` brokers each."""
     least = -(-len(members) // room)
     most = len(members) if room == 1 else min(len(members), max(least, 2 * least, 4), BLOCK_LIMIT)
@@ -184,7 +184,7 @@ def bipartite(brokers: int, proxies: int) -> Topology:
     if not 1 <= proxies < brokers:
         raise ConfigError(f"proxies = {proxies}; from 1 to {brokers - 1}, the rest are servers")
     section = {"proxies": names[:proxies], "servers": names[proxies:]}
-    return _made("bipartite", "bipartite", names, {"bipartite": section})
+    return _make("bipartite", "bipartite", names, {"bipartite": section})
 
 
 def _gateways(units: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
@@ -207,10 +207,10 @@ def _names(brokers: int) -> list[str]:
 def _tree(name: str, brokers: int, delta: int, parent: Callable[[int], int]) -> Topology:
     names = _names(brokers)
     links = [[names[parent(broker)], names[broker]] for broker in range(1, brokers)]
-    return _made(name, "tree", names, {"tree": {"delta": delta}, "links": links})
+    return _make(name, "tree", names, {"tree": {"delta": delta}, "links": links})
 
 
-def _made(name: str, kind: str, brokers: list[str], values: dict[str, Any]) -> Topology:
+def _make(name: str, kind: str, brokers: list[str], values: dict[str, Any]) -> Topology:
     return Topology.from_mapping(
         {
             "schema": SCHEMA,

@@ -113,7 +113,7 @@ class Connectivity:
         live = len(self._neighbours) - sum(self._marks(failed))
         return live * (live - 1) // 2
 
-    def disconnected_pairs(self, failed: Iterable[BrokerNumber], delta: int) -> int:
+    def count_disconnected_pairs(self, failed: Iterable[BrokerNumber], delta: int) -> int:
         """Return the number of live pairs with more than `delta` failed brokers in a row between.
 
         One pass over the tree, O(brokers · δ + failed · δ²).
@@ -145,12 +145,12 @@ class Connectivity:
                 across[length + 1] += below
         return self.live_pairs(failed) - connected
 
-    def reached_from(
+    def find_reached(
         self, broker: BrokerNumber, failed: Iterable[BrokerNumber], delta: int
     ) -> list[BrokerNumber]:
         """Return the live brokers that `broker` reaches past at most `delta` failed ones in a row.
 
-        The same result as `disconnected_pairs`, for a single broker, by a plain walk.
+        The same result as `count_disconnected_pairs`, for a single broker, by a plain walk.
         """
         marks = self._marks(failed)
         reached = []

@@ -35,7 +35,7 @@ from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.reading import broker_number, linked, pairs, table, unconnected
+from brokerd.overlay.reading import broker_number, find_unconnected, linked, pairs, table
 from brokerd.overlay.routes import Link, Route, Unit
 from brokerd.overlay.small_world import small_world
 
@@ -99,7 +99,7 @@ class Hierarchy:
         """Return the hierarchy before all changes."""
         return replace(self.deployed or self, changes=())
 
-    def at_once(self) -> "Hierarchy":
+    def without_changes(self) -> "Hierarchy":
         """Return the hierarchy as if all joined brokers had been deployed, and none had left."""
         return replace(
             self, links=(*self.links, *self.links_of_left), left=(), links_of_left=(), deployed=None
@@ -131,7 +131,7 @@ class Hierarchy:
         return len(self.addresses[0]) - 1
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """A description for people, as `3 levels`."""
         return f"{self.top + 1} level{'s' * (self.top > 0)}"
 
@@ -141,7 +141,7 @@ class Hierarchy:
         found: dict[str, Any] = {
             "links": [[self.brokers[a], self.brokers[b]] for a, b in first.links],
             "addresses": {
-                name: _dotted(address)
+                name: _text_of(address)
                 for name, address in zip(first.brokers, first.addresses, strict=True)
             },
         }
@@ -159,7 +159,7 @@ class Hierarchy:
     def role(self, broker: BrokerNumber) -> str:
         """Return a broker's address, its levels as a gatekeeper, and its storage, for people."""
         levels = self.gatekeeper_levels(broker)
-        words = [_dotted(self.addresses[broker])]
+        words = [_text_of(self.addresses[broker])]
         words += [f"gatekeeper at level {', '.join(map(str, levels))}"] if levels else []
         words += [
             f"{'retired ' if n in self.retired else ''}storage of level {level}"
@@ -293,7 +293,7 @@ def read_changes(hierarchy: Hierarchy, section: Any, where: str) -> Hierarchy:
     if not isinstance(changes, list | tuple):
         raise ConfigError(f"{where}: expected a list, got {changes!r}")
     for place, row in enumerate(changes):
-        hierarchy = _changed(hierarchy, row, f"{where}[{place}]")
+        hierarchy = _change(hierarchy, row, f"{where}[{place}]")
     return hierarchy
 
 
@@ -306,13 +306,15 @@ def _common(a: Address, b: Address) -> Address:
 
 def _bridges(edges: Sequence[tuple[Address, Address, Link]]) -> list[Link]:
     """Return the links that alone join two parts of a connected graph of units."""
-    trunk = _joining(edges)
+    trunk = _find_joining_edges(edges)
     return [
-        edge[2] for edge in trunk if len(_joining([e for e in edges if e != edge])) < len(trunk)
+        edge[2]
+        for edge in trunk
+        if len(_find_joining_edges([e for e in edges if e != edge])) < len(trunk)
     ]
 
 
-def _joining(
+def _find_joining_edges(
     edges: Sequence[tuple[Address, Address, Link]],
 ) -> list[tuple[Address, Address, Link]]:
     """Return the edges, in order, that join parts that no earlier edge has joined."""
@@ -332,11 +334,11 @@ def _joining(
     return found
 
 
-def _dotted(address: Address) -> str:
+def _text_of(address: Address) -> str:
     return ".".join(map(str, address))
 
 
-def _named(unit: Address) -> str:
+def _name(unit: Address) -> str:
     return ".".join((*map(str, unit), "*"))
 
 
@@ -357,7 +359,7 @@ def _addresses(values: Any, brokers: Sequence[str], where: str) -> tuple[Address
             )
         if address in taken:
             raise ConfigError(
-                f"{where}: {brokers[number]} and {taken[address]} both have {_dotted(address)!r}"
+                f"{where}: {brokers[number]} and {taken[address]} both have {_text_of(address)!r}"
             )
         taken[address] = brokers[number]
     return tuple(ordered)
@@ -385,11 +387,11 @@ def _units(hierarchy: Hierarchy, parts: int) -> Mapping[Address, list[BrokerNumb
 def _check_connected(hierarchy: Hierarchy, where: str) -> None:
     for parts in reversed(range(hierarchy.top + 1)):
         for unit, members in _units(hierarchy, parts).items():
-            apart = unconnected(hierarchy.links, members)
+            apart = find_unconnected(hierarchy.links, members)
             if apart:
                 names = ", ".join(hierarchy.brokers[number] for number in apart[:8])
                 first = hierarchy.brokers[members[0]]
-                within = f"links inside {_named(unit)}" if unit else "any link"
+                within = f"links inside {_name(unit)}" if unit else "any link"
                 raise ConfigError(f"{where}: {names} not connected to {first} by {within}")
 
 
@@ -451,7 +453,7 @@ def _storages(
     return tuple(found.items())
 
 
-def _changed(hierarchy: Hierarchy, row: Any, where: str) -> Hierarchy:
+def _change(hierarchy: Hierarchy, row: Any, where: str) -> Hierarchy:
     if not isinstance(row, list | tuple) or len(row) != 2:
         raise ConfigError(f"{where}: {row!r} is not [broker, level] or [broker, {RETIRED!r}]")
     name, level = row
@@ -540,11 +542,11 @@ def with_broker(
             else "has it"
         )
         raise ConfigError(
-            f"{where}: {name} = {_dotted(address)!r}: {hierarchy.brokers[other]} {had}"
+            f"{where}: {name} = {_text_of(address)!r}: {hierarchy.brokers[other]} {had}"
         )
     if hierarchy.storages and address[:1] not in _units(hierarchy, 1):
         raise ConfigError(
-            f"{where}: {name} = {_dotted(address)!r}: {_unit_name(address[:1], hierarchy.top)} is "
+            f"{where}: {name} = {_text_of(address)!r}: {_unit_name(address[:1], hierarchy.top)} is "
             "new, and has no root storage; units that have one cannot join"
         )
     number = len(hierarchy.brokers)
@@ -555,8 +557,8 @@ def with_broker(
         links=(*hierarchy.links, *((other, number) for other in near)),
         deployed=hierarchy.deployed or hierarchy.as_deployed(),
     )
-    _check_connected(grown, f"{where}: {name} = {_dotted(address)!r}")
-    _check_max_links(grown, f"{where}: {name} = {_dotted(address)!r}")
+    _check_connected(grown, f"{where}: {name} = {_text_of(address)!r}")
+    _check_max_links(grown, f"{where}: {name} = {_text_of(address)!r}")
     return grown
 
 
@@ -576,7 +578,7 @@ def without_broker(hierarchy: Hierarchy, name: str, where: str) -> Hierarchy:
         )
     cluster = hierarchy.addresses[broker][:-1]
     if _units(hierarchy, hierarchy.top)[cluster] == [broker]:
-        raise ConfigError(f"{where}: {name} is the last broker of {_named(cluster)}")
+        raise ConfigError(f"{where}: {name} is the last broker of {_name(cluster)}")
     shrunk = replace(
         hierarchy,
         links=tuple(link for link in hierarchy.links if broker not in link),
@@ -597,10 +599,10 @@ def _free(hierarchy: Hierarchy, cluster: Address, where: str) -> Address:
         if address not in hierarchy.addresses:
             return address
     raise ConfigError(
-        f"{where}: none of the {BLOCK_LIMIT} numbers in {_named(cluster)} is free, and those of "
+        f"{where}: none of the {BLOCK_LIMIT} numbers in {_name(cluster)} is free, and those of "
         "brokers that have left stay theirs; give an address in another unit"
     )
 
 
 def _unit_name(unit: Address, level: int) -> str:
-    return _named(unit) if level else _dotted(unit)
+    return _name(unit) if level else _text_of(unit)

@@ -93,7 +93,7 @@ def with_role(section: Section, broker: str, role: str, where: str) -> Section:
     return with_storage(section, broker, int(role) if role.isdecimal() else role, where)
 
 
-def joined(
+def with_joined(
     section: Section, name: str, near: Sequence[BrokerNumber], place: str, where: str
 ) -> Section:
     """Return the section after a broker joined at run time, with the next number.
@@ -137,12 +137,12 @@ def place_of(section: Section, broker: BrokerNumber) -> str:
     return ".".join(map(str, section.addresses[broker]))
 
 
-def at_once(section: Section) -> Section:
+def without_changes(section: Section) -> Section:
     """Return a section as if all joined brokers had been deployed, and none had left."""
-    return section.at_once() if isinstance(section, Hierarchy) else section
+    return section.without_changes() if isinstance(section, Hierarchy) else section
 
 
-def changed(section: Section, values: Any, where: str) -> Section:
+def with_changes(section: Section, values: Any, where: str) -> Section:
     """Return the section with the changes of roles at run time that a file lists.
 
     Raises:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.routes import Link, Lost, is_open
+from brokerd.overlay.routes import FailedElements, Link, is_open
 from brokerd.overlay.topology import Topology
 
 Reached = Mapping[BrokerNumber, frozenset[BrokerNumber]]
@@ -59,7 +59,7 @@ def open_routes(topology: Topology, outage: Outage) -> Reached:
     }
 
 
-def closed_route(topology: Topology, lost: Lost) -> Link | None:
+def find_closed_route(topology: Topology, lost: FailedElements) -> Link | None:
     """Return an origin and a home, among the remaining brokers, without an open route; or None."""
     overlay = topology.overlay()
     left = Outage(down=frozenset(lost.brokers)).live(topology)
@@ -68,7 +68,7 @@ def closed_route(topology: Topology, lost: Lost) -> Link | None:
     return next(closed, None)
 
 
-def reached_in_tree(
+def find_reached_in_tree(
     topology: Topology, outage: Outage, radius: int, *, relays: bool = False
 ) -> Reached:
     """Return the sources of publications that arrive, per subscriber's broker.
@@ -82,7 +82,7 @@ def reached_in_tree(
     cut = outage.cut
     if relays:
         near = {number: _ball(number, radius, neighbours) for number in present}
-        cut = frozenset(pair for pair in cut if not _relayed(pair, near, outage))
+        cut = frozenset(pair for pair in cut if not _can_relay(pair, near, outage))
     return {
         subscriber: frozenset(_sources(subscriber, neighbours, radius, outage, cut))
         for subscriber in outage.live(topology)
@@ -122,7 +122,7 @@ def _sources(
     return arrives
 
 
-def _relayed(
+def _can_relay(
     pair: Link, near: Mapping[BrokerNumber, Iterable[BrokerNumber]], outage: Outage
 ) -> bool:
     """Return True if a third broker reaches both ends."""

@@ -98,7 +98,9 @@ def check_no_cycle(links: Iterable[Link], names: Sequence[str], where: str, what
         raise ConfigError(f"{where}: {', '.join(apart[:8])} not connected to {names[0]}")
 
 
-def unconnected(links: Iterable[Link], brokers: Sequence[BrokerNumber]) -> tuple[BrokerNumber, ...]:
+def find_unconnected(
+    links: Iterable[Link], brokers: Sequence[BrokerNumber]
+) -> tuple[BrokerNumber, ...]:
     """Return the brokers that are not connected with the first one by links among `brokers`."""
     leader = {broker: broker for broker in brokers}
     for a, b in links:

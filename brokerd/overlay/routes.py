@@ -63,7 +63,7 @@ class Route:
         assert all(isinstance(end[0], int) for end in ends if end), f"ends of {self.steps}"
         assert self.steps, "a route needs a broker"
 
-    def then(self, onward: "Route") -> "Route":
+    def extend(self, onward: "Route") -> "Route":
         """Return this route followed by a route from its end."""
         here, there = self.steps[-1], onward.steps[0]
         assert here == there, f"a route to {here} continues from {there}"
@@ -71,7 +71,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class FailedElements:
     """Brokers and links that have failed at the same time.
 
     Attributes:
@@ -96,11 +96,11 @@ def is_open(
     assert _is_broker(first)
     reached = losses.remaining((first,))
     for step in onward:
-        reached = _stepped(step, reached, losses)
+        reached = _step(step, reached, losses)
     return bool(reached)
 
 
-def passed_by(route: Route) -> tuple[tuple[BrokerNumber, ...], tuple[Link, ...]]:
+def list_possible_elements(route: Route) -> tuple[tuple[BrokerNumber, ...], tuple[Link, ...]]:
     """Return the brokers and links that a stream may pass, in ascending order.
 
     The result has all parts of a path, and the parts of a bundle and of a unit that lie on any path
@@ -184,11 +184,11 @@ def _is_broker(step: Step) -> TypeGuard[BrokerNumber]:
     return isinstance(step, int)
 
 
-def _stepped(
+def _step(
     step: Step, reached: tuple[BrokerNumber, ...], losses: _Losses
 ) -> tuple[BrokerNumber, ...]:
     if isinstance(step, Unit):
-        return _reached_inside(step, reached, losses)
+        return _find_reached(step, reached, losses)
     if isinstance(step, Bundle):
         onward = (there for here, there in losses.ways(step.links) if here in reached)
         return tuple(dict.fromkeys(chain(reached if step.may_stay else (), onward)))
@@ -197,24 +197,24 @@ def _stepped(
     return losses.remaining((step,)) if step in reached else ()
 
 
-def _reached_inside(
+def _find_reached(
     unit: Unit, entries: tuple[BrokerNumber, ...], losses: _Losses
 ) -> tuple[BrokerNumber, ...]:
     if not unit.units:
-        return _flooded(entries, losses.ways(unit.links))
+        return _flood(entries, losses.ways(unit.links))
     unit_of = {broker: place for place, inner in enumerate(unit.units) for broker in inner.brokers}
     ways = losses.ways(unit.links)
     found: dict[BrokerNumber, None] = {}
     for start in dict.fromkeys(unit_of[broker] for broker in entries):
         inside = {start: tuple(broker for broker in entries if unit_of[broker] == start)}
-        inside[start] = _reached_inside(unit.units[start], inside[start], losses)
+        inside[start] = _find_reached(unit.units[start], inside[start], losses)
         passed = [start]
         for place in passed:
             for here, there in ways:
                 onward = unit_of[there]
                 if here not in inside[place] or onward in passed:
                     continue
-                more = _reached_inside(unit.units[onward], (there,), losses)
+                more = _find_reached(unit.units[onward], (there,), losses)
                 inside[onward] = tuple(dict.fromkeys((*inside.get(onward, ()), *more)))
                 if _is_connected(unit.units[onward], losses):
                     passed.append(onward)
@@ -226,11 +226,11 @@ def _is_connected(unit: Unit, losses: _Losses) -> bool:
     """Return True if the remaining brokers of a unit, and of its inner units, are connected."""
     remaining = losses.remaining(unit.brokers)
     return all(_is_connected(inner, losses) for inner in unit.units) and len(
-        _reached_inside(unit, remaining[:1], losses)
+        _find_reached(unit, remaining[:1], losses)
     ) == len(remaining)
 
 
-def _flooded(entries: tuple[BrokerNumber, ...], ways: list[Link]) -> tuple[BrokerNumber, ...]:
+def _flood(entries: tuple[BrokerNumber, ...], ways: list[Link]) -> tuple[BrokerNumber, ...]:
     onward: dict[BrokerNumber, list[BrokerNumber]] = {}
     for here, there in ways:
         onward.setdefault(here, []).append(there)

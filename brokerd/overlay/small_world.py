@@ -38,13 +38,13 @@ def small_world(brokers: int, links: Iterable[Link]) -> SmallWorld:
     mean_path, longest = _paths(near)
     return SmallWorld(
         mean_degree=sum(map(len, near)) / brokers,
-        clustering=sum(_clustering(near, broker) for broker in range(brokers)) / brokers,
+        clustering=sum(_compute_clustering(near, broker) for broker in range(brokers)) / brokers,
         mean_path_links=mean_path,
         longest_path_links=longest,
     )
 
 
-def _clustering(near: list[dict[BrokerNumber, None]], broker: BrokerNumber) -> float:
+def _compute_clustering(near: list[dict[BrokerNumber, None]], broker: BrokerNumber) -> float:
     pairs = [*combinations(near[broker], 2)]
     return sum(b in near[a] for a, b in pairs) / len(pairs) if pairs else 0.0
 

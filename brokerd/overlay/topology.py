@@ -51,7 +51,7 @@ Settings = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedBroker:
     """A broker that joined running brokers, as a leaf of a tree, or in a hierarchy.
 
     Attributes:
@@ -104,7 +104,7 @@ class Topology:
     links: tuple[tuple[BrokerNumber, BrokerNumber], ...]
     settings: Settings = field(default=(), hash=False)
     session: tuple[tuple[str, int], ...] = ()
-    joined: tuple[Joined, ...] = ()
+    joined: tuple[JoinedBroker, ...] = ()
     left: tuple[str, ...] = ()
     further: tuple[Section, ...] = ()
 
@@ -150,9 +150,11 @@ class Topology:
         topology = cls(values["name"], section, brokers, links, settings, session)
         topology = replace(topology, further=tuple(further))
         for place, entry in enumerate(values.get("joined", ())):
-            topology = topology.with_joined(_joined(entry, f"{where}: joined[{place}]"), where)
+            topology = topology.with_joined(
+                _parse_joined(entry, f"{where}: joined[{place}]"), where
+            )
         for part in topology.sections:
-            changed = of_kind.changed(part, values.get(part.kind, {}), where)
+            changed = of_kind.with_changes(part, values.get(part.kind, {}), where)
             topology = topology.with_section(changed)
         for name in values.get("left", ()):
             topology = topology.without(name, where)
@@ -208,7 +210,7 @@ class Topology:
         links = tuple(link for link in self.links if link[0] not in left and link[1] not in left)
         return KINDS[chosen].overlay(sections[chosen], links)
 
-    def of_kind(self, kind: str) -> Self:
+    def restrict_to_kind(self, kind: str) -> Self:
         """Return the topology with only one of its kinds, and with the links of that kind."""
         if self.kinds == (kind,):
             return self
@@ -216,7 +218,7 @@ class Topology:
         links = self.overlay(kind).links
         return replace(self, section=sections[kind], links=links, further=())
 
-    def with_joined(self, joined: Joined, where: str) -> Self:
+    def with_joined(self, joined: JoinedBroker, where: str) -> Self:
         """Return the topology with one more broker: a leaf of a tree, or a broker in a hierarchy.
 
         Raises:
@@ -236,7 +238,7 @@ class Topology:
             if at in joined.near[:place]:
                 raise ConfigError(f"{where}: {joined.name} is to be linked to {at} twice")
         number, near = len(self.brokers), list(map(self.brokers.index, joined.near))
-        section = of_kind.joined(self.section, joined.name, near, joined.place, where)
+        section = of_kind.with_joined(self.section, joined.name, near, joined.place, where)
         row = replace(joined, place=of_kind.place_of(section, number))
         links = (*self.links, (near[0], number))
         return replace(
@@ -322,7 +324,7 @@ class Topology:
         """Return the content of a file without `joined`; brokers that left a tree have no link."""
         pairs = [(self.brokers[a], self.brokers[b]) for a, b in self.links]
         links = [list(pair) for pair in pairs if not {*pair} & {*self.left}]
-        sections = {part.kind: of_kind.at_once(part).to_mapping() for part in self.sections}
+        sections = {part.kind: of_kind.without_changes(part).to_mapping() for part in self.sections}
         mapping = {**self.to_mapping(), **sections, "brokers": list(self.brokers)}
         if "links" in mapping:
             mapping["links"] = links
@@ -503,7 +505,7 @@ def _session(values: Any, where: str) -> tuple[tuple[str, int], ...]:
     return tuple(found.items())
 
 
-def _joined(entry: Any, where: str) -> Joined:
+def _parse_joined(entry: Any, where: str) -> JoinedBroker:
     row = list(entry) if isinstance(entry, list | tuple) else []
     near = row[1] if len(row) == 4 else row[1:2]
     others = [*row[:1], *row[2:]]
@@ -513,7 +515,7 @@ def _joined(entry: Any, where: str) -> Joined:
             f"{where} = {entry!r} is not [name, linked to, address], or in a hierarchy "
             "[name, [linked to, …], address, its address there]"
         )
-    return Joined(row[0], near[0], row[2], row[3] if len(row) == 4 else "", tuple(near[1:]))
+    return JoinedBroker(row[0], near[0], row[2], row[3] if len(row) == 4 else "", tuple(near[1:]))
 
 
 def _brokers(names: Any, where: str) -> tuple[str, ...]:

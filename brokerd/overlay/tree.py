@@ -75,9 +75,9 @@ class PrimaryTree(OverlayGraph):
             )
             for broker in (center, *ball)
         }
-        return Neighbourhood(center, radius, ball, neighbours, self.newcomers, self._left())
+        return Neighbourhood(center, radius, ball, neighbours, self.newcomers, self._count_left())
 
-    def _left(self) -> tuple[BrokerNumber, ...]:
+    def _count_left(self) -> tuple[BrokerNumber, ...]:
         return tuple(map(self.topology.brokers.index, self.topology.left))
 
 
@@ -130,7 +130,7 @@ class Neighbourhood:
         nearer = self.paths[broker][-2] if broker != self.center else -1
         return tuple(near for near in self.neighbours[broker] if near != nearer)
 
-    def grown(self, broker: BrokerNumber, parent: BrokerNumber) -> "Neighbourhood":
+    def with_leaf(self, broker: BrokerNumber, parent: BrokerNumber) -> "Neighbourhood":
         """Return the neighbourhood with a new leaf behind `parent`, which must be near enough."""
         assert broker not in self.neighbours, f"broker {broker} is there already"
         before = self.paths[parent] if parent != self.center else (self.center,)
@@ -142,7 +142,7 @@ class Neighbourhood:
         paths = {**paths, **self.paths}
         return replace(self, paths=paths, neighbours=neighbours)
 
-    def shrunk(self, broker: BrokerNumber) -> "Neighbourhood":
+    def without_leaf(self, broker: BrokerNumber) -> "Neighbourhood":
         """Return the neighbourhood without a leaf."""
         assert len(self.neighbours[broker]) == 1, f"broker {broker} is no leaf"
         paths = {near: path for near, path in self.paths.items() if near != broker}

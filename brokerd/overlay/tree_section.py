@@ -37,7 +37,7 @@ class TreeSection:
         return "tree"
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """A description for people, as `delta 2`."""
         return f"delta {self.delta}"
 

@@ -16,8 +16,8 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.model.message_kind import MessageKind
 from brokerd.model.operator_acts import NO_AUTHORITY, OperatorAuthority
 from brokerd.model.predicate import DecodeAttributes
-from brokerd.overlay.outage import Outage, Reached, closed_route, open_routes
-from brokerd.overlay.routes import Lost
+from brokerd.overlay.outage import Outage, Reached, find_closed_route, open_routes
+from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import DeliveryProtocol
 from brokerd.protocols.parts.positions import Positions
@@ -162,26 +162,26 @@ class Excess:
     reason: str
 
 
-def excess_of_routes(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
+def excess_of_routes(topology: Topology, parameters: Any, lost: FailedElements) -> Excess | None:
     """Return lost brokers that close a route between two remaining brokers; None if all are open.
 
     Args:
         topology: the routes are the routes of the topology's first kind.
     """
-    closed = closed_route(topology, lost)
+    closed = find_closed_route(topology, lost)
     if closed is None:
         return None
     needed = list(lost.brokers)
     for broker in lost.brokers:
         fewer = tuple(other for other in needed if other != broker)
-        if closed_route(topology, Lost(fewer, lost.links)) is not None:
+        if find_closed_route(topology, FailedElements(fewer, lost.links)) is not None:
             needed.remove(broker)
-    origin, home = closed_route(topology, Lost(tuple(needed), lost.links)) or closed
+    origin, home = find_closed_route(topology, FailedElements(tuple(needed), lost.links)) or closed
     names = topology.brokers
     return Excess(tuple(needed), f"nothing gets from {names[origin]} to {names[home]}")
 
 
-def reached_over_routes(topology: Topology, parameters: Any, outage: Outage) -> Reached:
+def find_reached_over_routes(topology: Topology, parameters: Any, outage: Outage) -> Reached:
     """Return the brokers with a route to each subscriber's broker, of a topology's first kind."""
     return open_routes(topology, outage)
 
@@ -249,9 +249,9 @@ class ProtocolDefinition:
     order: Callable[[Any], Order] | None = None
     gap_age_ns: Callable[[Any], int | None] | None = None
     hosts_clients: Callable[[Topology, BrokerNumber], bool] = lambda topology, broker: True
-    excess: Callable[[Topology, Any, Lost], Excess | None] = excess_of_routes
+    excess: Callable[[Topology, Any, FailedElements], Excess | None] = excess_of_routes
     fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
-    reaches: Callable[[Topology, Any, Outage], Reached] = reached_over_routes
+    reaches: Callable[[Topology, Any, Outage], Reached] = find_reached_over_routes
     stream_logs: Callable[[Topology, Any], tuple[str, ...]] = lambda topology, parameters: ()
     title: str = ""
     recovery: str = ""
@@ -270,7 +270,7 @@ class ProtocolDefinition:
         core: DeliveryProtocol = import_module(self.core).make_core(context)
         return core
 
-    def promised(self, parameters: Any) -> Promises:
+    def promises_with(self, parameters: Any) -> Promises:
         """Return the guarantees with these parameters."""
         promises = self.promises
         if self.order is not None:

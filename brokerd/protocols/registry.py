@@ -11,7 +11,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.model.operator_acts import NO_AUTHORITY, OperatorAuthority
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.outage import Outage, Reached
-from brokerd.overlay.routes import Lost
+from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import ALL_PROTOCOLS, Topology, nearest
 from brokerd.protocols.best_effort.definition import BEST_EFFORT
 from brokerd.protocols.definition import (
@@ -20,7 +20,7 @@ from brokerd.protocols.definition import (
     Promises,
     ProtocolDefinition,
     excess_of_routes,
-    reached_over_routes,
+    find_reached_over_routes,
 )
 from brokerd.protocols.delta_tree.definition import DELTA_TREE
 from brokerd.protocols.durable.definition import DURABLE
@@ -37,7 +37,7 @@ DELTA: Final = "delta"
 """The key for the number of tolerated failures; a topology sets δ in the section of its kind."""
 
 
-def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, ProtocolDefinition]:
+def by_name(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, ProtocolDefinition]:
     """Return the definitions by name, in the order given.
 
     Raises:
@@ -63,7 +63,7 @@ def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, Protoc
     return found
 
 
-DEFINITIONS: Final = registered(
+DEFINITIONS: Final = by_name(
     (BEST_EFFORT, DELTA_TREE, GRYPHON, DURABLE, MULTI_PROXY, GES, GES_RELIABLE)
 )
 """All definitions by name."""
@@ -125,7 +125,7 @@ def check_runs_on(topology: Topology, protocol: str, where: str = "topology") ->
     definition = definition_of(protocol)
     kind = definition.kind
     if kind not in topology.kinds:
-        fit = that_run_on(topology)
+        fit = protocols_for(topology)
         raise ConfigError(
             f"{where}: protocol {protocol!r} runs on kind {kind!r}, and {topology.name} is of "
             f"kind {', '.join(topology.kinds)}; protocols that run on it: "
@@ -134,7 +134,7 @@ def check_runs_on(topology: Topology, protocol: str, where: str = "topology") ->
     definition.check_topology(topology, where)
 
 
-def that_run_on(topology: Topology) -> tuple[str, ...]:
+def protocols_for(topology: Topology) -> tuple[str, ...]:
     """Return the names of the protocols that run on a topology."""
     fit = []
     for name, definition in DEFINITIONS.items():
@@ -188,7 +188,7 @@ class RunningProtocol:
     protocol: ProtocolDefinition | None
     parameters: Any
 
-    def excess(self, lost: Lost) -> Excess | None:
+    def excess(self, lost: FailedElements) -> Excess | None:
         """Return the lost brokers and links beyond the tolerance; None if the loss is tolerated."""
         if self.protocol is None:
             return excess_of_routes(self.topology, None, lost)
@@ -202,15 +202,15 @@ class RunningProtocol:
         return tuple(name for name in self.protocol.homes(self.topology) if name in present)
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """The name and the δ or other section of the topology, as `delta_tree (delta 1)`.
 
         Without a protocol, the name of the topology's kind stands in front.
         """
         name = f"kind {self.topology.kind}" if self.protocol is None else self.protocol.name
-        return f"{name} ({self.topology.section.in_words})"
+        return f"{name} ({self.topology.section.description})"
 
-    def tolerates(self, lost: Lost) -> bool:
+    def tolerates(self, lost: FailedElements) -> bool:
         """Return True if all remaining brokers continue after a loss."""
         return self.excess(lost) is None
 
@@ -224,16 +224,16 @@ class RunningProtocol:
             return None
         return self.protocol.fault_bound(self.topology, self.parameters)
 
-    def reached(self, outage: Outage) -> Reached:
+    def find_reached(self, outage: Outage) -> Reached:
         """Return the brokers from which publications arrive at each subscriber's broker."""
         if self.protocol is None:
-            return reached_over_routes(self.topology, None, outage)
+            return find_reached_over_routes(self.topology, None, outage)
         return self.protocol.reaches(self.topology, self.parameters, outage)
 
     def promises(self) -> Promises:
         """Return the guarantees within the tolerated failures."""
         assert self.protocol is not None, f"nothing runs on {self.topology.name}"
-        return self.protocol.promised(self.parameters)
+        return self.protocol.promises_with(self.parameters)
 
     def words(self) -> dict[str, str]:
         """Return the protocol's title, recovery and wiring, for the manifest of a run."""
@@ -258,13 +258,13 @@ def protocol_on(topology: Topology, protocol: str | None = None) -> RunningProto
         ConfigError: the protocol does not run on such a topology.
     """
     if protocol is None:
-        fit = that_run_on(topology)
+        fit = protocols_for(topology)
         if not fit:
-            return RunningProtocol(topology.of_kind(topology.kind), None, None)
+            return RunningProtocol(topology.restrict_to_kind(topology.kind), None, None)
         protocol = DEFAULT if DEFAULT in fit else fit[0]
     definition = definition_of(protocol)
     parameters = parameters_on(topology, protocol)
-    return RunningProtocol(topology.of_kind(definition.kind), definition, parameters)
+    return RunningProtocol(topology.restrict_to_kind(definition.kind), definition, parameters)
 
 
 def make_protocol(

@@ -53,7 +53,7 @@ class AdmissionControl:
         self._by_address[address] += 1
         return admitted
 
-    def may_stay(self, is_broker: bool) -> bool:
+    def can_stay(self, is_broker: bool) -> bool:
         """Return True if there is a place for an identified peer.
 
         Some places are reserved for brokers.
@@ -105,7 +105,7 @@ class AdmittedConnection:
         self._admission = admission
         self._evict = evict
 
-    def greeted(self) -> None:
+    def on_handshake_end(self) -> None:
         """Record that the handshake has ended, with success or failure.
 
         The peer is no stranger any more.
@@ -114,7 +114,7 @@ class AdmittedConnection:
 
     def left(self) -> None:
         """Record that the connection is closed."""
-        self.greeted()
+        self.on_handshake_end()
         self._admission.open -= 1
         self._admission._by_address[self.address] -= 1
         if not self._admission._by_address[self.address]:
@@ -142,7 +142,7 @@ class PublishingRate:
         begin_ns = max(self._used_up_ns.get(client, 0), now_ns)
         self._used_up_ns[client] = begin_ns + publications * SECOND_NS // self._per_second
 
-    def must_wait(self, client: ClientId, now_ns: int) -> bool:
+    def has_to_wait(self, client: ClientId, now_ns: int) -> bool:
         """Return True if reads from a client must wait."""
         return self._used_up_ns.get(client, 0) > now_ns + SECOND_NS
 
@@ -151,7 +151,7 @@ class PublishingRate:
 
         Removes clients that have stayed within the rate.
         """
-        within = [name for name in self._used_up_ns if not self.must_wait(name, now_ns)]
+        within = [name for name in self._used_up_ns if not self.has_to_wait(name, now_ns)]
         for name in within:
             if self._used_up_ns[name] <= now_ns:
                 del self._used_up_ns[name]

@@ -21,7 +21,7 @@ from brokerd.runtime.event_log import EventLog, digests_of
 from brokerd.runtime.links import Links
 from brokerd.runtime.memory import FreeMemory, private_bytes, resident_bytes
 from brokerd.runtime.probing import PeerProbes
-from brokerd.runtime.program import own_program
+from brokerd.runtime.program import read_own_program
 from brokerd.sessions.link_faults import LinkFault, read_fault
 from brokerd.sessions.session import SelfDescription
 from brokerd.units import MILLISECOND_NS
@@ -137,7 +137,7 @@ class Commands:
             "name": self._own.name,
             "pid": os.getpid(),
             "incarnation": self._own.incarnation,
-            "program": own_program().to_mapping(),
+            "program": read_own_program().to_mapping(),
             "protocol": self._own.protocol,
             "deployment_id": self._own.deployment_id,
             "topology_digest": self._own.topology_digest,
@@ -150,7 +150,7 @@ class Commands:
             "faults": [fault.fault_id for fault in self._links.faults],
             "run_id": self._log.run_id,
             "loss": self.loss,
-            "written": self._written(),
+            "written": self._count_written(),
             "witnessed": {
                 self._own.names[peer]: [mark.commits, mark.groups]
                 for peer, mark in self._links.witness.marks.items()
@@ -158,7 +158,7 @@ class Commands:
             },
         }
 
-    def _written(self) -> list[int]:
+    def _count_written(self) -> list[int]:
         """Return the durable writes of this broker, of rows and of logs."""
         ledger = self._own.ledger
         if ledger is None:

@@ -16,7 +16,7 @@ from brokerd.protocols.interface import Event, LossReason, MessageReceived
 from brokerd.runtime.sweeper import process_sweeper
 from brokerd.runtime.tls import TlsError, TlsStream, transport_of
 from brokerd.sessions.failure_detector import FailureDetector
-from brokerd.sessions.link_faults import CLEAR, Way
+from brokerd.sessions.link_faults import CLEAR, LinkTreatment
 from brokerd.sessions.messages import Farewell, Heartbeat, Hello, StateAdvanced
 from brokerd.sessions.outbox import Outbox, Pace
 from brokerd.sessions.session import Session
@@ -79,10 +79,10 @@ class Owner(Protocol):
     def refill(self, connection: "Connection") -> None:
         """Queue further messages, if any: all queued messages are written."""
 
-    def may_read(self, connection: "Connection") -> bool:
+    def can_read(self, connection: "Connection") -> bool:
         """Return True if the connection may read now; `Connection.wake` announces a change."""
 
-    def ended(self, connection: "Connection", reason: LossReason) -> None:
+    def on_ended(self, connection: "Connection", reason: LossReason) -> None:
         """Handle the end of the session; no further messages of the session follow."""
 
 
@@ -125,8 +125,8 @@ class Connection:
         self.post: Post | None = None
         self.on_sent: Callable[[Connection, Any], None] | None = None
         self.on_state_advanced: Callable[[Peer, StateAdvanced], str | None] | None = None
-        self.inward: Way = CLEAR
-        self.outward: Way = CLEAR
+        self.inward: LinkTreatment = CLEAR
+        self.outward: LinkTreatment = CLEAR
         self.over = False
         self.reading_stopped = False
         self.farewell: Farewell | None = None
@@ -267,7 +267,7 @@ class Connection:
             self._last_words = b"".join(encode(last_words))
             self._scope.deadline = trio.current_time() + CLOSING_S
         self.wake()
-        self._owner.ended(self, reason)
+        self._owner.on_ended(self, reason)
 
     def evict(self) -> None:
         """End the session of a client that reads nothing while other clients wait for it."""
@@ -295,7 +295,7 @@ class Connection:
         # interval.
         if self._heard_ns > self._told_ns:
             self._told_ns = self._heard_ns
-            self.detector.heard(self._heard_ns)
+            self.detector.record_life(self._heard_ns)
         if self.detector.check(now_ns):
             self.end("silent")
         elif (
@@ -322,7 +322,7 @@ class Connection:
             words = self.outbox.last_words(self._last_words)
             with trio.move_on_after(CLOSING_S):
                 try:
-                    await self._transport.send_all(self._sealed(words))
+                    await self._transport.send_all(self._seal(words))
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     pass  # the other end was faster
         self.gone.set()
@@ -345,7 +345,7 @@ class Connection:
         if self.inward.bytes_per_second:
             self.reading_stopped = True
             await trio.sleep(len(chunk) / self.inward.bytes_per_second)
-        data = self._opened(chunk)
+        data = self._open(chunk)
         if data:
             self._take(data)
         if self._tls is not None and self._tls.is_ended:
@@ -365,13 +365,13 @@ class Connection:
             try:
                 # Waiting first costs one system call for a lone message; reading first, two.
                 await trio.lowlevel.wait_readable(self._descriptor)
-                return self._fitted(os.read(self._descriptor, limit), limit)
+                return self._take_read(os.read(self._descriptor, limit), limit)
             except BlockingIOError:
                 continue  # woken for nothing
             except (OSError, trio.ClosedResourceError):
                 return b""
 
-    def _fitted(self, data: bytes, limit: int) -> bytes:
+    def _take_read(self, data: bytes, limit: int) -> bytes:
         """Return the bytes read, in a buffer of their size, and set the size of the next read."""
         if len(data) == limit >= RECEIVE_BYTES:
             self._receive_bytes = FLOOD_RECEIVE_BYTES
@@ -381,14 +381,14 @@ class Connection:
         return data
 
     async def _wait_until_allowed(self) -> None:
-        while self.post is None and (self.inward.blackholed or not self._owner.may_read(self)):
+        while self.post is None and (self.inward.blackholed or not self._owner.can_read(self)):
             # A blackhole must be detected as silence; other pauses in reading must not.
             self.reading_stopped = not self.inward.blackholed
             self._reader_event = trio.Event()
             await self._reader_event.wait()
         self.reading_stopped = False
 
-    def _opened(self, chunk: bytes) -> bytes:
+    def _open(self, chunk: bytes) -> bytes:
         """Return the plaintext of received bytes."""
         if self._tls is None:
             return chunk
@@ -401,7 +401,7 @@ class Connection:
             self._frame_began_ns = clock_ns()  # a record that trickles is a frame that does
         return data
 
-    def _sealed(self, data: bytes) -> bytes:
+    def _seal(self, data: bytes) -> bytes:
         """Return the bytes to write so that the peer reads `data`."""
         return data if self._tls is None else self._tls.encrypt(data)
 
@@ -465,9 +465,9 @@ class Connection:
             self._delayed.append((clock_ns() + self.inward.delay_ns, events, size_bytes))
             self._delayed_event.set()
         else:
-            self._tell(events, size_bytes)
+            self._notify(events, size_bytes)
 
-    def _tell(self, events: list[MessageReceived], size_bytes: int) -> None:
+    def _notify(self, events: list[MessageReceived], size_bytes: int) -> None:
         if self.post is not None:
             is_spread = self.post(events) >= MANY
             self._joined_bytes = FLOOD_RECEIVE_BYTES if is_spread else JOINED_BYTES
@@ -478,7 +478,7 @@ class Connection:
         while not self.over:
             while self._delayed and self._delayed[0][0] <= clock_ns() and not self.over:
                 _, events, size_bytes = self._delayed.popleft()
-                self._tell(events, size_bytes)
+                self._notify(events, size_bytes)
             self._delayed_event = trio.Event()
             due_ns = self._delayed[0][0] if self._delayed else None
             await _wait(self._delayed_event, due_ns)
@@ -512,7 +512,7 @@ class Connection:
         if not data and not self.outbox.waiting_bytes:
             self._owner.refill(self)
             data = self.outbox.take(WRITE_BYTES, now_ns, self.outward.absorbs)
-        return self._sealed(data)
+        return self._seal(data)
 
     async def _send(self, data: bytes) -> None:
         self._write_began_ns = clock_ns()

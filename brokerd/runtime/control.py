@@ -261,7 +261,7 @@ class ControlClient:
         finally:
             self._waiting.pop(request.id, None)
             if not is_sent:
-                self._no_longer_unanswered(request.id)
+                self._forget_request(request.id)
         if isinstance(reply, Refusal):
             raise ControlError(reply.kind, reply.text)
         assert isinstance(reply, Answer), reply
@@ -278,7 +278,7 @@ class ControlClient:
             reader = _Reader(self._stream)
             while (message := await reader.receive()) is not None:
                 if isinstance(message, Answer | Refusal):
-                    self._no_longer_unanswered(message.id)
+                    self._forget_request(message.id)
                 match message:
                     case EventNotice(name, details):
                         self._happened.send_nowait((name, details))
@@ -297,7 +297,7 @@ class ControlClient:
         finally:
             self._end(reason)
 
-    def _no_longer_unanswered(self, request: int) -> None:
+    def _forget_request(self, request: int) -> None:
         self._unanswered.pop(request, None)
         self._answered.unpark()
 

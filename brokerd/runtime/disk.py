@@ -44,7 +44,7 @@ class DiskThread:
     """
 
     def __init__(self) -> None:
-        self._wanted: SimpleQueue[_Wanted[Any] | None] = SimpleQueue()
+        self._wanted: SimpleQueue[_PendingCall[Any] | None] = SimpleQueue()
         self._is_started = False
 
     async def carry_out(self, call: Callable[[], Result]) -> Result:
@@ -54,13 +54,13 @@ class DiskThread:
             self._is_started = True
             Thread(target=_serve, args=(self._wanted,), name="disk", daemon=True).start()
             weakref.finalize(self, self._wanted.put, None)
-        wanted = _Wanted(call)
+        wanted = _PendingCall(call)
         self._wanted.put(wanted)
         await trio.lowlevel.wait_task_rescheduled(lambda _: Abort.FAILED)
         return wanted.result()
 
 
-class _Wanted(Generic[Result]):
+class _PendingCall(Generic[Result]):
     """A call with a task that waits for its result."""
 
     def __init__(self, call: Callable[[], Result]) -> None:
@@ -82,7 +82,7 @@ class _Wanted(Generic[Result]):
         return self._results[0]
 
 
-def _serve(calls: "SimpleQueue[_Wanted[Any] | None]") -> None:
+def _serve(calls: "SimpleQueue[_PendingCall[Any] | None]") -> None:
     while (wanted := calls.get()) is not None:
         wanted.carry_out()
         del wanted  # frees the call before the next arrives

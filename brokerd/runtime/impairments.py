@@ -8,7 +8,7 @@ import trio
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import Event, MessageReceived
 from brokerd.runtime.connection import Connection
-from brokerd.sessions.link_faults import Absorbed, LinkFaults
+from brokerd.sessions.link_faults import AbsorbedMessages, LinkFaults
 from brokerd.units import SECOND_NS
 
 MAXIMUM_PARKED: Final = 64
@@ -24,7 +24,7 @@ class Impairments:
 
     def __init__(self) -> None:
         self.faults = LinkFaults()
-        self.absorbed: Absorbed[Connection, MessageReceived] = Absorbed()
+        self.absorbed: AbsorbedMessages[Connection, MessageReceived] = AbsorbedMessages()
         self._was_full = False
         self._parked: deque[tuple[Peer, trio.abc.Stream]] = deque()
 

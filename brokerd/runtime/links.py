@@ -212,10 +212,10 @@ class Links:
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
                 return str(error)[:300]
             if isinstance(answer, Farewell):
-                self._table.refused(peer, answer)
+                self._table.on_refusal(peer, answer)
                 self._end_on_loss()
                 return answer.reason
-            return self._table.probed(peer, answer)
+            return self._table.on_probe_answer(peer, answer)
         return "no answer in time"
 
     # ------------------------------------------------------------ faults
@@ -266,11 +266,11 @@ class Links:
     def refill(self, connection: Connection) -> None:
         """See connection.Owner: the core has queued all messages already."""
 
-    def may_read(self, connection: Connection) -> bool:
+    def can_read(self, connection: Connection) -> bool:
         """See connection.Owner."""
         peer, publishing = connection.peer, self._publishing
         if publishing is not None and isinstance(peer, str):
-            may_publish = not publishing.must_wait(peer, clock_ns())
+            may_publish = not publishing.has_to_wait(peer, clock_ns())
         else:
             may_publish = True
         return may_publish and not (connection.inward.absorbs and self._impairments.is_full)
@@ -280,13 +280,13 @@ class Links:
     ) -> None:
         runs = [each.message.run for each in events if isinstance(each.message, Publish)]
         now_ns = clock_ns()
-        did_wait = publishing.must_wait(client, now_ns)
+        did_wait = publishing.has_to_wait(client, now_ns)
         publishing.sent(client, sum(map(len, runs)), now_ns)
-        if publishing.must_wait(client, now_ns) and not did_wait:
+        if publishing.has_to_wait(client, now_ns) and not did_wait:
             self.counters["publishers_slowed"] += 1
             self._record_refusal("publisher_slowed", {"client": client})
 
-    def ended(self, connection: Connection, reason: LossReason) -> None:
+    def on_ended(self, connection: Connection, reason: LossReason) -> None:
         """See connection.Owner."""
         peer, session = connection.peer, connection.session
         del self.connections[peer]
@@ -364,7 +364,7 @@ class Links:
         """Carry out an attempt; serves the resulting session."""
         peer = attempt.peer
         assert isinstance(peer, int), f"an attempt to open a session with {peer!r}"
-        pause_s = self._backoff.left_ns(peer, clock_ns()) / SECOND_NS
+        pause_s = self._backoff.remaining_ns(peer, clock_ns()) / SECOND_NS
         timeout_s = self._parameters.connect_timeout_ns / SECOND_NS
         scope.deadline = trio.current_time() + pause_s + timeout_s
         stream: trio.abc.Stream | None = None
@@ -424,12 +424,12 @@ class Links:
             # The other end's own attempt resolves this one, or the timeout does.
             await trio.sleep_forever()
         if isinstance(answer, Farewell):
-            self._table.refused(attempt.peer, answer)
+            self._table.on_refusal(attempt.peer, answer)
             self._end_on_loss()
             return answer.reason
         if attempt.state is SessionState.CLOSED:
             return None
-        refusal = self._table.answered(attempt, answer)
+        refusal = self._table.on_answer(attempt, answer)
         if refusal is None:
             return None
         self._record_refusal("hello_refused", {"name": answer.name[:100], "reason": refusal.reason})
@@ -472,8 +472,8 @@ class Links:
             except RemoteProtocolError as error:
                 self._record_refusal("stranger_refused", {"reason": error.reason})
             finally:
-                admitted.greeted()
-            has_place = isinstance(hello, Hello) and self._admission.may_stay(
+                admitted.on_handshake_end()
+            has_place = isinstance(hello, Hello) and self._admission.can_stay(
                 hello.role != "client"
             )
             if has_place:
@@ -513,7 +513,7 @@ class Links:
             return
         self._table.own.recovering = self._is_recovering()
         self.count_writes()
-        if hello.role == "broker" and self._backoff.left_ns(hello.number, clock_ns()):
+        if hello.role == "broker" and self._backoff.remaining_ns(hello.number, clock_ns()):
             decision: Accepted | Farewell = Farewell("refused", PAUSES)
         else:
             decision = self._table.accept(hello, identity_of(stream))
@@ -556,7 +556,7 @@ class Links:
 
         Return the fault in the report, or None.
         """
-        fault = self._table.advanced(peer, message.mark, message.witnessed)
+        fault = self._table.on_state_advance(peer, message.mark, message.witnessed)
         self._end_on_loss()
         return fault
 
@@ -624,7 +624,7 @@ class Links:
             for name in self._publishing.clients_within_rate(now_ns) if self._publishing else ():
                 if name in self.connections:
                     self.connections[name].wake()
-            for fault_id in self.faults.expired(now_ns):
+            for fault_id in self.faults.list_expired(now_ns):
                 on_fault_expired(fault_id)
 
     def _name(self, peer: Peer) -> str:

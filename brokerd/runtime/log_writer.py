@@ -33,7 +33,7 @@ PAGE_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
-class _Step:
+class _GroupStep:
     """The entries of one group, and the read that follows."""
 
     entries: list[LogEntry | LogRun] = field(default_factory=list)
@@ -62,7 +62,7 @@ class LogWriter:
         self._bounds = LogBounds(ends)
         self._writes = writes or DurableWrites()
         self._post = post
-        self._steps = [_Step()]
+        self._steps = [_GroupStep()]
         self._chopped: dict[str, int] = {}
         self._thread = DiskThread()
         self._wanted = trio.Event()
@@ -87,7 +87,7 @@ class LogWriter:
         elif isinstance(effect, Read):
             self._bounds.read(effect)
             step.read = effect
-            self._steps.append(_Step())
+            self._steps.append(_GroupStep())
             self._urgent.set()
         elif self._bounds.truncate(effect):
             step.entries.append(LogEntry(EntryKind.TRUNCATED, effect.log, effect.next))
@@ -109,7 +109,7 @@ class LogWriter:
                 with trio.move_on_after(LAZY_NS / SECOND_NS):
                     await self._urgent.wait()
             self._wanted, self._urgent = trio.Event(), trio.Event()
-            steps, self._steps = self._steps, [_Step()]
+            steps, self._steps = self._steps, [_GroupStep()]
             for step in steps:
                 await self._perform(step)
             if not self._wanted.is_set():
@@ -120,7 +120,7 @@ class LogWriter:
         self._urgent.set()
         await self._idle.wait()
 
-    async def _perform(self, step: _Step) -> None:
+    async def _perform(self, step: _GroupStep) -> None:
         self._chopped.update(step.chopped)
         if step.entries:
             for log, first in self._chopped.items():

@@ -48,7 +48,7 @@ class PeerProbes:
         self._missing = {peer: self._missing.get(peer, _UNTRIED) for peer in around}
         self._changed.set()
 
-    def heard(self, peer: BrokerNumber) -> None:
+    def on_reached(self, peer: BrokerNumber) -> None:
         """Record that a broker has reached this broker, so the other broker is up."""
         if peer not in self._missing:
             return

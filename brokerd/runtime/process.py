@@ -213,7 +213,7 @@ class BrokerProcess:
             writer = LogWriter(volume, stores.ends, driver.post, writes)
         driver.connect_to(links, disk, writer)
         probes = PeerProbes(links, own.names, self._is_near)
-        links.reached_by = probes.heard
+        links.reached_by = probes.on_reached
         commands = Commands(config, core, links, disk, log, own, probes)
         commands.accepted_loss = stores.accepted_loss
         self._commands = commands
@@ -314,13 +314,13 @@ class BrokerProcess:
         return self._credentials.reload()
 
     def _farewell(self, core: DeliveryProtocol, name: str) -> Farewell:
-        number = self._leaving(name)
+        number = self._find_decommissioned(name)
         found: Any = core  # see ProtocolDefinition.check_decommission
         protocol: DecommissioningProtocol = found
         return protocol.farewell(number)
 
     def _decommission(self, driver: Driver, name: str, signature: bytes) -> None:
-        number = self._leaving(name)
+        number = self._find_decommissioned(name)
         self._check_signed(
             OperatorAct(self._config.deployment_id, DECOMMISSION, name, 0), signature
         )
@@ -350,7 +350,7 @@ class BrokerProcess:
                 "the account that deployed",
             )
 
-    def _leaving(self, name: str) -> BrokerNumber:
+    def _find_decommissioned(self, name: str) -> BrokerNumber:
         """Return the number of a broker that the protocol can decommission.
 
         Raises:

@@ -69,7 +69,7 @@ class Program:
 
 
 @cache
-def own_program() -> Program:
+def read_own_program() -> Program:
     """Return the program of this process, read once; an agent reads it before it forks."""
     return Program(RELEASE, WIRE_VERSION, COMMANDS_VERSION, _digest())
 

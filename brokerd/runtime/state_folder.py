@@ -123,7 +123,7 @@ _UNKNOWN_LOSS: Final = RecordedLoss("unknown", True)
 _MOST_LOSS: Final = 16_384
 
 
-def recorded_loss(folder: Path, start: bytes) -> RecordedLoss:
+def read_recorded_loss(folder: Path, start: bytes) -> RecordedLoss:
     """Return the loss that is recorded in a state folder.
 
     Args:

@@ -17,14 +17,14 @@ from brokerd.protocols.interface import Change, Commit, CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.disk import ROOM_RETRY_S, Disk
-from brokerd.runtime.program import own_program
+from brokerd.runtime.program import read_own_program
 from brokerd.runtime.state_folder import (
     RecordedLoss,
     forget_loss,
     loss_text,
     read_loss,
+    read_recorded_loss,
     record_loss,
-    recorded_loss,
 )
 from brokerd.sessions.messages import START_BYTES, StateMark
 from brokerd.sessions.state_marks import STARTS_KEPT, StateLedger, StateStart, StateWitness
@@ -115,7 +115,7 @@ class Stores:
             )
         # Before any file is removed: a refused folder stays unchanged.
         self._meta.check_owner(config.deployment_id)
-        recovering = self._meta.knows(config.deployment_id)
+        recovering = self._meta.has_deployment(config.deployment_id)
         if self._logs and self.volume is None:
             self.volume = LogVolume(folder / "logs", fsync=config.fsync)
         if self.volume is not None:
@@ -139,7 +139,7 @@ class Stores:
         beginning = self._meta.begin(config.deployment_id, new)
         marks = self._meta.marks()
         starts = [StateStart(*each) for each in marks.starts]
-        self.ledger = StateLedger.of_starts(
+        self.ledger = StateLedger.from_starts(
             marks.key, marks.lineage, starts, is_vouched=marks.is_vouched
         )
         if lineage:
@@ -156,7 +156,7 @@ class Stores:
         """
         config, folder = self._config, self._folder
         starts = self.meta.marks().starts if recovering else ()
-        found = recorded_loss(folder, starts[-1][1]) if starts else RecordedLoss()
+        found = read_recorded_loss(folder, starts[-1][1]) if starts else RecordedLoss()
         if not found.cause and recovering and self.volume is not None:
             durable = starts[-1][3] if starts else 0
             missing = max(self.volume.lost_groups, durable - self.volume.groups)
@@ -234,7 +234,7 @@ async def begin_with_room(
             raise
         say(config, f"no room in {config.state_folder} ({error.strerror}); waiting for it")
     full_ns = clock_ns()
-    status = _waiting_status(config, digest)
+    status = _describe_wait(config, digest)
 
     async def answer(_: Mapping[str, Any]) -> dict[str, Any]:
         return status
@@ -259,7 +259,7 @@ def say(config: BrokerConfig, text: str) -> None:
     print(f"broker {config.broker}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
+def _describe_wait(config: BrokerConfig, digest: str) -> dict[str, Any]:
     """Return the status of a broker that waits for its disk."""
     core: CoreStatus[str] = CoreStatus(state=NO_ROOM_STATE)
     return {
@@ -267,7 +267,7 @@ def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
         "name": config.broker,
         "pid": os.getpid(),
         "incarnation": 0,
-        "program": own_program().to_mapping(),
+        "program": read_own_program().to_mapping(),
         "protocol": config.protocol,
         "deployment_id": config.deployment_id,
         "topology_digest": digest,

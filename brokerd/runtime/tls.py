@@ -41,7 +41,7 @@ class TlsCredentials:
         self._files = files
         self._server: ssl.SSLContext
         self._client: ssl.SSLContext
-        self._read_ns = _changed_ns(files)
+        self._read_ns = _modification_ns(files)
         self._read()
 
     def _read(self) -> None:
@@ -61,13 +61,13 @@ class TlsCredentials:
             ConfigError: the files cannot be used; the earlier credentials stay.
         """
         self._read()
-        self._read_ns = _changed_ns(self._files)
+        self._read_ns = _modification_ns(self._files)
         pem = Path(self._files.certificate).read_text(encoding="ascii")
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
 
     def _refresh(self) -> None:
         """Load a renewed certificate; keep the earlier credentials if the new ones are invalid."""
-        changed_ns = _changed_ns(self._files)
+        changed_ns = _modification_ns(self._files)
         if changed_ns != self._read_ns:
             with suppress(ConfigError):  # perhaps only one of the files is written yet
                 self._read()
@@ -109,7 +109,7 @@ class TlsCredentials:
             raise ConfigError(f"tls: authority = {files.authority!r}: {_words(error)}") from None
         try:
             # An encrypted key would ask for its passphrase on the terminal.
-            context.load_cert_chain(files.certificate, files.key, password=_no_passphrase)
+            context.load_cert_chain(files.certificate, files.key, password=_refuse_passphrase)
         except (OSError, ssl.SSLError, ValueError) as error:
             raise ConfigError(
                 f"tls: certificate = {files.certificate!r}, key = {files.key!r}: {_words(error)}"
@@ -290,7 +290,7 @@ async def _shake_hands(
     return stream
 
 
-def _changed_ns(files: TlsFiles) -> tuple[int, ...]:
+def _modification_ns(files: TlsFiles) -> tuple[int, ...]:
     try:
         return tuple(Path(name).stat().st_mtime_ns for name in (files.certificate, files.key))
     except OSError:
@@ -306,7 +306,7 @@ def _check_privacy(key: Path) -> None:
         raise ConfigError(f"tls: key = {str(key)!r} is open to others; its mode must be 0600")
 
 
-def _no_passphrase() -> str:
+def _refuse_passphrase() -> str:
     raise ValueError("the key is encrypted")
 
 

@@ -42,7 +42,7 @@ class FailureDetector:
         due_ns = self._heard_ns + self._excused_ns + self.allowed_ns
         return max(due_ns, self._doubted_ns + GRACE_NS) if self._doubted_ns else due_ns
 
-    def heard(self, now_ns: int) -> None:
+    def record_life(self, now_ns: int) -> None:
         """Record a sign of life: bytes arrived, or this process chose not to read."""
         silence_ns = now_ns - self._heard_ns - self._excused_ns
         lateness_ns = silence_ns - self._parameters.heartbeat_ns - self.tick_ns
@@ -93,7 +93,7 @@ class FaultBackoff:
         count, last_ns = self._errors.get(peer, (0, now_ns))
         self._errors[peer] = (count + 1 if now_ns - last_ns < FORGOTTEN_NS else 1, now_ns)
 
-    def left_ns(self, peer: BrokerNumber, now_ns: int) -> int:
+    def remaining_ns(self, peer: BrokerNumber, now_ns: int) -> int:
         """Return the time for which no session with a neighbour may be opened, in nanoseconds."""
         count, last_ns = self._errors.get(peer, (0, 0))
         if count < 2:

@@ -54,7 +54,7 @@ _COUNTERS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class LinkTreatment:
     """The effect of all faults on the traffic of one direction of a link.
 
     Attributes:
@@ -73,7 +73,7 @@ class Way:
         return bool(self.delay_ns or self.bytes_per_second)
 
 
-CLEAR: Final = Way()
+CLEAR: Final = LinkTreatment()
 
 
 @dataclass(slots=True)
@@ -206,7 +206,7 @@ class LinkFaults:
             fault.ends_ns = ends_ns
         return fault is not None
 
-    def expired(self, now_ns: int) -> list[str]:
+    def list_expired(self, now_ns: int) -> list[str]:
         """Return the ids of faults with an expired lease."""
         return [
             fault.fault_id
@@ -214,14 +214,14 @@ class LinkFaults:
             if fault.ends_ns is not None and fault.ends_ns <= now_ns
         ]
 
-    def way(self, peer: Peer, direction: Direction) -> Way:
+    def way(self, peer: Peer, direction: Direction) -> LinkTreatment:
         """Return the joint effect of all faults on a direction of the link with `peer`."""
         acting = [fault for fault in self._faults.values() if fault.concerns(peer, direction)]
         if not acting:
             return CLEAR
         rates = [fault.value for fault in acting if fault.verb == "bandwidth"]
         effects = [fault.effect for fault in acting]
-        return Way(
+        return LinkTreatment(
             any(effect in HOLDING_VERBS for effect in effects),
             "blackhole" in effects,
             "cut" in effects,
@@ -264,7 +264,7 @@ Owner = TypeVar("Owner")
 Item = TypeVar("Item")
 
 
-class Absorbed(Generic[Owner, Item]):
+class AbsorbedMessages(Generic[Owner, Item]):
     """Messages that were received and not passed on, in order of arrival over all links.
 
     Attributes:

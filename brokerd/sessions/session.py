@@ -146,12 +146,12 @@ class SessionTable:
         """Return the Hello to send on a connection that only checks if a session is possible."""
         return self._describe("probe", 0, 0)
 
-    def refused(self, peer: BrokerNumber, farewell: Farewell) -> None:
+    def on_refusal(self, peer: BrokerNumber, farewell: Farewell) -> None:
         """Check the mark in a refusal of this broker; set `loss` if the mark proves a loss."""
         if farewell.witnessed is not None:
             self._find_loss(peer, farewell.witnessed)
 
-    def answered(self, attempt: Session, hello: Hello) -> Farewell | None:
+    def on_answer(self, attempt: Session, hello: Hello) -> Farewell | None:
         """Establish an attempt by the other end's Hello; return a refusal if the Hello is wrong.
 
         The attempt must not be closed.
@@ -169,7 +169,7 @@ class SessionTable:
         self._establish(attempt, hello)
         return None
 
-    def probed(self, peer: BrokerNumber, hello: Hello) -> str | None:
+    def on_probe_answer(self, peer: BrokerNumber, hello: Hello) -> str | None:
         """Return the fault in the answer to a probe; None if a session would be possible."""
         return self._find_fault(hello) or self._find_stranger(peer, hello)
 
@@ -216,7 +216,7 @@ class SessionTable:
         attempt, old = self.attempts.get(peer), self.sessions.get(peer)
         if attempt is not None and self.own.number < peer:
             return Farewell("crossed", "the attempt of the broker with the smaller number is kept")
-        if old is not None and not _may_replace(hello, old):
+        if old is not None and not _can_replace(hello, old):
             return Farewell(
                 "refused", f"session {old.identity} is up, and the new Hello does not name it"
             )
@@ -250,7 +250,9 @@ class SessionTable:
         found = (self.sessions if is_session else self.attempts).pop(session.peer, None)
         assert found is session, f"{session} is closed, but {found} is registered"
 
-    def advanced(self, peer: Peer, mark: StateMark, witnessed: StateMark | None) -> str | None:
+    def on_state_advance(
+        self, peer: Peer, mark: StateMark, witnessed: StateMark | None
+    ) -> str | None:
         """Record the durable state of a neighbour, and check the mark that it returns.
 
         The neighbour has a session. Returns the fault in the marks, or None; sets `loss` if the
@@ -373,7 +375,7 @@ class SessionTable:
         return None
 
 
-def _may_replace(hello: Hello, old: Session) -> bool:
+def _can_replace(hello: Hello, old: Session) -> bool:
     if hello.incarnation == old.incarnation:
         return hello.newest == old.identity
     return hello.incarnation > old.incarnation

@@ -60,7 +60,7 @@ class StateLedger:
     _mark: StateMark | None = field(default=None, init=False)
 
     @classmethod
-    def of_starts(
+    def from_starts(
         cls, key: bytes, lineage: int, starts: Iterable[StateStart], *, is_vouched: bool
     ) -> "StateLedger":
         """Return the ledger of a broker that has just started; the last start is its own."""

@@ -116,22 +116,24 @@ class Source:
         """
         function = self.functions.get(edit.function)
         if function is None:
-            raise self._lost(bug, edit, "no such function")
-        find, replace = _parsed(edit.find, edit.replace)
+            raise self._fail(bug, edit, "no such function")
+        find, replace = _parse(edit.find, edit.replace)
         names: dict[str, str] = {}
         if edit.context:
-            context, _ = _parsed(edit.context, edit.context)
+            context, _ = _parse(edit.context, edit.context)
             names = self._place(bug, edit, function, context, 0, names).names
         place = self._place(bug, edit, function, find, edit.occurrence, names)
         before = ast.dump(function)
         known = frozenset(_bound_everywhere(function)) | self._globals | {"__class__"}
-        new = [_renamed(node, place.names) for node in replace]
+        new = [_rename(node, place.names) for node in replace]
         _put(place, new)
-        unknown = _used(new) - _used(find) - known - frozenset(_bound_everywhere(function))
+        unknown = (
+            _list_used(new) - _list_used(find) - known - frozenset(_bound_everywhere(function))
+        )
         if unknown:
-            raise self._lost(bug, edit, f"the function has no name {sorted(unknown)[0]!r}")
+            raise self._fail(bug, edit, f"the function has no name {sorted(unknown)[0]!r}")
         if ast.dump(function) == before:
-            raise self._lost(bug, edit, "the edit changes nothing")
+            raise self._fail(bug, edit, "the edit changes nothing")
         self.changed.setdefault(edit.function, bug)
 
     def _place(
@@ -148,13 +150,13 @@ class Source:
         if not found:
             found = self._places(function, find, names, renaming=True)
             if any(each.names != found[0].names for each in found):
-                raise self._lost(bug, edit, f"{len(found)} places have {text} under other names")
+                raise self._fail(bug, edit, f"{len(found)} places have {text} under other names")
         if not found:
-            raise self._lost(bug, edit, f"it does not have {text}")
+            raise self._fail(bug, edit, f"it does not have {text}")
         if not occurrence and len(found) > 1:
-            raise self._lost(bug, edit, f"it has {len(found)} times {text}")
+            raise self._fail(bug, edit, f"it has {len(found)} times {text}")
         if occurrence > len(found):
-            raise self._lost(bug, edit, f"it has only {len(found)} times {text}")
+            raise self._fail(bug, edit, f"it has only {len(found)} times {text}")
         return found[max(0, occurrence - 1)]
 
     def _places(
@@ -178,12 +180,12 @@ class Source:
                     continue
                 names = _Names(renaming, visible, inner, self._globals, here, {**chosen})
                 if all(map(names.match, find, here)):
-                    found.append(_Place(owner, name, first, first + len(find), names.other()))
+                    found.append(_Place(owner, name, first, first + len(find), names.differing()))
         return sorted(found, key=_Place.position)
 
-    def _lost(self, bug: str, edit: Edit, reason: str) -> AnchorLost:
+    def _fail(self, bug: str, edit: Edit, reason: str) -> AnchorLost:
         nearest = ""
-        find, _ = _parsed(edit.find, edit.replace)
+        find, _ = _parse(edit.find, edit.replace)
         for renaming in (False, True):
             for name, function in self.functions.items():
                 if not nearest and name != edit.function:
@@ -275,15 +277,15 @@ class _Names:
             one, other = getattr(anchor, key, None), getattr(node, key, None)
             if key == "body" and isinstance(anchor, Function | ast.ClassDef):
                 one, other = _without_docstring(one), _without_docstring(other)
-            if not (self._same(one, other) if key in names else self.match(one, other)):
+            if not (self._is_same(one, other) if key in names else self.match(one, other)):
                 return False
         return True
 
-    def other(self) -> dict[str, str]:
+    def differing(self) -> dict[str, str]:
         """Return the names that differ."""
         return {name: here for name, here in self.chosen.items() if name != here}
 
-    def _same(self, name: str | None, here: str | None) -> bool:
+    def _is_same(self, name: str | None, here: str | None) -> bool:
         if not self.renaming or name is None or here is None:
             return name == here
         if name in self.chosen or here in self.chosen.values():
@@ -297,7 +299,7 @@ class _Names:
         return True
 
 
-def _parsed(find: str, replace: str) -> tuple[list[ast.AST], list[ast.AST]]:
+def _parse(find: str, replace: str) -> tuple[list[ast.AST], list[ast.AST]]:
     """Parse both as expressions, or else both as statements."""
     texts = [textwrap.dedent(text).strip() for text in (find, replace)]
     try:
@@ -370,7 +372,7 @@ def _binds(node: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def _used(nodes: Iterable[ast.AST]) -> frozenset[str]:
+def _list_used(nodes: Iterable[ast.AST]) -> frozenset[str]:
     return frozenset(
         each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)
     )
@@ -387,7 +389,7 @@ def _without_docstring(body: Any) -> Any:
     return body
 
 
-def _renamed(node: ast.AST, names: Mapping[str, str]) -> ast.AST:
+def _rename(node: ast.AST, names: Mapping[str, str]) -> ast.AST:
     for each in ast.walk(node):
         for key in _NAME_FIELDS.get(type(each), ()):
             if (name := getattr(each, key)) in names:

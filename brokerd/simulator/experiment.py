@@ -82,7 +82,7 @@ class ExperimentRecorder(ClientObserver, Protocol):
     def phase(self, name: str) -> None:
         """Record the beginning of a phase of the run: deploy, measure, drain, end."""
 
-    def subscribing(self, client: ClientId) -> None:
+    def on_subscribing(self, client: ClientId) -> None:
         """Record that a subscriber requests its subscription."""
 
     def fence(self, client: ClientId, sequence: int) -> tuple[bytes, bytes]:
@@ -125,7 +125,7 @@ class SimulatedVerdict:
     digest: str
     story: tuple[str, ...] = field(default=())
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return the verdict as lines for people."""
         numbers = ", ".join(f"{value} {name}" for name, value in self.counters.items())
         return "\n".join([*self.story, *self.violations, f"{self.value}: {numbers}"])
@@ -209,7 +209,9 @@ class _Experiment:
         self._origin_ns = self._schedule.now_ns
         for subscriber in self._subscribers:
             if subscriber.subscribes_ns is not None:
-                self._at(self._origin_ns + subscriber.subscribes_ns, self._subscribe, subscriber)
+                self._run_at(
+                    self._origin_ns + subscriber.subscribes_ns, self._subscribe, subscriber
+                )
         if recorder is not None:
             recorder.phase("measure")
             self._open_window()
@@ -217,7 +219,7 @@ class _Experiment:
             self._publish_from(publisher, iter(publisher.offsets_ns))
         for step in self._steps:
             if step.at_ns is not None:
-                self._at(self._origin_ns + step.at_ns + step.delay_ns, self._apply, step)
+                self._run_at(self._origin_ns + step.at_ns + step.delay_ns, self._apply, step)
         end_ns = self._origin_ns + self._duration_ns
         cluster.run_for((end_ns - self._schedule.now_ns) / SECOND_NS)
         if recorder is not None:
@@ -232,7 +234,7 @@ class _Experiment:
 
     def _subscribe(self, subscriber: SimulatedSubscriber) -> None:
         if self._recorder is not None:
-            self._recorder.subscribing(subscriber.name)
+            self._recorder.on_subscribing(subscriber.name)
         self._cluster.subscribe(subscriber.broker, subscriber.predicate, subscriber.name)
 
     def _open_window(self) -> None:
@@ -244,7 +246,7 @@ class _Experiment:
         ):
             self._publish_fences()
         else:
-            self._at(self._schedule.now_ns + _LOOK_NS, self._open_window)
+            self._run_at(self._schedule.now_ns + _LOOK_NS, self._open_window)
 
     def _publish_fences(self) -> None:
         assert self._recorder is not None, "fences are not defined"
@@ -255,7 +257,7 @@ class _Experiment:
             self._recorder.published(publisher.name, sequence, self._schedule.now_ns, fence=True)
 
     def _is_done(self) -> bool:
-        return not self._cluster.oracle.obligations.undelivered()
+        return not self._cluster.oracle.obligations.describe_undelivered()
 
     # ------------------------------------------------------------ load
 
@@ -276,7 +278,7 @@ class _Experiment:
                 )
             self._publish_from(publisher, offsets)
 
-        self._at(self._origin_ns + offset_ns, publish)
+        self._run_at(self._origin_ns + offset_ns, publish)
 
     def _count_risk(self, publisher: ClientId, sequence: int) -> None:
         damages = [damage for damage in self._damages if damage.until_ns is None]
@@ -284,7 +286,7 @@ class _Experiment:
             return
         cluster = self._cluster
         start = cluster.clients[publisher].broker
-        for subscriber in cluster.oracle.obligations.owed_to(publisher, sequence):
+        for subscriber in cluster.oracle.obligations.list_owed_subscribers(publisher, sequence):
             path = cluster.graph.path(start, cluster.clients[subscriber].broker)
             names = [cluster.topology.brokers[broker] for broker in path]
             if any(_leads_through(names, damage.brokers) for damage in damages):
@@ -292,11 +294,11 @@ class _Experiment:
 
     # ------------------------------------------------------------ faults
 
-    def _at(self, when_ns: int, action: Callable[..., None], *arguments: object) -> None:
+    def _run_at(self, when_ns: int, action: Callable[..., None], *arguments: object) -> None:
         self._schedule.at(when_ns, action, *arguments)
 
     def _apply(self, step: SimulatedStep) -> None:
-        self._tell(f"{step.verb} {'-'.join(step.brokers)}")
+        self._report(f"{step.verb} {'-'.join(step.brokers)}")
         if step.verb in ("kill", "cut"):
             self._end_damage(step.brokers)  # held messages are lost
         if step.verb == "restart":
@@ -307,13 +309,13 @@ class _Experiment:
             self._apply_to_link(step)
         else:
             self._apply_to_broker(step)
-        self._reached(step, "applied")
+        self._reachable_brokers(step, "applied")
         if step.duration_ns is not None:
-            self._at(self._schedule.now_ns + step.duration_ns, self._end, step)
+            self._run_at(self._schedule.now_ns + step.duration_ns, self._end, step)
         elif step.verb == "restart":
             self._await_recovery(step)
         else:
-            self._reached(step, "end")
+            self._reachable_brokers(step, "end")
 
     def _apply_to_broker(self, step: SimulatedStep) -> None:
         broker = self._cluster.broker(step.brokers[0])
@@ -347,7 +349,7 @@ class _Experiment:
 
     def _end(self, step: SimulatedStep) -> None:
         if step.released:
-            self._tell(f"{step.verb} {'-'.join(step.brokers)} ends")
+            self._report(f"{step.verb} {'-'.join(step.brokers)} ends")
             if len(step.brokers) == 2:
                 self._cluster.link(*step.brokers).heal()
             else:
@@ -355,35 +357,35 @@ class _Experiment:
                 if broker.broker.alive:
                     broker.thaw() if step.verb == "freeze" else broker.release()
             self._end_damage(step.brokers)
-        self._reached(step, "end")
+        self._reachable_brokers(step, "end")
         if step.released:
-            self._reached(step, "healed")
+            self._reachable_brokers(step, "healed")
             self._await_recovery(step)
 
     def _await_recovery(self, step: SimulatedStep) -> None:
         broker = self._cluster.broker(step.brokers[0]).broker
         if not broker.alive:
             return  # the restart step reports the recovery
-        if broker.core.status().state == "running" and not self._cluster.waits.unsettled():
-            self._tell(f"{'-'.join(step.brokers)} has recovered")
-            self._reached(step, "recovered")
+        if broker.core.status().state == "running" and not self._cluster.waits.describe_unsettled():
+            self._report(f"{'-'.join(step.brokers)} has recovered")
+            self._reachable_brokers(step, "recovered")
         else:
-            self._at(self._schedule.now_ns + _LOOK_NS, self._await_recovery, step)
+            self._run_at(self._schedule.now_ns + _LOOK_NS, self._await_recovery, step)
 
-    def _reached(self, step: SimulatedStep, stage: str) -> None:
+    def _reachable_brokers(self, step: SimulatedStep, stage: str) -> None:
         if self._recorder is not None:
             self._recorder.fault(step.id, stage)
         for other in self._steps:
             stages = ("applied", "observed") if stage == "applied" else (stage,)
             if other.after is not None and other.after in [(step.id, name) for name in stages]:
-                self._at(self._schedule.now_ns + other.delay_ns, self._apply, other)
+                self._run_at(self._schedule.now_ns + other.delay_ns, self._apply, other)
 
     def _end_damage(self, brokers: tuple[str, ...]) -> None:
         for damage in self._damages:
             if damage.brokers == brokers and damage.until_ns is None:
                 damage.until_ns = self._schedule.now_ns
 
-    def _tell(self, what: str) -> None:
+    def _report(self, what: str) -> None:
         after_ns = self._schedule.now_ns - self._origin_ns
         self._story.append(f"{after_ns / SECOND_NS:8.3f} s  {what}")
 

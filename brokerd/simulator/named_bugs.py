@@ -135,7 +135,7 @@ _now: list[tuple[NamedBug, ...]] = []
 
 
 @contextmanager
-def planted(bugs: Iterable[NamedBug]) -> Iterator[None]:
+def plant(bugs: Iterable[NamedBug]) -> Iterator[None]:
     """Plant bugs in this process for the duration of the context.
 
     Only one set of bugs is planted at a time; the same set again inside changes nothing. Results
@@ -169,7 +169,7 @@ def mistaken_functions(bugs: tuple[NamedBug, ...]) -> tuple[tuple[FunctionType, 
     Raises:
         AnchorLost: as `planted`.
     """
-    return tuple(swap for source in _edited(bugs) for swap in _swaps(source))
+    return tuple(swap for source in _edit(bugs) for swap in _swaps(source))
 
 
 def mistaken_sources(bugs: Iterable[NamedBug], root: Path = _ROOT) -> dict[str, str]:
@@ -178,10 +178,10 @@ def mistaken_sources(bugs: Iterable[NamedBug], root: Path = _ROOT) -> dict[str, 
     Raises:
         AnchorLost: as `planted`.
     """
-    return {source.module: ast.unparse(source.tree) for source in _edited(bugs, root)}
+    return {source.module: ast.unparse(source.tree) for source in _edit(bugs, root)}
 
 
-def _edited(bugs: Iterable[NamedBug], root: Path | None = None) -> list[Source]:
+def _edit(bugs: Iterable[NamedBug], root: Path | None = None) -> list[Source]:
     sources: dict[str, Source] = {}
     for bug in bugs:
         for edit in bug.edits:

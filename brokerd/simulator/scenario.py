@@ -42,7 +42,7 @@ from brokerd.protocols.interface import (
     MessageReceived,
 )
 from brokerd.protocols.registry import DEFINITIONS, read_topology
-from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.checks.wording import Wording
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
@@ -70,10 +70,10 @@ def play_scenario(text: str) -> str:
     Raises:
         ScenarioError: a command that is unknown or cannot be performed.
     """
-    return _played(text, _Player())
+    return _play(text, _Player())
 
 
-def _played(text: str, player: "_Player") -> str:
+def _play(text: str, player: "_Player") -> str:
     blocks = []
     for block in re.split(r"\n{2,}", text.strip("\n")):
         lines = block.split("\n")
@@ -205,12 +205,12 @@ class _Player:
             strict=False,
             watcher=self._watch,
         )
-        self._words = simulated(self._protocol).make_wording(self._cluster)
+        self._words = simulation_of(self._protocol).make_wording(self._cluster)
         self._quietly(self._cluster.start)
         self._quietly(self._cluster.run_until_quiet)
 
     def _on_subscribe(self, words: list[str]) -> None:
-        broker, client, rest = _who(words, "c")
+        broker, client, rest = _parse_client(words, "c")
         self._connect(broker, client, publishes=False)
         self._client(client)
         self.cluster.subscribe(broker, parse_predicate(" ".join(rest)), client)
@@ -229,7 +229,7 @@ class _Player:
         self._run_until_heard(words[0])
 
     def _on_publish(self, words: list[str]) -> None:
-        broker, client, rest = _who(words, "p")
+        broker, client, rest = _parse_client(words, "p")
         count = 1
         if rest and re.fullmatch(r"x\d+", rest[0]):
             count = int(rest.pop(0)[1:])
@@ -256,7 +256,7 @@ class _Player:
             raise ScenarioError("write pass a > b, or pass a > b x3")
         link = self.cluster.link(found[1], found[2])
         for _ in range(int(found[3] or 1)):
-            if not link.let_one_pass():
+            if not link.release_one():
                 raise ScenarioError(f"nothing is held on its way from {found[1]} to {found[2]}")
 
     def _on_delay(self, words: list[str]) -> None:
@@ -299,7 +299,7 @@ class _Player:
 
     def _on_judge(self, _words: list[str]) -> None:
         oracle = self.cluster.oracle
-        wrong = [*oracle.first_violations, *oracle.obligations.undelivered()]
+        wrong = [*oracle.first_violations, *oracle.obligations.describe_undelivered()]
         self._said += wrong or [f"nothing is missing, {oracle.deliveries} deliveries"]
 
     def _on_quietly(self, words: list[str]) -> None:
@@ -366,7 +366,7 @@ def _milliseconds(word: str) -> int:
     return int(found[1]) * (1 if found[2] == "ms" else 1000)
 
 
-def _who(words: list[str], prefix: str) -> tuple[str, str, list[str]]:
+def _parse_client(words: list[str], prefix: str) -> tuple[str, str, list[str]]:
     """Return broker, client and the rest of `b1 [as c1] …`."""
     broker = words[0]
     if len(words) > 2 and words[1] == "as":

@@ -30,7 +30,7 @@ def is_transient(error: OSError) -> bool:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_errors(path: Path) -> Iterator[None]:
     """Add the path of the file to an OSError: the operating system reports descriptors only."""
     try:
         yield

@@ -150,7 +150,7 @@ def body_bytes(head: bytes) -> int:
     return size
 
 
-def stored_checksum(head: bytes) -> int:
+def read_checksum(head: bytes) -> int:
     """Return the CRC-32 that the body of a group should have, as stored in the head."""
     checksum: int = _GROUP.unpack_from(head)[3]
     return checksum
@@ -229,7 +229,7 @@ def is_one_bit_off(data: bytes, position: int, salt: bytes) -> bool:
     if len(body) < body_bytes(head):
         return False
     assert group_at(data, position, salt) is None, position
-    return _is_of_one_bit(zlib.crc32(body) ^ stored_checksum(head), len(body))
+    return _is_of_one_bit(zlib.crc32(body) ^ read_checksum(head), len(body))
 
 
 def _with_one_bit_changed(head: bytes) -> list[bytes]:

@@ -28,7 +28,7 @@ from brokerd.storage.files import (
     is_no_room,
     is_out_of_descriptors,
     is_transient,
-    naming,
+    name_errors,
 )
 from brokerd.storage.log_groups import (
     HEAD_BYTES,
@@ -154,7 +154,7 @@ class LogVolume:
 
     def _recover(self, number: int, *, is_first: bool, is_last: bool) -> None:
         path = self._path(number)
-        with naming(path):
+        with name_errors(path):
             data = self._files.read(path)
         salt = self._salt_of(path, data)
         if not salt:
@@ -237,7 +237,7 @@ class LogVolume:
         Raises:
             OSError: if the cause is a lack of room or of descriptors, nothing has changed.
         """
-        self._have_segment()
+        self._ensure_segment()
         if self._size == SEGMENT.size:
             ends = [ends_entry(name, log.first, log.next) for name, log in self._logs.items()]
             entries = [*ends, *entries]
@@ -317,7 +317,7 @@ class LogVolume:
             # The content of the disk is unknown now: not even a full disk may be waited for.
             raise OSError(errno.EIO, f"{self._folder}: {error}") from error
 
-    def _have_segment(self) -> None:
+    def _ensure_segment(self) -> None:
         """Ensure that there is a segment with room; on a full disk, a full segment grows longer."""
         if self._file >= 0 and self._size < self._segment_bytes:
             return
@@ -418,11 +418,11 @@ class LogVolume:
     def _groups_from(self, segment: int, byte: int) -> Iterator[Group]:
         for number in [each for each in self._segments if each >= segment]:
             path, salt = self._path(number), self._segments[number].salt
-            with naming(path):
+            with name_errors(path):
                 file = self._files.open(path)
             try:
                 while True:
-                    with naming(path):
+                    with name_errors(path):
                         head = self._files.read_at(file, HEAD_BYTES, byte)
                         if not head:
                             break

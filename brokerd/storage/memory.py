@@ -69,7 +69,7 @@ class FolderSynced:
 Step = Named | Removed | Wrote | Cut | Synced | FolderSynced
 
 
-def _nothing(_operation: str) -> None:
+def _never_fail(_operation: str) -> None:
     """Do nothing before an operation: no operation fails."""
 
 
@@ -89,7 +89,7 @@ class MemoryFiles:
 
     contents: Mapping[str, bytes] = field(default_factory=dict)
     trail: list[Step] = field(default_factory=list)
-    before: Callable[[str], None] = _nothing
+    before: Callable[[str], None] = _never_fail
     room_bytes: int | None = None
     most_bytes: int = 1 << 30
 
@@ -98,7 +98,7 @@ class MemoryFiles:
         self._names = {str(Path(path).parent): -1 for path in self.contents}
         self._names |= {path: file for file, path in enumerate(self.contents)}
 
-    def now(self) -> dict[str, bytes]:
+    def read_all(self) -> dict[str, bytes]:
         """Return the present content of all files: path → bytes."""
         return {path: bytes(self._files[file]) for path, file in self._names.items() if file >= 0}
 
@@ -197,7 +197,7 @@ class MemoryMetaStore:
         self._rows: Tables = {}
         self.commits = 0
 
-    def knows(self, deployment_id: str) -> bool:
+    def has_deployment(self, deployment_id: str) -> bool:
         """See MetaStore."""
         return self._deployment_id == deployment_id
 

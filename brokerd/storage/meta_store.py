@@ -105,7 +105,7 @@ class MetaStore(Protocol):
         """Return the marks that the folder contains about itself."""
         ...
 
-    def knows(self, deployment_id: str) -> bool:
+    def has_deployment(self, deployment_id: str) -> bool:
         """Return True if this deployment began here last."""
         ...
 
@@ -166,7 +166,7 @@ class SqliteMetaStore:
             self._connection.close()
             raise self._translate(error) from error
 
-    def knows(self, deployment_id: str) -> bool:
+    def has_deployment(self, deployment_id: str) -> bool:
         """See MetaStore."""
         try:
             row = self._connection.execute(

@@ -91,7 +91,7 @@ def decode_attribute_table(blobs: Sequence[bytes]) -> list[dict[str, Scalar]]:
     if not (
         fences.count(_FENCE[1:]) == len(blobs)
         and {*map(type, tables)} == {dict}
-        and _are_plain(tables, max(map(len, blobs)))
+        and _is_plain(tables, max(map(len, blobs)))
     ):
         return [decode_attributes(blob) for blob in blobs]  # raises with the cause, if any
     return list(tables)
@@ -100,7 +100,7 @@ def decode_attribute_table(blobs: Sequence[bytes]) -> list[dict[str, Scalar]]:
 _FEW: Final = 4
 
 
-def _are_plain(tables: Sequence[dict[Any, Any]], longest: int) -> bool:
+def _is_plain(tables: Sequence[dict[Any, Any]], longest: int) -> bool:
     """Return True if no table needs a closer check; no item is longer than `longest` bytes."""
     names = {*tables[0]}.union(*tables)
     if longest > MAXIMUM_STRING_BYTES or len(names) > MAXIMUM_ATTRIBUTES or "" in names:

@@ -8,7 +8,7 @@ from typing import Any, Final, get_type_hints
 
 from brokerd.errors import BrokerError, RemoteProtocolError
 from brokerd.model import client_messages
-from brokerd.model.message_kind import MessageKind, of_numbers, of_run
+from brokerd.model.message_kind import MessageKind, numbers_kind, run_kind
 from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.sessions import messages as session
@@ -25,12 +25,12 @@ COMMON: Final = (
     # clients and their broker
     MessageKind(16, client_messages.Connect),
     MessageKind(17, client_messages.Connected),
-    of_run(18, client_messages.Publish),
-    of_numbers(19, client_messages.PublishAcknowledged),
+    run_kind(18, client_messages.Publish),
+    numbers_kind(19, client_messages.PublishAcknowledged),
     MessageKind(20, client_messages.Subscribe),
     MessageKind(21, client_messages.Subscribed),
-    of_run(22, client_messages.Deliveries, beside=lambda message: message.subscriptions),
-    of_numbers(23, client_messages.Acknowledge, beside=lambda message: message.stream),
+    run_kind(22, client_messages.Deliveries, beside=lambda message: message.subscriptions),
+    numbers_kind(23, client_messages.Acknowledge, beside=lambda message: message.stream),
     MessageKind(24, client_messages.Refused),
     MessageKind(25, client_messages.Notice),
     MessageKind(26, client_messages.Unsubscribe),

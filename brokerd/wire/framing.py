@@ -138,10 +138,10 @@ def gather(messages: Iterable[Any], most_bytes: int = JOINED_BYTES) -> list[Any]
     group = _Group(most_bytes)
     for message in messages:
         if not group.takes(message):
-            gathered.extend(group.joined())
+            gathered.extend(group.join())
             group = _Group(most_bytes)
             group.takes(message)
-    gathered.extend(group.joined())
+    gathered.extend(group.join())
     return gathered
 
 
@@ -181,7 +181,7 @@ class _Group:
         self._messages.append(message)
         return True
 
-    def joined(self) -> list[Any]:
+    def join(self) -> list[Any]:
         """Return the messages of the group as one, and the following messages.
 
         Empty for an empty group.

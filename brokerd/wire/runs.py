@@ -123,7 +123,7 @@ def decode_run(values: Any, header: bytes, payload: memoryview) -> PublicationRu
         _decode_table(values[_FIXED:end], places),
         _decode_index(index, count, places),
         tuple(lengths) if type(lengths) is list else lengths,
-        _kept(payload, size),
+        _keep(payload, size),
         _decode_origins(values[end:], count) if len(values) > end else (),
     )
     object.__setattr__(run, "header", header)
@@ -140,7 +140,7 @@ def _check_lengths(lengths: Any, count: int) -> int:
     return sum(lengths)
 
 
-def _kept(payload: memoryview, size: int) -> tuple[Buffer, ...]:
+def _keep(payload: memoryview, size: int) -> tuple[Buffer, ...]:
     if not size:
         return ()
     whole = payload.obj

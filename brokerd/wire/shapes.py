@@ -66,7 +66,7 @@ def shape_of(annotation: Any) -> Shape:
         assert len(arguments) == 2, f"{annotation} is more than one type or None"
         return _optional(shape_of(kind))
     if origin is tuple and arguments[1:] == (...,):
-        return _repeated(shape_of(arguments[0]))
+        return _repeat(shape_of(arguments[0]))
     if origin is tuple:
         return _record([shape_of(argument) for argument in arguments], iter, tuple)
     hints = get_type_hints(annotation)
@@ -111,7 +111,7 @@ def _record(shapes: list[Shape], parts: Callable[[Any], Any], build: Callable[[A
     def make(items: Iterator[Any]) -> Any:
         return build([make_part(items) for make_part in makers])
 
-    return Shape(write, _checked(make, width), make, width)
+    return Shape(write, _check(make, width), make, width)
 
 
 def _integers(width: int, parts: Callable[[Any], Any], build: Callable[[Any], Any]) -> Shape:
@@ -123,10 +123,10 @@ def _integers(width: int, parts: Callable[[Any], Any], build: Callable[[Any], An
     def make(items: Iterator[Any]) -> Any:
         return build(islice(items, width))
 
-    return Shape(write, _checked(make, width), make, width)
+    return Shape(write, _check(make, width), make, width)
 
 
-def _checked(make: Reader, width: int) -> Reader:
+def _check(make: Reader, width: int) -> Reader:
     def read(items: Iterator[Any]) -> Any:
         taken = list(islice(items, width))
         if len(taken) < width:
@@ -137,7 +137,7 @@ def _checked(make: Reader, width: int) -> Reader:
     return read
 
 
-def _repeated(shape: Shape) -> Shape:
+def _repeat(shape: Shape) -> Shape:
     """Return the shape of a count, then each element."""
     write_each, read_each, make_each, width = shape
 

@@ -37,7 +37,7 @@ from fault_injection.apply.evidence import (
     see_sessions_down,
 )
 from fault_injection.apply.injector import Evidence, Fault, FaultBackend
-from fault_injection.schedule.targets import Machines, check_nft_can_tell, parted_pairs
+from fault_injection.schedule.targets import Machines, check_nft_can_tell, list_separated_pairs
 
 
 class DeployedBackend:
@@ -66,7 +66,7 @@ class DeployedBackend:
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
         ends = self._ends(fault)
         if fault.parameters.get("backend") == "nft":
-            pairs = parted_pairs(fault.target, self.running.around)
+            pairs = list_separated_pairs(fault.target, self.running.around)
             try:
                 check_nft_can_tell(pairs, self._addresses(), self.running.around)
             except ValueError as error:
@@ -90,7 +90,7 @@ class DeployedBackend:
             found = {k: v for k, v in answer["result"].items() if not k.startswith("t_")}
             evidence.update({end.broker: found} if len(ends) > 1 or end.peer else found)
             stamps[end.host] = max(stamps.get(end.host, 0), answer["t_applied_ns"])
-        return self._timed(evidence, stamps)
+        return self._add_times(evidence, stamps)
 
     async def verify_effect(self, fault: Fault) -> Evidence | None:
         ends = self._ends(fault)
@@ -98,7 +98,7 @@ class DeployedBackend:
             far = self._ends(fault, both=True)
             return await see_sessions_down(far, self._neighbours, self._broker_status)
         seen = await look_for(fault.verb)(fault, ends)
-        return self._timed(seen, seen.pop("host_stamps", {})) if seen is not None else None
+        return self._add_times(seen, seen.pop("host_stamps", {})) if seen is not None else None
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:
         async def renew(end: End) -> None:
@@ -116,7 +116,7 @@ class DeployedBackend:
             healed_ns = row.get("t_healed_ns")
             if healed_ns is not None:
                 stamps[end.host] = max(stamps.get(end.host, 0), healed_ns)
-        return self._timed({}, stamps)
+        return self._add_times({}, stamps)
 
     async def verify_undone(self, fault: Fault) -> Evidence | None:
         async def is_gone(end: End) -> bool:
@@ -150,7 +150,7 @@ class DeployedBackend:
             seen[end.broker] = {"state": core.state, "sessions": len(core.ready)}
         return seen
 
-    def _timed(self, evidence: Evidence, stamps: Mapping[str, int]) -> Evidence:
+    def _add_times(self, evidence: Evidence, stamps: Mapping[str, int]) -> Evidence:
         """Add times to the evidence: a fault of several parts is complete with the last part."""
         if stamps:
             evidence["host_stamps"] = dict(stamps)
@@ -273,7 +273,7 @@ class ClientFaults:
             **more,
         )
         evidence = {"broker": row["broker"], "session": row["session_before"]}
-        return self._timed(evidence, row["t_applied_ns"])
+        return self._add_times(evidence, row["t_applied_ns"])
 
     async def verify_effect(self, fault: Fault) -> Evidence | None:
         row = await self._ask(fault, "fault_look")
@@ -289,19 +289,19 @@ class ClientFaults:
             if row["attached"]:
                 return None
             evidence = {"lost_session": row["session_before"], "reason": row["lost_because"]}
-            return self._timed(evidence, row["t_lost_ns"])
+            return self._add_times(evidence, row["t_lost_ns"])
         if not row["attached"] or row["broker"] != fault.parameters["to"]:
             return None
         assert row["session"] > row["session_before"], row
         evidence = {"broker": row["broker"], "session": row["session"]}
-        return self._timed(evidence, row["t_attached_ns"])
+        return self._add_times(evidence, row["t_attached_ns"])
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:
         await self._ask(fault, "fault_renew", lease_ms=lease_ns // 1_000_000)
 
     async def undo(self, fault: Fault) -> Evidence:
         row = await self._ask(fault, "fault_heal")
-        return self._timed({}, row["t_healed_ns"])
+        return self._add_times({}, row["t_healed_ns"])
 
     async def verify_undone(self, fault: Fault) -> Evidence | None:
         row = await self._ask(fault, "fault_look")
@@ -321,8 +321,8 @@ class ClientFaults:
             return None
         if fault.verb == CRASH:
             evidence["crashes"] = row["crashes"]
-            return self._timed(evidence, max(row["t_attached_ns"], row["t_healed_ns"]))
-        return self._timed(evidence, row["t_attached_ns"])
+            return self._add_times(evidence, max(row["t_attached_ns"], row["t_healed_ns"]))
+        return self._add_times(evidence, row["t_attached_ns"])
 
     async def _ask(self, fault: Fault, command: str, **arguments: Any) -> dict[str, Any]:
         process = self._load.processes.get(fault.target.client)
@@ -330,7 +330,7 @@ class ClientFaults:
             raise ControlError("user", f"no client called {fault.target.client!r} in this load")
         return await self._load.load_command(process, command, fault_id=fault.fault_id, **arguments)
 
-    def _timed(self, evidence: Evidence, at_ns: int) -> Evidence:
+    def _add_times(self, evidence: Evidence, at_ns: int) -> Evidence:
         host = self._load.clients_host
         on_line_ns = at_ns - self._ahead_ns.get(host, 0)
         return {**evidence, "host_stamps": {host: at_ns}, "t_ns": on_line_ns}
@@ -352,22 +352,22 @@ class WithClients:
         return self._brokers.machines
 
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
-        return await self._at(fault).apply(fault, lease_ns)
+        return await self._backend_of(fault).apply(fault, lease_ns)
 
     async def verify_effect(self, fault: Fault) -> Evidence | None:
-        return await self._at(fault).verify_effect(fault)
+        return await self._backend_of(fault).verify_effect(fault)
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:
-        await self._at(fault).renew(fault, lease_ns)
+        await self._backend_of(fault).renew(fault, lease_ns)
 
     async def undo(self, fault: Fault) -> Evidence:
-        return await self._at(fault).undo(fault)
+        return await self._backend_of(fault).undo(fault)
 
     async def verify_undone(self, fault: Fault) -> Evidence | None:
-        return await self._at(fault).verify_undone(fault)
+        return await self._backend_of(fault).verify_undone(fault)
 
     async def verify_recovered(self, fault: Fault) -> Evidence | None:
-        return await self._at(fault).verify_recovered(fault)
+        return await self._backend_of(fault).verify_recovered(fault)
 
-    def _at(self, fault: Fault) -> FaultBackend | ClientFaults:
+    def _backend_of(self, fault: Fault) -> FaultBackend | ClientFaults:
         return self._clients if fault.verb in CLIENT_VERBS else self._brokers

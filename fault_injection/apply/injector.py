@@ -17,7 +17,7 @@ from brokerd.model.fault_verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS
 from brokerd.protocols.registry import RunningProtocol
 from brokerd.units import format_duration
 from fault_injection.apply.log import FaultLog, HealedBy, HostStamps
-from fault_injection.schedule.limits import FaultGuard, failed_together
+from fault_injection.schedule.limits import FaultGuard, find_failed_elements
 from fault_injection.schedule.plan import PlannedStep, expand
 from fault_injection.schedule.schedule import (
     FaultSchedule,
@@ -117,7 +117,7 @@ class Injection:
     down: tuple[str, ...]
 
 
-class _NotLanded(Exception):
+class _MissingEffect(Exception):
     """A step without its effect."""
 
 
@@ -241,18 +241,18 @@ class Injector:
             self._check_guard(progress)
             applied_ns = await self._apply(progress)
             if step.verb in LASTING_VERBS:
-                await self._let_last(progress, applied_ns)
+                await self._wait_duration(progress, applied_ns)
             else:
                 limit_ns = step.observe_within_ns
                 if step.verb in ("restart", ROAM):
                     limit_ns = max(limit_ns, STARTED_WITHIN_NS)
                 await self._observe(progress, applied_ns + limit_ns)
                 if progress.observed is None:
-                    raise _NotLanded(f"no effect seen within {format_duration(limit_ns)}")
+                    raise _MissingEffect(f"no effect seen within {format_duration(limit_ns)}")
                 _check_exit(step, progress.observed)
                 if step.verb == "restart":
                     await self._recover(progress, applied_ns)
-        except (_NotLanded, ControlError) as error:
+        except (_MissingEffect, ControlError) as error:
             self._fail(progress, str(error))
             if progress.is_active:
                 await self._heal(progress, "schedule")
@@ -269,7 +269,7 @@ class Injector:
         name, stage = step.after
         reached_ns = await self._progress[name].wait(stage)
         if reached_ns is None:
-            raise _NotLanded(f"never begun: {name} did not reach {stage}")
+            raise _MissingEffect(f"never begun: {name} did not reach {stage}")
         return reached_ns + step.delay_ns
 
     def _check_guard(self, progress: _Progress) -> None:
@@ -279,9 +279,9 @@ class Injector:
         failing = [*self._failed, progress]
         elements = {element for other in failing for element in other.fault.target.failed()}
         if self._guard.exceeds(elements):
-            names = sorted("-".join(sorted(element)) for element in failed_together(elements))
-            why = self._guard.why(elements)
-            raise _NotLanded(f"not begun: {', '.join(names)} would be failed at once; {why}")
+            names = sorted("-".join(sorted(element)) for element in find_failed_elements(elements))
+            why = self._guard.explain(elements)
+            raise _MissingEffect(f"not begun: {', '.join(names)} would be failed at once; {why}")
 
     async def _apply(self, progress: _Progress) -> int:
         step, fault = progress.step, progress.fault
@@ -291,14 +291,14 @@ class Injector:
         if step.verb in FAILING_VERBS:
             self._failed.append(progress)
         evidence = await self._backend.apply(fault, self._lease_ns)
-        applied_ns, stamps = self._when(evidence)
+        applied_ns, stamps = self._take_stamps(evidence)
         self._log.note(fault.fault_id, "applied", applied_ns, evidence, host_stamps=stamps)
         progress.reach("applied", applied_ns)
         if step.verb == "restart":
             self._note_restarted(progress, applied_ns)
         return applied_ns
 
-    async def _let_last(self, progress: _Progress, applied_ns: int) -> None:
+    async def _wait_duration(self, progress: _Progress, applied_ns: int) -> None:
         step, fault = progress.step, progress.fault
         assert step.duration_ns is not None, step
         end_ns = applied_ns + step.duration_ns
@@ -315,7 +315,7 @@ class Injector:
                 ended_ns = await self._progress[step.ended_by].wait("applied")
             nursery.cancel_scope.cancel()
         if not progress.is_active:
-            raise _NotLanded("its lease ran out before it was to end")
+            raise _MissingEffect("its lease ran out before it was to end")
         if ended_ns is not None:
             await self._die_with_target(progress, ended_ns)
         elif await self._heal(progress, "schedule"):
@@ -323,7 +323,7 @@ class Injector:
         if progress.observed is None:
             hint = "; only messages show it: have something publish meanwhile, as `bench` does"
             only_messages = VERB_TABLE[fault.verb].needs_messages
-            raise _NotLanded(
+            raise _MissingEffect(
                 f"no effect seen while {fault.verb} lasted{hint if only_messages else ''}"
             )
 
@@ -364,7 +364,7 @@ class Injector:
         seen = await self._ask(self._backend.verify_effect, progress.fault)
         if seen is None:
             return
-        observed_ns, stamps = self._when(seen)
+        observed_ns, stamps = self._take_stamps(seen)
         if progress.observed is None:
             fault_id = progress.fault.fault_id
             self._log.note(fault_id, "observed", observed_ns, seen, host_stamps=stamps)
@@ -397,7 +397,7 @@ class Injector:
             return
         progress.is_active = False
         self._works_again(progress)
-        healed_ns, stamps = self._when(undone)
+        healed_ns, stamps = self._take_stamps(undone)
         evidence = {"reason": reason, **undone}
         self._log.note(progress.fault.fault_id, "healed", healed_ns, evidence, "lease", stamps)
 
@@ -410,7 +410,7 @@ class Injector:
             self._not_healed.append(fault.fault_id)
             self._fail(progress, f"may still be there: {reason}")
             return False
-        healed_ns, stamps = self._when(undone)
+        healed_ns, stamps = self._take_stamps(undone)
         self._log.note(fault.fault_id, "healed", healed_ns, undone, by, stamps)
         progress.is_active = False
         self._works_again(progress)
@@ -462,7 +462,7 @@ class Injector:
 
     # ------------------------------------------------------------ ended brokers
 
-    def _ended_like(self, restart: _Progress) -> list[_Progress]:
+    def _end_like(self, restart: _Progress) -> list[_Progress]:
         target = restart.fault.target
         return [
             progress
@@ -471,16 +471,16 @@ class Injector:
         ]
 
     def _note_restarted(self, restart: _Progress, applied_ns: int) -> None:
-        requested_ns = self._log.reached(restart.fault.fault_id, "requested") or applied_ns
+        requested_ns = self._log.find_stage_time(restart.fault.fault_id, "requested") or applied_ns
         stamps = self._log.host_stamps(restart.fault.fault_id, "applied")
-        for ended in self._ended_like(restart):
+        for ended in self._end_like(restart):
             evidence = {"restarted_by": restart.step.id}
             self._log.note(ended.fault.fault_id, "heal_requested", requested_ns)
             self._log.note(ended.fault.fault_id, "healed", applied_ns, evidence, "schedule", stamps)
 
     def _note_recovered(self, restart: _Progress, recovered_ns: int) -> None:
         # Not earlier: a broker in recovery still counts as failed.
-        for ended in self._ended_like(restart):
+        for ended in self._end_like(restart):
             self._log.note(ended.fault.fault_id, "recovered", recovered_ns)
             self._works_again(ended)
 
@@ -492,7 +492,7 @@ class Injector:
         self._problems.append(f"{progress.step.id}: {reason}")
         self._log.note(progress.fault.fault_id, "failed", self._clock_ns(), {"reason": reason})
 
-    def _when(self, evidence: Evidence) -> tuple[int, HostStamps]:
+    def _take_stamps(self, evidence: Evidence) -> tuple[int, HostStamps]:
         """Remove time and host stamps from the evidence and return them; now without a time."""
         stamps: HostStamps = evidence.pop("host_stamps", {})
         return int(evidence.pop("t_ns", self._clock_ns())), stamps
@@ -504,4 +504,4 @@ class Injector:
 def _check_exit(step: PlannedStep, seen: Evidence) -> None:
     if step.exit_signal is not None and seen.get("exit_signal") != step.exit_signal:
         found = seen.get("exit_signal")
-        raise _NotLanded(f"ended by signal {found}, and {step.exit_signal} was expected")
+        raise _MissingEffect(f"ended by signal {found}, and {step.exit_signal} was expected")

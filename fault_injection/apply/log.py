@@ -140,7 +140,7 @@ class FaultLog:
             if key in evidence:
                 row[column] = max(row[column] or 0, evidence[key])
 
-    def reached(self, fault_id: str, stage: Stage) -> int | None:
+    def find_stage_time(self, fault_id: str, stage: Stage) -> int | None:
         """Return the time at which a fault reached a stage, or None."""
         stamp = self._rows[fault_id][f"t_{stage}_ns"]
         assert stamp is None or isinstance(stamp, int), stamp
@@ -160,10 +160,10 @@ class FaultLog:
         if self._folder is not None:
             _write_lines(self._folder / "faults.jsonl", self.rows())
         if self._file is not None:
-            self._file.writelines(json.dumps(line) + "\n" for line in self._learned())
+            self._file.writelines(json.dumps(line) + "\n" for line in self._describe_absorbed())
             self._file.close()
 
-    def _learned(self) -> Iterator[dict[str, Any]]:
+    def _describe_absorbed(self) -> Iterator[dict[str, Any]]:
         """Yield a line for each fault with absorbed messages.
 
         The line stands in `log.jsonl` only, behind all stages, as a witness of the row.

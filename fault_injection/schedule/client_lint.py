@@ -101,7 +101,7 @@ def _check_length(
 def check_client_overlaps(schedule: FaultSchedule, between: Between) -> Iterator[Problem]:
     """Yield clients under two faults at once, and moves of clients while a broker or link fails."""
     for one, other in combinations(_steps(schedule), 2):
-        if one.on == other.on and not _are_apart(one, other, schedule, between):
+        if one.on == other.on and not _is_disjoint(one, other, schedule, between):
             is_later = between(_begin(one), _begin(other))[1] >= 0
             first, second = (one, other) if is_later else (other, one)
             stage = "observed" if first.do == ROAM else "recovered"
@@ -109,7 +109,7 @@ def check_client_overlaps(schedule: FaultSchedule, between: Between) -> Iterator
             yield schedule.problem(second, *_moment(second), text)
     for roam in (step for step in _steps(schedule) if step.do == ROAM):
         for failure in (step for step in schedule.steps if step.do in FAILING_VERBS):
-            if not _are_apart(roam, failure, schedule, between):
+            if not _is_disjoint(roam, failure, schedule, between):
                 text = (
                     f"{failure.id} may be in force while {roam.on} moves; what its broker cannot "
                     "deliver then, it never does"
@@ -117,7 +117,7 @@ def check_client_overlaps(schedule: FaultSchedule, between: Between) -> Iterator
                 yield schedule.problem(roam, *_moment(roam), text, "warning")
 
 
-def _are_apart(one: Step, other: Step, schedule: FaultSchedule, between: Between) -> bool:
+def _is_disjoint(one: Step, other: Step, schedule: FaultSchedule, between: Between) -> bool:
     """Return True if one step is certainly over when the other step begins."""
     return any(
         _is_over(first, second, schedule, between) for first, second in ((one, other), (other, one))

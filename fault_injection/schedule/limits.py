@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from brokerd.model.fault_verbs import ENDING_VERBS
-from brokerd.overlay.routes import Lost
+from brokerd.overlay.routes import FailedElements
 from brokerd.protocols.registry import RunningProtocol
 from fault_injection.schedule.schedule import FaultSchedule
 
@@ -17,7 +17,7 @@ Element = frozenset[str]
 """A broker, or the two ends of a link."""
 
 
-def failed_together(elements: Iterable[Element]) -> list[Element]:
+def find_failed_elements(elements: Iterable[Element]) -> list[Element]:
     """Return the elements that fail, without duplicates and without links of failed brokers."""
     whole = dict.fromkeys(elements)
     return [each for each in whole if not any(each > other for other in whole)]
@@ -36,30 +36,30 @@ class FaultGuard:
 
     def exceeds(self, elements: Iterable[Element]) -> bool:
         """Return True if the elements are too many. A larger set then exceeds the limit, too."""
-        together = failed_together(elements)
+        together = find_failed_elements(elements)
         if self._limit is not None:
             return len(together) > self._limit
-        return not self._running.tolerates(self._lost(together))
+        return not self._running.tolerates(self._count_lost(together))
 
-    def why(self, elements: Iterable[Element]) -> str:
+    def explain(self, elements: Iterable[Element]) -> str:
         """Return the reason why the elements are too many, in words for the user."""
         if self._limit is not None:
             return f"at most {self._limit} may"
-        found = self._running.excess(self._lost(failed_together(elements)))
+        found = self._running.excess(self._count_lost(find_failed_elements(elements)))
         assert found is not None, "these are not too many"
         names = ", ".join(self._running.topology.brokers[number] for number in found.brokers)
         return f"without {names}, {found.reason}" if names else found.reason
 
-    def _lost(self, together: Iterable[Element]) -> Lost:
+    def _count_lost(self, together: Iterable[Element]) -> FailedElements:
         number_of = self._running.topology.number_of
         numbers = [sorted(map(number_of, each)) for each in together]
-        return Lost(
+        return FailedElements(
             tuple(sorted(number for number, *other in numbers if not other)),
             tuple((a, b) for a, b in (each for each in numbers if len(each) == 2)),
         )
 
 
-def ended_for_good(schedule: FaultSchedule) -> tuple[str, ...]:
+def find_permanently_ended(schedule: FaultSchedule) -> tuple[str, ...]:
     """Return the brokers that are ended more often than started, in the order of the steps."""
     ended = Counter(step.on for step in schedule.steps if step.do in ENDING_VERBS)
     started = Counter(step.on for step in schedule.steps if step.do == "restart")
@@ -72,11 +72,11 @@ def waits_for_ever(schedule: FaultSchedule, running: RunningProtocol) -> str:
     Return "" if the protocol continues without the ended brokers, or promises no exactly-once
     delivery.
     """
-    gone = ended_for_good(schedule)
+    gone = find_permanently_ended(schedule)
     if not gone or not running.promises().exactly_once:
         return ""
     topology = running.topology
-    found = running.excess(Lost(tuple(sorted(map(topology.number_of, gone))), ()))
+    found = running.excess(FailedElements(tuple(sorted(map(topology.number_of, gone))), ()))
     if found is None:
         return ""
     names = " and ".join(topology.brokers[number] for number in found.brokers)

@@ -23,7 +23,7 @@ from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.units import format_duration
 from fault_injection.schedule.client_lint import check_client_overlaps, check_clients
-from fault_injection.schedule.limits import Element, FaultGuard, failed_together
+from fault_injection.schedule.limits import Element, FaultGuard, find_failed_elements
 from fault_injection.schedule.plan import ender_of
 from fault_injection.schedule.schedule import FaultSchedule, Problem, wrong_target
 from fault_injection.schedule.step import END, Step
@@ -32,7 +32,7 @@ from fault_injection.schedule.targets import (
     Machines,
     Target,
     check_nft_can_tell,
-    parted_pairs,
+    list_separated_pairs,
     read_target,
 )
 
@@ -189,7 +189,7 @@ def check_backends(
             continue
         try:
             target = read_target(step.on, known.topology, step.do)
-            pairs = parted_pairs(target, known.around)
+            pairs = list_separated_pairs(target, known.around)
             check_nft_can_tell(pairs, addresses, known.around)
         except ValueError as error:
             yield schedule.problem(step, "backend", step.backend, str(error))
@@ -299,7 +299,7 @@ def _check_overlaps(
     guard = FaultGuard(known, schedule.guard.max_faulty_brokers)
     failures = list(_failures(schedule, known.topology, moments, machines))
     for is_certain in (True, False):
-        group = _too_many(failures, guard, moments, is_certain)
+        group = _find_excess(failures, guard, moments, is_certain)
         if group:
             yield _explain_group(schedule, group, guard, is_certain)
             return
@@ -309,10 +309,10 @@ def _explain_group(
     schedule: FaultSchedule, group: Sequence[_Failure], guard: FaultGuard, is_certain: bool
 ) -> Problem:
     names = " and ".join(failure.name for failure in group)
-    why = guard.why(_elements(group))
+    why = guard.explain(_elements(group))
     text = f"{names} may be failed at the same time; {why}"
     if len(group) == 1:
-        count = len(failed_together(_elements(group)))
+        count = len(find_failed_elements(_elements(group)))
         text = f"fails {count} brokers or links at once; {why}"
     severity: Literal["error", "warning"] = "error"
     if not is_certain:
@@ -342,7 +342,7 @@ def _failures(
         yield _Failure(step, elements, str(target), begin, end)
 
 
-def _too_many(
+def _find_excess(
     failures: Sequence[_Failure], guard: FaultGuard, moments: Moments, is_certain: bool
 ) -> list[_Failure] | None:
     """Return failures of too many elements that can all overlap; None if there are none.
@@ -370,14 +370,14 @@ def _elements(group: Sequence[_Failure]) -> frozenset[Element]:
 
 
 def _can_overlap(a: _Failure, b: _Failure, moments: Moments, is_certain: bool) -> bool:
-    both, alone = _counted([a, b]), (_counted([a]), _counted([b]))
+    both, alone = _count([a, b]), (_count([a]), _count([b]))
     if both in alone:
         return False  # one failure adds no element
     return not (_is_over(a, b, moments, is_certain) or _is_over(b, a, moments, is_certain))
 
 
-def _counted(group: Sequence[_Failure]) -> int:
-    return len(failed_together(_elements(group)))
+def _count(group: Sequence[_Failure]) -> int:
+    return len(find_failed_elements(_elements(group)))
 
 
 def _is_over(first: _Failure, second: _Failure, moments: Moments, is_certain: bool) -> bool:

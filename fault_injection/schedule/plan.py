@@ -16,7 +16,7 @@ from random import Random
 from typing import Final
 
 from brokerd.model.fault_verbs import CLIENT_VERBS, ENDING_VERBS, HOLDING_VERBS, LINK_VERBS
-from brokerd.overlay.routes import Lost
+from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.units import format_duration
@@ -36,7 +36,7 @@ from fault_injection.schedule.step import (
     Pick,
     Span,
     Step,
-    spelled_out,
+    expand_short_form,
 )
 from fault_injection.schedule.targets import Machines, is_same_target, read_target
 
@@ -210,7 +210,7 @@ def draw_targets(
             if step.pick.like is not None:
                 targets[step.id] = targets[step.pick.like]
             else:
-                targets[step.id] = _drawn(step, step.pick, known, seed, machines)
+                targets[step.id] = _draw(step, step.pick, known, seed, machines)
         except ValueError as error:
             problem = Problem(schedule.source, step.id, "pick", _shown(step.pick), str(error))
             raise ScheduleError([problem]) from None
@@ -221,13 +221,13 @@ def draw_targets(
                 assert step.after is not None, step
                 name, dot, stage = step.after.partition(".")
                 changes["after"] = name + suffix + dot + stage
-            for spelled in spelled_out(step.model_copy(update=changes)):
+            for spelled in expand_short_form(step.model_copy(update=changes)):
                 drawn[spelled.id] = f"{_shown(step.pick)}, seed {seed}"
                 steps.append(spelled)
     return replace(schedule, steps=tuple(steps), seed=seed, drawn=drawn)
 
 
-def drawn_in_words(schedule: FaultSchedule) -> list[str]:
+def describe_draws(schedule: FaultSchedule) -> list[str]:
     """Return a line for each draw and verb, with the targets that were drawn."""
     alike: dict[tuple[str, str], list[Step]] = {}
     for step in schedule.steps:
@@ -260,7 +260,7 @@ def _families(schedule: FaultSchedule) -> Mapping[str, str]:
     return found
 
 
-def _drawn(
+def _draw(
     step: Step, pick: Pick, known: RunningProtocol, seed: int, machines: Machines | None
 ) -> tuple[str, ...]:
     candidates = list(dict.fromkeys(_candidates(step, pick, known.topology, machines)))
@@ -274,7 +274,7 @@ def _drawn(
         if _has_chains(chosen, pick.chains, known):
             return chosen
     raise ValueError(
-        f"no draw of {number} of {len(candidates)} has chains {pick.chains} for {known.in_words}"
+        f"no draw of {number} of {len(candidates)} has chains {pick.chains} for {known.description}"
     )
 
 
@@ -300,7 +300,7 @@ def _has_chains(chosen: Sequence[str], chains: str, known: RunningProtocol) -> b
     is_tolerated = CHAINS[chains]
     if is_tolerated is None:
         return True
-    lost = Lost(tuple(sorted(map(known.topology.number_of, chosen))))
+    lost = FailedElements(tuple(sorted(map(known.topology.number_of, chosen))))
     return known.tolerates(lost) == is_tolerated
 
 
@@ -320,7 +320,9 @@ Placed = Sequence[tuple[str, str]]
 """Clients in their order: name, and broker that the client is attached to."""
 
 
-def placed(schedule: FaultSchedule, publishers: Placed, subscribers: Placed) -> FaultSchedule:
+def resolve_roles(
+    schedule: FaultSchedule, publishers: Placed, subscribers: Placed
+) -> FaultSchedule:
     """Return the schedule with names in place of roles. A broker name precedes an equal role name.
 
     Raises:
@@ -331,7 +333,7 @@ def placed(schedule: FaultSchedule, publishers: Placed, subscribers: Placed) -> 
     steps, problems = [], []
     for step in schedule.steps:
         try:
-            on = step.on if step.on in brokers else _named(step, clients)
+            on = step.on if step.on in brokers else _name(step, clients)
         except LookupError as error:
             problems.append(Problem(schedule.source, step.id, "on", step.on, str(error.args[0])))
             continue
@@ -341,7 +343,7 @@ def placed(schedule: FaultSchedule, publishers: Placed, subscribers: Placed) -> 
     return replace(schedule, steps=tuple(steps))
 
 
-def _named(step: Step, clients: dict[str, Placed]) -> str:
+def _name(step: Step, clients: dict[str, Placed]) -> str:
     for role, those in clients.items():
         if step.on == f"{role}s" and step.do not in CLIENT_VERBS:
             if not those:

@@ -48,7 +48,7 @@ from fault_injection.schedule.step import (
     Guard,
     Pick,
     Step,
-    spelled_out,
+    expand_short_form,
 )
 
 SCHEMA: Final = "pubsubctl/faults/1"
@@ -225,7 +225,7 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
         own = [Problem(where, named.id, *found) for found in _check_step(named)]
         problems += own
         if not own:
-            steps += [named] if named.pick else spelled_out(named)
+            steps += [named] if named.pick else expand_short_form(named)
     seen: set[str] = set()
     for step in steps:
         if step.id in seen:
@@ -399,15 +399,15 @@ def _explain(error: ValidationError, document: Mapping[str, Any], where: str) ->
     """Yield the errors of pydantic as problems of the schedule."""
     for found in error.errors():
         location = [part for part in found["loc"] if part != "schema_"]
-        step, names = "", _known_keys(ScheduleFile)
+        step, names = "", _list_keys(ScheduleFile)
         if location[:1] == ["step"] and len(location) > 1:
             place = location[1]
             assert isinstance(place, int), found
             step = _name_of(document["step"][place], place)
-            location, names = location[2:], _known_keys(Step)
+            location, names = location[2:], _list_keys(Step)
         if len(location) > 1:
             inner = _TABLES.get(str(location[0]))
-            names = _known_keys(inner) if inner else ()
+            names = _list_keys(inner) if inner else ()
         key = ".".join(map(str, location))
         if found["type"] == "extra_forbidden":
             yield Problem(
@@ -420,7 +420,7 @@ def _explain(error: ValidationError, document: Mapping[str, Any], where: str) ->
             yield Problem(where, step, key, found["input"], text)
 
 
-def _known_keys(model: type[BaseModel]) -> tuple[str, ...]:
+def _list_keys(model: type[BaseModel]) -> tuple[str, ...]:
     return tuple(info.alias or name for name, info in model.model_fields.items())
 
 

@@ -25,7 +25,7 @@ from pydantic import (
 from brokerd.model.fault_verbs import LASTING_VERBS
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.text import expanded_list
+from brokerd.text import expand_ranges
 from brokerd.units import MILLISECOND_NS, format_duration, parse_duration_ns
 
 
@@ -200,7 +200,7 @@ CHAINS: Final[Mapping[str, bool | None]] = {
 """Words for drawn targets: True if their joint failure is to be tolerated, None for either."""
 
 
-def _known_chains(word: str) -> str:
+def _parse_chains(word: str) -> str:
     if word not in CHAINS:
         raise ValueError(f"no chains called so{nearest(word, [*CHAINS])}")
     return word
@@ -221,10 +221,10 @@ class Pick(Closed):
     count: int | str = 1
     out_of: Annotated[
         list[str] | Literal["brokers", "links"],
-        BeforeValidator(expanded_list, json_schema_input_type=list[str] | str),
+        BeforeValidator(expand_ranges, json_schema_input_type=list[str] | str),
         Field(alias="from"),
     ] = "brokers"
-    chains: Annotated[str, AfterValidator(_known_chains)] = "any"
+    chains: Annotated[str, AfterValidator(_parse_chains)] = "any"
     like: str | None = None
 
     @classmethod
@@ -277,9 +277,9 @@ class Step(Closed):
         return step, stage if dot else END
 
 
-def spelled_out(step: Step) -> list[Step]:
+def expand_short_form(step: Step) -> list[Step]:
     """Return the steps that a short form is expanded to: repetitions, and the parts of a crash."""
-    return [each for one in repetitions(step) for each in _of_crash(one)]
+    return [each for one in repetitions(step) for each in _expand_crash(one)]
 
 
 def repetitions(step: Step) -> Iterator[Step]:
@@ -303,7 +303,7 @@ def repetitions(step: Step) -> Iterator[Step]:
         yield step.model_copy(update=changes)
 
 
-def _of_crash(step: Step) -> list[Step]:
+def _expand_crash(step: Step) -> list[Step]:
     if step.do != "crash":
         return [step]
     kill_id, steps = f"{step.id}-kill", []

@@ -176,7 +176,7 @@ Around = Callable[[str], Collection[str]]
 """A function that returns the brokers with possible sessions to a broker."""
 
 
-def parted_pairs(target: Target, around: Around) -> list[tuple[str, str]]:
+def list_separated_pairs(target: Target, around: Around) -> list[tuple[str, str]]:
     """Return the pairs of brokers that a blackhole, cut or partition of this target separates."""
     if target.is_link:
         a, b = target.brokers

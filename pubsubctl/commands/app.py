@@ -166,13 +166,13 @@ def run(arguments: Sequence[str]) -> int:
     except NobodyReads:
         raise BrokenPipeError from None
     except KeyboardInterrupt:
-        return report_errors(call.console, [_stopped_by_signal()])
+        return report_errors(call.console, [_make_interruption()])
     except Exception as error:
         return report_errors(call.console, _errors_of(call, error))
     # a signal that arrived while tasks were running in parallel
     except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt):
-            return report_errors(call.console, [_stopped_by_signal()])
+            return report_errors(call.console, [_make_interruption()])
         raise
 
 
@@ -213,7 +213,7 @@ def _status_of(call: Invocation, returned: object) -> int:
         call.console.result(result)
         return result.exit_status
     if isinstance(returned, int) and returned in (INTERRUPTED, TERMINATED):
-        return report_errors(call.console, [_stopped_by_signal()])
+        return report_errors(call.console, [_make_interruption()])
     return returned if isinstance(returned, int) else 0
 
 
@@ -224,7 +224,7 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
 
 def _errors_of(call: Invocation, error: Exception) -> list[PubsubctlError]:
     """Return the errors to report; after a signal the operation may fail in any way."""
-    return [_stopped_by_signal()] if _ended_by or _is_cleanup(error) else errors_of(call, error)
+    return [_make_interruption()] if _ended_by or _is_cleanup(error) else errors_of(call, error)
 
 
 def _is_cleanup(error: BaseException) -> bool:
@@ -239,7 +239,7 @@ def _is_cleanup(error: BaseException) -> bool:
     return False
 
 
-def _stopped_by_signal() -> PubsubctlError:
+def _make_interruption() -> PubsubctlError:
     """Return the error of an interruption, by the signal: all signals raise KeyboardInterrupt."""
     return Terminated("terminated") if _ended_by else Interrupted("interrupted")
 

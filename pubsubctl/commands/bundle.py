@@ -64,7 +64,7 @@ def _on_hosts(context: typer.Context, *, collect: bool) -> Result:
             found[connector.host.name] = await connector.programs()
 
     async def work() -> None:
-        async with lab.opened():
+        async with lab.open():
             await lab.on_all(look)
 
     trio.run(work)

@@ -38,7 +38,7 @@ def certificate(
     import trio
 
     from pubsubctl.deploying.certificates import check_authority
-    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.hosts.hosts import Lab, run_reaching
 
     call = invocation(context)
     if not 0 < len(client) <= 64 or not client.replace("-", "").replace("_", "").isalnum():
@@ -53,7 +53,7 @@ def certificate(
         await check_authority(lab)
         return found
 
-    found = trio.run(reached, lab, look)
+    found = trio.run(run_reaching, lab, look)
     deployments = [row.deployment for row in found if row.deployment is not None]
     if not deployments:
         raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
@@ -62,10 +62,10 @@ def certificate(
             "the deployment uses plaintext on loopback: clients need no certificate"
         )
     identity = str(deployments[0]["deployment_id"])
-    return _issued(call, inventory, identity, client, output, days)
+    return _issue(call, inventory, identity, client, output, days)
 
 
-def _issued(
+def _issue(
     call: Invocation, inventory: "Inventory", identity: str, client: str, output: Path, days: int
 ) -> Result:
     from pubsubctl.deploying.authority import Authority
@@ -109,7 +109,7 @@ def _renew(call: Invocation, inventory: "Inventory") -> Result:
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
 
     async def work() -> dict[str, datetime]:
-        async with lab.opened(), lab.locked("certificate renew"):
+        async with lab.open(), lab.lock("certificate renew"):
             return await renew_certificates(lab)
 
     ends = trio.run(work)

@@ -42,7 +42,7 @@ def judge_all(context: typer.Context) -> Result | None:
 
     Without a command, lists them.
     """
-    return None if context.invoked_subcommand else _judged(invocation(context), [], None)
+    return None if context.invoked_subcommand else _judge(invocation(context), [], None)
 
 
 @app.command("list", cls=GroupedCommand)
@@ -53,7 +53,7 @@ def list_claims(
 
     The repository has an archived run of some figures. It counts until a later run exists.
     """
-    return _judged(invocation(context), files or [], runs, only)
+    return _judge(invocation(context), files or [], runs, only)
 
 
 @app.command("run", cls=GroupedCommand)
@@ -81,7 +81,7 @@ def run_claims(
                 for figure, run in wanted:
                     progress.phase(f"drawing {figure} of {run.name}")
                     draw(figure, spark, run)
-    return _judged(call, files or [], runs, only)
+    return _judge(call, files or [], runs, only)
 
 
 @app.command("explain", cls=GroupedCommand)
@@ -113,7 +113,7 @@ def explain(
         f"  and would miss   {row['wrong']}",
         f"  at the scale     {scale}",
         f"  we measured      {ours}",
-        f"  so it            {_painted(call, outcome)}: {row['because']}",
+        f"  so it            {_paint(call, outcome)}: {row['because']}",
         f"  to measure it    {again}",
     ]
     for label, key in (
@@ -130,7 +130,7 @@ def explain(
 _TESTED = {"paper": "the result of the paper", "ours": "our own model or protocol"}
 
 
-def _judged(
+def _judge(
     call: Invocation, files: Sequence[str], runs: Path | None, only: str | None = None
 ) -> Result:
     wanted = (only or "").replace("-", " ")
@@ -152,10 +152,10 @@ def _judged(
     total = ", ".join(f"{count} {state}" for state, count in counts.items())
     whys = [f"{row['claim']}: {row['explanation']}" for row in rows if row["explanation"]]
     notes = [
-        *_noted([r for r in rows if r["verdict"] != "not run"], "because", "by {said}"),
-        *_noted([r for r in rows if r["verdict"] == "not run"], "because", "not run: {said}"),
-        *_noted(rows, "differs", "unlike the paper: {said}"),
-        *_noted(rows, "set_after_results", "set after first results: {said}"),
+        *_list_notes([r for r in rows if r["verdict"] != "not run"], "because", "by {said}"),
+        *_list_notes([r for r in rows if r["verdict"] == "not run"], "because", "not run: {said}"),
+        *_list_notes(rows, "differs", "unlike the paper: {said}"),
+        *_list_notes(rows, "set_after_results", "set after first results: {said}"),
     ]
     return Result(
         document={"schema": "pubsubctl/claims-judged/1", "claims": rows, "total": counts},
@@ -163,7 +163,7 @@ def _judged(
     )
 
 
-def _noted(rows: Sequence[Mapping[str, Any]], key: str, form: str) -> list[str]:
+def _list_notes(rows: Sequence[Mapping[str, Any]], key: str, form: str) -> list[str]:
     """Return a line for each distinct note under a key, with the claims of the note."""
     of: dict[str, list[str]] = {}
     for row in rows:
@@ -204,5 +204,5 @@ def _outcomes(call: Invocation, claims: "Sequence[Claim]", runs: Path | None) ->
     return judge(claims, found)
 
 
-def _painted(call: Invocation, outcome: "Outcome") -> str:
-    return call.console.colored(outcome.state, _STYLES[outcome.state])
+def _paint(call: Invocation, outcome: "Outcome") -> str:
+    return call.console.colorize(outcome.state, _STYLES[outcome.state])

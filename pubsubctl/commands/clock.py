@@ -46,7 +46,7 @@ def check(
         wanted_ns = parse_duration_ns(latency) if latency is not None else None
     except ValueError as error:
         raise UserError(f"--latency: {error}") from None
-    rows = _sampled(call, rounds)
+    rows = _sample(call, rounds)
     least_ns = LEAST_RATIO * max(row["err_ns"] for row in rows)
     text = _table(call.console, rows)
     if least_ns:
@@ -124,7 +124,7 @@ def show(
     return Result(document=document, text=_table(call.console, rows))
 
 
-def _sampled(call: Invocation, rounds: int) -> list[dict[str, Any]]:
+def _sample(call: Invocation, rounds: int) -> list[dict[str, Any]]:
     from bench.run.clocks import clock_rows
 
     clocks, reference = _clocks(call, rounds)
@@ -136,14 +136,14 @@ def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
     import trio
 
     from bench.run.clocks import sample
-    from pubsubctl.hosts.hosts import Lab, reached
-    from pubsubctl.state import recorded_deployment
+    from pubsubctl.hosts.hosts import Lab, run_reaching
+    from pubsubctl.state import read_deployment
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
 
     async def work() -> "tuple[list[HostClock], str]":
-        record = await recorded_deployment(lab)
+        record = await read_deployment(lab)
         if record is None:
             raise PreflightFailed("nothing is deployed, and only agents report their clocks")
         reference = record["placement"]["clients_host"]
@@ -152,7 +152,7 @@ def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
         agents = {host: (await lab.hold_agent(host)).value for host in hosts}
         return await sample(agents, rounds=rounds), reference if reference in agents else hosts[0]
 
-    return trio.run(reached, lab, work)
+    return trio.run(run_reaching, lab, work)
 
 
 def _table(console: Console, rows: list[dict[str, Any]]) -> str:

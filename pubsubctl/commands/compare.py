@@ -221,7 +221,7 @@ def _refuse_of_series(kind: str, series: SeriesOptions, budget: str | None) -> N
     Raises:
         UserError: names the option.
     """
-    given = [*series.given(), *(["--budget"] if budget is not None else [])]
+    given = [*series.list_given(), *(["--budget"] if budget is not None else [])]
     if given and kind != "--against":
         raise UserError(f"compare {given[0]}: can be used with --against only")
 

@@ -59,7 +59,7 @@ class PlacementOptions:
         ),
     ] = None
 
-    def placing(self) -> "PlacementChoice":
+    def make_placement(self) -> "PlacementChoice":
         """Return the placement.
 
         Raises:
@@ -132,7 +132,7 @@ def deploy(
     from pubsubctl.deploying.topologies import load_topology, warn_of_parameters
     from pubsubctl.hosts.hosts import Lab
 
-    placing = placement.placing()
+    placing = placement.make_placement()
     if replacement.at_once and not replacement.rolling:
         raise UserError("use --at-once together with --rolling")
     call = invocation(context)
@@ -144,29 +144,29 @@ def deploy(
     what = (lab, wanted_topology, protocol, placing)
     if call.dry_run or expect_noop:
         return _steps(*what, must_be_none=not call.dry_run, rolling=replacement.rolling)
-    return _deployed(call, f"deploy {topology}", what, replacement)
+    return _describe_deployed(call, f"deploy {topology}", what, replacement)
 
 
-def _deployed(
+def _describe_deployed(
     call: Invocation,
     purpose: str,
     what: "tuple[Lab, Topology, str, PlacementChoice]",
     replacement: ReplacementOptions,
 ) -> Result:
     from pubsubctl.console.interruption import Interruption, run_interruptibly
-    from pubsubctl.deploying.deploy import deployed, wanted_deployment
+    from pubsubctl.deploying.deploy import choose_deployment, run_deployment
     from pubsubctl.deploying.updates import RollOutcome, roll
 
     lab = what[0]
 
     async def work(interruption: Interruption) -> "tuple[Deployment, RollOutcome]":
         with call.console.progress() as progress:
-            async with lab.operated(purpose, progress, interruption):
+            async with lab.operate(purpose, progress, interruption):
                 wanted = replace(
-                    await wanted_deployment(*what),
+                    await choose_deployment(*what),
                     accept_loss=tuple(replacement.accept_loss or ()),
                 )
-                async with deployed(
+                async with run_deployment(
                     *(lab, wanted, progress, interruption),
                     purpose=purpose,
                     timeout_s=replacement.timeout,
@@ -216,14 +216,14 @@ def _steps(
     """
     import trio
 
-    from pubsubctl.deploying.deploy import planned, wanted_deployment
+    from pubsubctl.deploying.deploy import choose_deployment, plan_deployment
     from pubsubctl.deploying.plan import Plan
     from pubsubctl.state import due_upgrades
 
     async def look() -> tuple[Plan, dict[str, list[str]], dict[str, list[str]]]:
-        async with lab.opened():
-            wanted = await wanted_deployment(lab, topology, protocol, placing)
-            plan = await planned(lab, wanted)
+        async with lab.open():
+            wanted = await choose_deployment(lab, topology, protocol, placing)
+            plan = await plan_deployment(lab, wanted)
             commands = await lab.commands() if plan.steps else {}
             return plan, commands, await due_upgrades(lab)
 
@@ -297,8 +297,8 @@ def decommission(
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     does = call.yes and not call.dry_run
 
-    async def work() -> membership.Leaving:
-        async with lab.opened():
+    async def work() -> membership.DecommissionCandidate:
+        async with lab.open():
             leaving = await membership.look_at_leaving(lab, broker)
             if leaving.refusals:
                 raise PreflightFailed(f"{broker} cannot be decommissioned now", *leaving.refusals)
@@ -340,41 +340,41 @@ def down(
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.deploying.deploy import take_down
     from pubsubctl.deploying.plan import Plan, down_plan
-    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.hosts.hosts import Lab, run_reaching
 
     call = invocation(context)
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     if call.dry_run:
-        plan = down_plan(trio.run(reached, lab, lab.observe), purge=purge)
+        plan = down_plan(trio.run(run_reaching, lab, lab.observe), purge=purge)
         return Result(document=plan.to_mapping(), text=plan.text())
 
     lost: list[Unreachable] = []
 
     async def work(interruption: Interruption) -> Plan:
         with call.console.progress() as progress:
-            async with lab.opened():
+            async with lab.open():
                 with interruption.stoppable():
                     lost.extend(await lab.without_unreachable())
-                    await lab.installed(only_if_used=True)
-                async with lab.locked("down"):
+                    await lab.install(only_if_used=True)
+                async with lab.lock("down"):
                     return await take_down(lab, progress, purge=purge, verify=verify)
 
     after_signal = "`pubsubctl down` removes the rest"
     plan = run_interruptibly(work, call.console, when_not_waiting=after_signal)
-    return _stopped(lab, plan, lost, verify=verify, purge=purge)
+    return _describe_stopped(lab, plan, lost, verify=verify, purge=purge)
 
 
-def _stopped(
+def _describe_stopped(
     lab: "Lab", plan: "Plan", lost: Sequence[Unreachable], *, verify: bool, purge: bool
 ) -> Result:
-    from pubsubctl.inventory.inventory_model import in_ranges
+    from pubsubctl.inventory.inventory_model import format_ranges
 
     stopped = sum(step.verb != "remove" for step in plan.steps)
     text = f"stopped {stopped} agents" if stopped else "nothing was running"
     kind = LabDirty if verify else HostError
     if verify:
-        hosts = in_ranges(connector.host.name for connector in lab.connectors)
+        hosts = format_ranges(connector.host.name for connector in lab.connectors)
         where = f" on {hosts}" if lost else ""
         text += f"; verified: no process, port, socket or file is left{where}"
     if lab.connections is not None and not purge:

@@ -44,7 +44,7 @@ def doctor(
     if workload is not None and is_configuration(workload):
         from pubsubctl.doctor.health_check import check_system
 
-        return _told(call, check_system(workload))
+        return _describe_findings(call, check_system(workload))
     experiment = None
     if workload is not None:
         experiment = load_experiment(call.project.find("workload", workload))
@@ -58,19 +58,19 @@ def doctor(
     with call.console.progress() as progress:
         progress.phase("looking at this machine and the hosts")
         findings = examine(subject, chosen)
-    return _told(call, findings)
+    return _describe_findings(call, findings)
 
 
-def _told(call: Invocation, findings: "Sequence[Finding]") -> Result:
+def _describe_findings(call: Invocation, findings: "Sequence[Finding]") -> Result:
     """Return the findings in lines, with the reasons for a failure."""
-    from pubsubctl.doctor.health_check import tally, worth_telling
+    from pubsubctl.doctor.health_check import select_findings, tally
 
     marks = {"ok": ("ok  ", "good"), "warn": ("warn", "doubtful"), "fail": ("FAIL", "bad")}
     lines = []
-    shown = worth_telling(findings, verbose=call.console.verbose > 0, quiet=call.console.quiet)
+    shown = select_findings(findings, verbose=call.console.verbose > 0, quiet=call.console.quiet)
     for row in shown:
         mark, style = marks[row.severity]
-        colored = call.console.colored(mark, style)  # type: ignore[arg-type]
+        colored = call.console.colorize(mark, style)  # type: ignore[arg-type]
         lines.append(f"{colored}  {row.id:10} {row.text}")
         if row.remedy:
             lines.append(f"      {'':10} → {row.remedy}")

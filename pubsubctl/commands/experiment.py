@@ -75,7 +75,7 @@ def experiment(
 
     call = invocation(context)
     if list_all:
-        return _listing(call)
+        return _list_experiments(call)
     if name is None:
         raise UserError("experiment: name one; `pubsubctl experiment --list` lists them")
     kind = papers.kind_of_experiment(name)
@@ -137,7 +137,7 @@ def _takers(option: str) -> str:
     return " or ".join(takers) or KINDS["deployed"]
 
 
-def _listing(call: Invocation) -> Result:
+def _list_experiments(call: Invocation) -> Result:
     from pubsubctl.commands.reports import first_line
     from pubsubctl.running.paper_experiments import PLACES, STUDIES, experiment_names
     from results.figures.by_name import FIGURES

@@ -22,7 +22,7 @@ from pubsubctl.errors import (
     PubsubctlError,
     Unreachable,
     UserError,
-    combined_status,
+    combine_statuses,
 )
 from pubsubctl.project import xdg_folder
 
@@ -104,7 +104,7 @@ def _usage_lines(error: Any) -> list[str]:
 
 
 def report_errors(console: Console, errors: Sequence[PubsubctlError]) -> int:
-    status = combined_status(error.exit_status for error in errors)
+    status = combine_statuses(error.exit_status for error in errors)
     for error in errors:
         console.error(str(error))
     if console.as_json:

@@ -25,16 +25,16 @@ def heal(context: typer.Context, verify: Verify = False) -> Result:
     """
     import trio
 
-    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.hosts.hosts import Lab, run_reaching
     from pubsubctl.state import lab_state
 
     call = invocation(context)
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     if call.dry_run:
-        return _plan(trio.run(reached, lab, lambda: lab_state(lab)))
+        return _plan(trio.run(run_reaching, lab, lambda: lab_state(lab)))
     healing = _Healing(verify)
-    trio.run(reached, lab, lambda: lab.on_all(healing.heal_host))
+    trio.run(run_reaching, lab, lambda: lab.on_all(healing.heal_host))
     return healing.result()
 
 
@@ -74,7 +74,7 @@ class _Healing:
             remaining = [f"{error}; faults there end with their lease"]
         except (HostError, ControlError) as error:
             remaining = [str(error)]
-        self.failed += [LabDirty(_of_host(name, reason)) for reason in remaining]
+        self.failed += [LabDirty(_heal_host(name, reason)) for reason in remaining]
         if not remaining:
             self.clean.append(name)
 
@@ -113,7 +113,7 @@ class _Healing:
         )
 
 
-def _of_host(name: str, reason: str) -> str:
+def _heal_host(name: str, reason: str) -> str:
     return f"host {name}: {reason.removeprefix('host ').removeprefix(f'{name}: ')}"
 
 
@@ -130,7 +130,7 @@ def _plan(state: "LabState") -> Result:
         },
         text="\n".join(lines or ["nothing to heal"]),
         because=tuple(
-            LabDirty(_of_host(host, f"{why}; faults there end with their lease"))
+            LabDirty(_heal_host(host, f"{why}; faults there end with their lease"))
             for host, why in lost.items()
         ),
     )

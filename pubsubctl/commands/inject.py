@@ -129,7 +129,7 @@ class VerbOptions:
         ),
     ] = None
 
-    def of_step(self) -> dict[str, Any]:
+    def step_options(self) -> dict[str, Any]:
         """Return the options of a step by key; None for options that are not given."""
         return {
             "for": self.lasts,
@@ -209,7 +209,7 @@ def inject(
     """
     call = invocation(context)
     if list_all:
-        return _listing(call)
+        return _list_verbs(call)
     if selftest:
         if what:
             raise UserError("inject --selftest tries every verb; it takes no other")
@@ -229,7 +229,7 @@ def inject(
     def settle(
         known: "Topology", placement: "Placement | None", protocol: str | None
     ) -> "FaultSchedule":
-        return _settled(call, schedule, seed, known, placement, protocol)[0]
+        return _settle(call, schedule, seed, known, placement, protocol)[0]
 
     check_by_hand(schedule)
     if check.topology is not None:
@@ -242,7 +242,7 @@ def _schedule_of(call: Invocation, words: list[str], verb: VerbOptions) -> "Faul
     from brokerd.model.fault_verbs import VERBS
     from pubsubctl.injecting import faults
 
-    options, pick, chains = verb.of_step(), verb.pick, verb.chains
+    options, pick, chains = verb.step_options(), verb.pick, verb.chains
     if pick is None and chains is not None:
         raise UserError(f"--chains {chains}: only with --pick")
     if pick is not None:
@@ -260,7 +260,7 @@ def _schedule_of(call: Invocation, words: list[str], verb: VerbOptions) -> "Faul
     return faults.schedule_of(call.project, words[0])
 
 
-def _settled(
+def _settle(
     call: Invocation,
     schedule: "FaultSchedule",
     seed: int | None,
@@ -271,8 +271,8 @@ def _settled(
     """Return the schedule with its targets drawn and checked, and the warnings."""
     from pubsubctl.injecting import faults
 
-    settled = faults.settled(schedule, known, seed, placement, protocol)
-    warnings = [*faults.checked(settled, known, placement=placement, protocol=protocol)]
+    settled = faults.settle_schedule(schedule, known, seed, placement, protocol)
+    warnings = [*faults.check_schedule(settled, known, placement=placement, protocol=protocol)]
     for warning in warnings:
         call.console.warn(warning)
     return settled, warnings
@@ -291,7 +291,7 @@ def _preview(
     from pubsubctl.injecting.preview import windows as preview_windows
 
     known, placement, protocol = _topology(call, check.topology, check.protocol)
-    settled, warnings = _settled(call, schedule, seed, known, placement, protocol)
+    settled, warnings = _settle(call, schedule, seed, known, placement, protocol)
     steps = expand(settled)
     machines = placement.machines() if placement else None
     seen = protocol_on(known, protocol)
@@ -333,28 +333,28 @@ def _topology(
 
     from brokerd.overlay.topology import Topology
     from pubsubctl.deploying.placement import Placement
-    from pubsubctl.deploying.placement_choice import would_be_placed
+    from pubsubctl.deploying.placement_choice import predict_placement
     from pubsubctl.deploying.topologies import load_topology
-    from pubsubctl.hosts.hosts import Lab, reached
-    from pubsubctl.state import recorded_deployment
+    from pubsubctl.hosts.hosts import Lab, run_reaching
+    from pubsubctl.state import read_deployment
 
     if name is not None:
         named = load_topology(call.project.find("topology", name), protocol)
         try:
             inventory = call.inventory()
-            return named, would_be_placed(named, inventory, call.hosts(inventory)), protocol
+            return named, predict_placement(named, inventory, call.hosts(inventory)), protocol
         except PubsubctlError:
             return named, None, protocol
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
-    record = trio.run(reached, lab, lambda: recorded_deployment(lab))
+    record = trio.run(run_reaching, lab, lambda: read_deployment(lab))
     if record is None:
         raise UserError("nothing is deployed; name the topology to check against: --topology NAME")
     topology = Topology.from_mapping(record["topology"], "deployment.json")
     return topology, Placement.from_mapping(record["placement"]), record["protocol"]
 
 
-def _listing(call: Invocation) -> Result:
+def _list_verbs(call: Invocation) -> Result:
     from brokerd.model.fault_verbs import VERB_TABLE
 
     schedules = call.project.names("schedule")

@@ -96,12 +96,12 @@ def facts(
 
     The first call queries the hosts and fills the cache.
     """
-    from pubsubctl.doctor.host_facts import gather_host_facts, known_facts
+    from pubsubctl.doctor.host_facts import cached_facts, gather_host_facts
 
     call = invocation(context)
     inventory = call.inventory()
     hosts = call.hosts(inventory)
-    known = known_facts(inventory)
+    known = cached_facts(inventory)
     asked = [host for host in hosts if refresh or host.name not in known]
     problems: list[PubsubctlError] = []
     if asked:
@@ -109,7 +109,7 @@ def facts(
             progress.phase(f"looking at {len(asked)} host{'' if len(asked) == 1 else 's'}")
             looks = gather_host_facts(inventory, asked, call.forks, only_machines=True)
         problems = [look.problem for look in looks if look.problem is not None]
-        known = known_facts(inventory)
+        known = cached_facts(inventory)
     found = [(host.name, known[host.name]) for host in hosts if host.name in known]
     header = ("HOST", "CPU", "CORES", "MEMORY", "DISK FREE", "FSYNC", "PYTHON", "KERNEL", "TAKEN")
     rows = [(name, *_facts_row(row.facts), row.taken_utc) for name, row in found]
@@ -218,7 +218,7 @@ def import_inventory(
     Reads the file as data: runs no program, and looks up no name.
     """
     from pubsubctl.inventory.importers.ansible import read_ansible
-    from pubsubctl.inventory.importers.findings import inventory_text, our_name, read_source
+    from pubsubctl.inventory.importers.findings import inventory_text, make_host_name, read_source
     from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 
     call = invocation(context)
@@ -226,7 +226,7 @@ def import_inventory(
     if kind not in readers:
         raise UserError(f"inventory import {shown(kind)}: no such kind{nearest(kind, [*readers])}")
     found = readers[kind](read_source(source), source)
-    called = name or our_name(output.stem if output else source.stem)
+    called = name or make_host_name(output.stem if output else source.stem)
     text = inventory_text(found, called, source, skip_unusable=skip_unusable)
     for note in found.notes:
         call.console.warn(note)
@@ -272,11 +272,11 @@ def trust(
 ) -> Result:
     """Print the keys of hosts and gateways, and store approved keys."""
     from pubsubctl.console.interruption import Interruption, run_interruptibly
-    from pubsubctl.hosts.ssh.trust import Ask, Met, chosen, meet
+    from pubsubctl.hosts.ssh.trust import Ask, Met, meet, select_hosts
 
     call = invocation(context)
     inventory = call.inventory()
-    hops = chosen(inventory, hosts)
+    hops = select_hosts(inventory, hosts)
     wanted = tuple(fingerprint or ())
     for text in wanted:
         if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", text):

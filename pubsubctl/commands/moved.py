@@ -36,7 +36,7 @@ class MovedForm:
     renamed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     of_name: NameKind = ""
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return the old form, for the sentence."""
         return " ".join([*self.old, *([self.option] if self.option else [])])
 
@@ -157,4 +157,4 @@ def kind_of(project: Project, name: str) -> NameKind:
 
 
 def _error(form: MovedForm, globals_: Sequence[str], words: Sequence[str]) -> UserError:
-    return UserError(f"`{form.in_words()}` has moved: `{form.new_line(words, globals_)}`")
+    return UserError(f"`{form.describe()}` has moved: `{form.new_line(words, globals_)}`")

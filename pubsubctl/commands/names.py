@@ -18,7 +18,7 @@ from pubsubctl.project import Kind, Project, xdg_folder
 Names = Callable[[typer.Context, str], list[str]]
 
 
-def _offered(find: Callable[[typer.Context, str], Iterable[str]]) -> Names:
+def _complete(find: Callable[[typer.Context, str], Iterable[str]]) -> Names:
     """Return a completion of the typed text from a function that may fail."""
 
     @functools.wraps(find)
@@ -32,19 +32,19 @@ def _offered(find: Callable[[typer.Context, str], Iterable[str]]) -> Names:
     return names
 
 
-@_offered
+@_complete
 def workloads(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of workloads."""
     return _files("workload")
 
 
-@_offered
+@_complete
 def sweeps(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of sweeps and workloads."""
     return [*_files("sweep"), *_files("workload")]
 
 
-@_offered
+@_complete
 def experiments(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Names of experiments."""
     from pubsubctl.running.paper_experiments import experiment_names
@@ -52,31 +52,31 @@ def experiments(context: typer.Context, incomplete: str) -> Iterable[str]:
     return [*experiment_names()]
 
 
-@_offered
+@_complete
 def topologies(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of topologies."""
     return _files("topology")
 
 
-@_offered
+@_complete
 def schedules(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of fault schedules."""
     return _files("schedule")
 
 
-@_offered
+@_complete
 def comparisons(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of comparisons."""
     return _files("comparison")
 
 
-@_offered
+@_complete
 def inventories(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of inventories."""
     return _files("inventory")
 
 
-@_offered
+@_complete
 def faults(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Return verbs and schedules; behind a verb, the targets of that verb."""
     from brokerd.model.fault_verbs import CLIENT_VERBS, VERB_TABLE
@@ -98,7 +98,7 @@ def faults(context: typer.Context, incomplete: str) -> Iterable[str]:
     return found
 
 
-@_offered
+@_complete
 def runs(context: typer.Context, incomplete: str) -> Iterable[str]:
     """`latest` and run ids, the newest first."""
     folder = Project(Path.cwd()).results_folder(None)
@@ -106,13 +106,13 @@ def runs(context: typer.Context, incomplete: str) -> Iterable[str]:
     return ["latest", *sorted(found, reverse=True)]
 
 
-@_offered
+@_complete
 def hosts(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Hosts of the inventory that holds."""
     return _hosts(context)
 
 
-@_offered
+@_complete
 def selectors(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the selectors of --limit: hosts and groups, plain and with `!`."""
     from pubsubctl.inventory.inventory import load_inventory
@@ -123,19 +123,19 @@ def selectors(context: typer.Context, incomplete: str) -> Iterable[str]:
     return [f"!{name}" for name in found] if incomplete.startswith("!") else found
 
 
-@_offered
+@_complete
 def brokers(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Brokers of what is deployed on this machine, or else of the topologies there are."""
     return _brokers(context)
 
 
-@_offered
-def logged(context: typer.Context, incomplete: str) -> Iterable[str]:
+@_complete
+def logged_processes(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the processes with a log: brokers and agents."""
     return ["agent", *_brokers(context)]
 
 
-@_offered
+@_complete
 def figures(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Names of figures."""
     from results.figures.by_name import FIGURES
@@ -143,7 +143,7 @@ def figures(context: typer.Context, incomplete: str) -> Iterable[str]:
     return sorted(FIGURES)
 
 
-@_offered
+@_complete
 def topics(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the topics of the manual."""
     from pubsubctl.console.invocation import topic_files

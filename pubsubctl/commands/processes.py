@@ -100,10 +100,10 @@ class _Selection:
 
     def select(self, found: "list[LogLine]") -> "list[LogLine]":
         """Return the lines to print, in order."""
-        from pubsubctl.watching.logbook import merged, selected
+        from pubsubctl.watching.logbook import merge_lines, select_lines
 
-        found = selected(found, self.pattern, self.since_ns)
-        return merged(found) if self.merge else found
+        found = select_lines(found, self.pattern, self.since_ns)
+        return merge_lines(found) if self.merge else found
 
 
 def logs(
@@ -114,7 +114,7 @@ def logs(
         typer.Argument(
             metavar="[BROKER...]",
             help="Brokers, or `agent`. All if none is named.",
-            autocompletion=names.logged,
+            autocompletion=names.logged_processes,
         ),
     ] = None,
     follow: Annotated[
@@ -129,7 +129,7 @@ def logs(
     import trio
 
     from pubsubctl.console.interruption import until_interrupted
-    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.hosts.hosts import Lab, run_reaching
     from pubsubctl.watching.logbook import last_of_each
 
     call = invocation(context)
@@ -139,7 +139,7 @@ def logs(
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     reader = _Reader(lab, brokers or [], options.statistics)
     if not follow:
-        found = last_of_each(trio.run(reached, lab, reader.read), selection.lines)
+        found = last_of_each(trio.run(run_reaching, lab, reader.read), selection.lines)
         return _lines(call, selection.select(found), reader.lost)
     trio.run(until_interrupted, lambda: _follow(call, lab, reader, selection))
     return None
@@ -165,7 +165,7 @@ def execute(
     import trio
 
     from brokerd.units import parse_duration_ns
-    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.hosts.hosts import Lab, run_reaching
 
     call = invocation(context)
     try:
@@ -186,7 +186,7 @@ def execute(
         except PubsubctlError as error:
             done[connector.host.name] = error
 
-    trio.run(reached, lab, lambda: lab.on_all(run_on))
+    trio.run(run_reaching, lab, lambda: lab.on_all(run_on))
     ordered = {connector.host.name: done[connector.host.name] for connector in lab.connectors}
     return _outputs(call, command, ordered)
 
@@ -228,7 +228,7 @@ async def _follow(call: Invocation, lab: "Lab", reader: "_Reader", selection: _S
 
     from pubsubctl.watching.logbook import last_of_each
 
-    async with lab.opened():
+    async with lab.open():
         is_first = True
         while True:
             found = await reader.read()
@@ -323,18 +323,18 @@ class _Reader:
         return [line for lines in found.values() for line in lines]
 
     async def _find(self) -> None:
-        from pubsubctl.deploying.deployment import placed_broker
+        from pubsubctl.deploying.deployment import find_placement
         from pubsubctl.deploying.placement import Placement
-        from pubsubctl.state import recorded_deployment
+        from pubsubctl.state import read_deployment
         from pubsubctl.watching.logbook import AGENT
 
-        record = await recorded_deployment(self._lab)
+        record = await read_deployment(self._lab)
         if record is None:
             raise PreflightFailed("nothing is deployed, so there are no logs")
         placement = Placement.from_mapping(record["placement"])
         here = {connector.host.name for connector in self._lab.connectors}
         named = [name for name in self._wanted if name != AGENT]
-        chosen = [placed_broker(placement, name) for name in named]
+        chosen = [find_placement(placement, name) for name in named]
         if not self._wanted:
             chosen = list(placement.brokers)
         self._places = [(row.host, row.broker) for row in chosen if row.host in here]

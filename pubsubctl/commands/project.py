@@ -111,7 +111,7 @@ def show(
 
     call = invocation(context)
     flags = {"inventory": call.inventory_option, "forks": call.forks_option}
-    found = {name: call.project.setting(name, flags.get(name)) for name in DEFAULTS}
+    found = {name: call.project.find_setting(name, flags.get(name)) for name in DEFAULTS}
     rows = [
         (name, setting.value, *([setting.origin] if origin else []))
         for name, setting in found.items()

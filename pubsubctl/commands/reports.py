@@ -30,7 +30,7 @@ def check(
     Computes the owed deliveries from publications and subscriptions, and compares.
     """
     from pubsubctl.running.runs import find_runs
-    from pubsubctl.running.verdicts import JudgedRun, NotJudged, judge_each
+    from pubsubctl.running.verdicts import JudgedRun, MissingVerdict, judge_each
 
     call = invocation(context)
     call.refuse_dry_run("check")
@@ -38,14 +38,14 @@ def check(
     files.begin(call, "check")
     with call.console.progress() as progress:
         judged = judge_each(folders, progress, call.master(master))
-    blocks = [f"{row.painted(call.console)}\n{row.run}" for row in judged]
+    blocks = [f"{row.paint(call.console)}\n{row.run}" for row in judged]
     result = Result(
         document={"schema": "pubsubctl/check/1", "runs": [row.row() for row in judged]},
         text="\n\n".join(blocks),
         because=tuple(
             error for row in judged if isinstance(row, JudgedRun) for error in row.because
         ),
-        failures=tuple(row.error for row in judged if isinstance(row, NotJudged)),
+        failures=tuple(row.error for row in judged if isinstance(row, MissingVerdict)),
     )
     return files.end("check", result)
 
@@ -79,9 +79,9 @@ def plot(
     call.refuse_dry_run("plot")
     if list_all:
         return _figures(call)
-    wanted = _checked(figure, formats)
+    wanted = _check_formats(figure, formats)
     assert figure is not None
-    return _drawn(call, figure, runs or [], wanted, call.master(master), output)
+    return _draw(call, figure, runs or [], wanted, call.master(master), output)
 
 
 def _figures(call: Invocation) -> Result:
@@ -92,7 +92,7 @@ def _figures(call: Invocation) -> Result:
     return Result(document=document, text=call.console.table(("FIGURE", "SHOWS"), rows))
 
 
-def _checked(figure: str | None, formats: str) -> tuple[str, ...]:
+def _check_formats(figure: str | None, formats: str) -> tuple[str, ...]:
     """Return the formats of a known figure."""
     from results.figures.by_name import FIGURES
     from results.figures.drawing import FORMATS
@@ -110,7 +110,7 @@ def _checked(figure: str | None, formats: str) -> tuple[str, ...]:
     return wanted
 
 
-def _drawn(
+def _draw(
     call: Invocation,
     figure: str,
     runs: list[str],
@@ -164,12 +164,12 @@ def report(
     from pubsubctl.running.verdicts import judge_and_report
     from results.papers.experiment_runs import is_experiment_run
     from results.repetitions.series_runs import is_series
-    from results.tables.derived import derived_of
+    from results.tables.derived import find_unsealed_derived
 
     call = invocation(context)
     call.refuse_dry_run("report")
     folders = find_runs(call.project, runs)
-    page = output or derived_of(folders[0]) / "report.html"
+    page = output or find_unsealed_derived(folders[0]) / "report.html"
     if output is not None:
         output_file(output)
     experiments = [each for each in folders if is_experiment_run(each) or is_series(each)]
@@ -193,7 +193,7 @@ def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: s
     from pubsubctl.running.verdicts import draw_and_judge
     from results.repetitions.series_runs import is_series, verdict_lines
     from results.report import write_experiment_report
-    from results.tables.derived import derived_of
+    from results.tables.derived import find_unsealed_derived
 
     project = call.project
     with call.console.progress() as progress:
@@ -206,7 +206,7 @@ def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: s
     drawn = [
         measurement(read_json(path), str(path))
         for folder in folders
-        for path in sorted((derived_of(folder) / "figures").glob("*.json"))
+        for path in sorted((find_unsealed_derived(folder) / "figures").glob("*.json"))
     ]
     about = {found.figure for found in drawn}
     outcomes = judge([claim for claim in claims if claim.figure in about], drawn)

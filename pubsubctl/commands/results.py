@@ -400,7 +400,7 @@ def tables(
     from pubsubctl.running.runs import find_runs
     from results.checker.spark import spark_session
     from results.papers.experiment_runs import is_experiment_run, load_experiment_run
-    from results.tables.derived import derived_of
+    from results.tables.derived import find_unsealed_derived
     from results.tables.load import load_run
 
     call = invocation(context)
@@ -413,7 +413,7 @@ def tables(
                 progress.phase(f"loading {folder.name}")
                 read = load_experiment_run if is_experiment_run(folder) else load_run
                 read(spark, folder, force=force)
-    places = [derived_of(folder) / "tables" for folder in folders]
+    places = [find_unsealed_derived(folder) / "tables" for folder in folders]
     found = {
         str(place): sorted(path.name for path in place.iterdir() if path.is_dir())
         for place in places

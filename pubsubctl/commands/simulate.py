@@ -129,7 +129,7 @@ def swarm(
     call = invocation(context)
     call.refuse_dry_run("simulate swarm")
     refuses = "--verify-determinism" if verify_determinism else ""
-    chosen = options.checked(call.console, refuses_profile=refuses)
+    chosen = options.check(call.console, refuses_profile=refuses)
     first, last = seeds_of(seeds)
     request = swarms.Swarm(
         protocol=protocol_of(options.protocol),
@@ -197,7 +197,7 @@ def shrink(
 
     call = invocation(context)
     call.refuse_dry_run("simulate shrink")
-    chosen = options.checked(call.console)
+    chosen = options.check(call.console)
     if seed is None or not re.fullmatch(r"\d{1,18}", seed):
         raise UserError("simulate shrink takes one seed, such as 17")
     return swarms.shrink_seed(int(seed), protocol_of(options.protocol), chosen, plan_file)

@@ -50,7 +50,7 @@ def up(
     async def work(cluster: "SparkCluster", progress: Progress) -> "Cluster":
         return await cluster.up(progress, memory, cores)
 
-    found = _carried_out(call, results, work)
+    found = _carry_out(call, results, work)
     return Result(
         document={"schema": "pubsubctl/spark/1", **found.row()},
         text=f"workers on {', '.join(found.workers)}\n{found.master}",
@@ -66,7 +66,7 @@ def status(context: typer.Context, results: RunsFolder = None) -> Result:
     async def work(cluster: "SparkCluster", progress: Progress) -> "Cluster":
         return await cluster.status()
 
-    found = _carried_out(call, results, work)
+    found = _carry_out(call, results, work)
     lines = [found.master or "no master is up"]
     lines += [f"worker on {name}" for name in found.workers]
     lines += [f"no worker on {name}" for name in found.missing]
@@ -82,23 +82,23 @@ def down(context: typer.Context, results: RunsFolder = None) -> Result:
     async def work(cluster: "SparkCluster", progress: Progress) -> "Cluster":
         return await cluster.down()
 
-    found = _carried_out(call, results, work)
+    found = _carry_out(call, results, work)
     text = "the cluster is down" if found.changed else "there is no cluster"
     return Result(document={"schema": "pubsubctl/spark/1", **found.row()}, text=text)
 
 
-def _carried_out(
+def _carry_out(
     call: Invocation,
     results: Path | None,
     work: "Callable[[SparkCluster, Progress], Awaitable[Cluster]]",
 ) -> "Cluster":
     import trio
 
-    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.hosts.hosts import Lab, run_reaching
     from pubsubctl.running.spark_cluster import SparkCluster
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     cluster = SparkCluster(lab, call.project.results_folder(results))
     with call.console.progress() as progress:
-        return trio.run(reached, lab, lambda: work(cluster, progress))
+        return trio.run(run_reaching, lab, lambda: work(cluster, progress))

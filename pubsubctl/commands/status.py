@@ -30,8 +30,8 @@ def status(
     """
     import trio
 
-    from pubsubctl.deploying.certificates import PLAINTEXT, all_certificates_end, ending_soon
-    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.deploying.certificates import PLAINTEXT, all_certificates_end, warn_of_expiry
+    from pubsubctl.hosts.hosts import Lab, run_reaching
     from pubsubctl.state import LabState, lab_state
 
     call = invocation(context)
@@ -50,16 +50,16 @@ def status(
         secured = (state.deployment or {}).get("transport", PLAINTEXT) != PLAINTEXT
         if not secured or state.unreachable:
             return state, ""
-        return state, ending_soon(await all_certificates_end(lab))
+        return state, warn_of_expiry(await all_certificates_end(lab))
 
-    state, ending = trio.run(reached, lab, look)
+    state, ending = trio.run(run_reaching, lab, look)
     return _result(call, state, ending, hosts=len(lab.connectors), detail=detail)
 
 
 def _result(
     call: Invocation, state: "LabState", ending: str, *, hosts: int, detail: bool
 ) -> Result:
-    from brokerd.runtime.program import own_program
+    from brokerd.runtime.program import read_own_program
 
     if state.deployment is None:
         return Result(
@@ -101,7 +101,7 @@ def _result(
             "leases_ms": state.leases_ms,
             "full_disks": state.full_disks,
             "programs": {
-                "this": own_program().to_mapping(),
+                "this": read_own_program().to_mapping(),
                 "agents": {
                     host: None if each is None else each.to_mapping()
                     for host, each in state.programs.items()
@@ -132,11 +132,11 @@ def _headline(about: Mapping[str, Any]) -> str:
 
 def _program(state: "LabState") -> str:
     """Return the common program of all agents and brokers, or a complaint about differences."""
-    from brokerd.runtime.program import own_program
+    from brokerd.runtime.program import read_own_program
 
     if not state.differing:
-        return f"program {own_program()}"
-    return f"not all of it runs this program, {own_program()}:"
+        return f"program {read_own_program()}"
+    return f"not all of it runs this program, {read_own_program()}:"
 
 
 def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
@@ -154,7 +154,10 @@ def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int |
             *([_cores(row)] if pinned else []),
             row.state,
             f"{len(set(row.ready) & set(row.wanted))}/{len(row.wanted)}",
-            row.exit or row.loss or ", ".join(row.faults) or _waiting(row.wanted, row.ready),
+            row.exit
+            or row.loss
+            or ", ".join(row.faults)
+            or _describe_waiting(row.wanted, row.ready),
         )
         for row in state.brokers
     ]
@@ -205,6 +208,6 @@ def _cores(row: "BrokerState") -> str:
     return seen if row.core < 0 or row.cores == (row.core,) else f"{seen}, not {row.core}"
 
 
-def _waiting(wanted: tuple[str, ...], ready: tuple[str, ...]) -> str:
+def _describe_waiting(wanted: tuple[str, ...], ready: tuple[str, ...]) -> str:
     missing = sorted(set(wanted) - set(ready))
     return f"no session to {', '.join(missing)}" if missing else ""

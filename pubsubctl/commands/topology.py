@@ -79,7 +79,7 @@ def generate(
         proxies=proxies,
         levels=levels,
     )
-    topology = topologies.generated(kind, call.project, measures, kinds)
+    topology = topologies.generate(kind, call.project, measures, kinds)
     text = topologies.topology_file(topology)
     if output is None:
         return Result(document=topology.to_mapping(), text=text)
@@ -90,7 +90,7 @@ def generate(
     write_output(output, text)
     return Result(
         document={**topology.to_mapping(), "file": str(output)},
-        text=f"{output}: {topologies.in_short(topology)}",
+        text=f"{output}: {topologies.describe_briefly(topology)}",
     )
 
 
@@ -146,7 +146,7 @@ def lint(
         except UserError as error:
             problems += error.problems
         else:
-            good.append(f"{path}: ok, {topologies.in_short(topology)}")
+            good.append(f"{path}: ok, {topologies.describe_briefly(topology)}")
     return Result(
         document={"schema": "pubsubctl/lint/1", "files": files, "problems": problems},
         text="\n".join(good),
@@ -191,7 +191,7 @@ def place(
     topology = topologies.load_topology(call.project.find("topology", file), protocol)
     inventory = call.inventory()
     hosts = call.hosts(inventory)
-    found = placement_choice.placed(
+    found = placement_choice.judge_placement(
         topology, inventory, hosts, policy, delta_safe=delta_safe, protocol=protocol
     )
     document = {**found.placement.to_mapping(), "topology": topology.name, **found.document()}
@@ -233,10 +233,10 @@ def join(
 
     A tree gets a leaf. `deploy` then adds the broker to the deployment.
     """
-    from brokerd.overlay.topology import Joined
+    from brokerd.overlay.topology import JoinedBroker
 
     first, *further = at
-    joined = Joined(broker, first, "", address, tuple(further))
+    joined = JoinedBroker(broker, first, "", address, tuple(further))
     return _change(context, file, lambda topology: topology.with_joined(joined, file))
 
 
@@ -301,7 +301,7 @@ def _change_role(context: typer.Context, file: str, broker: str, role: str) -> R
 
     def change(topology: "Topology") -> "Topology":
         changed = topology.with_role(broker, role, file)
-        for protocol in registry.that_run_on(topology):
+        for protocol in registry.protocols_for(topology):
             if registry.definition_of(protocol).promises.roles_may_change:
                 registry.check_runs_on(changed, protocol, file)
         return changed
@@ -351,7 +351,7 @@ def _change(context: typer.Context, file: str, change: "Callable[[Topology], Top
         return Result(document=document, text=f"would change {path}")
     fresh = path.with_suffix(".new")
     with written(path):
-        fresh.write_text(topologies.changed_file(path, topology), encoding="utf-8")
+        fresh.write_text(topologies.format_changed_file(path, topology), encoding="utf-8")
         fresh.replace(path)
     present = len(topology.present())
     return Result(document=document, text=f"{path}: {present} brokers; `pubsubctl deploy` does it")

@@ -67,7 +67,7 @@ def _checked(call: Invocation, name: str, protocol: str | None) -> tuple[str, li
     from bench.spec.predictions import predictions_of
     from bench.spec.spec import load_experiment
     from brokerd.errors import ConfigError
-    from pubsubctl.deploying.topologies import in_short
+    from pubsubctl.deploying.topologies import describe_briefly
 
     path = call.project.find("workload", name)
     try:
@@ -77,7 +77,7 @@ def _checked(call: Invocation, name: str, protocol: str | None) -> tuple[str, li
     publishers, subscribers = len(spec.publisher_plans()), len(spec.subscriber_plans())
     line = (
         f"{path}: ok, publishers: {publishers}, subscribers: {subscribers}, "
-        f"{spec.protocol} on {spec.topology.name} ({in_short(spec.topology)})"
+        f"{spec.protocol} on {spec.topology.name} ({describe_briefly(spec.topology)})"
     )
     doubts = [
         each.text

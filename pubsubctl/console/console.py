@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TextIO
 
-from pubsubctl.errors import PubsubctlError, combined_status
+from pubsubctl.errors import PubsubctlError, combine_statuses
 
 Style = Literal["good", "bad", "doubtful", "dim"]
 ColorChoice = Literal["auto", "always", "never"]
@@ -72,7 +72,7 @@ class Result:
 
     @property
     def exit_status(self) -> int:
-        return combined_status(error.exit_status for error in self.because)
+        return combine_statuses(error.exit_status for error in self.because)
 
 
 class Progress:
@@ -150,8 +150,8 @@ class Console:
         self.quiet = quiet
         self.verbose = verbose
         environment = os.environ if environment is None else environment
-        self._out_colored = _colored(self._stdout, color, environment)
-        self._err_colored = _colored(self._stderr, color, environment)
+        self._out_colored = _colorize(self._stdout, color, environment)
+        self._err_colored = _colorize(self._stderr, color, environment)
         self._animated = (
             progress
             and not quiet
@@ -175,7 +175,7 @@ class Console:
         return self._stdout.isatty() and not self.as_json and self._may_move
 
     @property
-    def out_colored(self) -> bool:
+    def is_colored(self) -> bool:
         """Return True if standard output is coloured."""
         return self._out_colored
 
@@ -210,13 +210,13 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Write a warning that does not stop the command."""
-        self._write_error_line(self._painted("warning: ", "33") + _told(text))
+        self._write_error_line(self._paint("warning: ", "33") + _sanitize(text))
 
     def error(self, text: str) -> None:
         """Write an error, even when quiet."""
         for place, line in enumerate(text.split("\n")):
-            start = self._painted("error: ", "1;31") if place == 0 else "       "
-            self._write_error_line(start + _told(line))
+            start = self._paint("error: ", "1;31") if place == 0 else "       "
+            self._write_error_line(start + _sanitize(line))
 
     def result(self, result: Result) -> None:
         """Print the result of a command; called once per command."""
@@ -280,13 +280,13 @@ class Console:
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
             for line in lines
         ]
-        return "\n".join([self.colored(texts[0], "dim"), *texts[1:]])
+        return "\n".join([self.colorize(texts[0], "dim"), *texts[1:]])
 
-    def colored(self, text: str, style: Style) -> str:
+    def colorize(self, text: str, style: Style) -> str:
         """Return text for stdout in a colour that is never the only carrier of the meaning."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._out_colored else text
 
-    def _painted(self, text: str, code: str) -> str:
+    def _paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._err_colored else text
 
     def _write_error_line(self, text: str) -> None:
@@ -302,7 +302,7 @@ class Console:
             pass  # stderr was closed, which must not interrupt the command
 
 
-def _colored(stream: TextIO, choice: ColorChoice, environment: Mapping[str, str]) -> bool:
+def _colorize(stream: TextIO, choice: ColorChoice, environment: Mapping[str, str]) -> bool:
     if choice != "auto":
         return choice == "always"
     if environment.get("NO_COLOR"):
@@ -316,7 +316,7 @@ def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}".replace(",", " ")
     if isinstance(value, int) and not isinstance(value, bool):
-        return grouped(value)
+        return thousands(value)
     return str(value)
 
 
@@ -325,7 +325,7 @@ def _cell(value: object) -> str:
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
-def grouped(number: int) -> str:
+def thousands(number: int) -> str:
     """Return a whole number with digits in groups of three."""
     return f"{number:,}".replace(",", " ")
 
@@ -342,7 +342,7 @@ def _is_harmless(letter: str) -> bool:
     return letter.isprintable() or letter == "\t" or unicodedata.category(letter) == "Zs"
 
 
-def _told(line: str) -> str:
+def _sanitize(line: str) -> str:
     """Return a line of a message, bounded in length, with terminal control characters escaped."""
     more = len(line) - LONGEST_MESSAGE
     return (

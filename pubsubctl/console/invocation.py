@@ -58,7 +58,7 @@ class Invocation:
 
     def master(self, option: str | None = None) -> str:
         """Return the URL of the Spark master."""
-        return self.project.setting("master", option).value
+        return self.project.find_setting("master", option).value
 
     def inventory(self) -> "Inventory":
         """Return the inventory of this call.

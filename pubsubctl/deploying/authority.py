@@ -80,10 +80,10 @@ class Authority:
         Raises:
             UserError: its files are damaged, or open to others.
         """
-        return cls.existing(folder) or cls._made_in(folder, now or datetime.now(UTC))
+        return cls.find_in(folder) or cls._make_in(folder, now or datetime.now(UTC))
 
     @classmethod
-    def existing(cls, folder: Path) -> "Authority | None":
+    def find_in(cls, folder: Path) -> "Authority | None":
         """Return the authority with files in `folder`; None if there is none yet.
 
         Raises:
@@ -109,7 +109,7 @@ class Authority:
         return cls(certificate, key)
 
     @classmethod
-    def _made_in(cls, folder: Path, now: datetime) -> "Authority":
+    def _make_in(cls, folder: Path, now: datetime) -> "Authority":
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pubsubctl authority")])
         public = key.public_key()
@@ -243,10 +243,10 @@ class OperatorKey:
         path = folder / OPERATOR_KEY_FILE
         if not path.exists():
             _make(path)
-        return cls.existing(folder)
+        return cls.find_in(folder)
 
     @classmethod
-    def existing(cls, folder: Path) -> Self:
+    def find_in(cls, folder: Path) -> Self:
         """Return the key in `folder`.
 
         Raises:

@@ -63,27 +63,27 @@ def build_bundle(cache: Path, wheelhouse: Path | None = None) -> Bundle:
         IntegrityError: a wheel differs from the locked wheel.
     """
     wheelhouse = wheelhouse or Path(sys.prefix) / WHEELHOUSE
-    wheels = list(locked_wheels(wheelhouse))
+    wheels = list(find_locked_wheels(wheelhouse))
     own_name = f"{DISTRIBUTION}-{VERSION}-py3-none-any.whl"
-    own = _kept(cache, own_name, own_wheel())
+    own = _cache(cache, own_name, build_own_wheel())
     requirements = "".join(
         f"{name}=={version} \\\n"
         + " \\\n".join(f"    --hash=sha256:{digest}" for digest in sorted(digests))
         + "\n"
-        for (name, version), digests in sorted(_by_release([*wheels, own]).items())
+        for (name, version), digests in sorted(_group_by_release([*wheels, own]).items())
         if name != "pip"
     )
-    blobs = [*wheels, own, _kept(cache, "requirements.txt", requirements.encode())]
+    blobs = [*wheels, own, _cache(cache, "requirements.txt", requirements.encode())]
     manifest = {
         "schema": MANIFEST_SCHEMA,
         "files": {blob.name: blob.sha256 for blob in sorted(blobs, key=lambda blob: blob.name)},
     }
     text = json.dumps(manifest, indent=1, sort_keys=True).encode()
-    last = _kept(cache, "manifest.json", text)
+    last = _cache(cache, "manifest.json", text)
     return Bundle(last.sha256, (*blobs, last))
 
 
-def locked_wheels(wheelhouse: Path) -> Iterator[Blob]:
+def find_locked_wheels(wheelhouse: Path) -> Iterator[Blob]:
     """Yield the wheels of a wheelhouse, each hashed and found in the lock.
 
     Raises:
@@ -111,7 +111,7 @@ def locked_wheels(wheelhouse: Path) -> Iterator[Blob]:
 
 
 @lru_cache(maxsize=1)
-def own_wheel() -> bytes:
+def build_own_wheel() -> bytes:
     """Return our own code as a wheel: equal bytes for equal sources."""
     members = {
         path.relative_to(_PROJECT).as_posix(): path.read_bytes() for path in _sources(_PROJECT)
@@ -143,7 +143,7 @@ def own_wheel() -> bytes:
 
 def program_digest() -> str:
     """Return the digest of the running code, for comparison with a deployment's."""
-    return hashlib.sha256(own_wheel()).hexdigest()
+    return hashlib.sha256(build_own_wheel()).hexdigest()
 
 
 def _sources(project: Path) -> Iterator[Path]:
@@ -152,7 +152,7 @@ def _sources(project: Path) -> Iterator[Path]:
         yield project / "results" / f"{module}.py"
 
 
-def _by_release(blobs: list[Blob]) -> dict[tuple[str, str], list[str]]:
+def _group_by_release(blobs: list[Blob]) -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[str]] = {}
     for blob in blobs:
         release = _WHEEL_NAME.fullmatch(blob.name)
@@ -163,7 +163,7 @@ def _by_release(blobs: list[Blob]) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def _kept(cache: Path, name: str, content: bytes) -> Blob:
+def _cache(cache: Path, name: str, content: bytes) -> Blob:
     """Return a blob whose bytes are stored in the cache."""
     digest = hashlib.sha256(content).hexdigest()
     path = cache / digest

@@ -79,7 +79,7 @@ async def check_authority(lab: Lab) -> None:
     )
 
     folder = authority_folder(lab.inventory.name)
-    own = Authority.existing(folder)
+    own = Authority.find_in(folder)
     strangers: dict[str, str] = {}
 
     async def look(connector: Connector) -> None:
@@ -186,7 +186,7 @@ async def all_certificates_end(lab: Lab) -> dict[str, datetime]:
     return ends
 
 
-def ending_soon(ends: Mapping[str, datetime], now: datetime | None = None) -> str:
+def warn_of_expiry(ends: Mapping[str, datetime], now: datetime | None = None) -> str:
     """Return a warning about certificates that end soon or have ended; "" for none."""
     now = now or datetime.now(UTC)
     late = sorted(

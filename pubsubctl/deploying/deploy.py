@@ -24,7 +24,7 @@ from brokerd.errors import ControlError
 from brokerd.model.operator_acts import ACCEPT_LOSS, OperatorAct
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import DEFINITIONS, parameters_on, protocol_on
-from brokerd.runtime.program import own_program
+from brokerd.runtime.program import read_own_program
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deploying.certificates import (
@@ -36,15 +36,15 @@ from pubsubctl.deploying.certificates import (
 from pubsubctl.deploying.deployment import Deployment, check_agents, check_wire_versions
 from pubsubctl.deploying.membership import change_members
 from pubsubctl.deploying.placement import PlacedBroker, Placement, check_pinning
-from pubsubctl.deploying.placement_choice import PlacementChoice, chosen_placement
+from pubsubctl.deploying.placement_choice import PlacementChoice, choose_placement
 from pubsubctl.deploying.plan import (
     DesiredState,
     ObservedState,
     Plan,
-    decommissioned,
     deploy_plan,
     down_plan,
     is_not_started,
+    list_decommissioned,
 )
 from pubsubctl.errors import (
     HostError,
@@ -74,7 +74,7 @@ BEGIN_TOGETHER = 150
 _BEGIN_RETRY_S = 0.1
 
 
-async def wanted_deployment(
+async def choose_deployment(
     lab: Lab, topology: Topology, protocol: str, placing: PlacementChoice | None = None
 ) -> DesiredState:
     """Return the wanted state of a lab, with every broker placed; running brokers keep their place.
@@ -86,7 +86,7 @@ async def wanted_deployment(
     if protocol not in DEFINITIONS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
     parameters = asdict(parameters_on(topology, protocol))
-    placement = await chosen_placement(lab, topology, protocol, placing or PlacementChoice())
+    placement = await choose_placement(lab, topology, protocol, placing or PlacementChoice())
     addresses = {row.broker: row.address for row in placement.brokers}
     # Brokers that run already learn from the topology file where the newcomers listen.
     joined = tuple(
@@ -96,7 +96,7 @@ async def wanted_deployment(
     return DesiredState(topology, protocol, topology.digest(protocol, parameters), placement)
 
 
-async def planned(lab: Lab, wanted: DesiredState) -> Plan:
+async def plan_deployment(lab: Lab, wanted: DesiredState) -> Plan:
     """Return the plan of `deploy` after an inspection of every host.
 
     Raises:
@@ -125,7 +125,7 @@ async def planned(lab: Lab, wanted: DesiredState) -> Plan:
 
 
 @asynccontextmanager
-async def deployed(
+async def run_deployment(
     lab: Lab,
     wanted: DesiredState,
     progress: Progress,
@@ -160,7 +160,7 @@ async def deployed(
         HostError: an agent or broker did not start; with the reason.
     """
     with interruption.stoppable():
-        plan = await planned(lab, wanted)
+        plan = await plan_deployment(lab, wanted)
         if plan.of("change-record") and not may_change:
             changes = [*plan.of("join"), *plan.of("stop-broker")]
             names = ", ".join(step.subject for step in changes) or "its topology"
@@ -178,7 +178,7 @@ async def deployed(
         check_transport(found, lab.inventory)
         await check_authority(lab)
         await check_room(lab)
-        deployment = Deployment(_recorded_identity(found), wanted, lab, plan)
+        deployment = Deployment(_find_identity(found), wanted, lab, plan)
     try:
         try:
             with interruption.stoppable():
@@ -189,14 +189,14 @@ async def deployed(
                 deployment.lease_ms = lease_ms
                 check_agents(deployment.programs, is_upgrade=upgrades)
                 await deployment.keep()
-                deployment.outdated = await outdated_hosts(deployment)
+                deployment.outdated = await find_outdated_hosts(deployment)
                 is_replaced = upgrades and bool(deployment.outdated)
                 if is_replaced:
                     check_wire_versions(await deployment.broker_programs(), at_once=at_once)
                     progress.phase("replacing agents")
                     for host in deployment.outdated:
                         await deployment.replace_agent(host)
-                await deployment.tell_metrics()
+                await deployment.set_metrics()
                 record = partial(write_record, deployment, purpose, "change-record")
                 if plan.of("change-record"):
                     await change_members(deployment, progress, record, timeout_s)
@@ -244,8 +244,8 @@ async def attached(lab: Lab, wanted: DesiredState) -> AsyncIterator[Deployment]:
     """
     found = await lab.observe()
     records = [row.deployment for row in found if row.deployment is not None]
-    gone = dict.fromkeys(name for record in records for name in decommissioned(record))
-    deployment = Deployment(_recorded_identity(found), wanted, lab, Plan((), (*gone,)))
+    gone = dict.fromkeys(name for record in records for name in list_decommissioned(record))
+    deployment = Deployment(_find_identity(found), wanted, lab, Plan((), (*gone,)))
     try:
         await deployment.connect()
         check_agents(deployment.programs)
@@ -357,7 +357,7 @@ async def write_record(
     await lab.on_all(write, [lab.connector(step.host) for step in deployment.plan.of(verb)])
 
 
-async def outdated_hosts(deployment: Deployment) -> list[str]:
+async def find_outdated_hosts(deployment: Deployment) -> list[str]:
     """Return the hosts that run another program than the present program.
 
     A host with a new agent stays in the list until its brokers are replaced, too.
@@ -366,7 +366,7 @@ async def outdated_hosts(deployment: Deployment) -> list[str]:
     for host in deployment.wanted.placement.hosts:
         connector = deployment.lab.connector(host)
         record = await connector.read_deployment()
-        is_other = deployment.programs[host] != own_program()
+        is_other = deployment.programs[host] != read_own_program()
         is_recorded = (
             record is not None and record.get("program") != await connector.transport.program()
         )
@@ -424,7 +424,7 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
                 config = await broker_config(deployment, row)
                 config["begin_within_ms"] = patience_ms
                 if row.broker in deployment.wanted.accept_loss:
-                    config["accept_loss"] = await _accepted_loss(deployment, row.broker, connector)
+                    config["accept_loss"] = await _sign_loss(deployment, row.broker, connector)
                 agent = deployment.agents[row.host]
                 await agent.start(row.broker, "broker", config, config["control_socket"])
                 started += 1
@@ -445,9 +445,7 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
         await deployment.lab.on_all(begin_on, deployment.lab.connectors)
 
 
-async def _accepted_loss(
-    deployment: Deployment, broker: str, connector: Connector
-) -> dict[str, Any]:
+async def _sign_loss(deployment: Deployment, broker: str, connector: Connector) -> dict[str, Any]:
     """Return the signed act by which a broker starts although it lost state.
 
     Raises:
@@ -456,13 +454,13 @@ async def _accepted_loss(
     """
     from pubsubctl.deploying.authority import OperatorKey  # slow to import
 
-    loss = await connector.recorded_loss(broker)
+    loss = await connector.read_recorded_loss(broker)
     if loss is None:
         raise UserError(
             f"--accept-loss {broker}: no loss of its state is known; deploy without the option: "
             "a loss that the folder, a neighbour or a client can prove is recorded then"
         )
-    key = OperatorKey.existing(authority_folder(deployment.lab.inventory.name))
+    key = OperatorKey.find_in(authority_folder(deployment.lab.inventory.name))
     act = OperatorAct(deployment.identity, ACCEPT_LOSS, broker, loss)
     return {"loss": loss, "signature": key.sign(act).hex()}
 
@@ -544,7 +542,7 @@ async def _observe_leniently(lab: Lab) -> tuple[list[ObservedState], dict[str, l
     return [found[connector.host.name] for connector in lab.connectors], ports
 
 
-def _recorded_identity(found: Sequence[ObservedState]) -> str:
+def _find_identity(found: Sequence[ObservedState]) -> str:
     """Return the identity of the running deployment, or a new identity."""
     for row in found:
         if row.deployment is not None:

@@ -16,7 +16,7 @@ import trio
 from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import nearest
-from brokerd.runtime.program import UNVERSIONED_WIRE_VERSION, Program, own_program
+from brokerd.runtime.program import UNVERSIONED_WIRE_VERSION, Program, read_own_program
 from pubsubctl.deploying.placement import PlacedBroker, Placement
 from pubsubctl.deploying.plan import DesiredState, Plan
 from pubsubctl.errors import HostError, PreflightFailed, UserError
@@ -45,7 +45,7 @@ class Age(StrEnum):
 
 def age_of(program: Program | None) -> Age:
     """Return the age of a program; None stands for a release without program reports."""
-    own = own_program()
+    own = read_own_program()
     if program is None or program.commands_version < own.commands_version:
         return Age.EARLIER
     if program.commands_version > own.commands_version:
@@ -68,20 +68,20 @@ def agent_note(host: str, program: Program | None) -> str:
     age = age_of(program)
     if age is Age.SAME:
         return ""
-    text = f"host {host}: its agent runs {describe(program)}, this is {own_program()}; "
+    text = f"host {host}: its agent runs {describe(program)}, this is {read_own_program()}; "
     if age is Age.LATER:
-        return f"{text}{_later(program)}"
+        return f"{text}{_defer(program)}"
     return f"{text}{UPGRADE}"
 
 
 def broker_note(broker: str, host: str, program: Program | None) -> str:
     """Return a line for people about a broker of another program; "" for the present program."""
-    own = own_program()
+    own = read_own_program()
     if program == own:
         return ""
     text = f"broker {broker} on {host} runs {describe(program)}, this is {own}; "
     if program is not None and age_of(program) is Age.LATER:
-        return f"{text}{_later(program)}"
+        return f"{text}{_defer(program)}"
     return f"{text}{UPGRADE if wire_version_of(program) == own.wire_version else UPGRADE_AT_ONCE}"
 
 
@@ -106,7 +106,7 @@ def check_wire_versions(programs: Mapping[str, Program | None], *, at_once: bool
     Raises:
         PreflightFailed: old brokers could have no sessions with brokers replaced earlier.
     """
-    own = own_program().wire_version
+    own = read_own_program().wire_version
     found: dict[int, list[str]] = {}
     for broker, program in programs.items():
         if (version := wire_version_of(program)) != own:
@@ -121,7 +121,7 @@ def check_wire_versions(programs: Mapping[str, Program | None], *, at_once: bool
         )
 
 
-def _later(program: Program | None) -> str:
+def _defer(program: Program | None) -> str:
     release = "" if program is None else f" {program.release}"
     return f"use pubsubctl{release} there, or `pubsubctl down` to stop what runs"
 
@@ -175,7 +175,7 @@ class Deployment:
         await self.lab.on_all(reach, rows, only_together=True)
         self.agents.update((host, self._lines[host].client) for host in hosts)
 
-    async def tell_metrics(self) -> None:
+    async def set_metrics(self) -> None:
         """Enable or disable metrics export of each host's agent, as the inventory requires.
 
         Raises:
@@ -227,7 +227,7 @@ class Deployment:
 
     async def broker(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
         """Return a broker's answer to a control command."""
-        placed = placed_broker(self.wanted.placement, name)
+        placed = find_placement(self.wanted.placement, name)
         return await self.agents[placed.host].broker(name, command, arguments)
 
     async def hold(self, lease_ms: int) -> None:
@@ -262,7 +262,7 @@ class Deployment:
                 pass  # tried again before the lease is over
 
 
-def placed_broker(placement: Placement, name: str) -> PlacedBroker:
+def find_placement(placement: Placement, name: str) -> PlacedBroker:
     """Return the placement of a broker.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.routes import Lost
+from brokerd.overlay.routes import FailedElements
 from brokerd.protocols.registry import RunningProtocol
 from pubsubctl.inventory.inventory import Host
 
@@ -93,18 +93,18 @@ def counter_example(
     by_size = sorted(units, key=lambda unit: len(unit.hosts))
     names = tolerance.topology.brokers
     for unit in by_size:
-        found = tolerance.excess(Lost(taken_with(unit, tolerance, host_of)))
+        found = tolerance.excess(FailedElements(brokers_lost_with(unit, tolerance, host_of)))
         if found is not None:
             return CounterExample(unit, tuple(names[each] for each in found.brokers), found.reason)
     homes = tolerance.homes()
     for unit in by_size:
-        taken = tuple(names[each] for each in taken_with(unit, tolerance, host_of))
+        taken = tuple(names[each] for each in brokers_lost_with(unit, tolerance, host_of))
         if not set(homes) - set(taken):
             return CounterExample(unit, taken, NO_HOME_LEFT)
     return None
 
 
-def taken_with(
+def brokers_lost_with(
     unit: LossUnit, tolerance: RunningProtocol, host_of: Mapping[str, str]
 ) -> tuple[BrokerNumber, ...]:
     """Return the brokers that are lost with a unit, in ascending order."""
@@ -215,4 +215,4 @@ class _Search:
         lost = self._lost[unit]
         if self._homes <= lost.keys():
             return False
-        return self._tolerance.tolerates(Lost(tuple(sorted(lost)), latest=broker))
+        return self._tolerance.tolerates(FailedElements(tuple(sorted(lost)), latest=broker))

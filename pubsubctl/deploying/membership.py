@@ -19,12 +19,12 @@ from brokerd.protocols.registry import definition_of
 from brokerd.runtime.growth import topology_change
 from pubsubctl.console.console import Progress
 from pubsubctl.deploying.deployment import Deployment
-from pubsubctl.deploying.plan import decommissioned
+from pubsubctl.deploying.plan import list_decommissioned
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.project import authority_folder
-from pubsubctl.state import recorded_deployment
+from pubsubctl.state import read_deployment
 
 RESTORE_TIMEOUT_S = 10.0
 _POLL_S = 0.05
@@ -127,7 +127,7 @@ ON_DISK_TIMEOUT_MS = 30_000
 
 
 @dataclass(frozen=True)
-class Leaving:
+class DecommissionCandidate:
     """A broker before its decommission, with the reports of the other brokers.
 
     Attributes:
@@ -159,18 +159,18 @@ class Leaving:
         return (own, *kept)
 
 
-async def look_at_leaving(lab: Lab, broker: str) -> Leaving:
+async def look_at_leaving(lab: Lab, broker: str) -> DecommissionCandidate:
     """Collect the reports of all other brokers before a decommission.
 
     Raises:
         UserError: no such broker, or the protocol does not support a decommission.
         PreflightFailed: nothing is deployed, the broker is up, or another broker does not answer.
     """
-    record = await recorded_deployment(lab)
+    record = await read_deployment(lab)
     if record is None:
         raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
     _check(record, broker)
-    gone = {*decommissioned(record)} - {broker}
+    gone = {*list_decommissioned(record)} - {broker}
     hosts = {
         row["broker"]: row["host"]
         for row in record["placement"]["brokers"]
@@ -204,12 +204,12 @@ async def look_at_leaving(lab: Lab, broker: str) -> Leaving:
             *silent, f"{broker} can be decommissioned only when it is down and all others are up"
         )
     del hosts[broker]
-    return Leaving(
+    return DecommissionCandidate(
         str(record["deployment_id"]), broker, hosts, {name: said[name] for name in hosts}
     )
 
 
-async def decommission(lab: Lab, leaving: Leaving) -> None:
+async def decommission(lab: Lab, leaving: DecommissionCandidate) -> None:
     """Decommission a broker at all others; all have the act on disk when this returns.
 
     The act is also stored in the records of the deployment, so that `deploy` does not start the
@@ -221,7 +221,7 @@ async def decommission(lab: Lab, leaving: Leaving) -> None:
     """
     from pubsubctl.deploying.authority import OperatorKey  # slow to import
 
-    key = OperatorKey.existing(authority_folder(lab.inventory.name))
+    key = OperatorKey.find_in(authority_folder(lab.inventory.name))
     act = OperatorAct(leaving.deployment_id, DECOMMISSION, leaving.broker, 0)
     signature = key.sign(act).hex()
     failed: list[str] = []
@@ -246,10 +246,10 @@ async def decommission(lab: Lab, leaving: Leaving) -> None:
 async def _record(broker: str, connector: Connector) -> None:
     """Write down on a host that a broker is not to be started any more."""
     record = await connector.read_deployment()
-    if record is None or broker in decommissioned(record):
+    if record is None or broker in list_decommissioned(record):
         return
     topology = Topology.from_mapping(record["topology"], "deployment.json")
-    content = {**record, "decommissioned": [*decommissioned(record), broker]}
+    content = {**record, "decommissioned": [*list_decommissioned(record), broker]}
     await connector.write_deployment(content, toml_text(topology.to_mapping()))
 
 

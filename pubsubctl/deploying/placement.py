@@ -139,7 +139,7 @@ def place(
     if tolerance is not None:
         assigned = _safe(tolerance, for_brokers, cores, policy, assigned)
     seats = _Seats(topology, for_brokers, cores, pinned=policy == "pin")
-    return Placement(seats.taken(assigned), for_clients[0].name)
+    return Placement(seats.count_taken(assigned), for_clients[0].name)
 
 
 def brokers_hosts(hosts: Sequence[Host]) -> list[Host]:
@@ -160,7 +160,7 @@ def _pack(
     topology: Topology, hosts: Sequence[Host], cores: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
     """Fill hosts one by one, along the links; distribute brokers beyond all cores evenly."""
-    order = _along_links(topology)
+    order = _order_along_links(topology)
     room = {host.name: _cores_for_brokers(host, cores) for host in hosts}
     short = len(order) - sum(room.values())
     if short > 0:
@@ -194,7 +194,7 @@ def _safe(
     safe = safe_assignment(tolerance, hosts, capacity)
     if safe is None:
         raise PreflightFailed(
-            f"no placement was found that is safe with {tolerance.in_words}: {found}",
+            f"no placement was found that is safe with {tolerance.description}: {found}",
             "more hosts or failure domains, or a topology that bears more",
         )
     return safe
@@ -217,7 +217,7 @@ class _Seats:
         self._pinned = pinned
         self._given: dict[str, set[int]] = {}
 
-    def taken(self, assigned: Mapping[str, str]) -> tuple[PlacedBroker, ...]:
+    def count_taken(self, assigned: Mapping[str, str]) -> tuple[PlacedBroker, ...]:
         turns = dict.fromkeys(self._hosts, 0)
         placed: list[PlacedBroker] = []
         wanting = 0
@@ -280,7 +280,7 @@ def _cores_for_brokers(host: Host, cores: Mapping[str, Sequence[int]]) -> int:
     return min(len(list(_usable(host, cores))) or 1, len(host.broker_ports))
 
 
-def _along_links(topology: Topology) -> list[str]:
+def _order_along_links(topology: Topology) -> list[str]:
     """Return brokers ordered so that neighbours are close: depth first from the first."""
     neighbours = topology.neighbours()
     order: dict[str, None] = {}

@@ -12,9 +12,9 @@ from brokerd.protocols.registry import RunningProtocol, protocol_on
 from pubsubctl.deploying.loss_safety import (
     CounterExample,
     LossUnit,
+    brokers_lost_with,
     counter_example,
     loss_units,
-    taken_with,
 )
 from pubsubctl.deploying.placement import (
     POLICIES,
@@ -24,7 +24,7 @@ from pubsubctl.deploying.placement import (
     brokers_hosts,
     place,
 )
-from pubsubctl.doctor.host_facts import known_cores
+from pubsubctl.doctor.host_facts import cached_cores
 from pubsubctl.errors import PreflightFailed, PubsubctlError, UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.hosts import Lab
@@ -73,7 +73,7 @@ class AssessedPlacement:
         """Return a mapping for --json."""
         example = self.counter_example
         return {
-            "tolerance": self.tolerance.in_words,
+            "tolerance": self.tolerance.description,
             "links_between_hosts": self.links_between_hosts,
             "losses": [
                 {
@@ -97,10 +97,10 @@ class AssessedPlacement:
             f"{self.links_between_hosts} of {links} links between hosts"
         ]
         if self.counter_example is not None:
-            lines.append(f"not safe with {self.tolerance.in_words}: {self.counter_example}")
+            lines.append(f"not safe with {self.tolerance.description}: {self.counter_example}")
         else:
             lines.append(
-                f"safe with {self.tolerance.in_words}: it tolerates the loss of any one machine "
+                f"safe with {self.tolerance.description}: it tolerates the loss of any one machine "
                 "or failure domain"
             )
         if self.one_machine:
@@ -108,7 +108,7 @@ class AssessedPlacement:
         return "\n".join(lines)
 
 
-def placed(
+def judge_placement(
     topology: Topology,
     inventory: Inventory,
     hosts: Sequence[Host],
@@ -126,14 +126,14 @@ def placed(
         UserError: no such policy; or as `place`.
         PreflightFailed: as `place`.
     """
-    cores = known_cores(inventory, hosts)
+    cores = cached_cores(inventory, hosts)
     tolerance = protocol_on(topology, protocol)
     wanted = tolerance if delta_safe else None
-    placement = place(tolerance.topology, hosts, cores, known_policy(policy), tolerance=wanted)
-    return judged(tolerance, hosts, placement)
+    placement = place(tolerance.topology, hosts, cores, find_policy(policy), tolerance=wanted)
+    return judge_losses(tolerance, hosts, placement)
 
 
-def would_be_placed(
+def predict_placement(
     topology: Topology, inventory: Inventory, hosts: Sequence[Host]
 ) -> Placement | None:
     """Return the placement that `deploy` would choose, from cached facts about hosts.
@@ -141,12 +141,12 @@ def would_be_placed(
     None if `deploy` would refuse.
     """
     try:
-        return place(topology, hosts, known_cores(inventory, hosts))
+        return place(topology, hosts, cached_cores(inventory, hosts))
     except PubsubctlError:
         return None
 
 
-def known_policy(policy: str) -> Policy:
+def find_policy(policy: str) -> Policy:
     """Return the policy of that name; UserError if there is none."""
     for known in POLICIES:
         if known == policy:
@@ -154,7 +154,7 @@ def known_policy(policy: str) -> Policy:
     raise UserError(f"--policy {shown(policy)}: no such policy{nearest(policy, POLICIES)}")
 
 
-async def chosen_placement(
+async def choose_placement(
     lab: Lab, topology: Topology, protocol: str, placing: PlacementChoice
 ) -> Placement:
     """Return the placement of a topology's brokers on a lab.
@@ -167,7 +167,7 @@ async def chosen_placement(
         PreflightFailed: as `place`.
     """
     hosts = [connector.host for connector in lab.connectors]
-    policy = known_policy(placing.policy or "spread")
+    policy = find_policy(placing.policy or "spread")
     if placing.file is not None:
         wanted = read_placement(placing.file, topology, hosts)
         cores = await lab.cores({row.host for row in wanted.brokers if row.core >= 0})
@@ -194,7 +194,7 @@ async def chosen_placement(
         if before.to_mapping() == topology.to_mapping() and not placing.is_asked_for:
             return recorded
         if before != topology and topology.follows(before):
-            found = extended(recorded, wanted, hosts)
+            found = extend_placement(recorded, wanted, hosts)
             if placing.is_asked_for and found != wanted:
                 raise PreflightFailed(
                     "the deployment has another placement; `pubsubctl down` first"
@@ -203,7 +203,7 @@ async def chosen_placement(
     return wanted
 
 
-def extended(running: Placement, wanted: Placement, hosts: Sequence[Host]) -> Placement:
+def extend_placement(running: Placement, wanted: Placement, hosts: Sequence[Host]) -> Placement:
     """Return the running placement with joining brokers added, each on the next free port.
 
     Raises:
@@ -320,7 +320,7 @@ def _wrong_in(file: _PlacementFile, topology: Topology, hosts: Sequence[Host]) -
             yield f"{what}: {other} has port {row.port} of {host.name}"
 
 
-def judged(
+def judge_losses(
     tolerance: RunningProtocol, hosts: Sequence[Host], placement: Placement
 ) -> AssessedPlacement:
     """Judge the effect of losses on a placement."""
@@ -329,7 +329,7 @@ def judged(
     units = loss_units(brokers_hosts(hosts))
     lost = {}
     for unit in units:
-        if gone := taken_with(unit, tolerance, host_of):
+        if gone := brokers_lost_with(unit, tolerance, host_of):
             lost[unit] = tuple(topology.brokers[number] for number in gone)
     between = sum(
         host_of[topology.brokers[a]] != host_of[topology.brokers[b]]

@@ -121,7 +121,7 @@ def is_not_started(broker: str) -> str:
     return f"{broker} was decommissioned and is not started; a new deployment takes it in again"
 
 
-def decommissioned(record: Mapping[str, Any]) -> tuple[str, ...]:
+def list_decommissioned(record: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the decommissioned brokers in the content of a deployment.json."""
     return tuple(record.get("decommissioned", ()))
 
@@ -144,7 +144,7 @@ def deploy_plan(wanted: DesiredState, found: Sequence[ObservedState]) -> Plan:
     steps += [
         Step("start-agent", host) for host in wanted.placement.hosts if by_host[host].agent is None
     ]
-    before = _before(wanted, found)
+    before = _running_topology(wanted, found)
     changes = _changes(wanted, before, found)
     _refuse_changes(wanted, before, changes)
     steps += changes
@@ -153,7 +153,7 @@ def deploy_plan(wanted: DesiredState, found: Sequence[ObservedState]) -> Plan:
         name
         for row in found
         if row.deployment is not None
-        for name in decommissioned(row.deployment)
+        for name in list_decommissioned(row.deployment)
     }
     placed = [row for row in wanted.placement.brokers if row.broker not in recorded]
     for row in placed:
@@ -169,7 +169,7 @@ def deploy_plan(wanted: DesiredState, found: Sequence[ObservedState]) -> Plan:
     return Plan(tuple(steps), gone)
 
 
-def _before(wanted: DesiredState, found: Sequence[ObservedState]) -> Topology:
+def _running_topology(wanted: DesiredState, found: Sequence[ObservedState]) -> Topology:
     """Return the running topology; the wanted topology if nothing runs."""
     recorded = [row.deployment for row in found if row.deployment is not None]
     topologies = [row["before"] for row in recorded if "before" in row]

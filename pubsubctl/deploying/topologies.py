@@ -9,10 +9,10 @@ from typing import Any
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import (
-    balanced_tree,
     bipartite,
     cells,
     chain,
+    generate_balanced_tree,
     hierarchy,
     random_hierarchy,
     random_tree,
@@ -84,7 +84,7 @@ def load_topology(path: Path, protocol: str | None = None) -> Topology:
         raise UserError(str(error)) from None
 
 
-def generated(
+def generate(
     shape: str, project: Project, measures: Measures, kinds: str | None = None
 ) -> Topology:
     """Return a generated topology; equal arguments result in equal topologies.
@@ -101,7 +101,7 @@ def generated(
     makers: dict[str, Callable[[], Topology]] = {
         "chain": lambda: chain(count, delta),
         "star": lambda: star(count, delta),
-        "tree": lambda: balanced_tree(count, fanout, delta),
+        "tree": lambda: generate_balanced_tree(count, fanout, delta),
         "random": lambda: random_tree(count, delta, draw),
         "demo": lambda: _demo(project, measures.brokers, delta),
         "cells": lambda: cells(count, measures.cell_size, fanout),
@@ -139,7 +139,7 @@ def of_kinds(topology: Topology, kinds: Sequence[str]) -> Topology:
             f"{where}: a topology of kind {topology.kind} has no tree; take chain, tree, star, "
             "random or demo"
         )
-    values = {**topology.of_kind(TREE).to_mapping(), "kind": [*kinds]}
+    values = {**topology.restrict_to_kind(TREE).to_mapping(), "kind": [*kinds]}
     if CELLS in topology.kinds:
         values[CELLS] = topology.to_mapping()[CELLS]
     elif CELLS in kinds:
@@ -149,9 +149,9 @@ def of_kinds(topology: Topology, kinds: Sequence[str]) -> Topology:
     return read_topology(values, where)
 
 
-def in_short(topology: Topology) -> str:
+def describe_briefly(topology: Topology) -> str:
     """Return `20 brokers, delta 2`, with the kinds of overlays other than a tree."""
-    words = [f"{len(topology.brokers)} brokers", topology.section.in_words]
+    words = [f"{len(topology.brokers)} brokers", topology.section.description]
     if topology.kinds != (TREE,):
         words.append(f"kind {' and '.join(topology.kinds)}")
     return ", ".join(words)
@@ -162,7 +162,7 @@ def topology_file(topology: Topology) -> str:
     return toml_text(topology.to_mapping())
 
 
-def changed_file(path: Path, topology: Topology) -> str:
+def format_changed_file(path: Path, topology: Topology) -> str:
     """Return the new content of the file, below its initial comment."""
     comment: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -181,13 +181,13 @@ def drawn(topology: Topology, *, plain: bool) -> str:
     parts = []
     for kind in topology.kinds:
         if kind == TREE:
-            parts.append(_drawn_tree(topology, plain=plain))
+            parts.append(_draw_tree(topology, plain=plain))
         else:
-            parts.append(f"{kind}:\n{_listed(topology, kind)}")
+            parts.append(f"{kind}:\n{_list_brokers(topology, kind)}")
     return "\n\n".join(parts)
 
 
-def _listed(topology: Topology, kind: str) -> str:
+def _list_brokers(topology: Topology, kind: str) -> str:
     """Return a line per broker: role and neighbours."""
     overlay = topology.overlay(kind)
     near: list[list[str]] = [[] for _ in topology.brokers]
@@ -200,7 +200,7 @@ def _listed(topology: Topology, kind: str) -> str:
     )
 
 
-def _drawn_tree(topology: Topology, *, plain: bool) -> str:
+def _draw_tree(topology: Topology, *, plain: bool) -> str:
     """Return a drawing of the tree from its first broker, one line per broker."""
     neighbours = topology.neighbours()
     corner, tee, bar = ("`-- ", "|-- ", "|   ") if plain else ("└── ", "├── ", "│   ")
@@ -267,7 +267,7 @@ def summary(topology: Topology) -> dict[str, Any]:
 def summary_in_words(topology: Topology, facts: dict[str, Any]) -> str:
     """Return the summary, for people."""
     parts = [f"{facts['brokers']} brokers, {facts['links']} links"]
-    parts.append(f", {topology.section.in_words}")
+    parts.append(f", {topology.section.description}")
     parts += [parameters_in_words(topology), sessions_of(topology)]
     if "longest_path_links" in facts:
         parts.append(f", longest path {facts['longest_path_links']} links")

@@ -17,12 +17,12 @@ from functools import partial
 import trio
 
 from brokerd.errors import ConfigError
-from brokerd.overlay.routes import Lost
+from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import RunningProtocol, check_runs_on, definition_of, protocol_on
 from pubsubctl.console.console import Progress
 from pubsubctl.deploying.deploy import broker_config, record_program, write_record
-from pubsubctl.deploying.deployment import Deployment, check_wire_versions, placed_broker
+from pubsubctl.deploying.deployment import Deployment, check_wire_versions, find_placement
 from pubsubctl.deploying.membership import change_members
 from pubsubctl.deploying.plan import deploy_plan
 from pubsubctl.errors import UserError
@@ -105,7 +105,7 @@ def batches(known: RunningProtocol, brokers: Sequence[str], most: int) -> Iterat
         batch: list[str] = []
         for name in left:
             away = sorted(map(known.topology.number_of, (*batch, name)))
-            if len(batch) < most and known.tolerates(Lost(tuple(away))):
+            if len(batch) < most and known.tolerates(FailedElements(tuple(away))):
                 batch.append(name)
         batch = batch or left[:1]  # no broker may be missing
         left = [name for name in left if name not in batch]
@@ -113,12 +113,12 @@ def batches(known: RunningProtocol, brokers: Sequence[str], most: int) -> Iterat
 
 
 async def _stop(deployment: Deployment, name: str) -> None:
-    placed = placed_broker(deployment.wanted.placement, name)
+    placed = find_placement(deployment.wanted.placement, name)
     await deployment.agents[placed.host].stop(name, timeout_ms=STOP_TIMEOUT_MS)
 
 
 async def _start(deployment: Deployment, name: str) -> None:
-    placed = placed_broker(deployment.wanted.placement, name)
+    placed = find_placement(deployment.wanted.placement, name)
     config = await broker_config(deployment, placed)
     await deployment.agents[placed.host].start(name, "broker", config, config["control_socket"])
 

@@ -40,7 +40,7 @@ from pubsubctl.doctor.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_h
 from pubsubctl.doctor.host_facts import HostFacts, gather_host_facts
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.inventory.inventory import Host, Inventory
-from pubsubctl.inventory.inventory_model import in_ranges
+from pubsubctl.inventory.inventory_model import format_ranges
 from pubsubctl.project import Project, xdg_folder
 
 FASTEST_PER_S = 200_000
@@ -168,7 +168,7 @@ def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
         if name in CHECKS:
             found += [Finding(name, *row) for row in CHECKS[name](subject)]
         if name in HOST_CHECKS:
-            for look in _each_disk(looks) if name in ("fsync", "buffers") else looks:
+            for look in _hosts_by_disk(looks) if name in ("fsync", "buffers") else looks:
                 found += [Finding(name, *row, look.host.name) for row in check_host(look, name)]
         found += [Finding(name, *row) for check, row in together if check == name]
     return found
@@ -191,7 +191,7 @@ def _looks(subject: Subject, chosen: Sequence[str]) -> list[HostFacts]:
     )
 
 
-def _each_disk(looks: Sequence[HostFacts]) -> list[HostFacts]:
+def _hosts_by_disk(looks: Sequence[HostFacts]) -> list[HostFacts]:
     """Return a host per folder of a machine: hosts of this machine often share a folder."""
     each = {(look.host.machine, look.probe.get("folder")): look for look in reversed(looks)}
     return list(reversed(each.values()))
@@ -254,7 +254,7 @@ def _disk(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
         if host.connector == "local" and host.data_dir:
             folders[Path(host.data_dir).expanduser()] = f"durable files of {host.name}"
     for folder, what in folders.items():
-        free = shutil.disk_usage(_existing(folder)).free
+        free = shutil.disk_usage(_find_existing(folder)).free
         text = f"{free / 2**30:.1f} GiB free for {what} ({folder})"
         if free < FREE_BYTES_WANTED:
             yield "fail", text, "free 1 GiB, or set PUBSUBCTL_RESULTS, XDG_STATE_HOME, data_dir"
@@ -264,7 +264,7 @@ def _disk(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 def _state(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     for folder in (xdg_folder("state"), subject.project.results_folder(None)):
-        there = _existing(folder)
+        there = _find_existing(folder)
         if os.access(there, os.W_OK | os.X_OK):
             yield "ok", f"{folder} can be written", ""
         else:
@@ -330,7 +330,7 @@ def _clock_sync(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 def _budget(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     if subject.experiment is not None:
-        folder = _existing(subject.project.results_folder(None))
+        folder = _find_existing(subject.project.results_folder(None))
         yield from budget(subject.experiment, shutil.disk_usage(folder).free)
 
 
@@ -381,7 +381,7 @@ CHECKS: dict[str, Check] = {
 TOGETHER = ("machines", "alike")
 
 
-def _existing(folder: Path) -> Path:
+def _find_existing(folder: Path) -> Path:
     while not folder.exists():
         folder = folder.parent
     return folder
@@ -416,7 +416,7 @@ def check_system(name: str) -> list[Finding]:
     return [Finding(ID, "ok", f"{found.system.title}: {found.version}, {servers}, {settings}")]
 
 
-def worth_telling(findings: Sequence[Finding], *, verbose: bool, quiet: bool) -> list[Finding]:
+def select_findings(findings: Sequence[Finding], *, verbose: bool, quiet: bool) -> list[Finding]:
     """Return the findings to print, in the order of the checks.
 
     Hosts with the same finding of a check are merged. Healthy hosts are merged as well, even if the
@@ -431,7 +431,7 @@ def worth_telling(findings: Sequence[Finding], *, verbose: bool, quiet: bool) ->
     if verbose:
         return list(findings)
     checks = dict.fromkeys(row.id for row in findings)
-    return [row for check in checks for row in _of_check(findings, check)]
+    return [row for check in checks for row in _run_check(findings, check)]
 
 
 def tally(findings: Sequence[Finding]) -> str:
@@ -442,7 +442,7 @@ def tally(findings: Sequence[Finding]) -> str:
     return f"{ok} ok, {warn} warn, {fail} FAIL"
 
 
-def _of_check(findings: Sequence[Finding], check: str) -> Iterator[Finding]:
+def _run_check(findings: Sequence[Finding], check: str) -> Iterator[Finding]:
     alike: dict[tuple[str, ...], list[Finding]] = {}
     for row in findings:
         if row.id == check:
@@ -463,7 +463,7 @@ def _together(rows: Sequence[Finding], like: str = "") -> Finding:
     if len(rows) == 1:
         return first
     said = f"{like}{first.text}" if like else _said(first)
-    hosts = in_ranges(dict.fromkeys(row.host for row in rows))
+    hosts = format_ranges(dict.fromkeys(row.host for row in rows))
     return Finding(first.id, first.severity, f"{hosts}: {said}", first.remedy)
 
 

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
-from brokerd.runtime.program import own_program
+from brokerd.runtime.program import read_own_program
 from brokerd.units import format_duration, format_size
-from pubsubctl.deploying.certificates import ending_soon
+from pubsubctl.deploying.certificates import warn_of_expiry
 from pubsubctl.deploying.placement import cores_of
 from pubsubctl.doctor.host_facts import HostFacts
 from pubsubctl.errors import PubsubctlError
@@ -40,14 +40,14 @@ def _reach(look: HostFacts) -> Iterator[Row]:
     if look.problem is None:
         yield "ok", f"answers as {look.probe['user']} ({way})", ""
     elif not isinstance(look.problem, HostKeyRefused):
-        yield "fail", *_why(look.problem, "pubsubctl help ssh")
+        yield "fail", *_explain(look.problem, "pubsubctl help ssh")
 
 
 def _host_key(look: HostFacts) -> Iterator[Row]:
     if look.host.connector == "local":
         return
     if isinstance(look.problem, HostKeyRefused):
-        yield "fail", *_why(look.problem, f"pubsubctl inventory trust {look.host.name}")
+        yield "fail", *_explain(look.problem, f"pubsubctl inventory trust {look.host.name}")
     elif look.problem is None:
         yield "ok", "its host key, and those of gateways on the route, are in known_hosts", ""
 
@@ -242,7 +242,7 @@ def _programs(look: HostFacts) -> Iterator[Row]:
         what, _, remedy = note.rpartition("; ")
         yield "warn", what.removeprefix(f"host {look.host.name}: "), remedy
     if not look.differing:
-        yield "ok", f"its agent and brokers run {own_program()}", ""
+        yield "ok", f"its agent and brokers run {read_own_program()}", ""
 
 
 def _lock(look: HostFacts) -> Iterator[Row]:
@@ -258,7 +258,7 @@ def _certificates(look: HostFacts) -> Iterator[Row]:
     ends = look.certificates_end
     if not ends:
         return
-    if soon := ending_soon(ends):
+    if soon := warn_of_expiry(ends):
         severity: Severity = "fail" if min(ends.values()) <= datetime.now(UTC) else "warn"
         yield severity, soon, "pubsubctl certificate renew"
     else:
@@ -470,7 +470,7 @@ def check_together(looks: Sequence[HostFacts]) -> Iterator[tuple[str, Row]]:
         yield "alike", ("ok", "hosts have the same Python and architecture", "")
 
 
-def _why(problem: PubsubctlError, remedy: str) -> tuple[str, str]:
+def _explain(problem: PubsubctlError, remedy: str) -> tuple[str, str]:
     """Return the problem and the remedy."""
     if isinstance(problem, ConnectionFailed):
         return problem.reason, problem.remedy or remedy

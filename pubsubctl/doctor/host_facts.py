@@ -46,7 +46,7 @@ class HostRecord:
     taken_utc: str
 
 
-def known_facts(inventory: Inventory) -> dict[str, HostRecord]:
+def cached_facts(inventory: Inventory) -> dict[str, HostRecord]:
     """Return host → cached facts, without hosts that are reached over another route by now."""
     try:
         with facts_file(inventory.name, inventory.path).open("rb") as file:
@@ -55,7 +55,7 @@ def known_facts(inventory: Inventory) -> dict[str, HostRecord]:
         return {
             host.name: HostRecord(dict(row["facts"]), str(row["taken_utc"]))
             for host in inventory.hosts
-            if (row := rows.get(host.name)) is not None and row["reached"] == _reached(host)
+            if (row := rows.get(host.name)) is not None and row["reached"] == _find_reached(host)
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}  # a cache may be missing, torn or of another release
@@ -65,12 +65,12 @@ def remember_facts(inventory: Inventory, found: Mapping[str, Mapping[str, Any]])
     """Add facts about hosts to the cache, beside the facts about other hosts."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     known = {
-        **known_facts(inventory),
+        **cached_facts(inventory),
         **{name: HostRecord(row, now) for name, row in found.items()},
     }
     rows = {
         name: {
-            "reached": _reached(inventory.host(name)),
+            "reached": _find_reached(inventory.host(name)),
             "taken_utc": row.taken_utc,
             "facts": dict(row.facts),
         }
@@ -83,9 +83,9 @@ def remember_facts(inventory: Inventory, found: Mapping[str, Mapping[str, Any]])
     fresh.replace(path)
 
 
-def known_cores(inventory: Inventory, hosts: Sequence[Host]) -> dict[str, list[int]]:
+def cached_cores(inventory: Inventory, hosts: Sequence[Host]) -> dict[str, list[int]]:
     """Return host → CPUs for brokers: of this machine now, of other hosts from the cache."""
-    known = known_facts(inventory)
+    known = cached_facts(inventory)
     found: dict[str, list[int]] = {}
     for host in hosts:
         if host.connector == "local":
@@ -97,7 +97,7 @@ def known_cores(inventory: Inventory, hosts: Sequence[Host]) -> dict[str, list[i
     return found
 
 
-def _reached(host: Host) -> str:
+def _find_reached(host: Host) -> str:
     return "/".join((host.connector, *host.jump, host.user or "", host.address, str(host.port)))
 
 
@@ -141,7 +141,7 @@ class HostFacts:
     differing: list[str] | None = None
 
 
-class _Completed(Protocol):
+class _CommandOutcome(Protocol):
     @property
     def status(self) -> int: ...
     @property
@@ -178,7 +178,7 @@ def gather_host_facts(
             found.problem = error
 
     async def work() -> None:
-        async with lab.opened():
+        async with lab.open():
             await lab.on_all(look)
 
     trio.run(work)
@@ -207,7 +207,7 @@ async def _probe(lab: Lab, connector: Connector, addresses: Mapping[str, str]) -
     assert lab.connections is not None, "hosts of ssh without connections"
     await lab.connections.try_transfer(host)  # type: ignore[attr-defined]
     run = lab.connections.run  # type: ignore[attr-defined]
-    done: _Completed = await run(host, command, stdin=script, timeout_s=PROBE_TIMEOUT_S)
+    done: _CommandOutcome = await run(host, command, stdin=script, timeout_s=PROBE_TIMEOUT_S)
     try:
         found = json.loads(done.stdout.splitlines()[-1]) if done.status == 0 else None
     except (ValueError, IndexError):

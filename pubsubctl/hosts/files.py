@@ -50,7 +50,7 @@ class TomlFile:
 
     def where(self, place: Place) -> str:
         """Return `file:line: key` for a message."""
-        return f"{self.path}:{self.line_of(place)}: {dotted(place)}".rstrip(": ")
+        return f"{self.path}:{self.line_of(place)}: {format_place(place)}".rstrip(": ")
 
 
 def load_toml(path: Path) -> TomlFile:
@@ -80,7 +80,7 @@ def load_toml(path: Path) -> TomlFile:
     return TomlFile(path, values, _lines_of_keys(text))
 
 
-def validated(model: type[Model], file: TomlFile) -> Model:
+def validate(model: type[Model], file: TomlFile) -> Model:
     """Return the file's content as `model`, which forbids unknown keys.
 
     Raises:
@@ -107,7 +107,7 @@ def check_schema(file: TomlFile, schema: str) -> None:
         raise UserError(f"{file.where(('schema',))} = {found!r}; this reads {schema!r}")
 
 
-def dotted(place: Place) -> str:
+def format_place(place: Place) -> str:
     """Return a place in dotted notation: hosts[0].vars.ports."""
     text = ""
     for part in place:
@@ -178,13 +178,13 @@ def _lines_of_keys(text: str) -> dict[Place, int]:
             quote = next((each for each in _QUOTES if line.count(each) == 1), "")
         if header := _HEADER.match(line):
             names = _split_key(header[2])
-            table = _resolved(names[:-1], counts)
+            table = _resolve(names[:-1], counts)
             if header[1] == "[[":
                 array = (*table, names[-1])
                 counts[array] = counts.get(array, -1) + 1
                 table = (*array, counts[array])
             else:
-                table = _resolved(names, counts)
+                table = _resolve(names, counts)
             lines.setdefault(table, number)
         elif key := _KEY.match(line):
             place: Place = (*table, *_split_key(key[1]))
@@ -192,7 +192,7 @@ def _lines_of_keys(text: str) -> dict[Place, int]:
     return lines
 
 
-def _resolved(names: list[str], counts: Mapping[Place, int]) -> Place:
+def _resolve(names: list[str], counts: Mapping[Place, int]) -> Place:
     """Return a header's names, with the index of the latest element after each array of tables."""
     place: Place = ()
     for name in names:

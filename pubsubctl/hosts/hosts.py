@@ -72,7 +72,7 @@ class Lab:
         return next(row for row in self.connectors if row.host.name == host)
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator["Lab"]:
+    async def open(self) -> AsyncIterator["Lab"]:
         """Connect to hosts on demand; all connections end with the block."""
         failure: BaseException | None = None
         async with AsyncExitStack() as stack:
@@ -93,7 +93,7 @@ class Lab:
         if failure is not None:
             raise failure
 
-    async def installed(self, *, only_if_used: bool = False) -> None:
+    async def install(self, *, only_if_used: bool = False) -> None:
         """Install our program on every host; do nothing on a host that has the program.
 
         The installation begins after all hosts have received and hashed all files.
@@ -116,7 +116,7 @@ class Lab:
         await self.on_all(install, only_together=True)
 
     @asynccontextmanager
-    async def operated(
+    async def operate(
         self,
         purpose: str,
         progress: Progress,
@@ -125,12 +125,12 @@ class Lab:
         only_if_used: bool = False,
     ) -> AsyncIterator["Lab"]:
         """Reach the hosts, install our program (see `installed`), and hold the operator locks."""
-        async with self.opened():
+        async with self.open():
             with interruption.stoppable():
                 if self.connections is not None:
                     progress.phase("reaching hosts")
-                await self.installed(only_if_used=only_if_used)
-            async with self.locked(purpose):
+                await self.install(only_if_used=only_if_used)
+            async with self.lock(purpose):
                 yield self
 
     async def without_unreachable(self) -> list[Unreachable]:
@@ -155,13 +155,13 @@ class Lab:
         found: dict[str, list[str]] = {}
 
         async def plan(connector: Connector) -> None:
-            found[connector.host.name] = await connector.transport.planned()
+            found[connector.host.name] = await connector.transport.list_commands()
 
         await self.on_all(plan, only_together=True)
         return {row.host.name: lines for row in self.connectors if (lines := found[row.host.name])}
 
     @asynccontextmanager
-    async def locked(self, purpose: str) -> AsyncIterator[None]:
+    async def lock(self, purpose: str) -> AsyncIterator[None]:
         """Hold the operator locks of all hosts; PreflightFailed names the holder of a lock."""
 
         async def connect(connector: Connector) -> None:
@@ -232,16 +232,16 @@ class Lab:
                 nursery.start_soon(turn, place, connector)
         if failures := [failed[place] for place in sorted(failed)]:
             done = 0 if only_together else len(chosen) - len(failures)
-            raise ExceptionGroup("on some hosts", in_part(failures) if done else failures)
+            raise ExceptionGroup("on some hosts", partial_failure(failures) if done else failures)
 
 
-async def reached(lab: Lab, work: Callable[[], Awaitable[T]]) -> T:
+async def run_reaching(lab: Lab, work: Callable[[], Awaitable[T]]) -> T:
     """Return the result of `work`, run while the hosts of `lab` can be reached."""
-    async with lab.opened():
+    async with lab.open():
         return await work()
 
 
-def in_part(failures: Sequence[Exception]) -> list[Exception]:
+def partial_failure(failures: Sequence[Exception]) -> list[Exception]:
     """Return the failures on some hosts of an act that succeeded on others."""
     return [
         HostError(*error.problems) if isinstance(error, Unreachable) else error

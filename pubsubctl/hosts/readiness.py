@@ -46,13 +46,13 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
             for name in names:
                 await deployment.keep()
                 statuses[name] = await _broker_status(deployment, name)
-            pending = not_ready(statuses)
+            pending = find_unready(statuses)
             cores = [each.core for each in statuses.values() if isinstance(each, ProbeAnswer)]
             wanted = sum(len(core.wanted) for core in cores)
             missing = sum(len(core.missing) for core in cores)
             done = len(names) - len(pending)
             numbers = {"ready": f"{done}/{len(names)}", "sessions": f"{wanted - missing}/{wanted}"}
-            progress.update({**numbers, "waiting for": _some(pending) or "nothing"})
+            progress.update({**numbers, "waiting for": _shorten(pending) or "nothing"})
             if pending:
                 await _fail_if_ended(deployment)
                 await trio.sleep(_POLL_S)
@@ -61,7 +61,7 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
         raise HostError(f"not ready within {timeout_s:g} s:", *rows)
 
 
-def not_ready(statuses: Mapping[str, "ProbeAnswer | str"]) -> dict[str, str]:
+def find_unready(statuses: Mapping[str, "ProbeAnswer | str"]) -> dict[str, str]:
     """Return, by broker, the reason for which the broker is not ready; empty if all are ready.
 
     A session counts if both ends have the session. One end may have a session that the other end is
@@ -122,7 +122,7 @@ async def _fail_if_ended(deployment: Deployment) -> None:
         raise HostError(*problems)
 
 
-def _some(pending: Mapping[str, str]) -> str:
+def _shorten(pending: Mapping[str, str]) -> str:
     names = list(pending)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more

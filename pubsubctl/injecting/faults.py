@@ -9,7 +9,7 @@ from brokerd.overlay.topology import Topology, nearest
 from brokerd.protocols.registry import RunningProtocol, parameters_on, protocol_on
 from fault_injection.schedule.limits import FaultGuard
 from fault_injection.schedule.lint import check_backends, lint
-from fault_injection.schedule.plan import Placed, draw_targets, placed
+from fault_injection.schedule.plan import Placed, draw_targets, resolve_roles
 from fault_injection.schedule.schedule import (
     SCHEMA,
     FaultSchedule,
@@ -44,7 +44,7 @@ def schedule_of(
     Raises:
         UserError: the schedule is missing, or steps are invalid; names every problem.
     """
-    return _loaded(project.find("schedule", name), changes)
+    return _load(project.find("schedule", name), changes)
 
 
 def one_step(verb: str, target: str, options: Mapping[str, Any]) -> FaultSchedule:
@@ -85,19 +85,19 @@ def check_by_hand(schedule: FaultSchedule) -> None:
             )
 
 
-def for_load(schedule: FaultSchedule, publishers: Placed, subscribers: Placed) -> FaultSchedule:
+def bind_to_load(schedule: FaultSchedule, publishers: Placed, subscribers: Placed) -> FaultSchedule:
     """Return the schedule with names of the load's brokers and clients replaced by real names.
 
     Raises:
         UserError: the load lacks a named broker or client; names every problem.
     """
     try:
-        return placed(schedule, publishers, subscribers)
+        return resolve_roles(schedule, publishers, subscribers)
     except ScheduleError as error:
         raise UserError(*map(str, error.problems)) from None
 
 
-def settled(
+def settle_schedule(
     schedule: FaultSchedule,
     topology: Topology,
     seed: int | None = None,
@@ -120,7 +120,7 @@ def settled(
         raise UserError(*map(str, error.problems)) from None
 
 
-def checked(
+def check_schedule(
     schedule: FaultSchedule,
     topology: Topology,
     *,
@@ -165,7 +165,7 @@ def checked(
     return [str(problem) for problem in problems]
 
 
-def _loaded(path: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> FaultSchedule:
+def _load(path: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> FaultSchedule:
     try:
         return load_schedule(path, changes)
     except ScheduleError as error:
@@ -190,6 +190,6 @@ def _targets(
             failed |= {element for element in target.failed() if element}
     guard = FaultGuard(known)
     if guard.exceeds(failed):
-        text = f"fails {len(failed)} brokers or links at once; {guard.why(failed)}"
+        text = f"fails {len(failed)} brokers or links at once; {guard.explain(failed)}"
         found.append(Problem(COMMAND_LINE, "", "", None, text, "warning"))
     return found

@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench.run.clocks import ahead_ns, sample
+from bench.run.clocks import compute_lead_ns, sample
 from brokerd.errors import ControlError
 from brokerd.model.fault_verbs import VERB_TABLE
 from brokerd.overlay.topology import Topology
 from fault_injection.apply.backends import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
-from fault_injection.schedule.plan import PlannedStep, drawn_in_words
+from fault_injection.schedule.plan import PlannedStep, describe_draws
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
@@ -50,8 +50,8 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
                 progress.say(f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}")
 
         async def work(interruption: Interruption) -> Injection:
-            async with lab.opened(), lab.locked(f"inject {schedule.name}"):
-                wanted = await running(lab)
+            async with lab.open(), lab.lock(f"inject {schedule.name}"):
+                wanted = await read_running(lab)
                 settled = settle(wanted.topology, wanted.placement, wanted.protocol)
                 async with attached(lab, wanted) as deployment:
                     log = FaultLog(tell=tell)
@@ -61,7 +61,7 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
                     injector = Injector(settled, backend, log, prefix=prefix)
                     if warning := await idle_warning(deployment, injector.steps):
                         call.console.warn(warning)
-                    for line in drawn_in_words(settled):
+                    for line in describe_draws(settled):
                         progress.say(line)
                     try:
                         began_ns.append(time.monotonic_ns())
@@ -101,10 +101,12 @@ async def idle_warning(deployment: Deployment, steps: Sequence[PlannedStep]) -> 
 async def backend_of(deployment: Deployment) -> DeployedBackend:
     """Return a backend that injects faults in a deployment and maps host times to our clock."""
     testbed = await as_testbed(deployment)
-    return DeployedBackend(testbed, ahead_ns(await sample(testbed.agents, rounds=CLOCK_ROUNDS)))
+    return DeployedBackend(
+        testbed, compute_lead_ns(await sample(testbed.agents, rounds=CLOCK_ROUNDS))
+    )
 
 
-async def running(lab: Lab) -> DesiredState:
+async def read_running(lab: Lab) -> DesiredState:
     """Return the recorded deployment, as requested at the time of the deployment."""
     for connector in lab.connectors:
         record = await connector.read_deployment()

@@ -47,7 +47,7 @@ class Effect:
 
 def effect_of(known: RunningProtocol, outage: Outage) -> Effect:
     """Return the effect of an outage on a protocol's deliveries."""
-    reached = known.reached(outage)
+    reached = known.find_reached(outage)
     live = outage.live(known.topology)
     cut_off = tuple(
         (source, subscriber)
@@ -127,17 +127,19 @@ class Window:
             "brokers are cut off while it lasts"
         )
         if len(self.effect.islands) > 1:
-            islands = " | ".join(self._some(island) for island in self.effect.islands[:_MOST_NAMES])
+            islands = " | ".join(
+                self._shorten(island) for island in self.effect.islands[:_MOST_NAMES]
+            )
             more = len(self.effect.islands) - _MOST_NAMES
             lines.append(f"  islands: {islands}{f' | {more} more' if more > 0 else ''}")
-        rows = _grouped(self.effect.cut_off)
+        rows = _group_rows(self.effect.cut_off)
         for sources, subscribers in rows[:_MOST_NAMES]:
-            lines.append(f"  from {self._some(sources)} to {self._some(subscribers)}")
+            lines.append(f"  from {self._shorten(sources)} to {self._shorten(subscribers)}")
         if len(rows) > _MOST_NAMES:
             lines.append(f"  and {len(rows) - _MOST_NAMES} more groups; --json has every pair")
         return "\n".join(lines)
 
-    def _some(self, numbers: Sequence[int]) -> str:
+    def _shorten(self, numbers: Sequence[int]) -> str:
         names = [self.topology.brokers[number] for number in numbers]
         more = len(names) - _MOST_NAMES
         return ",".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
@@ -179,7 +181,7 @@ def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
     """Return the outage that a fault causes."""
     numbers = [topology.number_of(name) for name in target.brokers]
     if verb in SET_VERBS:
-        return Outage(cut=_across(target, topology))
+        return Outage(cut=_separated_pairs(target, topology))
     if verb in (*LIMITING_VERBS, *CLIENT_VERBS, "restart"):
         return Outage()
     if target.is_link:
@@ -196,7 +198,7 @@ def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
     return Outage(down=frozenset(numbers))
 
 
-def _across(target: Target, topology: Topology) -> frozenset[Pair]:
+def _separated_pairs(target: Target, topology: Topology) -> frozenset[Pair]:
     """Return the pairs of brokers that a partition separates."""
     names = topology.brokers
     return frozenset(
@@ -233,7 +235,7 @@ def _spans(steps: Sequence[PlannedStep]) -> list[tuple[int, int | None]]:
     return [(begin(step), end(step)) for step in steps]
 
 
-def _grouped(pairs: Iterable[Pair]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _group_rows(pairs: Iterable[Pair]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return rows (sources, subscribers), with every source cut off from every subscriber."""
     subscribers: dict[int, list[int]] = {}
     for source, subscriber in pairs:

@@ -34,7 +34,7 @@ from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.deploying.placement import Placement
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError
 from pubsubctl.hosts.hosts import Lab
-from pubsubctl.injecting.injection import backend_of, running
+from pubsubctl.injecting.injection import backend_of, read_running
 from pubsubctl.project import authority_folder
 
 LEASE: Final = "15s"
@@ -82,7 +82,7 @@ def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
 
     The nft trial uses a target that nftables can distinguish.
     """
-    a, b = chosen_link(known.topology)
+    a, b = choose_link(known.topology)
     machine = next(row.host for row in placement.brokers if row.broker == b)
     link = f"{a}-{b}"
     lasting = [
@@ -107,7 +107,7 @@ def _on_nft(
 ) -> tuple[str, str, str, Mapping[str, Any]]:
     """Return a link that nftables can distinguish from all others; else a whole machine."""
     topology = known.topology
-    a, b = chosen_link(topology)
+    a, b = choose_link(topology)
     names = topology.brokers
     links = [(a, b), *((names[x], names[y]) for x, y in topology.links)]
     addresses = placement.addresses()
@@ -124,7 +124,7 @@ def _on_nft(
     return "partition", ",".join(brokers), "6s", {"mode": "blackhole", "backend": "nft"}
 
 
-def chosen_link(topology: Topology) -> tuple[str, str]:
+def choose_link(topology: Topology) -> tuple[str, str]:
     """Return the first link to a leaf, the leaf last."""
     near = topology.neighbours()
     x, y = min(topology.links, key=lambda pair: min(len(near[pair[0]]), len(near[pair[1]])))
@@ -142,9 +142,9 @@ def selftest_now(call: Invocation) -> Result:
 
         async def work(interruption: Interruption) -> None:
             async with (
-                lab.opened(),
-                lab.locked("inject --selftest"),
-                attached(lab, await running(lab)) as deployment,
+                lab.open(),
+                lab.lock("inject --selftest"),
+                attached(lab, await read_running(lab)) as deployment,
             ):
                 with interruption.stoppable():
                     await check_authority(lab)
@@ -190,7 +190,7 @@ def _judge(trial: Trial, injection: Injection, findings: _Findings) -> None:
 async def _traffic(deployment: Deployment) -> AsyncIterator[bool]:
     """Send publications over the chosen link; yield False if no client can connect from here."""
     topology = protocol_on(deployment.wanted.topology, deployment.wanted.protocol).topology
-    a, b = chosen_link(topology)
+    a, b = choose_link(topology)
     address = {row.broker: row.address for row in deployment.wanted.placement.brokers}
     mark = secrets.token_hex(4)
     names = f"selftest-{mark}-publisher", f"selftest-{mark}-subscriber"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from brokerd.overlay.topology import NAME, nearest
-from brokerd.text import MOST_NAMES, expanded
+from brokerd.text import MOST_NAMES, expand_range
 from pubsubctl.errors import UserError
-from pubsubctl.hosts.files import Place, TomlFile, check_schema, load_toml, shown, validated
+from pubsubctl.hosts.files import Place, TomlFile, check_schema, load_toml, shown, validate
 from pubsubctl.inventory.inventory_model import (
     LOCAL_ADDRESS,
     Gateway,
@@ -61,11 +61,11 @@ def load_inventory(path: Path) -> Inventory:
     check_schema(file, SCHEMA)
     if secrets := secrets_in(file.values):
         raise UserError(*(f"{file.where(place)}: {text}" for place, text in secrets))
-    return _Builder(file, validated(InventoryFile, file)).inventory()
+    return _Builder(file, validate(InventoryFile, file)).inventory()
 
 
 @dataclass
-class _Settled:
+class _HostVariables:
     """A host in the making: variable → (value, origin)."""
 
     name: str
@@ -82,7 +82,7 @@ class _Builder:
         self._content = content
         self._problems: list[str] = []
         self._has_all_hosts = True  # otherwise an unknown host in another table is not reported
-        self._hosts: dict[str, _Settled] = {}
+        self._hosts: dict[str, _HostVariables] = {}
         self._gateways: dict[str, Gateway] = {}
 
     def inventory(self) -> Inventory:
@@ -108,7 +108,7 @@ class _Builder:
             self._file.path,
             hosts,
             self._file.path.read_text("utf-8"),
-            self._known_hosts(hosts),
+            self._find_known_hosts(hosts),
             self._gateways,
             SshSettings(
                 ssh.forks, ssh.forks_per_gateway, ssh.connect_timeout, ssh.keepalive, ssh.retries
@@ -117,7 +117,7 @@ class _Builder:
             self._content.expect,
         )
 
-    def _known_hosts(self, hosts: Sequence[Host]) -> Path | None:
+    def _find_known_hosts(self, hosts: Sequence[Host]) -> Path | None:
         said = self._content.defaults.known_hosts
         if said is None and all(host.connector == "local" for host in hosts):
             return None
@@ -125,7 +125,7 @@ class _Builder:
         return (self._file.path.parent / named).absolute()
 
     def _add_hosts(self, entry: HostEntry, place: Place) -> None:
-        names = self._expanded(entry.name, (*place, "name"))
+        names = self._expand(entry.name, (*place, "name"))
         if not names:
             self._has_all_hosts = False
             return
@@ -141,7 +141,7 @@ class _Builder:
             if key not in own:
                 continue
             where = (*place, key) if key == "address" else (*place, "vars", key)
-            ranged[key] = self._paired(own[key][0], names, key, where)
+            ranged[key] = self._pair(own[key][0], names, key, where)
             if not ranged[key]:
                 self._has_all_hosts = False
                 return
@@ -158,11 +158,11 @@ class _Builder:
                 )
                 continue
             each = {key: (found[index], own[key][1]) for key, found in ranged.items()}
-            self._hosts[name] = _Settled(name, place, set(entry.groups), {**own, **each})
+            self._hosts[name] = _HostVariables(name, place, set(entry.groups), {**own, **each})
 
-    def _paired(self, text: str, names: Sequence[str], key: str, place: Place) -> list[str]:
+    def _pair(self, text: str, names: Sequence[str], key: str, place: Place) -> list[str]:
         """Return a value per name; empty after a reported problem if the counts differ."""
-        found = self._expanded(text, place)
+        found = self._expand(text, place)
         if key in _SHARED and len(found) == 1:
             return found * len(names)
         if found and len(found) != len(names):
@@ -178,7 +178,7 @@ class _Builder:
         for group, entry in self._content.groups.items():
             self._check_name(group, ("groups", group))
             for pattern in entry.hosts:
-                for name in self._expanded(pattern, ("groups", group, "hosts")):
+                for name in self._expand(pattern, ("groups", group, "hosts")):
                     if name in self._hosts:
                         self._hosts[name].groups.add(group)
                     elif self._has_all_hosts:
@@ -297,7 +297,7 @@ class _Builder:
                     'connector = "ssh" to use the network',
                 )
 
-    def _check_ssh(self, host: _Settled) -> None:
+    def _check_ssh(self, host: _HostVariables) -> None:
         values = host.values
         if "address" not in values:
             self._problem(host.place, f"key 'address' of {shown(host.name)} is missing")
@@ -334,12 +334,12 @@ class _Builder:
                 if whole.start < other.stop and other.start < whole.stop:
                     self._add_problem(
                         f"{self._file.path}:{origin.line or 1}: ports = {shown(text)} of "
-                        f"{_some(names)} overlap with {other.start}-{other.stop - 1} of "
+                        f"{_shorten(names)} overlap with {other.start}-{other.stop - 1} of "
                         f"{other_names} ({other_origin}); the next free range begins at "
                         f"{max(row[0].stop for row in there)}"
                     )
                     break
-            there.append((whole, origin, _some(names)))
+            there.append((whole, origin, _shorten(names)))
             each = len(whole) // len(names)
             if each == 0:
                 self._add_problem(
@@ -373,7 +373,7 @@ class _Builder:
             there[folder] = host.name
             around.update(dict.fromkeys(folder.parents, host.name))
 
-    def _host(self, settled: _Settled, ports: range) -> Host:
+    def _host(self, settled: _HostVariables, ports: range) -> Host:
         values = settled.values
 
         def value(variable: str, default: Any) -> Any:
@@ -439,9 +439,9 @@ class _Builder:
         if not any(row.startswith(f"{where}: {key} = ") for row in self._problems):
             self._add_problem(f"{where}: {key} = {shown(value)}: {text}")
 
-    def _expanded(self, text: str, place: Place) -> list[str]:
+    def _expand(self, text: str, place: Place) -> list[str]:
         try:
-            return expanded(text)
+            return expand_range(text)
         except ValueError as error:
             self._problem(place, f"= {shown(text)}: {error}")
             return []
@@ -466,14 +466,14 @@ class _Builder:
             raise UserError(*self._problems, f"{self._file.path}: and perhaps more")
 
 
-def _machine(host: _Settled) -> str:
+def _machine(host: _HostVariables) -> str:
     connector, _ = host.values.get("connector", ("local", None))
     address, _ = host.values.get("address", ("", None))
     jump, _ = host.values.get("jump", ((), None))
     return machine_of(connector, address, jump)
 
 
-def _listens_on(host: _Settled) -> str:
+def _listens_on(host: _HostVariables) -> str:
     """Return the scope in which ports must differ: a network address, or a whole machine."""
     bench_address, _ = host.values.get("bench_address", ("", None))
     if bench_address and not is_loopback(bench_address):
@@ -485,6 +485,6 @@ def _count(things: Sequence[str], noun: str) -> str:
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
-def _some(names: Iterable[str]) -> str:
+def _shorten(names: Iterable[str]) -> str:
     names = list(names)
     return ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from brokerd.overlay.topology import nearest
-from brokerd.text import expanded, is_range
+from brokerd.text import expand_range, is_range
 from brokerd.units import format_size
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
@@ -282,10 +282,10 @@ class Inventory:
         """
         selectors = [part.strip() for selector in selectors for part in selector.split(",")]
         wanted = [selector for selector in selectors if not selector.startswith("!")]
-        chosen = {name for selector in wanted or ["all"] for name in self._matching(selector)}
+        chosen = {name for selector in wanted or ["all"] for name in self._match(selector)}
         for selector in selectors:
             if selector.startswith("!"):
-                chosen -= set(self._matching(selector[1:]))
+                chosen -= set(self._match(selector[1:]))
         if not chosen:
             raise UserError(f"{self.path}: no host is left by --limit {' '.join(selectors)}")
         return tuple(host for host in self.hosts if host.name in chosen)
@@ -302,7 +302,7 @@ class Inventory:
         }
         return {"the inventory": {"transport": "tls" if self.uses_tls else "tcp"}, **found}
 
-    def _matching(self, selector: str) -> list[str]:
+    def _match(self, selector: str) -> list[str]:
         names = [host.name for host in self.hosts]
         if selector == "all":
             return names
@@ -323,7 +323,7 @@ class Inventory:
 
     def _range(self, selector: str, names: list[str]) -> list[str]:
         try:
-            found = expanded(selector)
+            found = expand_range(selector)
         except ValueError as error:
             raise UserError(f"{self.path}: --limit {shown(selector)}: {error}") from None
         for name in found:
@@ -336,9 +336,9 @@ class Inventory:
 _NUMBERED = re.compile(r"(.*?)(\d{1,6})([^\d]*)")
 
 
-def in_ranges(names: Iterable[str]) -> str:
+def format_ranges(names: Iterable[str]) -> str:
     """Return the names in order, three or more consecutive names as a range: `n[01:08], gw`."""
-    return ", ".join(_shortened(row) for row in _rows(names))
+    return ", ".join(_shorten(row) for row in _rows(names))
 
 
 def _rows(names: Iterable[str]) -> Iterator[list[str]]:
@@ -362,7 +362,7 @@ def _follows(one: str, other: str) -> bool:
     return after[2] == str(int(before[2]) + 1).zfill(len(before[2]))
 
 
-def _shortened(row: list[str]) -> str:
+def _shorten(row: list[str]) -> str:
     if len(row) < 3:
         return ", ".join(row)
     first, last = _NUMBERED.fullmatch(row[0]), _NUMBERED.fullmatch(row[-1])

@@ -46,7 +46,7 @@ def check_address(text: str) -> str:
         ValueError: the text is no address; describes valid addresses.
     """
     if is_ip(text):
-        return _of_one_machine(text)
+        return _check_machine(text)
     labels = text.removesuffix(".").split(".")
     # Resolvers read 0x7f.1 and 127.1 as addresses; only explicit addresses are accepted here.
     is_name = not re.fullmatch(r"\d+|0[xX][0-9A-Fa-f]*", labels[-1])
@@ -63,10 +63,10 @@ def check_bench_address(text: str) -> str:
     """
     if not is_ip(text):
         raise ValueError("bench_address is an IP: brokers listen on it")
-    return _of_one_machine(text)
+    return _check_machine(text)
 
 
-def _of_one_machine(text: str) -> str:
+def _check_machine(text: str) -> str:
     found = ipaddress.ip_address(text)
     if found.is_unspecified or found.is_multicast or text == "255.255.255.255":
         raise ValueError("not the IP of one machine")

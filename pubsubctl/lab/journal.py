@@ -121,10 +121,10 @@ def lab_lock(name: str, purpose: str) -> Iterator[int]:
         PreflightFailed: the lock is taken; names holder, time and purpose.
     """
     with ExitStack() as stack:
-        yield _locked(stack, labs_folder() / name, purpose)
+        yield _lock(stack, labs_folder() / name, purpose)
 
 
-def _locked(stack: ExitStack, root: Path, purpose: str) -> int:
+def _lock(stack: ExitStack, root: Path, purpose: str) -> int:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

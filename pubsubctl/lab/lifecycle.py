@@ -38,7 +38,7 @@ from pubsubctl.lab.journal import (
 from pubsubctl.lab.network import (
     NAMESPACES,
     Command,
-    existing,
+    find_existing,
     free_networks,
     is_our_link,
     machine_commands,
@@ -51,7 +51,7 @@ from pubsubctl.lab.ssh_files import (
     SERVER_FOLDER,
     Files,
     hidden_folders,
-    kept_folders,
+    list_kept_folders,
     server_program,
 )
 from pubsubctl.project import authority_folder, labs_folder
@@ -85,7 +85,7 @@ async def remove(journal: Journal) -> None:
         facts_file(spec.inventory_name, journal.folder / INVENTORY).unlink(missing_ok=True)
     # The journal is removed last: nothing is left to find with the journal.
     shutil.rmtree(journal.folder)
-    if spec is not None and (left := existing(spec)):
+    if spec is not None and (left := find_existing(spec)):
         raise LabDirty(*(f"{thing} is still there" for thing in left))
 
 
@@ -161,13 +161,13 @@ async def bring_up(
         if folder.is_dir():
             journal = read_journal(folder)
             if journal.is_ready:
-                return Built(_unchanged(look(journal), hosts, gateways), False)
+                return Built(_is_unchanged(look(journal), hosts, gateways), False)
             progress.say("removing the rest of an interrupted `lab up`")
             await remove(journal)
         digest = hashlib.blake2b(name.encode(), digest_size=2).digest()
         networks = free_networks(gateways + 1, int.from_bytes(digest) % NETWORKS)
         spec = LabSpec(name, token_hex(6), hosts, gateways, networks)
-        if strangers := existing(spec):
+        if strangers := find_existing(spec):
             raise PreflightFailed(
                 *(f"{stranger} is there already, and is not of this lab" for stranger in strangers),
                 "choose another --name",
@@ -185,7 +185,7 @@ async def bring_up(
         return Built(look(read_journal(folder)), True)
 
 
-def _unchanged(state: LabState, hosts: int, gateways: int) -> LabState:
+def _is_unchanged(state: LabState, hosts: int, gateways: int) -> LabState:
     spec = state.spec
     down = f"`pubsubctl lab down --name {spec.name}`"
     if ended := [row.name for row in state.machines if not row.is_up]:
@@ -232,9 +232,9 @@ async def start_machine(files: Files, machine: Machine, lock: int) -> None:
         "namespace": str(NAMESPACES / machine.namespace),
         "log": str(files.log(machine)),
         "lock": lock,
-        "own": [(str(files.own(machine, part)), at) for part, at in own.items()],
+        "own": [(str(files.private_folder(machine, part)), at) for part, at in own.items()],
         "hidden": hidden_folders(),
-        "kept": kept_folders([*own.values(), *hidden_folders()]),
+        "kept": list_kept_folders([*own.values(), *hidden_folders()]),
         "command": [server_program(), "-D", "-e", "-f", str(SERVER_FOLDER / "sshd_config")],
         "environment": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
     }

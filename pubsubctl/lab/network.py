@@ -68,7 +68,7 @@ def has_ipv6() -> bool:
     return setting.strip() == "0"
 
 
-def existing(spec: LabSpec) -> list[str]:
+def find_existing(spec: LabSpec) -> list[str]:
     """Return the existing namespaces and links of the lab, regardless of the creator."""
     found = [f"namespace {name}" for name in spec.namespaces if (NAMESPACES / name).exists()]
     if _link(spec.link) is not None:
@@ -88,7 +88,7 @@ def free_networks(count: int, start: int) -> tuple[int, ...]:
     Raises:
         PreflightFailed: there are not enough free networks.
     """
-    taken = _used_networks()
+    taken = _list_used_networks()
     free: list[int] = []
     for turn in range(NETWORKS):
         number = (start + turn) % NETWORKS
@@ -103,7 +103,7 @@ def free_networks(count: int, start: int) -> tuple[int, ...]:
     )
 
 
-def _used_networks() -> list[ipaddress.IPv4Network]:
+def _list_used_networks() -> list[ipaddress.IPv4Network]:
     routes = _json(["ip", "-json", "-4", "route", "show", "table", "all"])
     found = []
     for route in routes:

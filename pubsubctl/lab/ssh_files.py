@@ -77,7 +77,7 @@ class Files:
         """Return the log of a machine's SSH server."""
         return self.folder / "log" / f"{machine.name}.log"
 
-    def own(self, machine: Machine, part: str) -> Path:
+    def private_folder(self, machine: Machine, part: str) -> Path:
         """Return a private folder of the machine: ssh, home, tmp."""
         return self.folder / "machines" / machine.name / part
 
@@ -87,11 +87,11 @@ class Files:
         known: list[str] = []
         (self.folder / "log").mkdir(mode=0o700)
         for machine in self.spec.machines:
-            ssh = self.own(machine, "ssh")
+            ssh = self.private_folder(machine, "ssh")
             ssh.mkdir(mode=0o700, parents=True)
-            self.own(machine, "home").mkdir(mode=0o700)
-            self.own(machine, "tmp").mkdir()
-            self.own(machine, "tmp").chmod(0o1777)
+            self.private_folder(machine, "home").mkdir(mode=0o700)
+            self.private_folder(machine, "tmp").mkdir()
+            self.private_folder(machine, "tmp").chmod(0o1777)
             public = write_key(ssh / "ssh_host_ed25519_key", machine.name)
             addresses = self.spec.addresses(machine)
             known += [f"{address} {public}" for address in addresses]
@@ -160,7 +160,7 @@ def python_of_this_machine() -> str:
     return os.path.realpath(sys.executable)
 
 
-def kept_folders(covered: Iterable[str]) -> list[str]:
+def list_kept_folders(covered: Iterable[str]) -> list[str]:
     """Return the folders that a machine keeps under its private mounts: the interpreter's."""
     folder = Path(os.path.realpath(sys.base_prefix))
     return [str(folder)] if any(folder.is_relative_to(other) for other in covered) else []

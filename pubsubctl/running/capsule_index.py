@@ -140,7 +140,7 @@ def read_index(path: Path, content: bytes) -> dict[str, Any]:
     return document
 
 
-def archived_name(name: str) -> str | None:
+def normalise_name(name: str) -> str | None:
     """Return the name of a file in archive notation; None if unpacking the file is unsafe."""
     parts = PurePosixPath(name).parts
     plain = "/".join(parts)

@@ -30,8 +30,8 @@ from pubsubctl.running.capsule_index import (
     MOST_INDEX_BYTES,
     RUNS,
     SCHEMA,
-    archived_name,
     digest_of,
+    normalise_name,
     read_index,
 )
 from pubsubctl.running.crates import CRATE, CrateFile, crate_of
@@ -79,7 +79,7 @@ class Capsule:
         """Return the folders of runs, in order of insertion."""
         return [self.folder / name for name in self.document["runs"]]
 
-    def about(self, run: Path) -> Mapping[str, Any]:
+    def read_record(self, run: Path) -> Mapping[str, Any]:
         """Return the record of a run: `verdict`, `counts` and `figures`."""
         found: Mapping[str, Any] = self.document["runs"][run.relative_to(self.folder).as_posix()]
         return found
@@ -113,7 +113,7 @@ def make_capsule(
         folder = Path(scratch)
         said: dict[str, Any] = {}
         originals = _with_series(runs)
-        copies = [_copied(run, folder, keep_hosts=keep_hosts) for run in originals]
+        copies = [_copy(run, folder, keep_hosts=keep_hosts) for run in originals]
         figures = {copy: figures_of(run) for copy, run in zip(copies, originals, strict=True)}
         # A series is drawn when the runs in it are judged.
         for copy in sorted(copies, key=_is_series):
@@ -127,7 +127,7 @@ def make_capsule(
         ]
         crate = crate_of(document, [CrateFile(DOCUMENT), *files], authors, publisher)
         _write_json(folder / CRATE, crate)
-        document["files"] = dict(_listed(folder))
+        document["files"] = dict(_list_entries(folder))
         document["digest"] = digest_of(document)
         _write_json(folder / DOCUMENT, document)
         progress.phase(f"writing {target.name}")
@@ -163,14 +163,16 @@ def unpack_capsule(path: Path, folder: Path, digest: str = "") -> Capsule:
 def figures_of(run: Path) -> list[str]:
     """Return the figures of a run: the experiment's figures, or figures drawn before."""
     from results.figures.by_name import FIGURES
-    from results.tables.derived import derived_of
+    from results.tables.derived import find_unsealed_derived
 
     about = manifest(run)
     named = [str(each) for each in about.get("figures") or ()]
     if not named and (figure := about.get("figure")):
         named = [name for name in FIGURES if name == figure or name.startswith(f"{figure}.")]
     if not named:
-        named = sorted(path.stem for path in (derived_of(run) / "figures").glob("*.json"))
+        named = sorted(
+            path.stem for path in (find_unsealed_derived(run) / "figures").glob("*.json")
+        )
     return named or ([*_OF_BROKERS] if is_of_brokers(run) else [])
 
 
@@ -201,7 +203,7 @@ def _is_series(run: Path) -> bool:
     return manifest(run).get("kind") == "series"
 
 
-def _copied(run: Path, folder: Path, *, keep_hosts: bool) -> Path:
+def _copy(run: Path, folder: Path, *, keep_hosts: bool) -> Path:
     about = manifest(run)
     if about.get("state") != "complete":
         raise UserError(f"{run}: the run is {about.get('state')}; only whole ones go into capsules")
@@ -294,7 +296,7 @@ def _extract(archive: tarfile.TarFile, path: Path, folder: Path, digest: str) ->
     """
     document: Mapping[str, Any] | None = None
     for entry in archive:
-        name = archived_name(entry.name)
+        name = normalise_name(entry.name)
         if name is None or not entry.isreg() or entry.issparse():
             raise ValueError(f"{entry.name[:80]!r} is no file of a capsule")
         with archive.extractfile(entry) or io.BytesIO() as content:
@@ -311,13 +313,13 @@ def _extract(archive: tarfile.TarFile, path: Path, folder: Path, digest: str) ->
                 with target.open("xb") as stream:
                     shutil.copyfileobj(content, stream)
     if document is None:
-        raise _no_capsule(path)
+        raise _explain_no_capsule(path)
     return document
 
 
 def _index(path: Path, name: str, content: IO[bytes], digest: str) -> Mapping[str, Any]:
     if name != DOCUMENT:
-        raise _no_capsule(path)
+        raise _explain_no_capsule(path)
     text = content.read(MOST_INDEX_BYTES + 1)
     if len(text) > MOST_INDEX_BYTES:
         raise IntegrityError(f"{path}: {DOCUMENT} has more than {MOST_INDEX_BYTES:,} bytes")
@@ -334,7 +336,7 @@ def _check_room(path: Path, folder: Path, document: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: {wanted:,} bytes unpacked; {folder} has room for {free:,}")
 
 
-def _no_capsule(path: Path) -> UserError:
+def _explain_no_capsule(path: Path) -> UserError:
     return UserError(
         f"{path}: does not begin with {DOCUMENT}; `pubsubctl results capsule` makes capsules"
     )
@@ -366,7 +368,7 @@ def _hashes(folder: Path, *, with_tables: bool = False) -> Iterator[tuple[str, s
             yield name, _sha256(path)
 
 
-def _listed(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _list_entries(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the entry of every file in the index."""
     for name, path in _files(folder):
         yield name, {"sha256": _sha256(path), "size_bytes": path.stat().st_size}

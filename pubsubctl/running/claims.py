@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from brokerd.overlay.topology import nearest
 from pubsubctl.errors import IntegrityError, UserError
-from pubsubctl.hosts.files import check_schema, load_toml, shown, validated
+from pubsubctl.hosts.files import check_schema, load_toml, shown, validate
 from pubsubctl.running.runs import read_json
 
 CLAIMS_SCHEMA = "pubsubctl/claims/1"
@@ -35,7 +35,7 @@ class Tolerance(_Closed):
     at_most: float | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_given(self) -> Self:
         if self.at_least is None and self.at_most is None:
             raise ValueError("at_least, at_most or both")
         if None not in (self.at_least, self.at_most) and self.at_least > self.at_most:  # type: ignore[operator]
@@ -190,7 +190,7 @@ def load_claims(path: Path) -> list[Claim]:
     """
     file = load_toml(path)
     check_schema(file, CLAIMS_SCHEMA)
-    return validated(ClaimsFile, file).claims
+    return validate(ClaimsFile, file).claims
 
 
 def measurement(document: Mapping[str, Any], source: str, *, archived: bool = False) -> Measurement:
@@ -232,7 +232,7 @@ def measurements(
         IntegrityError: a file beside a figure has changed; names the command that draws it again.
     """
     return [
-        measurement(_sealed_json(path, figure), str(path), archived=archived)
+        measurement(_read_sealed_json(path, figure), str(path), archived=archived)
         for figure in dict.fromkeys(figures)
         for run in _runs_of(runs)
         if (path := run / "figures" / f"{figure}.json").is_file()
@@ -245,7 +245,7 @@ def _runs_of(folder: Path) -> list[Path]:
     return [folder] if is_run else sorted(folder.glob("*/[0-9]*"))
 
 
-def _sealed_json(path: Path, figure: str) -> dict[str, Any]:
+def _read_sealed_json(path: Path, figure: str) -> dict[str, Any]:
     """Return the JSON file beside a figure, verified; claims do not draw the figure again."""
     from results.tables.json_files import IntegrityError as Damaged
     from results.tables.seals import verify_derived

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.run.outcome import RunOutcome
 from bench.spec.keys import Overrides
 from bench.spec.spec import load_experiment
-from brokerd.protocols.registry import DEFAULT, DEFINITIONS, definition_of, that_run_on
+from brokerd.protocols.registry import DEFAULT, DEFINITIONS, definition_of, protocols_for
 from pubsubctl.console.console import Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
-from pubsubctl.injecting.faults import checked, schedule_of, settled
-from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting, numbers_text
+from pubsubctl.injecting.faults import check_schedule, schedule_of, settle_schedule
+from pubsubctl.running.experiment import (
+    Experiment,
+    carry_out,
+    describe_abandoned,
+    lab_for,
+    numbers_text,
+)
 from pubsubctl.running.plain_verdicts import announce_verdicts
 from pubsubctl.running.verdicts import JudgedRun, judge_and_report
 
@@ -35,7 +41,7 @@ def demonstrable_protocols(call: Invocation) -> tuple[str, ...]:
     protocols: dict[str, None] = {}
     for workload in (_WORKLOAD, *_WORKLOAD_OF_KIND.values()):
         spec = load_experiment(call.project.find("workload", workload), Overrides())
-        protocols.update(dict.fromkeys(that_run_on(spec.topology)))
+        protocols.update(dict.fromkeys(protocols_for(spec.topology)))
     return tuple(protocols)
 
 
@@ -59,7 +65,9 @@ def run_demo(
                 outcomes.append(outcome)
                 judgements.update(announce_verdicts([outcome.run_directory], progress))
 
-        run_interruptibly(work, call.console, when_not_waiting=not_waiting(experiments[0].spec))
+        run_interruptibly(
+            work, call.console, when_not_waiting=describe_abandoned(experiments[0].spec)
+        )
         runs = [outcome.run_directory for outcome in outcomes]
         report = experiments[0].results / "demo" / "report.html"
         judged = judge_and_report(runs, report, progress, call.master(), judgements=judgements)
@@ -72,9 +80,11 @@ def experiment_of(call: Invocation, protocol: str, results: Path | None) -> Expe
     spec = load_experiment(
         call.project.find("workload", name), Overrides(protocol=protocol), {"demo": protocol}
     )
-    schedule = settled(schedule_of(call.project, name), spec.topology, protocol=spec.protocol)
+    schedule = settle_schedule(
+        schedule_of(call.project, name), spec.topology, protocol=spec.protocol
+    )
     measure_ns = spec.workload.phases.measure
-    checked(
+    check_schedule(
         schedule,
         spec.topology,
         measure_ns=measure_ns,
@@ -95,7 +105,7 @@ def _result(
     runs: list[dict[str, Any]] = []
     for protocol, outcome, row in zip(protocols, outcomes, judged, strict=True):
         numbers = numbers_text(outcome)
-        blocks.append(f"{protocol}\n{row.painted(call.console)}\n  {numbers}\n  run {row.run}")
+        blocks.append(f"{protocol}\n{row.paint(call.console)}\n  {numbers}\n  run {row.run}")
         runs.append({"protocol": protocol, "run_directory": str(row.run), **row.document})
     blocks.append(f"report {report}")
     return Result(
@@ -103,14 +113,14 @@ def _result(
             "schema": "pubsubctl/demo/1",
             "runs": runs,
             "report": str(report),
-            "as_expected": not because_not_as_expected(protocols, judged),
+            "as_expected": not explain_unexpected(protocols, judged),
         },
         text="\n\n".join(blocks),
-        because=tuple(because_not_as_expected(protocols, judged)),
+        because=tuple(explain_unexpected(protocols, judged)),
     )
 
 
-def because_not_as_expected(
+def explain_unexpected(
     protocols: Sequence[str], judged: Sequence[JudgedRun]
 ) -> list[PubsubctlError]:
     """Return the reasons for which the demo did not show the expected verdicts."""

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.run.series import KIND, alternating
+from bench.run.series import KIND, alternate
 from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
-from bench.spec.spec import ExperimentSpec, validated
-from bench.spec.sweep import Sweep, SweepPoint, expected_ns, points_of
+from bench.spec.spec import ExperimentSpec, validate
+from bench.spec.sweep import Sweep, SweepPoint, estimate_ns, points_of
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
@@ -38,7 +38,7 @@ from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
     SOURCE,
     Program,
-    checked_out,
+    check_out,
     commit_of,
     names_of_revisions,
 )
@@ -46,7 +46,7 @@ from pubsubctl.running.runs import manifest, run_beside
 from pubsubctl.running.series import Habits, verdict_table
 
 if TYPE_CHECKING:
-    from results.repetitions.comparison import Compared, Comparison, Group
+    from results.repetitions.comparison import ComparedNumber, Comparison, Group
 
 FIGURE: Final = "least processor time per message of five simulated runs"
 _PARTS: Final = 10
@@ -117,7 +117,7 @@ def _text(call: Invocation, comparison: "Comparison") -> str:
     return "\n".join(lines)
 
 
-def _row(row: "Compared") -> tuple[str, ...]:
+def _row(row: "ComparedNumber") -> tuple[str, ...]:
     difference = row.difference
     low, high = difference.low, difference.high
     interval = "" if low is None or high is None else f"{low:.3g} … {high:.3g}"
@@ -152,7 +152,7 @@ def selftest(call: Invocation, trials: int, instances: int) -> Result:
             f"{SLOWDOWN:.0%} slower" if trial.planted else "the same",
             f"{trial.difference.ratio or 0:.3f}",
             f"{trial.difference.low or 0:.3f} … {trial.difference.high or 0:.3f}",
-            trial.said,
+            trial.outcome,
             "" if trial.is_right else "WRONG",
         )
         for trial in done
@@ -182,10 +182,10 @@ def processor_us_per_message(*, slowed: bool) -> float:
     The result is the minimum of several tries: disturbance of this machine's caches only adds time.
     """
     gc.collect()
-    return min(_tried_ns(_PARTS + slowed) for _ in range(_TRIES)) / 1000 / (_PARTS * _MESSAGES)
+    return min(_estimate_ns(_PARTS + slowed) for _ in range(_TRIES)) / 1000 / (_PARTS * _MESSAGES)
 
 
-def _tried_ns(parts: int) -> int:
+def _estimate_ns(parts: int) -> int:
     began_ns = time.process_time_ns()
     for _ in range(parts):
         play_scenario(_SCENARIO)
@@ -233,7 +233,7 @@ def run_variants(
         UserError, SpecError: a side cannot be run, or the sides cannot be compared; nothing was
             run.
     """
-    changes = _changes_of([_in_full(call, text) for text in request.changes])
+    changes = _changes_of([_complete_option(call, text) for text in request.changes])
     revision = changes.pop(_REVISION, None)
     if revision is not None and changes:
         raise UserError(
@@ -241,7 +241,7 @@ def run_variants(
             f"{', '.join(changes)}"
         )
     try:
-        check_keys([*overrides.dotted(), *changes])
+        check_keys([*overrides.list_keys(), *changes])
     except ConfigError as error:
         raise UserError(f"{_OPTION}: {error}") from None
     workload = call.project.find("workload", request.workload)
@@ -258,19 +258,19 @@ def run_variants(
         "points": [{"name": GIVEN}, {"name": other, **changes}],
         **({"budget": {"time": request.budget}} if request.budget is not None else {}),
     }
-    sides = validated(Sweep, values, _OPTION)
+    sides = validate(Sweep, values, _OPTION)
     planned = [
         (point, plan_faults(call, point.spec, point.faults or None))
-        for point in map(request.habits.labelled, points_of(sides, workload, overrides, _OPTION))
+        for point in map(request.habits.with_labels, points_of(sides, workload, overrides, _OPTION))
     ]
     given, changed = (point.spec for point, _ in planned)
     _check_comparable(given, changed)
     predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
-        return _planned(planned, sides.repetitions, predictions)
+        return _plan_runs(planned, sides.repetitions, predictions)
     design = Design(
         instances=sides.repetitions,
-        order=alternating,
+        order=alternate,
         budget_ns=sides.budget.time if sides.budget is not None else None,
         habits=request.habits,
     )
@@ -278,7 +278,7 @@ def run_variants(
         if revision is not None:
             arguments = _command_line(call, request, workload, overrides, sides)
             here = Program(commit_of("HEAD") or "", SOURCE, arguments)
-            there = Program(commit, stack.enter_context(checked_out(commit)), arguments)
+            there = Program(commit, stack.enter_context(check_out(commit)), arguments)
             design = replace(design, makers={GIVEN: here, other: there})
         found = run_series(call, sides.name, planned, design, results=results)
     if "points" not in found.document:
@@ -294,7 +294,7 @@ def run_variants(
     return Result(document=document, text=text, because=found.because)
 
 
-def _in_full(call: Invocation, text: str) -> str:
+def _complete_option(call: Invocation, text: str) -> str:
     """Return KEY=VALUE for an option, completing a lone name.
 
     Raises:
@@ -380,22 +380,22 @@ def _check_comparable(given: ExperimentSpec, changed: ExperimentSpec) -> None:
     ours, theirs = (sorted(each.topology.present()) for each in (given, changed))
     if ours != theirs:
         raise UserError(
-            f"{_OPTION}: topology {changed.topology.name!r} has brokers {_some(theirs)}, and "
-            f"{given.topology.name!r} has {_some(ours)}; only the same brokers are comparable"
+            f"{_OPTION}: topology {changed.topology.name!r} has brokers {_shorten(theirs)}, and "
+            f"{given.topology.name!r} has {_shorten(ours)}; only the same brokers are comparable"
         )
 
 
-def _some(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     shown = ", ".join(names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
 
 
-def _planned(
+def _plan_runs(
     planned: Sequence[tuple[SweepPoint, FaultSchedule | None]],
     repetitions: int,
     predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
-    expected = repetitions * sum(expected_ns(point.spec) for point, _ in planned)
+    expected = repetitions * sum(estimate_ns(point.spec) for point, _ in planned)
     lines = [f"side {point.name}" for point, _ in planned]
     lines.append(f"{2 * repetitions} runs, about {format_duration(expected)}")
     document = {

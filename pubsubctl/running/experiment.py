@@ -7,10 +7,10 @@ from pathlib import Path
 
 import trio
 
-from bench.run.coordinator import only_cause, run_experiment
+from bench.run.coordinator import find_only_cause, run_experiment
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
-from bench.run.run_statistics import in_words
+from bench.run.run_statistics import describe_subscriptions
 from bench.run.testbed import BrokerPlace, Testbed
 from bench.spec.spec import ExperimentSpec
 from brokerd.errors import ControlError
@@ -22,20 +22,20 @@ from pubsubctl.deploying.certificates import certificate_of, transport_of
 from pubsubctl.deploying.deploy import (
     CLEANUP_TIMEOUT_S,
     LEASE_MS,
-    deployed,
+    choose_deployment,
+    run_deployment,
     take_down,
-    wanted_deployment,
 )
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.deploying.plan import DesiredState, deploy_plan
 from pubsubctl.deploying.updates import Role, change_roles, roll
 from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
-from pubsubctl.injecting.faults import checked
+from pubsubctl.injecting.faults import check_schedule
 from pubsubctl.inventory.inventory import Inventory
 from pubsubctl.running.outputs import check_results
 from pubsubctl.running.runs import refresh_run_index
-from pubsubctl.running.verdicts import JudgedRun, expectations_of, judge, not_as_expected
+from pubsubctl.running.verdicts import JudgedRun, expectations_of, explain_status, judge
 
 LEASE_MS_PER_BROKER = 150
 """The lease per broker if larger: an agent beside hundreds of brokers responds later."""
@@ -83,7 +83,7 @@ async def carry_out(
     try:
         return await _carry_out(experiment, lab, progress, interruption, purpose)
     except BaseExceptionGroup as group:
-        if (cause := only_cause(group)) is not None:
+        if (cause := find_only_cause(group)) is not None:
             raise cause from group
         raise
 
@@ -96,18 +96,18 @@ async def _carry_out(
     purpose: str,
 ) -> RunOutcome:
     check_results(experiment.results, experiment.spec)
-    async with lab.operated(purpose, progress, interruption):
+    async with lab.operate(purpose, progress, interruption):
         spec = experiment.spec
-        wanted = await wanted_deployment(lab, spec.topology, spec.protocol)
+        wanted = await choose_deployment(lab, spec.topology, spec.protocol)
         if experiment.schedule is not None:
-            checked(
+            check_schedule(
                 experiment.schedule,
                 spec.topology,
                 placement=wanted.placement,
                 clients=spec.clients(),
                 protocol=spec.protocol,
             )
-        async with testbed(
+        async with open_testbed(
             lab, wanted, progress, interruption, purpose, teardown=experiment.teardown
         ) as (bed, deployment):
 
@@ -141,7 +141,7 @@ async def _carry_out(
 
 
 @asynccontextmanager
-async def testbed(
+async def open_testbed(
     lab: Lab,
     wanted: DesiredState,
     progress: Progress,
@@ -164,7 +164,7 @@ async def testbed(
     lease_ms = lease_ms_for(len(wanted.placement.brokers))
     try:
         async with (
-            deployed(
+            run_deployment(
                 lab,
                 wanted,
                 progress,
@@ -235,11 +235,11 @@ async def as_testbed(deployment: Deployment) -> Testbed:
         },
         without_fsync=[name for name in hosts if lab.connector(name).host.fsync == "off"],
         certificate_for_clients=certificate,
-        protected_ports=protected_ports(lab.inventory),
+        protected_ports=list_protected_ports(lab.inventory),
     )
 
 
-def protected_ports(inventory: Inventory) -> list[int]:
+def list_protected_ports(inventory: Inventory) -> list[int]:
     """Return the SSH ports of the hosts, which faults never touch."""
     return sorted({host.port for host in inventory.hosts if host.connector != "local"})
 
@@ -281,12 +281,12 @@ def run_and_judge(
         async def work(interruption: Interruption) -> RunOutcome:
             return await carry_out(experiment, lab, progress, interruption, purpose)
 
-        outcome = run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
+        outcome = run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(spec))
         judged = judge(outcome.run_directory, progress, call.master()) if check else None
     return result_of(call, outcome, judged)
 
 
-def not_waiting(spec: ExperimentSpec) -> str:
+def describe_abandoned(spec: ExperimentSpec) -> str:
     """Return the fate of an experiment after a second signal, in words."""
     lease_s = lease_ms_for(len(spec.topology.present())) // 1000
     return (
@@ -334,15 +334,15 @@ def numbers_text(outcome: RunOutcome) -> str:
 
 def result_of(call: Invocation, outcome: RunOutcome, judged: JudgedRun | None) -> Result:
     """Return the result of a run, with the verdict if there is one."""
-    lines = [numbers_text(outcome), *in_words(outcome.around_faults)]
+    lines = [numbers_text(outcome), *describe_subscriptions(outcome.around_faults)]
     because: list[PubsubctlError] = []
     if judged is not None:
-        lines.insert(0, judged.painted(call.console))
+        lines.insert(0, judged.paint(call.console))
         because += judged.because
     elif outcome.state == "complete":
         found = expectations_of(outcome.run_directory)
         lines += [each.text for each in found]
-        because += not_as_expected(outcome.run_directory, found)
+        because += explain_status(outcome.run_directory, found)
     else:
         because.append(VerdictUnknown(*(outcome.reasons or ("the run is not complete",))))
     document = {

@@ -16,14 +16,14 @@ from typing import Any, Final
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
 from bench.run.testbed import RunFailed
-from bench.spec.keys import Overrides, of_topology, of_workload
+from bench.spec.keys import Overrides, topology_keys, workload_keys
 from bench.spec.spec import ExperimentSpec, SpecError, load_topology
 from bench.systems.boundary import WrongSettings
 from bench.systems.comparison import Comparison, Entry, load_comparison
 from bench.systems.configuration import Configuration, NotInstalled, load_configuration
 from bench.systems.experiment import experiment_on, run_on_system
 from bench.systems.faults import (
-    aimed,
+    aim_at,
     check_links,
     check_verbs,
     names_leader,
@@ -39,7 +39,7 @@ from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
-from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
+from pubsubctl.injecting.faults import bind_to_load, check_schedule, schedule_of, settle_schedule
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers_text, result_of
 from pubsubctl.running.forecast import Run, announce
 from pubsubctl.running.outputs import check_results
@@ -90,7 +90,7 @@ def bench_system(
     configuration = asked.configuration
     result = result_of(call, outcome, judged)
     promised = f"{configuration.system.title}, {configuration.version}"
-    lines = [f"{promised}; promised: {configuration.promise.in_words()}", result.text]
+    lines = [f"{promised}; promised: {configuration.promise.describe()}", result.text]
     document: dict[str, Any] = {**result.document, "system": configuration.facts()}
     return Result(document=document, text="\n".join(lines), because=result.because)
 
@@ -148,14 +148,16 @@ async def run_system(
 def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> FaultSchedule | None:
     if faults is None:
         return None
-    schedule = for_load(schedule_of(call.project, faults), *spec.placed_clients())
+    schedule = bind_to_load(schedule_of(call.project, faults), *spec.list_placed_clients())
     check_verbs(schedule)
     asked = schedule
     # The leader is unknown before the load; for the checks any server will do.
-    schedule = aimed(schedule, spec.topology.brokers[0])
-    schedule = settled(schedule, spec.topology, spec.overrides.get("seed"))
+    schedule = aim_at(schedule, spec.topology.brokers[0])
+    schedule = settle_schedule(schedule, spec.topology, spec.overrides.get("seed"))
     measure_ns = spec.workload.phases.measure
-    for warning in checked(schedule, spec.topology, measure_ns=measure_ns, clients=spec.clients()):
+    for warning in check_schedule(
+        schedule, spec.topology, measure_ns=measure_ns, clients=spec.clients()
+    ):
         call.console.warn(warning)
     return asked if names_leader(asked) else schedule
 
@@ -218,13 +220,13 @@ class _Sides:
     unpromised: dict[str, str] = field(default_factory=dict)
     titles: dict[str, str] = field(default_factory=dict)
 
-    def predicted(self) -> list[Run]:
+    def list_predicted(self) -> list[Run]:
         """Return the runs with predictable verdicts."""
         return [
             (side.name, side.spec, side.schedule) for side in self.runnable if side.spec is not None
         ]
 
-    def why_not(self) -> list[str]:
+    def explain_skipped(self) -> list[str]:
         """Return a line for every entry that is not run."""
         return [
             *(f"{name} is left out: {why}" for name, why in self.left_out.items()),
@@ -260,15 +262,15 @@ def compare_as(
         UserError, SpecError: an invalid request; names file, key and value.
     """
     whole = load_comparison(call.project.find("comparison", name))
-    comparison = whole.only(only).also(also)
+    comparison = whole.select(only).with_systems(also)
     folder = call.project.results_folder(results)
     sides = _sides(call, whole, comparison, Overrides(measure=duration or whole.measure), folder)
-    predictions = announce(call, sides.predicted())
+    predictions = announce(call, sides.list_predicted())
     if call.dry_run:
         return _comparison_plan(comparison, sides, predictions)
     if not sides.runnable:
         raise UserError(
-            f"comparison {comparison.name}: nothing of it can be run here", *sides.why_not()
+            f"comparison {comparison.name}: nothing of it can be run here", *sides.explain_skipped()
         )
     check_results(folder)
     outcomes: dict[str, RunOutcome] = {}
@@ -277,7 +279,7 @@ def compare_as(
         async def work(interruption: Interruption) -> None:
             ours = [(side.name, side.spec) for side in sides.runnable if side.spec is not None]
             lab = lab_for(call)
-            async with lab.operated("compare", progress, interruption):
+            async with lab.operate("compare", progress, interruption):
                 await check_deployment(lab, ours)
             for number, side in enumerate(sides.runnable, start=1):
                 progress.say(f"{number} of {len(sides.runnable)}: {side.name}")
@@ -290,7 +292,7 @@ def compare_as(
         run_interruptibly(work, call.console, when_not_waiting=PROCESSES_END)
         runs = [outcome.run_directory for outcome in outcomes.values()]
         if not runs:
-            raise VerdictUnknown(f"comparison {comparison.name}: no run", *sides.why_not())
+            raise VerdictUnknown(f"comparison {comparison.name}: no run", *sides.explain_skipped())
         report = folder / f"comparison-{comparison.name}" / "report.html"
         unpromised = {sides.titles[name]: why for name, why in sides.unpromised.items()}
         judged = judge_and_report(
@@ -338,9 +340,9 @@ def _is_borne(
     """
     words = entry.set
     if entry.topology is not None:
-        words = of_workload(words)
+        words = workload_keys(words)
         topology = call.project.find("topology", entry.topology)
-        load_topology(topology, of_topology(entry.set))
+        load_topology(topology, topology_keys(entry.set))
     for other in whole.entries:
         if other.protocol in (None, entry.protocol):
             continue
@@ -388,7 +390,7 @@ def _comparison_plan(
         "not_promised": sides.unpromised,
         "predictions": [*predictions],
     }
-    return Result(document=document, text="\n".join([*lines, *sides.why_not()]))
+    return Result(document=document, text="\n".join([*lines, *sides.explain_skipped()]))
 
 
 def _result(
@@ -404,13 +406,13 @@ def _result(
     because: list[PubsubctlError] = []
     for (name, outcome), row in zip(outcomes.items(), judged, strict=True):
         numbers = numbers_text(outcome)
-        blocks.append(f"{name}\n{row.painted(call.console)}\n  {numbers}\n  run {row.run}")
+        blocks.append(f"{name}\n{row.paint(call.console)}\n  {numbers}\n  run {row.run}")
         runs.append({"name": name, "run_directory": str(row.run), **row.document})
         if row.verdict == "UNKNOWN":
             because.append(
                 VerdictUnknown(f"{name}: {'; '.join(map(str, row.document['because']))}")
             )
-    blocks += sides.why_not()
+    blocks += sides.explain_skipped()
     blocks.append(f"report {report}")
     document = {
         "schema": "pubsubctl/comparison/1",

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from bench.spec.predictions import owed_pairs
+from bench.spec.predictions import find_owed_pairs
 from bench.spec.spec import ExperimentSpec
 from pubsubctl.console.outputs import create_folder, reason_of
 from pubsubctl.errors import PreflightFailed
@@ -46,7 +46,7 @@ def check_results(folder: Path, spec: ExperimentSpec | None = None) -> None:
 def bytes_of(spec: ExperimentSpec) -> int:
     """Return the estimated size of a run's folder, tables included."""
     phases = spec.workload.phases
-    pairs = owed_pairs(spec) or ()
+    pairs = find_owed_pairs(spec) or ()
     published = sum({pair.publisher: pair.published for pair in pairs}.values())
     owed = sum(pair.owed for pair in pairs)
     seconds = (phases.warmup + phases.measure) / 1e9

@@ -8,18 +8,18 @@ from typing import Final, Literal
 
 from bench.papers.figure_experiments import (
     EXPERIMENTS,
-    in_full,
     is_figure_experiment,
+    list_measured_figures,
     load_figure_experiment,
-    measured_figures,
     run_figure_experiment,
+    with_all_draws,
 )
 from bench.papers.figure_experiments import figures as figures_of
 from bench.spec.experiment import figures as deployed_figures
 from bench.spec.experiment import is_deployed_experiment, load_deployed_experiment, points_of
 from bench.spec.keys import Overrides
 from brokerd.overlay.topology import nearest
-from pubsubctl.console.console import Progress, Result, grouped
+from pubsubctl.console.console import Progress, Result, thousands
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
@@ -77,7 +77,7 @@ class FigureRequest:
 def experiment_names() -> dict[str, Kind]:
     """Return the kind of each experiment by name."""
     names: dict[str, Kind] = dict.fromkeys(figures_of(), "simulated")
-    names |= dict.fromkeys(measured_figures(), "measured")
+    names |= dict.fromkeys(list_measured_figures(), "measured")
     names |= dict.fromkeys(deployed_figures(), "deployed")
     names |= dict.fromkeys(STUDIES, "study")
     return dict(sorted(names.items()))
@@ -141,11 +141,11 @@ def run_without_brokers(call: Invocation, request: FigureRequest) -> Result:
     """
     experiment = load_figure_experiment(request.name)
     if request.full:
-        experiment = in_full(experiment)
+        experiment = with_all_draws(experiment)
     folder = call.project.results_folder(request.results)
     with call.console.progress() as progress:
         run = run_figure_experiment(experiment, folder, progress, request.processes)
-        files = _drawn(call, experiment.figure, run, progress) if request.figure else []
+        files = _draw(call, experiment.figure, run, progress) if request.figure else []
         refresh_run_index([run], progress)
     document = {
         "schema": "pubsubctl/experiment/1",
@@ -179,7 +179,12 @@ def _speed(call: Invocation) -> Result:
         progress.phase("simulating")
         measured = measure_speed()
     rows = [
-        (row.what, grouped(row.broker_events), f"{row.processor_s:.2f}", grouped(row.per_second))
+        (
+            row.what,
+            thousands(row.broker_events),
+            f"{row.processor_s:.2f}",
+            thousands(row.per_second),
+        )
         for row in measured
     ]
     phases = [
@@ -197,7 +202,7 @@ def _speed(call: Invocation) -> Result:
     )
 
 
-def _drawn(call: Invocation, figure: str, run: Path, progress: Progress) -> list[str]:
+def _draw(call: Invocation, figure: str, run: Path, progress: Progress) -> list[str]:
     """Return the files of the figures of an experiment's run."""
     from results.checker.spark import spark_session
     from results.figures.by_name import FIGURES, draw

@@ -60,18 +60,23 @@ def plan_faults(
     Raises:
         UserError, ScheduleError: the schedule does not fit the experiment.
     """
-    from bench.spec.keys import of_steps
+    from bench.spec.keys import step_keys
     from brokerd.model.fault_verbs import CLIENT_VERBS
-    from fault_injection.schedule.plan import drawn_in_words
-    from pubsubctl.deploying.placement_choice import would_be_placed
-    from pubsubctl.injecting.faults import checked, for_load, schedule_of, settled
+    from fault_injection.schedule.plan import describe_draws
+    from pubsubctl.deploying.placement_choice import predict_placement
+    from pubsubctl.injecting.faults import (
+        bind_to_load,
+        check_schedule,
+        schedule_of,
+        settle_schedule,
+    )
 
-    changes = of_steps(spec.overrides.get("keys", {}))
+    changes = step_keys(spec.overrides.get("keys", {}))
     if faults is None:
         if changes:
             raise UserError(f"faults.{next(iter(changes))}: there are no --faults")
         return None
-    schedule = for_load(schedule_of(call.project, faults, changes), *spec.placed_clients())
+    schedule = bind_to_load(schedule_of(call.project, faults, changes), *spec.list_placed_clients())
     if skip_unsimulated:
         schedule = _without_processes(call, schedule, faults)
     if spec.workload.calm:
@@ -89,11 +94,11 @@ def plan_faults(
     placement = None
     if not simulated:
         inventory = call.inventory()
-        placement = would_be_placed(spec.topology, inventory, call.hosts(inventory))
+        placement = predict_placement(spec.topology, inventory, call.hosts(inventory))
     seed = spec.overrides.get("seed")
-    schedule = settled(schedule, spec.topology, seed, placement, spec.protocol)
+    schedule = settle_schedule(schedule, spec.topology, seed, placement, spec.protocol)
     measure_ns = spec.workload.phases.measure
-    for warning in checked(
+    for warning in check_schedule(
         schedule,
         spec.topology,
         measure_ns=measure_ns,
@@ -102,7 +107,7 @@ def plan_faults(
         protocol=spec.protocol,
     ):
         call.console.warn(warning)
-    for line in drawn_in_words(schedule):
+    for line in describe_draws(schedule):
         call.console.say(line)
     return schedule
 
@@ -145,17 +150,19 @@ def deployment_plan(
     import trio
 
     from fault_injection.schedule.plan import expand
-    from pubsubctl.deploying.deploy import planned, wanted_deployment
+    from pubsubctl.deploying.deploy import choose_deployment, plan_deployment
     from pubsubctl.deploying.plan import Plan
-    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.hosts.hosts import Lab, run_reaching
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
 
     async def look() -> Plan:
-        return await planned(lab, await wanted_deployment(lab, spec.topology, spec.protocol))
+        return await plan_deployment(
+            lab, await choose_deployment(lab, spec.topology, spec.protocol)
+        )
 
-    plan = trio.run(reached, lab, look)
+    plan = trio.run(run_reaching, lab, look)
     steps = [str(step) for step in expand(schedule)] if schedule is not None else []
     clients = len(spec.publisher_plans()), len(spec.subscriber_plans())
     phases = spec.workload.phases

@@ -14,7 +14,7 @@ from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
-from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
+from pubsubctl.running.experiment import Experiment, carry_out, describe_abandoned, lab_for
 
 FIGURE: Final = "search.knee"
 
@@ -57,7 +57,7 @@ def find_limit(
 
     spec = spec_at(Probe(first, "bracket"))
     if call.dry_run:
-        return _planned(spec, bounds, p99_ns)
+        return _plan_runs(spec, bounds, p99_ns)
     plan = {
         "workload": {**spec.workload_mapping(), "publishers": None},
         "publishers": len(spec.publisher_plans()),
@@ -80,16 +80,16 @@ def find_limit(
                     at = Experiment(spec_at(probe), None, results_folder)
                     outcome = await carry_out(at, lab, progress, interruption, f"bench {spec.name}")
                     tried = folder.note(probe, outcome, p99_ns / 1000)
-                    progress.say(f"{_text(probe.rate)}: {_in_words(tried)}")
+                    progress.say(f"{_text(probe.rate)}: {_describe(tried)}")
 
-            run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
-            summary, because = _judged(folder, spec, p99_ns, progress, call.master())
+            run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(spec))
+            summary, because = _judge(folder, spec, p99_ns, progress, call.master())
     finally:
         folder.directory.leave()
     return _result(call, folder, summary, because)
 
 
-def _judged(
+def _judge(
     folder: RateFolder, spec: ExperimentSpec, p99_ns: int, progress: Progress, master: str
 ) -> tuple[dict[str, Any], list[PubsubctlError]]:
     """Return the outcome of the search; the last run at the highest rate is judged like any run."""
@@ -133,7 +133,7 @@ def _result(
     rows = [
         (
             tried.stage, _text(tried.rate), f"{tried.p50_us / 1000:.2f} ms",
-            f"{tried.p99_us / 1000:.2f} ms", f"{tried.delivered_per_s:,.0f}/s", _in_words(tried),
+            f"{tried.p99_us / 1000:.2f} ms", f"{tried.delivered_per_s:,.0f}/s", _describe(tried),
         )
         for tried in folder.tried
     ]  # fmt: skip
@@ -159,7 +159,7 @@ def _result(
     return Result(document=document, text="\n".join(lines), because=tuple(because))
 
 
-def _planned(spec: ExperimentSpec, bounds: Bounds, p99_ns: int) -> Result:
+def _plan_runs(spec: ExperimentSpec, bounds: Bounds, p99_ns: int) -> Result:
     text = (
         f"search for the highest rate of each of {len(spec.publisher_plans())} publishers, from "
         f"{_text(bounds.start)} to {_text(bounds.limit)}, p99 below {format_duration(p99_ns)}"
@@ -168,7 +168,7 @@ def _planned(spec: ExperimentSpec, bounds: Bounds, p99_ns: int) -> Result:
     return Result(document=document, text=text)
 
 
-def _in_words(tried: TriedRate) -> str:
+def _describe(tried: TriedRate) -> str:
     return tried.why_not or "passed"
 
 

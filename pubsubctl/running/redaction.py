@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.text import expanded
+from brokerd.text import expand_range
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.inventory.inventory import Inventory, load_inventory
 from pubsubctl.inventory.inventory_schema import json_schema
@@ -60,7 +60,7 @@ def pseudonyms_of_words(
             found[text] = f"{kind}-{number}"
 
     for text in _strings(tomllib.loads(inventory.text), vocabulary):
-        for each in (text, *_expanded(text)):
+        for each in (text, *_expand(text)):
             kind = _kind(each)
             add(each, kind)
             if kind == "folder":
@@ -90,10 +90,10 @@ def _kind(text: str) -> str:
     return "address" if "." in text or ":" in text else "name"
 
 
-def _expanded(text: str) -> Iterable[str]:
+def _expand(text: str) -> Iterable[str]:
     """Return all names of a range; nothing if the text is no range."""
     try:
-        return expanded(text) if "[" in text else ()
+        return expand_range(text) if "[" in text else ()
     except (UserError, ValueError):
         return ()
 
@@ -180,11 +180,16 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> RedactedRu
         boot = str(said.get("clock", {}).get("boot_id", ""))
         # The clock of simulated brokers belongs to no machine; its name is the run's.
         renames = pseudonyms(found, [] if boot == said["run_id"] else [boot])
-        renames |= {name: "lab" for name in _named_inventories(said) if name not in _ANYBODY}
+        renames |= {name: "lab" for name in _list_named_inventories(said) if name not in _ANYBODY}
         topology = read_run(run).topology
         _refuse_ambiguous(renames, topology, said)
         if found is not None:
-            structure = {*_ANYBODY, *_taken(topology, said), *renames.values(), *words_of_ours()}
+            structure = {
+                *_ANYBODY,
+                *_list_taken(topology, said),
+                *renames.values(),
+                *words_of_ours(),
+            }
             renames |= pseudonyms_of_words(found, renames, structure)
     words = _pattern(renames)
     left_out: list[str] = []
@@ -200,14 +205,14 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> RedactedRu
         if name.as_posix() in LEFT_OUT and not keep_hosts:
             left_out.append(name.as_posix())
             continue
-        target = folder.joinpath(*(_renamed(part, words, renames) for part in name.parts))
+        target = folder.joinpath(*(_rename(part, words, renames) for part in name.parts))
         target.parent.mkdir(parents=True, exist_ok=True)
         copied[name.as_posix()] = target.relative_to(folder).as_posix()
         if is_text and not keep_hosts:
             text = path.read_text(encoding="utf-8", errors="surrogateescape")
             if name.as_posix() == MANIFEST:
                 text = _without_place(said)
-            text = _HOMES.sub("/home/user", _renamed(text, words, renames))
+            text = _HOMES.sub("/home/user", _rename(text, words, renames))
             target.write_text(text, encoding="utf-8", errors="surrogateescape")
         else:
             shutil.copyfile(path, target)
@@ -306,7 +311,7 @@ def pseudonyms(inventory: Inventory | None, boots: Iterable[str] = ()) -> dict[s
     return {old: new for old, new in renames.items() if old not in _ANYBODY and old != new}
 
 
-def _named_inventories(manifest: Mapping[str, Any]) -> Iterator[str]:
+def _list_named_inventories(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Yield the inventory's name on the command line."""
     argv = [str(word) for word in manifest.get("argv", ())]
     for word, value in pairwise([*argv, ""]):
@@ -326,7 +331,7 @@ def _without_place(manifest: Mapping[str, Any]) -> str:
 
 def _refuse_ambiguous(renames: dict[str, str], topology: Any, manifest: dict[str, Any]) -> None:
     """Refuse a name that is not only a host's, because it cannot be replaced."""
-    taken = _taken(topology, manifest)
+    taken = _list_taken(topology, manifest)
     for name in renames:
         if name in taken:
             raise UserError(
@@ -335,7 +340,7 @@ def _refuse_ambiguous(renames: dict[str, str], topology: Any, manifest: dict[str
             )
 
 
-def _taken(topology: Any, manifest: dict[str, Any]) -> set[str]:
+def _list_taken(topology: Any, manifest: dict[str, Any]) -> set[str]:
     """Return names in a run of something else than hosts."""
     taken = {*topology["brokers"], *manifest, "broker", "publisher", "subscriber", "phase"}
     return taken | {phase["phase"] for phase in manifest.get("phases", ())}
@@ -348,7 +353,7 @@ def _pattern(renames: dict[str, str]) -> re.Pattern[str] | None:
     return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])")
 
 
-def _renamed(text: str, words: re.Pattern[str] | None, renames: dict[str, str]) -> str:
+def _rename(text: str, words: re.Pattern[str] | None, renames: dict[str, str]) -> str:
     return text if words is None else words.sub(lambda found: renames[found[0]], text)
 
 

@@ -13,7 +13,7 @@ from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open
 from bench.run.testbed import RunFailed
 from bench.spec.experiment import Point
 from bench.spec.spec import ExperimentSpec
-from bench.spec.sweep import Axis, expected_ns
+from bench.spec.sweep import Axis, estimate_ns
 from brokerd.errors import ConfigError, ControlError
 from brokerd.protocols.registry import definition_of
 from brokerd.units import format_duration
@@ -24,12 +24,12 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.deploying.deploy import take_down
 from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
-from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
+from pubsubctl.running.experiment import Experiment, carry_out, describe_abandoned, lab_for
 from pubsubctl.running.outputs import bytes_of, check_results
 from pubsubctl.running.plain_verdicts import announce_verdicts
 from pubsubctl.running.revisions import Program
 from pubsubctl.running.runs import manifest, refresh_run_index
-from pubsubctl.running.series import Habits, check_deployment, each_once, verdict_table
+from pubsubctl.running.series import Habits, check_deployment, merge_equal, verdict_table
 from pubsubctl.running.verdicts import JudgedRun
 
 SCHEMA = "pubsubctl/series/1"
@@ -145,12 +145,12 @@ def run_series(
                 await runner.run(progress, interruption)
 
             spec = points[0][0].spec
-            run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
+            run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(spec))
             if series.remaining():
                 return _partial(series)
             if not design.habits.check:
-                return _not_judged(series)
-            summary, because = _judged(series, design, progress, call.master())
+                return _skip_judgement(series)
+            summary, because = _judge(series, design, progress, call.master())
     finally:
         series.directory.leave()
     return _result(call, series, summary, because)
@@ -171,7 +171,7 @@ class _Runner:
         self._experiments = {
             point.name: Experiment(point.spec, schedule, folder) for point, schedule in points
         }
-        self._expected_ns = {point.name: expected_ns(point.spec) for point, _ in points}
+        self._expected_ns = {point.name: estimate_ns(point.spec) for point, _ in points}
         self._lab = lab
         self._folder = folder
         self._makers = design.makers
@@ -184,7 +184,7 @@ class _Runner:
         series, began_ns = self._series, time.monotonic_ns()
         remaining = series.remaining()
         expected_ns = sum(self._expected_ns[instance.point] for instance in remaining)
-        progress.say(f"{len(remaining)} runs, about {format_duration(_rounded(expected_ns))}")
+        progress.say(f"{len(remaining)} runs, about {format_duration(_round(expected_ns))}")
         for place, instance in enumerate(remaining, start=1):
             end_ns = time.monotonic_ns() - began_ns + self._expected_ns[instance.point]
             if self._budget_ns is not None and end_ns > self._budget_ns:
@@ -222,7 +222,7 @@ class _Runner:
         self._series.end(instance, outcome.run_directory, outcome.state)
 
 
-def _rounded(duration_ns: int) -> int:
+def _round(duration_ns: int) -> int:
     """Round to whole minutes, or to seconds below a minute."""
     unit_ns = 60_000_000_000 if duration_ns > 60_000_000_000 else 1_000_000_000
     return max(1, round(duration_ns / unit_ns)) * unit_ns
@@ -243,7 +243,7 @@ def _partial(series: Series) -> Result:
     return Result(document=document, text=str(series.path), because=because)
 
 
-def _not_judged(series: Series) -> Result:
+def _skip_judgement(series: Series) -> Result:
     """Return the result of a series whose runs are not to be judged: the runs."""
     points = {point: [*map(str, runs)] for point, runs in series.runs().items()}
     document = {"schema": SCHEMA, "run_directory": str(series.path), "not_judged": points}
@@ -287,7 +287,7 @@ async def _take_down_interrupted(
     The lab's lock guarantees that no other process runs an instance now.
     """
     ours = {_purpose(instance) for instance in series.remaining()}
-    async with lab.operated("bench --instances", progress, interruption):
+    async with lab.operate("bench --instances", progress, interruption):
         deployments = [row.deployment for row in await lab.observe() if row.deployment is not None]
         if deployments and all(row.get("purpose") in ours for row in deployments):
             progress.say("taking down the deployment of the interrupted run")
@@ -304,7 +304,7 @@ async def _check_deployment(
     """Refuse a series if the running deployment fits not all of its points on brokers."""
     on_brokers = [(each.name, each.spec) for each, _ in points if each.name not in design.makers]
     if on_brokers:
-        async with lab.operated("bench --instances", progress, interruption):
+        async with lab.operate("bench --instances", progress, interruption):
             await check_deployment(lab, on_brokers)
 
 
@@ -313,7 +313,7 @@ def _purpose(instance: Instance) -> str:
     return f"bench {instance}"
 
 
-def _judged(
+def _judge(
     series: Series, design: Design, progress: Progress, master: str
 ) -> tuple[dict[str, Any], list[PubsubctlError]]:
     """Return all verdicts, the spreads, the typical run of each point; and draw the figure."""
@@ -337,7 +337,7 @@ def _judged(
             for run in runs:
                 judged = judge_with(spark, run, progress)
                 verdicts[run.name] = judged.verdict
-                found += [(run, error) for error in _not_as_promised(judged)]
+                found += [(run, error) for error in _explain_broken_promise(judged)]
             whole = [run for run in runs if verdicts[run.name] != "UNKNOWN"] or runs
             typical = modal({run.name: latencies_by_send_time(spark, run) for run in whole})
             about: dict[str, Any] = {
@@ -358,10 +358,10 @@ def _judged(
                 # Runs without an accepted verdict cannot be drawn; they have a table all the same.
                 progress.say(f"{figure} is not drawn: {error}")
     refresh_run_index([series.path], progress)
-    return summary, each_once(found)
+    return summary, merge_equal(found)
 
 
-def _not_as_promised(judged: JudgedRun) -> list[PubsubctlError]:
+def _explain_broken_promise(judged: JudgedRun) -> list[PubsubctlError]:
     """Return the reasons for which a run breaks its protocol's promise; empty without a promise."""
     promises = definition_of(str(manifest(judged.run)["protocol"])).promises
     if judged.verdict == "INVALID" and not promises.exactly_once:

@@ -25,7 +25,7 @@ from pubsubctl.running.capsule_index import RUNS
 from pubsubctl.running.capsules import Capsule, found_in, is_of_brokers, unpack_capsule
 from pubsubctl.running.claims import judge as judge_claims
 from pubsubctl.running.claims import load_claims, measurements
-from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
+from pubsubctl.running.experiment import Experiment, carry_out, describe_abandoned, lab_for
 from pubsubctl.running.plan import plan_experiment
 from pubsubctl.running.runs import manifest, read_json, run_beside
 from pubsubctl.running.verdicts import JudgedRun, judge_with
@@ -98,12 +98,12 @@ def _reproduce(
         progress.phase("unpacking")
         capsule = unpack_capsule(path, folder, digest)
         again = _run_again(call, capsule, progress) if level == "local" else {}
-        simulated = [*simulated_again(call, capsule, progress)] if level == "sim" else []
+        simulated = [*simulate_again(call, capsule, progress)] if level == "sim" else []
         progress.phase("starting Spark")
         with spark_session("pubsubctl results reproduce", master) as spark:
-            rows = [*compared(spark, capsule, progress, judges=level != "figures")]
+            rows = [*compare(spark, capsule, progress, judges=level != "figures")]
             for run, local in again.items():
-                rows.append(judged_again(judge_with(spark, local, progress), run, capsule))
+                rows.append(judge_again(judge_with(spark, local, progress), run, capsule))
             rows += simulated
         claims = _claims(call, capsule)
     table = [(row.level, row.run, row.what, row.recorded, row.now, row.so) for row in rows]
@@ -126,34 +126,34 @@ def _reproduce(
     return Result(document=document, text=text, because=tuple(because))
 
 
-def compared(spark: Any, capsule: Capsule, progress: Progress, *, judges: bool) -> Iterator[Row]:
+def compare(spark: Any, capsule: Capsule, progress: Progress, *, judges: bool) -> Iterator[Row]:
     """Yield verdicts and figures, as recorded and at present."""
     runs = sorted(capsule.runs, key=lambda run: manifest(run).get("kind") == "series")
     for run in runs:
-        recorded = capsule.about(run)
-        name = _called(run, capsule)
+        recorded = capsule.read_record(run)
+        name = _name(run, capsule)
         now = found_in(spark, run, recorded["figures"], progress, judges=judges)
         if "verdict" in now:
             is_same = all(recorded.get(key) == now[key] for key in ("verdict", "counts"))
-            yield Row("check", name, "verdict", _judged(recorded), _judged(now), is_same)
+            yield Row("check", name, "verdict", _judge(recorded), _judge(now), is_same)
         for figure, files in recorded["figures"].items():
             drawn = now["figures"][figure]
             words = _files(files, files), _files(drawn, files)
             yield Row("figures", name, figure, *words, drawn == files)
 
 
-def judged_again(judged: JudgedRun, run: Path, capsule: Capsule) -> Row:
+def judge_again(judged: JudgedRun, run: Path, capsule: Capsule) -> Row:
     """Return the verdict on a new run.
 
     A run that cannot be judged proves nothing about the old run.
     """
-    recorded, now = str(capsule.about(run)["verdict"]), judged.verdict
+    recorded, now = str(capsule.read_record(run)["verdict"]), judged.verdict
     is_same = None if now == "UNKNOWN" and recorded != now else recorded == now
     why = f": {judged.document['because'][0]}" if is_same is None else ""
-    return Row("local", _called(run, capsule), "verdict", recorded, now + why, is_same)
+    return Row("local", _name(run, capsule), "verdict", recorded, now + why, is_same)
 
 
-def simulated_again(call: Invocation, capsule: Capsule, progress: Progress) -> Iterator[Row]:
+def simulate_again(call: Invocation, capsule: Capsule, progress: Progress) -> Iterator[Row]:
     """Yield verdicts on simulated brokers, and the rows of simulated experiments.
 
     Raises:
@@ -164,16 +164,16 @@ def simulated_again(call: Invocation, capsule: Capsule, progress: Progress) -> I
     if not runs and not of_brokers:
         raise UserError("--level sim: no run in this capsule is one that can be simulated")
     for run in of_brokers:
-        progress.phase(f"simulating {_called(run, capsule)}")
-        recorded = str(capsule.about(run)["verdict"])
-        now, why = _simulated_verdict(call, run)
+        progress.phase(f"simulating {_name(run, capsule)}")
+        recorded = str(capsule.read_record(run)["verdict"])
+        now, why = _simulate_verdict(call, run)
         is_same = None if why else now == recorded
-        yield Row("sim", _called(run, capsule), "verdict", recorded, now + why, is_same)
+        yield Row("sim", _name(run, capsule), "verdict", recorded, now + why, is_same)
     for run in runs:
-        progress.phase(f"simulating {_called(run, capsule)}")
+        progress.phase(f"simulating {_name(run, capsule)}")
         before, now_rows = _rows_of(run), _rows_again(run, progress)
         words = _count(before), _count(now_rows)
-        yield Row("sim", _called(run, capsule), "rows", *words, before == now_rows)
+        yield Row("sim", _name(run, capsule), "rows", *words, before == now_rows)
 
 
 def _is_simulated(run: Path) -> bool:
@@ -182,7 +182,7 @@ def _is_simulated(run: Path) -> bool:
     return is_simulated(run / "spec" / "experiment.toml")
 
 
-def _simulated_verdict(call: Invocation, run: Path) -> tuple[str, str]:
+def _simulate_verdict(call: Invocation, run: Path) -> tuple[str, str]:
     """Return a verdict on simulated brokers, or UNKNOWN and the reason for a missing comparison."""
     from bench.run.simulated_run import simulate_experiment
 
@@ -211,11 +211,11 @@ def _count(rows: Mapping[str, bytes]) -> str:
     return f"{lines:,} rows {digest[:8]}"
 
 
-def _called(run: Path, capsule: Capsule) -> str:
+def _name(run: Path, capsule: Capsule) -> str:
     return run.relative_to(capsule.folder / RUNS).as_posix()
 
 
-def _judged(found: Mapping[str, Any]) -> str:
+def _judge(found: Mapping[str, Any]) -> str:
     counts = found.get("counts") or {}
     told = [f"{counts[key]:,} {key}" for key in ("owed", "delivered") if key in counts]
     others = {key: value for key, value in counts.items() if key not in ("owed", "delivered")}
@@ -256,13 +256,13 @@ def _run_again(call: Invocation, capsule: Capsule, progress: Progress) -> dict[P
 
     async def work(interruption: Interruption) -> None:
         for number, (run, (spec, schedule)) in enumerate(planned.items(), start=1):
-            progress.say(f"{number} of {len(planned)}: {_called(run, capsule)}")
+            progress.say(f"{number} of {len(planned)}: {_name(run, capsule)}")
             experiment = Experiment(spec, schedule, results)
             outcome = await carry_out(experiment, lab, progress, interruption, "reproduce")
             again[run] = outcome.run_directory
 
     first = next(iter(planned.values()))[0]
-    run_interruptibly(work, call.console, when_not_waiting=not_waiting(first))
+    run_interruptibly(work, call.console, when_not_waiting=describe_abandoned(first))
     return again
 
 

@@ -55,7 +55,7 @@ def commit_of(word: str, source: Path = SOURCE) -> str | None:
 
 
 @contextmanager
-def checked_out(commit: str, source: Path = SOURCE) -> Iterator[Path]:
+def check_out(commit: str, source: Path = SOURCE) -> Iterator[Path]:
     """Yield a folder with the source of a commit, removed after the block in any case.
 
     Folders of killed processes are removed first.

@@ -46,7 +46,7 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
             return _short(candidate.resolve())
     for candidate in (Path(name), folder / name):
         if name and candidate.is_dir():
-            raise UserError(f"run {shown(name)}: {_no_run(candidate)}")
+            raise UserError(f"run {shown(name)}: {_explain_no_run(candidate)}")
         if candidate.is_file():
             raise UserError(f"run {shown(name)}: this is a file, and no folder of a run")
     if "/" in name:
@@ -58,7 +58,7 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
     raise UserError(f"run {shown(name)}: no such folder or run id{hint}")
 
 
-def _no_run(folder: Path) -> str:
+def _explain_no_run(folder: Path) -> str:
     """Return the reason why a folder is no run, with the latest runs in it."""
     found = {
         str(path.parent.relative_to(folder))
@@ -144,7 +144,7 @@ def check_specification(run: Path) -> None:
     Raises:
         IntegrityError: a value is invalid; names file, key, value and the nearest valid value.
     """
-    from bench.spec.spec import read_toml, validated
+    from bench.spec.spec import read_toml, validate
     from bench.spec.workload_model import Workload
     from brokerd.errors import ConfigError
     from brokerd.protocols.registry import DEFAULT, definition_of, read_topology
@@ -163,7 +163,7 @@ def check_specification(run: Path) -> None:
             except ConfigError:
                 is_ours = False
                 values["protocol"] = DEFAULT
-        validated(Workload, values, str(workload))
+        validate(Workload, values, str(workload))
         if is_ours and topology.is_file():
             read_topology(read_toml(topology), str(topology))
         if (faults := folder / "faults.toml").is_file():

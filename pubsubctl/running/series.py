@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from bench.spec.experiment import Point
 from bench.spec.spec import ExperimentSpec
 from pubsubctl.console.console import Console
-from pubsubctl.deploying.deploy import wanted_deployment
+from pubsubctl.deploying.deploy import choose_deployment
 from pubsubctl.deploying.plan import deploy_plan
 from pubsubctl.errors import PreflightFailed, PubsubctlError
 from pubsubctl.hosts.hosts import Lab
@@ -32,7 +32,7 @@ class Habits:
     check: bool = True
     teardown: bool = True
 
-    def labelled(self, point: _Point) -> _Point:
+    def with_labels(self, point: _Point) -> _Point:
         """Return a point with these labels; labels of the point win."""
         labels = {**self.labels, **point.spec.labels}
         return replace(point, spec=replace(point.spec, labels=labels))
@@ -60,7 +60,7 @@ async def check_deployment(lab: Lab, runs: Iterable[tuple[str, ExperimentSpec]])
             continue
         checked.add(key)
         try:
-            deploy_plan(await wanted_deployment(lab, spec.topology, spec.protocol), found)
+            deploy_plan(await choose_deployment(lab, spec.topology, spec.protocol), found)
         except PreflightFailed as error:
             problems.append(f"{name}: {error}")
     if problems:
@@ -79,7 +79,7 @@ def verdict_table(console: Console, points: Mapping[str, Mapping[str, Any]]) -> 
     return console.table(("POINT", *_VERDICTS, "TYPICAL RUN"), rows)
 
 
-def each_once(found: Iterable[tuple[Path, PubsubctlError]]) -> list[PubsubctlError]:
+def merge_equal(found: Iterable[tuple[Path, PubsubctlError]]) -> list[PubsubctlError]:
     """Return errors of runs, with equal errors as one that names the first run and their number."""
     groups: dict[tuple[type[PubsubctlError], str], list[Path]] = {}
     for run, error in found:

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.run.series import DrawnOrder
-from bench.run.simulated_run import simulated_steps
+from bench.run.simulated_run import count_simulated_steps
 from bench.spec.keys import Overrides, check_keys, value_of
-from bench.spec.named_files import named_by
-from bench.spec.spec import read_toml, validated
+from bench.spec.named_files import resolve_name
+from bench.spec.spec import read_toml, validate
 from bench.spec.sweep import (
     SCHEMA,
     Sweep,
     SweepPoint,
     axes_of,
-    expected_ns,
+    estimate_ns,
     is_sweep,
     load_sweep,
     points_of,
@@ -72,7 +72,7 @@ def run_sweep(
 
     sweep, where = _sweep_of(call, request)
     try:
-        check_keys([*overrides.dotted(), *sweep.axes])
+        check_keys([*overrides.list_keys(), *sweep.axes])
         check_bounds(sweep.bounds)
     except (ConfigError, ResultsError) as error:
         raise UserError(f"{where}: {error}") from None
@@ -82,16 +82,16 @@ def run_sweep(
             point,
             plan_faults(call, point.spec, point.faults or None, simulated=point.simulated),
         )
-        for point in map(request.habits.labelled, points_of(sweep, workload, overrides, where))
+        for point in map(request.habits.with_labels, points_of(sweep, workload, overrides, where))
     ]
     for point, schedule in planned:
         if point.simulated:
-            simulated_steps(point.spec, schedule)
-    expected = sweep.repetitions * sum(expected_ns(point.spec) for point, _ in planned)
+            count_simulated_steps(point.spec, schedule)
+    expected = sweep.repetitions * sum(estimate_ns(point.spec) for point, _ in planned)
     budget_ns = sweep.budget.time if sweep.budget is not None else None
     predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
-        return _planned(sweep, planned, expected, predictions)
+        return _plan_runs(sweep, planned, expected, predictions)
     if budget_ns is not None and expected > budget_ns and not call.yes:
         raise UserError(
             f"{where}: about {_minutes(expected)} for {sweep.repetitions * len(planned)} runs, and "
@@ -145,11 +145,11 @@ def _sweep_of(call: Invocation, request: SweepRequest) -> tuple[Sweep, str]:
             "axes": {**sweep.axes, **axes},
             "bounds": {**sweep.bounds, **bounds},
         }
-        merged["workload"] = named_by(sweep.workload, path)
+        merged["workload"] = resolve_name(sweep.workload, path)
         if sweep.faults:
-            merged["faults"] = named_by(sweep.faults, path)
+            merged["faults"] = resolve_name(sweep.faults, path)
         values = {**read_toml(path), **merged, **changes}
-        return validated(Sweep, values, str(path)), str(path)
+        return validate(Sweep, values, str(path)), str(path)
     if not axes and "/" in request.name:
         call.project.find("sweep", request.name)
     if not axes:
@@ -160,7 +160,7 @@ def _sweep_of(call: Invocation, request: SweepRequest) -> tuple[Sweep, str]:
     workload = call.project.find("workload", request.name)
     values = {"schema": SCHEMA, "name": f"{workload.stem}-sweep", "workload": str(workload)}
     typed = {**values, **changes, "axes": axes, "bounds": bounds}
-    return validated(Sweep, typed, "--over"), "--over"
+    return validate(Sweep, typed, "--over"), "--over"
 
 
 def _bound(text: str) -> tuple[str, float]:
@@ -181,7 +181,7 @@ def _axis(text: str) -> tuple[str, list[Any]]:
     return key, listed if isinstance(listed, list) else [*map(value_of, values.split(","))]
 
 
-def _planned(
+def _plan_runs(
     sweep: Sweep,
     planned: list[tuple[SweepPoint, FaultSchedule | None]],
     expected: int,

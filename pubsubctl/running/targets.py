@@ -13,7 +13,7 @@ import trio
 from bench.run.expectations import Judgement
 from bench.run.testbed import RunFailed
 from bench.spec.spec import ExperimentSpec
-from bench.spec.sweep import expected_ns
+from bench.spec.sweep import estimate_ns
 from bench.spec.targets import Target, experiment_of, load_targets
 from brokerd.errors import ControlError
 from brokerd.units import format_duration
@@ -22,10 +22,10 @@ from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import HostError, PubsubctlError, VerdictUnknown
-from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
+from pubsubctl.running.experiment import Experiment, carry_out, describe_abandoned, lab_for
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.runs import manifest
-from pubsubctl.running.verdicts import not_as_expected
+from pubsubctl.running.verdicts import explain_status
 
 SCHEMA: Final = "pubsubctl/targets-run/1"
 _FAILS_ALONE: Final = (RunFailed, ControlError, HostError)
@@ -35,7 +35,7 @@ _Planned = tuple[Target, Invocation, ExperimentSpec | None, FaultSchedule | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Reached:
+class _TargetOutcome:
     """The outcome of a target's run.
 
     Attributes:
@@ -80,7 +80,7 @@ class _Reached:
         """Return the reasons for missed expectations."""
         if self.why:
             return [VerdictUnknown(f"target {self.target.id}: {self.why}")]
-        return not_as_expected(self.run or self.target.id, self.judgements)
+        return explain_status(self.run or self.target.id, self.judgements)
 
 
 def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path | None) -> Result:
@@ -92,11 +92,11 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
         UserError, SpecError: a target cannot be run; names file, target, key and value.
     """
     path = call.project.find("targets", file)
-    planned = [_plan(call, target, path) for target in load_targets(path).only(ids)]
+    planned = [_plan(call, target, path) for target in load_targets(path).select(ids)]
     if call.dry_run:
-        return _planned(planned)
+        return _plan_runs(planned)
     folder = call.project.results_folder(results)
-    found: list[_Reached] = []
+    found: list[_TargetOutcome] = []
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> None:
@@ -105,22 +105,22 @@ def run_targets(call: Invocation, file: str, ids: Sequence[str], results: Path |
                 try:
                     if spec is None:
                         with interruption.stoppable():
-                            headline = await _measured(target)
-                        found.append(_judged(target, headline, progress))
+                            headline = await _measure(target)
+                        found.append(_judge(target, headline, progress))
                         continue
                     outcome = await carry_out(
                         Experiment(spec, schedule, folder), lab_for(on), progress, interruption,
                         f"target {target.id}",
                     )  # fmt: skip
                 except _FAILS_ALONE as error:
-                    found.append(_Reached(target, None, why=str(error)))
+                    found.append(_TargetOutcome(target, None, why=str(error)))
                     progress.say(f"{target.id} failed: {error}")
                 else:
                     run = outcome.run_directory
                     headline = manifest(run).get("headline") or {}
-                    found.append(_judged(target, headline, progress, run))
+                    found.append(_judge(target, headline, progress, run))
 
-        ends = [not_waiting(spec) for *_, spec, _ in planned if spec is not None]
+        ends = [describe_abandoned(spec) for *_, spec, _ in planned if spec is not None]
         run_interruptibly(work, call.console, when_not_waiting=(ends or [_ENDS_WITH_US])[0])
     header = ("ID", "WHAT", "TARGET", "REACHED", "SO", "LIMITED BY")
     rows = [row for each in found for row in each.rows()]
@@ -141,7 +141,7 @@ def _plan(call: Invocation, target: Target, path: Path) -> _Planned:
     return target, call, spec, plan_faults(call, spec, target.faults or None)
 
 
-async def _measured(target: Target) -> dict[str, Any]:
+async def _measure(target: Target) -> dict[str, Any]:
     """Return the numbers of a component, measured in a child process that ends with ours."""
     command = [sys.executable, "-m", "bench.components", str(target.component)]
     try:
@@ -152,22 +152,22 @@ async def _measured(target: Target) -> dict[str, Any]:
     return {str(target.component): json.loads(done.stdout)}
 
 
-def _judged(
+def _judge(
     target: Target, headline: Mapping[str, Any], progress: Progress, run: Path | None = None
-) -> _Reached:
-    judgements = tuple(expected.judge(headline) for expected in target.judged())
+) -> _TargetOutcome:
+    judgements = tuple(expected.judge(headline) for expected in target.list_expectations())
     for judged in judgements:
         progress.say(f"{target.id}: {judged.text}")
-    return _Reached(target, run, judgements, str(headline.get("limited_by") or ""))
+    return _TargetOutcome(target, run, judgements, str(headline.get("limited_by") or ""))
 
 
-def _planned(planned: Sequence[_Planned]) -> Result:
+def _plan_runs(planned: Sequence[_Planned]) -> Result:
     lines = [
         f"target {target.id}: {metric} {bound}"
         for target, *_ in planned
         for metric, bound in target.expectations.items()
     ]
-    expected = sum(expected_ns(spec) for *_, spec, _ in planned if spec is not None)
+    expected = sum(estimate_ns(spec) for *_, spec, _ in planned if spec is not None)
     lines.append(f"{len(planned)} runs, about {format_duration(expected)}")
     document = {
         "schema": "pubsubctl/targets-plan/1",

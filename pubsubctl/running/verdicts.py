@@ -63,7 +63,7 @@ class JudgedRun:
         found: list[PubsubctlError] = []
         if kind:
             found.append(kind(f"{self.run}: {self.verdict}: {'; '.join(reasons)}"))
-        return [*found, *not_as_expected(self.run, self.expectations)]
+        return [*found, *explain_status(self.run, self.expectations)]
 
     def evidence(self, limit: int) -> list[str]:
         """Return the first violations, one line each."""
@@ -75,7 +75,7 @@ class JudgedRun:
         found = [f"  {_case(row)}" for row in rows]
         return [*found, f"  … {path}"] if found else []
 
-    def painted(self, console: Console) -> str:
+    def paint(self, console: Console) -> str:
         """Return the verdict in a few lines, its first word in colour, and the first violations."""
         styles: dict[str, Style] = {"VALID": "good", "INVALID": "bad", "UNKNOWN": "doubtful"}
         lines = [*map(str, self.document["lines"]), *self.evidence(CASES_SHOWN)]
@@ -84,7 +84,7 @@ class JudgedRun:
         word, _, rest = text.partition(" ")
         if word != self.verdict:
             return text
-        return f"{console.colored(word, styles[word])} {rest}"
+        return f"{console.colorize(word, styles[word])} {rest}"
 
     def row(self) -> dict[str, Any]:
         """Return a mapping for --json."""
@@ -93,7 +93,7 @@ class JudgedRun:
 
 
 @dataclass(frozen=True)
-class NotJudged:
+class MissingVerdict:
     """A run without a verdict.
 
     Attributes:
@@ -103,9 +103,9 @@ class NotJudged:
     run: Path
     error: Exception
 
-    def painted(self, console: Console) -> str:
+    def paint(self, console: Console) -> str:
         """Return the missing verdict with its reason."""
-        return f"{console.colored('NOT JUDGED', 'bad')}  {self._said}"
+        return f"{console.colorize('NOT JUDGED', 'bad')}  {self._said}"
 
     def row(self) -> dict[str, Any]:
         """Return a mapping for --json."""
@@ -127,7 +127,7 @@ def expectations_of(run: Path) -> list[Judgement]:
         raise IntegrityError(f"{workload}: expectations: {error}") from None
 
 
-def not_as_expected(run: Path | str, found: Sequence[Judgement]) -> list[PubsubctlError]:
+def explain_status(run: Path | str, found: Sequence[Judgement]) -> list[PubsubctlError]:
     """Return the reasons for a nonzero exit status; empty if all expectations hold.
 
     Args:
@@ -162,18 +162,18 @@ def _case(row: Mapping[str, Any]) -> str:
 def judge(run: Path, progress: Progress, master: str = MASTER) -> JudgedRun:
     """Load and check a run."""
     (judged,) = judge_each([run], progress, master)
-    if isinstance(judged, NotJudged):
+    if isinstance(judged, MissingVerdict):
         raise judged.error
     return judged
 
 
 def judge_each(
     runs: Sequence[Path], progress: Progress, master: str = MASTER
-) -> list[JudgedRun | NotJudged]:
+) -> list[JudgedRun | MissingVerdict]:
     """Load and check runs, with one Spark session; an error in a run spoils no other run."""
-    from results.checker.spark import in_own_words, spark_session
+    from results.checker.spark import spark_session, translate_errors
 
-    found: list[JudgedRun | NotJudged] = []
+    found: list[JudgedRun | MissingVerdict] = []
     judgements = announce_verdicts(runs, progress, named=len(runs) > 1)
     progress.phase("starting Spark")
     with spark_session("pubsubctl check", master) as spark:
@@ -181,7 +181,7 @@ def judge_each(
             try:
                 found.append(judge_with(spark, run, progress, judgements.get(run)))
             except Exception as error:  # any error concerns only this run
-                found.append(NotJudged(run, in_own_words(error)))
+                found.append(MissingVerdict(run, translate_errors(error)))
     refresh_run_index(runs, progress)
     return found
 
@@ -197,11 +197,11 @@ def judge_with(
     from results.checker.checks import check_run
     from results.papers.dft11.simulated_deliveries import check_simulated_run
     from results.papers.experiment_runs import is_experiment_run
-    from results.tables.derived import derived_of
+    from results.tables.derived import find_unsealed_derived
 
     progress.phase(f"checking {run.name}")
     if is_experiment_run(run):
-        return JudgedRun(run, derived_of(run), check_simulated_run(spark, run))
+        return JudgedRun(run, find_unsealed_derived(run), check_simulated_run(spark, run))
     check_specification(run)
     verdict = check_run(spark, run, judgement=judgement)
     return JudgedRun(run, verdict.derived, verdict.document, expectations_of(run))

@@ -11,7 +11,7 @@ from brokerd.simulator.search.adversary import (
 )
 from brokerd.simulator.search.campaign import CAMPAIGN
 from brokerd.simulator.search.seed_report import SeedReport, total
-from pubsubctl.console.console import Result, grouped
+from pubsubctl.console.console import Result, thousands
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictInvalid
 from pubsubctl.hosts.files import shown
@@ -66,14 +66,14 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
         if wrong and asked.short:
             progress.phase(f"cutting seed {wrong[0].seed} down")
             found = shrink_seed(wrong[0].seed, options)
-            story = found.in_words() if found is not None else ""
+            story = found.describe() if found is not None else ""
         elif wrong and (len(seeds) == 1 or call.console.verbose):
-            story = run_adversary(wrong[0].seed, replace(options, story=True)).in_words()
+            story = run_adversary(wrong[0].seed, replace(options, story=True)).describe()
     counted = total(reports)
     sentence = (
         f"{len(seeds)} seeds, {len(wrong)} with a violation; "
-        f"{grouped(counted['actions'])} actions, "
-        f"{grouped(counted['deliveries'])} deliveries, {grouped(counted['at_risk'])} at risk"
+        f"{thousands(counted['actions'])} actions, "
+        f"{thousands(counted['deliveries'])} deliveries, {thousands(counted['at_risk'])} at risk"
     )
     return Result(
         document={

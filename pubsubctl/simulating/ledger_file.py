@@ -64,7 +64,7 @@ def update_ledger(
     if path is None:
         return add(empty_ledger())
     try:
-        with _locked(path.parent):
+        with _lock(path.parent):
             document = add(read_ledger(path))
             draft = path.with_name(f"{path.name}.new")
             draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -75,7 +75,7 @@ def update_ledger(
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on this folder; leaves no file behind."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -20,9 +20,9 @@ from bench.papers.dft11.duplicate_detection import (
     tabulate,
 )
 from bench.papers.dft11.stalls import Stalls, count_stalls, total_stalls
-from bench.papers.ges.routing import TOPOLOGIES, RoutingCheck, RoutingWrong, check, measure
+from bench.papers.ges.routing import TOPOLOGIES, RoutingCheck, RoutingError, check, measure
 from bench.spec.spec import load_topology
-from pubsubctl.console.console import Result, grouped
+from pubsubctl.console.console import Result, thousands
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import VerdictInvalid
 
@@ -77,11 +77,11 @@ def _traffic(call: Invocation, rows: list[Row]) -> str:
                         (
                             variant,
                             name,
-                            grouped(row.deliveries),
+                            thousands(row.deliveries),
                             f"{100 * row.duplicates / row.deliveries:.1f}",
                             f"{100 * row.resent / row.deliveries:.1f}",
                             f"{row.wire_bytes / row.deliveries:.0f}",
-                            grouped(row.disagreements),
+                            thousands(row.disagreements),
                         )
                     )
     header = (
@@ -97,8 +97,8 @@ def _costs(call: Invocation, costs: list[Cost]) -> str:
         (
             cost.dedupe,
             cost.delta,
-            grouped(cost.publishers),
-            grouped(cost.state_bytes),
+            thousands(cost.publishers),
+            thousands(cost.state_bytes),
             *(f"{cost.header_bytes[length]:.2f}" for length in lengths),
         )
         for cost in costs
@@ -125,17 +125,17 @@ def simulate_stalls(call: Invocation, first: int, last: int) -> Result:
                     stories.append(count_stalls(seed, delta, assist))
                     progress.update({"delta": delta, "assist": assist, "seed": seed})
                 rows.append({"delta": delta, "assist": assist, **total_stalls(stories)})
-                waiting += [story for story in stories if assist == "on" and story.stalled]
+                waiting += [story for story in stories if assist == "on" and story.is_stalled]
     header = ("δ", "ASSIST", "STORIES", "LINKS DOWN", "OWED", "NOT DELIVERED", "GATES CLOSED")
     cells = [
         (
             str(row["delta"]),
             row["assist"],
-            grouped(row["stories"]),
-            grouped(row["links"]),
-            grouped(row["owed"]),
-            grouped(row["missing"]),
-            grouped(row["closed"]),
+            thousands(row["stories"]),
+            thousands(row["links"]),
+            thousands(row["owed"]),
+            thousands(row["missing"]),
+            thousands(row["closed"]),
         )
         for row in rows
     ]
@@ -167,7 +167,7 @@ def simulate_routing(call: Invocation, first: int, last: int) -> Result:
             progress.update({"seed": seed})
             try:
                 checked.append(check(seed))
-            except RoutingWrong as error:
+            except RoutingError as error:
                 wrong.append(str(error))
     header = ("TOPOLOGY", "INTEREST OF", "MATCH %", "BROKERS REACHED", "TRANSMISSIONS")
     rows = [
@@ -188,15 +188,15 @@ def simulate_routing(call: Invocation, first: int, last: int) -> Result:
             "hierarchies": [asdict(row) for row in checked],
             "wrong": wrong,
         },
-        text="\n".join([call.console.table(header, rows), "", *_in_words(checked, wrong)]),
+        text="\n".join([call.console.table(header, rows), "", *_describe(checked, wrong)]),
         because=tuple(VerdictInvalid(each) for each in wrong[:20]),
     )
 
 
-def _in_words(checked: list[RoutingCheck], wrong: list[str]) -> Iterator[str]:
+def _describe(checked: list[RoutingCheck], wrong: list[str]) -> Iterator[str]:
     brokers = sum(row.brokers for row in checked)
     events = sum(row.events for row in checked)
     yield (
-        f"{len(checked) + len(wrong)} drawn hierarchies, {grouped(brokers)} brokers, "
-        f"{grouped(events)} publications, {len(wrong)} wrong"
+        f"{len(checked) + len(wrong)} drawn hierarchies, {thousands(brokers)} brokers, "
+        f"{thousands(events)} publications, {len(wrong)} wrong"
     )

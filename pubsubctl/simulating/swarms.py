@@ -9,8 +9,8 @@ from typing import Any, Final
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT
-from brokerd.simulator.checks.marks import Reached, in_words, reached
-from brokerd.simulator.checks.protocol_checks import marks_of, simulated
+from brokerd.simulator.checks.marks import MarkCoverage, compute_coverage, describe_coverage
+from brokerd.simulator.checks.protocol_checks import marks_of, simulation_of
 from brokerd.simulator.named_bugs import NoCheckout, has_data
 from brokerd.simulator.search.ablations import (
     SEEDS,
@@ -19,17 +19,17 @@ from brokerd.simulator.search.ablations import (
     ablations,
     canaries_among,
     catch_all,
-    left_out,
+    rules_without,
     run_canary,
 )
 from brokerd.simulator.search.campaign import ROWS, Setting
-from brokerd.simulator.search.ledger import Campaign, in_one_line, with_caught, with_runs
+from brokerd.simulator.search.ledger import Campaign, describe_totals, with_caught, with_runs
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.shrink import shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_swarm
-from pubsubctl.console.console import Result, grouped
+from pubsubctl.console.console import Result, thousands
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import (
     IntegrityError,
@@ -77,7 +77,9 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     )
     plain = options == SwarmOptions()
     seeds = range(swarm.first, swarm.last + 1)
-    wants_canaries = plain and bool(simulated(swarm.protocol).canaries and canaries_among(seeds))
+    wants_canaries = plain and bool(
+        simulation_of(swarm.protocol).canaries and canaries_among(seeds)
+    )
     with_canaries = wants_canaries and has_data()
     with call.console.progress() as progress:
         progress.phase(f"simulating {swarm.protocol}")
@@ -85,7 +87,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         for report in run_swarm(seeds, swarm.protocol, swarm.processes, options):
             reports.append(report)
             if report.violations and (len(seeds) == 1 or call.console.verbose):
-                progress.say(report.in_words())
+                progress.say(report.describe())
             progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
         canaries = (
             [run_canary(swarm.protocol, seed) for seed in canaries_among(seeds)]
@@ -94,17 +96,19 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         )
         differing = None
         if swarm.verify_determinism:
-            from brokerd.simulator.search.determinism import differing_seeds
+            from brokerd.simulator.search.determinism import find_differing_seeds
 
             progress.phase("the same seeds in two fresh interpreters")
-            differing = differing_seeds(swarm.first, swarm.last, swarm.protocol, options.campaign)
+            differing = find_differing_seeds(
+                swarm.first, swarm.last, swarm.protocol, options.campaign
+            )
     counted = total(reports)
     update_ledger(swarm.ledger, lambda document: with_runs(document, campaign, reports, canaries))
     wrong = [report for report in reports if report.violations]
-    marks = reached(marks_of(swarm.protocol), reports)
-    sentences = [in_one_line(counted)]
+    marks = compute_coverage(marks_of(swarm.protocol), reports)
+    sentences = [describe_totals(counted)]
     if marks and len(seeds) >= JUDGED_SEEDS:
-        sentences.append(in_words(marks))
+        sentences.append(describe_coverage(marks))
     elif marks:
         met = sum(bool(row.seeds) for row in marks)
         sentences.append(
@@ -136,7 +140,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         because=(
             *_complaints(wrong[:SHOWN], options),
             *further_seeds(wrong),
-            *(_unreached(marks) if plain and len(seeds) >= JUDGED_SEEDS else ()),
+            *(_list_unreached(marks) if plain and len(seeds) >= JUDGED_SEEDS else ()),
             *_survivors(canaries),
             *(
                 VerdictInvalid(f"seed {seed}: another history in another interpreter")
@@ -162,14 +166,14 @@ def simulate_campaign(
 ) -> Result:
     """Run rows of the campaign, `runs` seeds of each, or the number that the design requires."""
     read_ledger(ledger)  # refuses an invalid ledger before anything runs
-    campaigns = {name: campaign_of(DEFAULT, name) for name, _ in _chosen(rows)}
+    campaigns = {name: campaign_of(DEFAULT, name) for name, _ in _choose(rows)}
     counted_rows: list[tuple[Campaign, list[SeedReport]]] = []
     played: list[dict[str, Any]] = []
     because: list[PubsubctlError] = []
     lines: list[str] = []
     all_reports: list[SeedReport] = []
     with call.console.progress() as progress:
-        for name, row in _chosen(rows):
+        for name, row in _choose(rows):
             progress.phase(name)
             reports = []
             count = row.runs if runs is None else min(runs, row.runs)
@@ -183,7 +187,7 @@ def simulate_campaign(
             played.append(
                 {
                     "row": name,
-                    "story": row.in_words(),
+                    "story": row.describe(),
                     "bound": row.bound,
                     "runs": count,
                     "violations": [row_of(report) for report in wrong],
@@ -192,15 +196,15 @@ def simulate_campaign(
             )
             lines.append(
                 f"{name:24} {count:6} runs {len(wrong):3} violations "
-                f"{grouped(counted['deliveries']):>12} deliveries  {row.in_words()}"
+                f"{thousands(counted['deliveries']):>12} deliveries  {row.describe()}"
             )
             if row.bound:
                 because += _complaints(wrong[:5], options)
             counted_rows.append((campaigns[name], reports))
     document = update_ledger(ledger, lambda document: _with_rows(document, counted_rows))
-    marks = reached(marks_of(DEFAULT), all_reports)
+    marks = compute_coverage(marks_of(DEFAULT), all_reports)
     if not rows and len(all_reports) >= JUDGED_SEEDS:
-        because += _unreached(marks)
+        because += _list_unreached(marks)
     return Result(
         document={
             "schema": "pubsubctl/campaign/1",
@@ -208,7 +212,7 @@ def simulate_campaign(
             "marks": _mark_rows(marks),
             "total": document["total"],
         },
-        text="\n".join([*lines, in_words(marks)]),
+        text="\n".join([*lines, describe_coverage(marks)]),
         because=tuple(because),
     )
 
@@ -235,7 +239,7 @@ def simulate_mutants(
     rows = [
         (
             one.name,
-            left_out(one.name),
+            rules_without(one.name),
             str(one.first_seed) if one.rule else "" if one.lost else f"none of {one.tried}",
             one.rule or (one.lost and "anchor lost") or ablations()[one.name].unseen or "not seen",
             one.command if one.rule else "",
@@ -246,7 +250,7 @@ def simulate_mutants(
         document={
             "schema": "pubsubctl/mutants/1",
             "mutants": [
-                {"mutant": one.name, "leaves_out": left_out(one.name),
+                {"mutant": one.name, "leaves_out": rules_without(one.name),
                  "first_seed": one.first_seed, "rule": one.rule,
                  "tried": one.tried, "command": one.command, "lost": one.lost}
                 for one in caught
@@ -286,7 +290,7 @@ def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | 
         raise UserError(f"seed {which} shows no violation, so it cannot be shrunk")
     named = "".join(f"-{mutant}" for mutant in sorted(options.mutants))
     path = output or Path(f"seed-{seed}{named}.plan")
-    text = shrunk.in_words(f"Seed {which}")
+    text = shrunk.describe(f"Seed {which}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -323,12 +327,12 @@ def play_plan(path: Path, text: str) -> Result:
     report = PlanRun(plan).report(-1, f"pubsubctl simulate run {path}")
     return Result(
         document={"schema": "pubsubctl/plan/1", "file": str(path), **row_of(report)},
-        text=report.in_words(),
+        text=report.describe(),
         because=(VerdictInvalid(f"{path}: {report.rule}"),) if report.violations else (),
     )
 
 
-def _chosen(rows: tuple[str, ...]) -> Iterator[tuple[str, Setting]]:
+def _choose(rows: tuple[str, ...]) -> Iterator[tuple[str, Setting]]:
     return ((name, row) for name, row in ROWS.items() if not rows or name in rows)
 
 
@@ -362,14 +366,14 @@ def _canary_row(canary: CanaryReport) -> dict[str, Any]:
     }
 
 
-def _mark_rows(marks: Iterable[Reached]) -> list[dict[str, Any]]:
+def _mark_rows(marks: Iterable[MarkCoverage]) -> list[dict[str, Any]]:
     return [
         {"mark": row.mark.name, "seeds": row.seeds, "times": row.times, "required": row.required}
         for row in marks
     ]
 
 
-def _unreached(marks: Iterable[Reached]) -> list[PubsubctlError]:
+def _list_unreached(marks: Iterable[MarkCoverage]) -> list[PubsubctlError]:
     """Return a complaint for each mark that too few seeds reached for a verdict."""
     return [
         VerdictUnknown(

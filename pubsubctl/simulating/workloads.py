@@ -74,7 +74,7 @@ def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
             "story": list(verdict.story),
             "run_directory": str(directory.path) if directory else None,
         },
-        text="\n".join([verdict.in_words(), *([str(directory.path)] if directory else [])]),
+        text="\n".join([verdict.describe(), *([str(directory.path)] if directory else [])]),
         because=problems[verdict.value],
     )
 

@@ -163,8 +163,8 @@ class View:
             "topology": about and about["topology"]["name"],
             "protocol": about and about["protocol"],
             "run_id": self.run_id or None,
-            "published_per_s": _rounded(self.published),
-            "delivered_per_s": _rounded(self.delivered),
+            "published_per_s": _round(self.published),
+            "delivered_per_s": _round(self.delivered),
             "published": self.published_total,
             "delivered": self.delivered_total,
             "unsent": self.unsent,
@@ -178,7 +178,7 @@ class View:
                 "max": latency.max_us,
                 "sampled": latency.count,
             },
-            "cpu_cores": _rounded(self.cpu, 3),
+            "cpu_cores": _round(self.cpu, 3),
             "sessions_ready": self.sessions[0],
             "sessions_wanted": self.sessions[1],
             "brokers": [
@@ -189,10 +189,10 @@ class View:
                     "healthy": row.is_healthy,
                     "sessions_ready": row.sessions[0],
                     "sessions_wanted": row.sessions[1],
-                    "cpu": _rounded(row.cpu, 3),
-                    "received_per_s": _rounded(row.received),
-                    "forwarded_per_s": _rounded(row.forwarded),
-                    "delivered_per_s": _rounded(row.delivered),
+                    "cpu": _round(row.cpu, 3),
+                    "received_per_s": _round(row.received),
+                    "forwarded_per_s": _round(row.forwarded),
+                    "delivered_per_s": _round(row.delivered),
                     "queue": row.queue,
                 }
                 for row in self.brokers
@@ -238,7 +238,7 @@ class Watch:
         looks = {name: looks[name] for name in placed if name in looks}
         lost = {host.host: host.unreachable for host in hosts if host.unreachable}
         rows = [
-            self._row(looks[name]) if name in looks else _lost_row(name, host)
+            self._row(looks[name]) if name in looks else _make_lost_row(name, host)
             for name, host in placed.items()
             if name in looks or host in lost
         ]
@@ -366,7 +366,7 @@ class Watch:
         )
 
 
-def _lost_row(broker: str, host: str) -> BrokerRow:
+def _make_lost_row(broker: str, host: str) -> BrokerRow:
     """Return the row of a broker on a lost host, which stays visible and counts as unhealthy."""
     return BrokerRow(
         name=broker, host=host, state="host does not answer", is_healthy=False, sessions=(0, 0)
@@ -388,7 +388,7 @@ def _fault(row: Mapping[str, Any], host: str) -> FaultRow:
     )
 
 
-def _rounded(value: float | None, digits: int = 1) -> float | None:
+def _round(value: float | None, digits: int = 1) -> float | None:
     return None if value is None else round(value, digits)
 
 

@@ -58,7 +58,7 @@ class HostTime:
     utc_offset_s: int
 
     @classmethod
-    def of_answer(
+    def from_answer(
         cls, answer: Mapping[str, Any], asked_wall_ns: int, heard_wall_ns: int
     ) -> "HostTime":
         """Return the conversion, from an agent's answer and our wall clock before and after."""
@@ -112,7 +112,7 @@ class Tail:
         while True:
             asked_ns = time.time_ns()
             answer = await agent.tail(name, self._after, self.folder, self.last_bytes)
-            host_time = HostTime.of_answer(answer, asked_ns, time.time_ns())
+            host_time = HostTime.from_answer(answer, asked_ns, time.time_ns())
             files = answer["files"]
             found += [line for row in files for line in self.take(row, host_time)]
             if all(row["offset"] + len(row["data"]) >= row["size_bytes"] for row in files):
@@ -136,12 +136,12 @@ class Tail:
             yield LogLine(wall_ns, self.host, self.process, name, text)
 
 
-def merged(lines: Iterable[LogLine]) -> list[LogLine]:
+def merge_lines(lines: Iterable[LogLine]) -> list[LogLine]:
     """Return lines by time; lines of a file stay in order."""
     return sorted(lines, key=lambda line: line.wall_ns)
 
 
-def selected(
+def select_lines(
     lines: Iterable[LogLine], pattern: re.Pattern[str], since_wall_ns: int
 ) -> list[LogLine]:
     """Return matching lines that are not too old; lines without a time count as recent."""

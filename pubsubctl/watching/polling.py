@@ -24,8 +24,8 @@ from pubsubctl.console.console import Console
 from pubsubctl.console.interruption import until_interrupted
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable
 from pubsubctl.hosts.connectors.base import Connector
-from pubsubctl.hosts.hosts import Lab, reached
-from pubsubctl.state import broker_state, in_effect
+from pubsubctl.hosts.hosts import Lab, run_reaching
+from pubsubctl.state import broker_state, is_in_effect
 from pubsubctl.watching.live_view import BrokerSample, HostSample, LoadSample, Mark, View, Watch
 from pubsubctl.watching.view_text import Line, line_text, one_line, screen_lines
 
@@ -74,11 +74,11 @@ async def _follow(connector: Connector, looks: dict[str, HostSample]) -> None:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
-            looks[name] = HostSample(host=name, unreachable=_why(error, name))
+            looks[name] = HostSample(host=name, unreachable=_explain(error, name))
         await trio.sleep(LOOK_EVERY_S)
 
 
-def _why(error: BaseException, host: str) -> str:
+def _explain(error: BaseException, host: str) -> str:
     return str(error).splitlines()[0].removeprefix(f"host {host}: ")
 
 
@@ -150,7 +150,7 @@ async def host_look(
         deployment=record,
         brokers=tuple(brokers[row["broker"]] for row in placed),
         loads=tuple(sorted(loads, key=lambda load: load.process)),
-        faults=tuple(row for row in status["faults"] if in_effect(row)),
+        faults=tuple(row for row in status["faults"] if is_in_effect(row)),
         lease_ms=status["lease"]["left_ms"] if status["lease"] else None,
     )
 
@@ -210,7 +210,7 @@ def watch(lab: Lab, console: Console, write: Callable[[str], None]) -> View | No
             last[:] = [view]
             on_view(view)
 
-        await reached(lab, lambda: keep_looking(lab, remember))
+        await run_reaching(lab, lambda: keep_looking(lab, remember))
 
     if console.as_json:
         import json
@@ -220,11 +220,11 @@ def watch(lab: Lab, console: Console, write: Callable[[str], None]) -> View | No
         trio.run(until_interrupted, partial(show, lambda view: write(one_line(view))))
     else:
         with _screen(console) as draw, _single_keys():
-            trio.run(until_interrupted, partial(_until_quit, partial(show, draw)))
+            trio.run(until_interrupted, partial(_run_until_quit, partial(show, draw)))
     return last[0] if last else None
 
 
-async def _until_quit(show: Callable[[], Awaitable[None]]) -> None:
+async def _run_until_quit(show: Callable[[], Awaitable[None]]) -> None:
     """Run `show` until the user types `q`."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(show)
@@ -246,7 +246,7 @@ def _screen(console: Console) -> Iterator[Callable[[View], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    screen = RichConsole(no_color=not console.out_colored, highlight=False, markup=False)
+    screen = RichConsole(no_color=not console.is_colored, highlight=False, markup=False)
 
     def text_of(lines: list[Line]) -> Text:
         text = Text(no_wrap=True, overflow="crop", end="")

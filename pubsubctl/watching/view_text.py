@@ -16,7 +16,7 @@ Line = tuple[tuple[str, Style], ...]
 def one_line(view: View) -> str:
     """Return the view as a line for logs."""
     if view.deployment is None:
-        return f"{view.clock}  {_nothing(view)}"
+        return f"{view.clock}  {_no_rows(view)}"
     healthy = sum(row.is_healthy for row in view.brokers)
     parts = [
         f"{_rate(view.published)} published/s",
@@ -28,7 +28,7 @@ def one_line(view: View) -> str:
         f"cpu {_decimal(view.cpu, 2)}",
         *(_fault_text(row) for row in view.faults),
         *(f"{host} does not answer" for host in view.unreachable),
-        *([_reaching(view)] if view.awaited else []),
+        *([_describe_reach(view)] if view.awaited else []),
     ]
     return f"{view.clock}  " + "  ".join(parts)
 
@@ -55,7 +55,7 @@ def _head(view: View, width: int, plain: bool) -> Iterator[Line]:
     about = view.deployment
     if about is None:
         yield _spread("pubsubctl", view.clock, width)
-        yield ((_nothing(view), "doubtful"),)
+        yield ((_no_rows(view), "doubtful"),)
         return
     what = f"{about['topology']['name']} · {about['protocol']}"
     what += f" · {_plural(len(view.brokers), 'broker')} on {_plural(view.hosts, 'host')}"
@@ -117,7 +117,7 @@ def _alarms(view: View) -> Iterator[Line]:
     for host, why in view.unreachable.items():
         yield ((f"! {host} does not answer: {why}", "bad"),)
     if view.awaited and view.deployment is not None:
-        yield ((_reaching(view), "doubtful"),)
+        yield ((_describe_reach(view), "doubtful"),)
     for row in view.faults[:4]:
         yield ((f"! {_fault_text(row)}", "doubtful"), (f"  on {row.host}, {row.fault_id}", "dim"))
     if len(view.faults) > 4:
@@ -147,12 +147,12 @@ def _table(view: View, width: int, height: int) -> Iterator[Line]:
     head = f"  {'BROKER':{names}} {'HOST':{hosts}} {'STATE':{state}} {'SESS':>5} {numbers}"
     yield ((head, "dim"),)
     for row in rows:
-        said = _shortened(row.state, state)
+        said = _shorten(row.state, state)
         style: Style = "" if row.is_healthy else "bad"
         yield (
             ("  " if row.is_healthy else "! ", style),
-            (f"{_shortened(row.name, names):{names}} ", "bold" if row.is_healthy else "bad"),
-            (f"{_shortened(row.host, hosts):{hosts}} ", "dim"),
+            (f"{_shorten(row.name, names):{names}} ", "bold" if row.is_healthy else "bad"),
+            (f"{_shorten(row.host, hosts):{hosts}} ", "dim"),
             (f"{said:{state}} ", style),
             (f"{row.sessions[0]}/{row.sessions[1]}".rjust(5) + " ", ""),
             (_numbers(row), ""),
@@ -180,13 +180,13 @@ def _fault_text(row: FaultRow) -> str:
     return f"{row.verb} {row.target}{left}"
 
 
-def _nothing(view: View) -> str:
+def _no_rows(view: View) -> str:
     if view.unreachable:
         return "; ".join(f"{host}: {why}" for host, why in view.unreachable.items())
-    return _reaching(view) if view.awaited else "nothing is deployed; waiting"
+    return _describe_reach(view) if view.awaited else "nothing is deployed; waiting"
 
 
-def _reaching(view: View) -> str:
+def _describe_reach(view: View) -> str:
     more = f" and {len(view.awaited) - 4} more" if len(view.awaited) > 4 else ""
     return f"reaching {', '.join(view.awaited[:4])}{more}"
 
@@ -206,7 +206,7 @@ def _cut(line: Line, width: int) -> Line:
     return tuple(kept)
 
 
-def _shortened(text: str, width: int) -> str:
+def _shorten(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "~"
 
 

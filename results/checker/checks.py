@@ -22,17 +22,17 @@ from results.checker.second_opinion import (
     MOST_ROWS,
     StreamSample,
     disagreement,
-    sampled_opinion,
+    judge_sample,
     second_opinion,
 )
-from results.checker.spark import planned_for
+from results.checker.spark import plan_for
 from results.reference.history import Judgement
 from results.rules.doubts import doubts_of
 from results.rules.evidence import evidence_rows
 from results.rules.facts import RunFacts
 from results.rules.faults import fault_spans
 from results.rules.findings import Findings
-from results.rules.nothing_owed import nothing_owed_in_words, with_publisher_names
+from results.rules.nothing_owed import describe_nothing_owed, with_publisher_names
 from results.rules.terms import (
     CHURN,
     EXIT_STATUS,
@@ -140,11 +140,11 @@ def _check_together(
     max_evidence: int,
     judgements: Mapping[Path, Judgement],
 ) -> list[Verdict]:
-    facts = {run_id: RunFacts.of_run(loaded) for run_id, loaded in runs.items()}
+    facts = {run_id: RunFacts.from_run(loaded) for run_id, loaded in runs.items()}
     publications = _all(spark, runs, "publications")
     deliveries = _all(spark, runs, "deliveries")
     rows = sum(loaded.logs.rows for loaded in runs.values())
-    with planned_for(spark, rows) as small:
+    with plan_for(spark, rows) as small:
         positions = _positions(spark, runs)
         check = DeliveryCheck(
             spark, facts, publications, deliveries, small=small, positions=positions
@@ -190,7 +190,7 @@ def _write_documents(
         seal_derived(run.folder)
 
 
-def decided(
+def decide_verdict(
     facts: RunFacts, findings: Findings, doubts: Iterable[str] = ()
 ) -> tuple[VerdictName, list[str], list[str]]:
     """Return verdict, reasons and all doubts.
@@ -237,16 +237,16 @@ def _document(
     second: Mapping[str, Any] | None = None
     alike: list[str] = []
     if judgement is not None or loaded.logs.rows <= MOST_ROWS:
-        verdict, _, _ = decided(facts, findings, doubts)
+        verdict, _, _ = decide_verdict(facts, findings, doubts)
         second = second_opinion(loaded.run.folder, verdict, counts, judgement)
     elif (sample := StreamSample.of(loaded.run.run_id, findings.pairs)) is not None:
-        second = sampled_opinion(loaded.run.folder, sample, findings)
-        alike = [] if "differs" in second else [f"  {sample.in_words()}"]
+        second = judge_sample(loaded.run.folder, sample, findings)
+        alike = [] if "differs" in second else [f"  {sample.describe()}"]
     else:
         alike = [f"  no second opinion: every stream has more than {LARGEST_STREAM:,} rows"]
     if canary is None:
         doubts.append("no subscription received enough to try the checker on")
-    verdict, because, doubts = decided(facts, findings, doubts)
+    verdict, because, doubts = decide_verdict(facts, findings, doubts)
     publishers = {source.pubend: source.name for source in loaded.logs.sources}
     if why := disagreement(second):
         verdict, because, doubts = "UNKNOWN", [why], [why, *doubts]
@@ -264,7 +264,7 @@ def _document(
             with_publisher_names(line, publishers)
             for line in (
                 *_lines(verdict, because, facts, findings),
-                *_stretches_in_words(_told_by_stretches(loaded)),
+                *_stretches_in_words(_count_by_stretches(loaded)),
                 *alike,
             )
         ],
@@ -279,10 +279,10 @@ def _document(
             "withheld": sum(counts.withheld.values()),
             "withheld_by": dict(sorted(counts.withheld.items())),
             "violations": dict(sorted(counts.violations.items())),
-            **_beyond_publisher_order(facts, counts),
+            **_count_other_orders(facts, counts),
         },
-        **({"stretches": told} if (told := _told_by_stretches(loaded)) else {}),
-        "exercised": _exercised(loaded, findings),
+        **({"stretches": told} if (told := _count_by_stretches(loaded)) else {}),
+        "exercised": _measure_exercise(loaded, findings),
         "recoveries": [
             _recovery_mapping(recovery, loaded)
             for recovery in findings.recoveries
@@ -295,7 +295,7 @@ def _document(
     }
 
 
-def _told_by_stretches(loaded: LoadedRun) -> dict[str, int]:
+def _count_by_stretches(loaded: LoadedRun) -> dict[str, int]:
     """Return the number of deliveries without a row of their own; empty if there are none."""
     scans = [file.scan for file in loaded.logs.files("deliveries")]
     folded = sum(scan.in_stretches for scan in scans)
@@ -317,7 +317,7 @@ def _stretches_in_words(told: Mapping[str, int]) -> Iterable[str]:
         )
 
 
-def _beyond_publisher_order(facts: RunFacts, counts: Counts) -> dict[str, Any]:
+def _count_other_orders(facts: RunFacts, counts: Counts) -> dict[str, Any]:
     """Return the counts for protocols that promise gaps or redelivery."""
     if facts.promises == PUBLISHER_ORDER:
         return {}
@@ -334,7 +334,7 @@ def _least_owed(counts: Counts) -> dict[str, Any] | None:
     return dict(zip(("subscription", "source", "owed"), counts.least_owed, strict=True))
 
 
-def _exercised(loaded: LoadedRun, findings: Findings) -> dict[str, int]:
+def _measure_exercise(loaded: LoadedRun, findings: Findings) -> dict[str, int]:
     """Return the extent of each tested condition."""
     rows = loaded.run.fault_rows
     counters = _last_counters(loaded)
@@ -396,7 +396,7 @@ def _lines(
     if verdict == "UNKNOWN":
         yield from (f"  unknown: {reason}" for reason in because)
     yield from ("  " + line for line in recoveries_in_words(findings.recoveries))
-    yield from ("  " + line for line in nothing_owed_in_words(findings.pairs))
+    yield from ("  " + line for line in describe_nothing_owed(findings.pairs))
 
 
 # --- Tables ---------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class Clocks:
     rows: tuple[ClockRow, ...] = ()
 
     @classmethod
-    def of_rows(cls, reference: str, rows: Iterable[Mapping[str, Any]]) -> "Clocks":
+    def from_rows(cls, reference: str, rows: Iterable[Mapping[str, Any]]) -> "Clocks":
         """Read the lines of clock.jsonl."""
         names = ClockRow.__dataclass_fields__
         return cls(reference, tuple(ClockRow(**{n: row[n] for n in names}) for row in rows))
@@ -109,7 +109,7 @@ class Clocks:
 
     def offset_ns(self, host: str, stamp_ns: int) -> int:
         """Return the offset to subtract from a stamp of this host's clock; 0 if unknown."""
-        rows = self._estimated(host)
+        rows = self._estimate(host)
         if not rows:
             return 0
         at_ns = stamp_ns - rows[0].offset_ns
@@ -127,7 +127,7 @@ class Clocks:
         """
         if self.share(host, self.reference):
             return 0
-        rows = self._estimated(host)
+        rows = self._estimate(host)
         if not rows:
             return None
         worst = max(row.err_ns for row in rows)
@@ -151,7 +151,7 @@ class Clocks:
         known = {row.host_id: row.clock_id for row in self.rows}
         return len({known.get(host, host) for host in hosts})
 
-    def _estimated(self, host: str) -> list[ClockRow]:
+    def _estimate(self, host: str) -> list[ClockRow]:
         if self.share(host, self.reference):
             return []
         rows = [row for row in self.rows if row.host_id == host]

@@ -75,8 +75,8 @@ def cluster_settings(master: str) -> dict[str, str]:
     if url is None:
         return {}
     settings = {
-        "spark.driver.host": _own_address(url["host"], int(url["port"])),
-        "spark.driver.bindAddress": _own_address(url["host"], int(url["port"])),
+        "spark.driver.host": _find_own_address(url["host"], int(url["port"])),
+        "spark.driver.bindAddress": _find_own_address(url["host"], int(url["port"])),
         "spark.executorEnv.PYTHONPATH": str(_PROJECT),
         "spark.pyspark.python": sys.executable,
     }
@@ -89,7 +89,7 @@ def cluster_settings(master: str) -> dict[str, str]:
     return settings
 
 
-def _own_address(host: str, port: int) -> str:
+def _find_own_address(host: str, port: int) -> str:
     """Return the address by which a host reaches this machine; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
@@ -119,7 +119,9 @@ def check_workers(spark: "SparkSession", master: str) -> None:
         try:
             spark.range(1).mapInArrow(look, "file STRING").collect()
         except Exception as error:
-            raise MasterRefused(f"{master}: {_why(str(error), over=is_over.is_set())}") from None
+            raise MasterRefused(
+                f"{master}: {_explain(str(error), over=is_over.is_set())}"
+            ) from None
 
 
 @contextmanager
@@ -139,7 +141,7 @@ def _limit(spark: "SparkSession", seconds: float) -> Iterator[threading.Event]:
         timer.cancel()
 
 
-def _why(said: str, *, over: bool) -> str:
+def _explain(said: str, *, over: bool) -> str:
     """Return the reason of a failed job in a sentence."""
     if over:
         return (

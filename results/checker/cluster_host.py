@@ -80,7 +80,7 @@ def start(
     )
 
     row = folder / f"{name}.json"
-    if (running := _running(row)) is not None:
+    if (running := _find_process(row)) is not None:
         return {**running, "changed": False}
     program, sign = ROLES[role]
     scratch = Path(tempfile.mkdtemp(prefix="pubsubctl-spark-"))
@@ -100,9 +100,9 @@ def start(
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
             cwd=scratch, start_new_session=True,
         )  # fmt: skip
-    about = {"pid": process.pid, "began": _began(process.pid), "scratch": str(scratch)}
+    about = {"pid": process.pid, "began": _start_of(process.pid), "scratch": str(scratch)}
     row.write_text(json.dumps({**about, "role": role, "address": address}), encoding="utf-8")
-    found = _waited(lambda: re.search(sign, log.read_text("utf-8", "replace")), process)
+    found = _wait(lambda: re.search(sign, log.read_text("utf-8", "replace")), process)
     if found is None:
         _stop(row)
         lines = log.read_text("utf-8", "replace").strip().splitlines() or ["nothing"]
@@ -115,7 +115,7 @@ def start(
 
 def status(folder: Path, name: str) -> dict[str, Any]:
     """Return the running process of the cluster on this host; empty if none runs."""
-    return _running(folder / f"{name}.json") or {}
+    return _find_process(folder / f"{name}.json") or {}
 
 
 def stop(folder: Path, name: str) -> dict[str, Any]:
@@ -124,12 +124,12 @@ def stop(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _stop(row: Path) -> bool:
-    running = _running(row)
+    running = _find_process(row)
     if running is not None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             _signal(running, number)
             end = time.monotonic() + ENDED_WITHIN_S
-            while _running(row) is not None and time.monotonic() < end:
+            while _find_process(row) is not None and time.monotonic() < end:
                 time.sleep(_POLL_S)
     if row.is_file():
         scratch = Path(json.loads(row.read_text(encoding="utf-8"))["scratch"])
@@ -147,16 +147,16 @@ def _signal(process: Mapping[str, Any], number: int) -> None:
         pass
 
 
-def _running(row: Path) -> dict[str, Any] | None:
+def _find_process(row: Path) -> dict[str, Any] | None:
     """Return the process of a line, if the same process still runs."""
     try:
         found: dict[str, Any] = json.loads(row.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if _began(int(found["pid"])) == found["began"] else None
+    return found if _start_of(int(found["pid"])) == found["began"] else None
 
 
-def _began(pid: int) -> int:
+def _start_of(pid: int) -> int:
     """Return the start of a process, in ticks since boot; 0 without a process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -166,7 +166,7 @@ def _began(pid: int) -> int:
     return 0 if state == "Z" else int(fields[18])
 
 
-def _waited(
+def _wait(
     look: Callable[[], re.Match[str] | None], process: "subprocess.Popen[bytes]"
 ) -> re.Match[str] | None:
     end = time.monotonic() + STARTED_WITHIN_S

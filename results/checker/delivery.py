@@ -20,17 +20,17 @@ from results.rules.exposure import look_at_risks
 from results.rules.facts import RunFacts
 from results.rules.findings import Findings, PairSummary, SourceSummary
 from results.rules.lookups import Lookups
-from results.rules.pairs import BadPair, Names, Pair, Span, Walked, joined, pairs_of
+from results.rules.pairs import BadPair, Names, Pair, Span, Walked, join_counts, pairs_of
 from results.rules.places import Places
 from results.rules.promised import LANE, REDELIVERED, PromisedDeliveries
-from results.rules.violations import BadWalks, objections, reused_numbers
+from results.rules.violations import BadWalks, find_reused_numbers, objections
 from results.tables.frames import (
     FIRST_KEY,
     LAST_KEY,
     PAIR,
     PUBLICATION,
     key_column,
-    owed_column,
+    make_owed_column,
     small_frame,
 )
 
@@ -91,7 +91,7 @@ class DeliveryCheck:
         self._matches = self._keep(self._lookups.matches)
         # In a large run, a second read costs less than keeping the rows.
         keep = self._keep if small else (lambda frame: frame)
-        judged = keep(self._judged(deliveries))
+        judged = keep(self._judge(deliveries))
         self._publications = keep(self._with_fate(publications, judged))
         self._summarise_sources()
         pairs = self._walk(judged)
@@ -103,7 +103,7 @@ class DeliveryCheck:
         self._look_for_undone()
         counted = self._count_spans(pairs)
         self._places = Places(spark, facts, judged, positions)
-        for run_id, sub_id, n in self._places.unplaced():
+        for run_id, sub_id, n in self._places.find_unplaced():
             self.findings[run_id].unplaced[sub_id] = n
         bad = self._compare(pairs, counted)
         self._has_objections = any(row["objections"] for row in pairs.values())
@@ -132,7 +132,7 @@ class DeliveryCheck:
 
     # --- Single rows --------------------------------------------------------------------------
 
-    def _judged(self, deliveries: "DataFrame") -> "DataFrame":
+    def _judge(self, deliveries: "DataFrame") -> "DataFrame":
         """Return deliveries to applications with violations of single rows."""
         from pyspark.sql import functions as F
 
@@ -269,7 +269,7 @@ class DeliveryCheck:
             .join(F.broadcast(self._lookups.started), ["run_id", "predicate_id"])
             .join(F.broadcast(self._fence_table()), ["run_id", "pubend"])
             .join(last_done, of_incarnation)
-            .where(owed_column() & (F.col("seq") < F.col("last_done")))
+            .where(make_owed_column() & (F.col("seq") < F.col("last_done")))
             .groupBy(*of_incarnation)
             .agg(F.count_distinct("seq").alias("n"), F.min("seq").alias("first"))
         )
@@ -291,7 +291,7 @@ class DeliveryCheck:
         )
         in_order = Window.partitionBy(*PAIR, "stretch", "is_wanted").orderBy("order_idx")
         wanted_key = F.when(F.col("is_wanted"), F.col("key"))
-        is_owed = F.col("is_wanted") & ~F.col("matches_fence") & owed_column()
+        is_owed = F.col("is_wanted") & ~F.col("matches_fence") & make_owed_column()
         stretches = (
             rows.withColumn("before", F.lag("key").over(in_order))
             .groupBy(*PAIR, "stretch")
@@ -319,7 +319,7 @@ class DeliveryCheck:
         ordered = sorted(stretches.toArrow().to_pylist(), key=lambda row: row["stretch"])
         for row in ordered:
             pair = row["run_id"], row["sub_id"], row["pubend"]
-            pairs[pair] = joined(pairs[pair], row) if pair in pairs else row
+            pairs[pair] = join_counts(pairs[pair], row) if pair in pairs else row
             self.findings[row["run_id"]].other_kind += row["other_kind"]
             self.findings[row["run_id"]].too_soon += row["too_soon"]
         return pairs
@@ -348,7 +348,10 @@ class DeliveryCheck:
         spans: dict[Span, None] = {}
         for run_id, facts in self._facts.items():
             for pair in pairs_of(facts, self.findings[run_id].sources):
-                whole, owed = pair.span_to_walk(walked.get(pair.names, {})), pair.owed_span()
+                whole, owed = (
+                    pair.span_to_walk(walked.get(pair.names, {})),
+                    pair.compute_owed_span(),
+                )
                 spans[whole] = None
                 spans[owed] = None
                 for told in self._announced.of(pair.names):
@@ -397,11 +400,11 @@ class DeliveryCheck:
     ) -> PairSummary:
         """Return a pair's summary under a correct walk; record withheld publications."""
         findings = self.findings[pair.run_id]
-        _, owed = counted.get(pair.owed_span(), (0, 0))
+        _, owed = counted.get(pair.compute_owed_span(), (0, 0))
         withheld = 0
         for told in self._announced.of(pair.names):
-            _, kept = counted.get(told.within(pair.owed_span()), (0, 0))
-            of_run, name = _counted_in(findings, told.partition, told.reason)
+            _, kept = counted.get(told.within(pair.compute_owed_span()), (0, 0))
+            of_run, name = _counter_of(findings, told.partition, told.reason)
             of_run[name] = of_run.get(name, 0) + kept
             withheld += kept
         return PairSummary(
@@ -429,7 +432,7 @@ class DeliveryCheck:
         happened = self._wanted.where("happened")
         parts = [objections(judged)] if self._has_objections else []
         if self._reused is not None:
-            parts.append(reused_numbers(self._reused))
+            parts.append(find_reused_numbers(self._reused))
         if bad:
             walks = BadWalks(
                 self._spark, judged, happened, self._announced, self._promised, bad,
@@ -439,14 +442,14 @@ class DeliveryCheck:
                 self.findings[run_id].outstanding = n
             self._redelivered = walks.redelivered()
             started = {item.pair.names for item in bad if item.in_spite and item.pair.started}
-            for (names, partition, reason), n in walks.arrived_in_spite().items():
+            for (names, partition, reason), n in walks.count_arrived_announced().items():
                 if names in started:
-                    of_run, name = _counted_in(self.findings[names[0]], partition, reason)
+                    of_run, name = _counter_of(self.findings[names[0]], partition, reason)
                     of_run[name] -= n
                     self._arrived_in_spite[names] = self._arrived_in_spite.get(names, 0) + n
             parts += walks.rows()
         parts += self._announced.violations(happened)
-        parts += self._promised.unpromised_gaps()
+        parts += self._promised.find_unpromised_gaps()
         parts += self._promised.differences(judged)
         parts += self._places.violations()
         if not parts:
@@ -501,6 +504,6 @@ def _lane(topics: "DataFrame | None") -> "Column":
     return F.lit(0) if topics is None else F.coalesce(F.col(LANE), F.lit(0))
 
 
-def _counted_in(findings: Findings, partition: str, reason: str) -> tuple[dict[str, int], str]:
+def _counter_of(findings: Findings, partition: str, reason: str) -> tuple[dict[str, int], str]:
     """Return the counter and key of an announcement: a gap's reason, or a partition."""
     return (findings.announced, reason) if reason else (findings.withheld, partition)

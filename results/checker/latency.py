@@ -13,7 +13,7 @@ BUCKETS_PER_DOUBLING = 128
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
-def measured(deliveries: "DataFrame") -> "DataFrame":
+def select_measured(deliveries: "DataFrame") -> "DataFrame":
     """Return the deliveries with a latency of record: data to applications in the measure phase.
 
     Both stamps are from one clock; `across_clocks` has the other deliveries.
@@ -44,7 +44,7 @@ class AcrossClocks:
     judgement: OneWay
 
 
-def across_clocks(deliveries: "DataFrame") -> list[AcrossClocks]:
+def judge_across_clocks(deliveries: "DataFrame") -> list[AcrossClocks]:
     """Judge the deliveries with stamps from different clocks, which `measured` excludes."""
     from pyspark.sql import functions as F
 
@@ -94,7 +94,7 @@ def latency_percentiles(deliveries: "DataFrame") -> "DataFrame":
             for name, share in PERCENTILES.items()
         ]
         columns.append(F.max(value).alias(f"{metric}_max_us"))
-    return measured(deliveries).groupBy("run_id", "sub_id").agg(*columns)
+    return select_measured(deliveries).groupBy("run_id", "sub_id").agg(*columns)
 
 
 def latency_buckets(deliveries: "DataFrame") -> "DataFrame":
@@ -106,7 +106,7 @@ def latency_buckets(deliveries: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as F
 
     parts = [
-        measured(deliveries)
+        select_measured(deliveries)
         .withColumn("lo_us", _bucket(F.col(f"lat_{metric}_us")))
         .groupBy("run_id", F.col("sub_id").alias("proc_id"), "phase", "lo_us")
         .agg(F.count("*").alias("n"))
@@ -148,6 +148,6 @@ def spectrum(buckets: Iterable[Mapping[str, Any]]) -> list[tuple[float, int]]:
     return steps
 
 
-def at_share(steps: Sequence[tuple[float, int]], share: float) -> int:
+def latency_at_share(steps: Sequence[tuple[float, int]], share: float) -> int:
     """Return the latency that this share of deliveries did not exceed."""
     return next(latency for up_to, latency in steps if up_to >= share)

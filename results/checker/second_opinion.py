@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from results.reference.files import Refused
+from results.reference.files import FileRefusal
 from results.reference.history import Judgement
 from results.reference.reading import judge_folder, read_streams
 from results.reference.rule import check
@@ -40,9 +40,9 @@ def second_opinion(
     """
     try:
         found = judgement if judgement is not None else judge_folder(folder)
-    except Refused as error:
+    except FileRefusal as error:
         return {"verdict": None, "differs": f"the plain judge refuses the run: {error}"}
-    ours, theirs = _told(verdict, counts), _told(found.verdict, found.counts)
+    ours, theirs = _describe(verdict, counts), _describe(found.verdict, found.counts)
     if ours != theirs:
         other = [f"{name} {theirs[name]!r}, not {ours[name]!r}" for name in ours
                  if ours[name] != theirs[name]]  # fmt: skip
@@ -110,7 +110,7 @@ class StreamSample:
             chosen = {shortest[0]: None}, {shortest[1]: None}
         return cls(seed, tuple(chosen[1]), tuple(chosen[0]), len(received), rows_of(*chosen))
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return the sample in words."""
         return (
             f"second opinion: {self.size:,} of {self.streams:,} streams were judged twice, row by "
@@ -118,7 +118,7 @@ class StreamSample:
         )
 
 
-def sampled_opinion(folder: Path, sample: StreamSample, findings: Findings) -> dict[str, Any]:
+def judge_sample(folder: Path, sample: StreamSample, findings: Findings) -> dict[str, Any]:
     """Return the second opinion on a sample of streams, for verdict.json.
 
     `differs` lists the differences between the judges on the sample.
@@ -128,9 +128,9 @@ def sampled_opinion(folder: Path, sample: StreamSample, findings: Findings) -> d
     }  # fmt: skip
     try:
         found = check(read_streams(folder, sample.sources, sample.subscriptions))
-    except Refused as error:
+    except FileRefusal as error:
         return {**drawn, "differs": f"the plain judge refuses the run: {error}"}
-    ours, theirs = _of_spark(sample, findings), _of_reference(found)
+    ours, theirs = _count_with_spark(sample, findings), _count_with_reference(found)
     if ours != theirs:
         names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         other = [f"{name} {theirs.get(name, 0)!r}, not {ours.get(name, 0)!r}" for name in names]
@@ -142,7 +142,7 @@ def sampled_opinion(folder: Path, sample: StreamSample, findings: Findings) -> d
     return {**drawn, "owed": ours["owed"]}
 
 
-def _of_spark(sample: StreamSample, findings: Findings) -> dict[str, Any]:
+def _count_with_spark(sample: StreamSample, findings: Findings) -> dict[str, Any]:
     """Return the counts of the check on Spark for the streams of a sample."""
     pairs = [
         pair
@@ -160,7 +160,7 @@ def _of_spark(sample: StreamSample, findings: Findings) -> dict[str, Any]:
     return {name: n for name, n in found.items() if n and name not in _ACROSS_STREAMS}
 
 
-def _of_reference(found: Judgement) -> dict[str, Any]:
+def _count_with_reference(found: Judgement) -> dict[str, Any]:
     counts = found.counts
     kept_back = sum(counts.withheld.values()) + sum(counts.announced.values())
     of_streams = {
@@ -175,7 +175,7 @@ def _of_reference(found: Judgement) -> dict[str, Any]:
     return {name: n for name, n in told.items() if n}
 
 
-def _told(verdict: VerdictName, counts: Counts) -> Mapping[str, Any]:
+def _describe(verdict: VerdictName, counts: Counts) -> Mapping[str, Any]:
     return {
         "verdict": verdict,
         **{name: getattr(counts, name) for name in Counts.__dataclass_fields__},

@@ -57,7 +57,7 @@ class SparkFailed(Exception):
     """A failure of Spark, in its own words."""
 
 
-def in_own_words(error: Exception) -> Exception:
+def translate_errors(error: Exception) -> Exception:
     """Return an error of this module for Java's, which loses its words with its process."""
     from py4j.protocol import Py4JError
 
@@ -175,7 +175,7 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
 
 
 @contextmanager
-def planned_for(spark: "SparkSession", rows: int) -> Iterator[bool]:
+def plan_for(spark: "SparkSession", rows: int) -> Iterator[bool]:
     """Plan queries for about this number of rows inside the block; yield True for a small number.
 
     Spark's work for large tables (generated code, adaptive stages, distributed shuffles) takes

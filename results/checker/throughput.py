@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def published_per_bin(publications: "DataFrame", bin_ns: int) -> "DataFrame":
+def count_published(publications: "DataFrame", bin_ns: int) -> "DataFrame":
     """Return the intended and sent publications of publishers, per interval of `bin_ns`.
 
     Returns:
@@ -22,7 +22,7 @@ def published_per_bin(publications: "DataFrame", bin_ns: int) -> "DataFrame":
     return parts[0].unionByName(parts[1]).withColumnRenamed("count", "n")
 
 
-def delivered_per_bin(deliveries: "DataFrame", bin_ns: int) -> "DataFrame":
+def count_delivered(deliveries: "DataFrame", bin_ns: int) -> "DataFrame":
     """Return the deliveries to applications, per subscription and interval of `bin_ns`, by receipt.
 
     Returns:

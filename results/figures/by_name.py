@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import results.papers
 from results.figures import control_traffic, knee, memory, of_runs, series, sweep
 from results.figures.drawing import FORMATS, Drawing
-from results.tables.derived import derived_of
+from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import ResultsError
 from results.tables.seals import seal_derived
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def _of_papers() -> Iterator[ModuleType]:
+def _paper_modules() -> Iterator[ModuleType]:
     """Yield the modules of papers' figures, which are named `figures` or `*_figures`."""
     for found in pkgutil.walk_packages(results.papers.__path__, f"{results.papers.__name__}."):
         if found.name.endswith("figures"):
@@ -28,7 +28,7 @@ def _of_papers() -> Iterator[ModuleType]:
 
 FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     name: draw
-    for module in (of_runs, memory, series, sweep, knee, control_traffic, *_of_papers())
+    for module in (of_runs, memory, series, sweep, knee, control_traffic, *_paper_modules())
     for name, draw in module.FIGURES.items()
 }
 
@@ -56,7 +56,7 @@ def draw(
     if unknown := [form for form in formats if form not in FORMATS]:
         raise ResultsError(f"no format called {unknown[0]!r}; known: {', '.join(FORMATS)}")
     folder = Path(run_dir)
-    derived = derived_of(folder)
+    derived = find_unsealed_derived(folder)
     written = FIGURES[name](spark, folder).write(derived / "figures", name, formats)
     if derived == folder:
         seal_derived(folder)

@@ -7,11 +7,11 @@ from brokerd.model.fault_verbs import VERB_TABLE
 from results.rules.facts import RunFacts
 from results.rules.faults import FaultSpan, fault_spans
 from results.rules.protocol_words import former_words
-from results.rules.risks import Exposure, Routes, Tree, risk_windows, sure_ns
+from results.rules.risks import Exposure, Routes, Tree, certain_window_ns, risk_windows
 from results.tables.load import LoadedRun
 
 
-def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
+def describe_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
     """Return the part of a figure's data that is not in its columns."""
     run = loaded.run
     manifest = run.manifest
@@ -21,7 +21,7 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "experiment": manifest.get("experiment"),
-        "limited_by": limiting_load_generator(manifest),
+        "limited_by": find_limiting_load_generator(manifest),
         "protocol": run.protocol,
         "protocol_name": run.words.bare if run.protocol else "",
         "wiring": run.words.wiring,
@@ -49,14 +49,14 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
                 "sub_id": subscription.sub_id,
                 "broker": subscription.broker,
                 "predicate": subscription.predicate,
-                "faults": [*_in_the_way(ways, starts, subscription.broker, spans)],
+                "faults": [*_faults_on_routes(ways, starts, subscription.broker, spans)],
             }
             for subscription in facts.subscriptions
         ],
     }
 
 
-def _in_the_way(
+def _faults_on_routes(
     ways: Tree | Routes, starts: list[str], broker: str, spans: list[FaultSpan]
 ) -> list[int]:
     """Return the numbers of the faults on the routes of publications for this broker."""
@@ -71,7 +71,7 @@ def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
     """Return (subscription, source, from, to) for every period in which deliveries were at risk."""
     exposure = Exposure(facts.links, facts.faults, facts.routes)
     return [
-        (subscription.sub_id, source.pubend, *sure_ns(window))
+        (subscription.sub_id, source.pubend, *certain_window_ns(window))
         for window in risk_windows(facts.faults)
         for subscription in facts.subscriptions
         for source in facts.sources
@@ -81,7 +81,7 @@ def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
     ]
 
 
-def limiting_load_generator(manifest: Mapping[str, Any]) -> str:
+def find_limiting_load_generator(manifest: Mapping[str, Any]) -> str:
     """Return the load generator that limited a run, in words; "" if none did.
 
     The throughput of a limited run is no result.

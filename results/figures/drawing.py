@@ -101,7 +101,7 @@ class Drawing:
                 self.figure.savefig(path, format=suffix, metadata=metadata)
                 if suffix == "svg":
                     text = path.read_text(encoding="utf-8")
-                    path.write_text(also_for_dark_pages(text), encoding="utf-8")
+                    path.write_text(adapt_to_dark_pages(text), encoding="utf-8")
                 written.append(path)
         words = {
             "schema": FIGURE_SCHEMA,
@@ -140,7 +140,7 @@ def house_style() -> Iterator[None]:
         yield
 
 
-def also_for_dark_pages(svg: str) -> str:
+def adapt_to_dark_pages(svg: str) -> str:
     """Return an SVG with other inks if the reader prefers dark pages; otherwise unchanged."""
     rules = "".join(
         f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'

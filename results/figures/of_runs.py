@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
-from results.figures.drawing import Drawing, Metric, also_for_dark_pages
+from results.figures.drawing import Drawing, Metric, adapt_to_dark_pages
 from results.tables.json_files import ResultsError
 from results.tables.manifest import read_run
 
@@ -125,7 +125,7 @@ def narrow_svg(name: str, run_dir: Path) -> str:
     stream = io.BytesIO()
     with house_style():
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return also_for_dark_pages(stream.getvalue().decode("utf-8"))
+    return adapt_to_dark_pages(stream.getvalue().decode("utf-8"))
 
 
 def numbers_beside(name: str, run_dir: Path) -> "FigureData":
@@ -146,7 +146,7 @@ def numbers_beside(name: str, run_dir: Path) -> "FigureData":
 def _numbers(name: str, spark: "SparkSession", run_dir: Path) -> "FigureData":
     """Return the numbers of a figure, from the run's tables; judge the run first if necessary."""
     from results.checker.checks import check_run
-    from results.checker.spark import planned_for
+    from results.checker.spark import plan_for
     from results.rules.facts import RunFacts
     from results.tables.load import load_run, table_folder
 
@@ -158,8 +158,8 @@ def _numbers(name: str, spark: "SparkSession", run_dir: Path) -> "FigureData":
         )
     if not table_folder(loaded.run, "violations").is_dir():
         check_run(spark, run_dir)
-    with planned_for(spark, loaded.logs.rows):
-        data: FigureData = _module(name).collect(spark, loaded, RunFacts.of_run(loaded))
+    with plan_for(spark, loaded.logs.rows):
+        data: FigureData = _module(name).collect(spark, loaded, RunFacts.from_run(loaded))
     return data
 
 

@@ -8,16 +8,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from brokerd.units import SECOND_NS
-from results.checker.throughput import delivered_per_bin, published_per_bin
-from results.figures.context import about_run, scale_text
+from results.checker.throughput import count_delivered, count_published
+from results.figures.context import describe_run, scale_text
 from results.figures.data import FigureData, figure_data
 from results.figures.style import (
     BLUE,
     DOWN,
     RED,
     Width,
-    below_axis,
     footer,
+    label_below_axis,
     legend,
     new_figure,
     title,
@@ -51,12 +51,12 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
     """Return publications and deliveries per stretch of time."""
     from pyspark.sql import functions as F
 
-    about = about_run(loaded, facts)
+    about = describe_run(loaded, facts)
     bin_ns = nice((about["to_ns"] - about["from_ns"]) / BINS)
     shown = most_affected(about["subscriptions"])
     deliveries = loaded.table(spark, "deliveries")
-    published = published_per_bin(loaded.table(spark, "publications"), bin_ns)
-    received = delivered_per_bin(deliveries, bin_ns).withColumn("series", F.lit("delivered"))
+    published = count_published(loaded.table(spark, "publications"), bin_ns)
+    received = count_delivered(deliveries, bin_ns).withColumn("series", F.lit("delivered"))
     # Owed are deliveries that arrived at least once or surely never did, by send time; undecided
     # deliveries are left out.
     arrived = (
@@ -113,7 +113,7 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
         axes.tick_params(labelbottom=number == len(names) - 1)
     title(figure, left, "Rates, per second")
     legend(figure, right, [("—", BLUE, "sent, delivered"), ("■", DOWN, "offered, owed")])
-    below_axis(figure, (left + right) / 2, "seconds after measuring began")
+    label_below_axis(figure, (left + right) / 2, "seconds after measuring began")
     if width == "wide":
         footer(figure, scale_text(about))
     return figure

@@ -92,7 +92,7 @@ def draw(
     ):
         _draw_point(axes, point, timeline, 2.5 * highest)
         axes.set_title(point.name, loc="left", fontweight="bold")
-        axes.set_title(_in_words(of_point), loc="right", fontsize=7.5)
+        axes.set_title(_describe(of_point), loc="right", fontsize=7.5)
     lowest = min(ms for timeline in timelines for ms in timeline.typical.values())
     rows[0].set_ylim(bottom=0.7 * lowest)
     picture.supylabel("latency (ms): median, largest", fontsize=10)
@@ -156,7 +156,7 @@ def _seconds(place: int) -> float:
     return round((place + 0.5) * BIN_NS / SECOND_NS, 3)
 
 
-def _in_words(numbers: Mapping[str, Spread]) -> str:
+def _describe(numbers: Mapping[str, Spread]) -> str:
     """Return the numbers of a point in a line, each with its extremes."""
     units = {number.name: number.unit for number in NUMBERS}
     words = {

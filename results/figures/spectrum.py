@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.checker.latency import at_share, latency_buckets, spectrum
-from results.figures.context import about_run, scale_text
+from results.checker.latency import latency_at_share, latency_buckets, spectrum
+from results.figures.context import describe_run, scale_text
 from results.figures.data import FigureData, figure_data
 from results.figures.style import (
     SERIES,
     Width,
-    below_axis,
     duration_axis,
     footer,
+    label_below_axis,
     new_figure,
     title,
 )
@@ -31,7 +31,7 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
     """Return a histogram of latencies per subscription."""
     from pyspark.sql import functions as F
 
-    about = about_run(loaded, facts)
+    about = describe_run(loaded, facts)
     shown = most_affected(about["subscriptions"])
     buckets = latency_buckets(loaded.table(spark, "deliveries"))
     rows = (
@@ -75,7 +75,7 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
     axes.minorticks_off()
     _label_ends(axes, ends)
     title(figure, left, "Latency by percentile")
-    below_axis(figure, (left + right) / 2, "share of deliveries that took no longer")
+    label_below_axis(figure, (left + right) / 2, "share of deliveries that took no longer")
     if width == "wide":
         footer(figure, scale_text(data.about))
     return figure
@@ -101,4 +101,4 @@ def metrics(data: FigureData) -> dict[str, float]:
     steps = spectrum(data.records())
     if not steps:
         return {}
-    return {f"p{share}_us": float(at_share(steps, share / 100)) for share in (50, 99)}
+    return {f"p{share}_us": float(latency_at_share(steps, share / 100)) for share in (50, 99)}

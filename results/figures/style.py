@@ -132,7 +132,7 @@ def legend(figure: Figure, right: float, key: Sequence[tuple[str, str, str]]) ->
         figure.text(place + 0.12 / width, y, words, fontsize=7.5, va="top", color=MUTED)
 
 
-def below_axis(figure: Figure, middle: float, text: str) -> None:
+def label_below_axis(figure: Figure, middle: float, text: str) -> None:
     """Write the label of the x axis below the lowest row."""
     _, height = figure.get_size_inches()
     figure.text(middle, 0.31 / height, text, fontsize=8, color=MUTED, ha="center", va="center")

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from brokerd.units import SECOND_NS
-from results.figures.context import about_run, exposure_rows, fault_label, scale_text
+from results.figures.context import describe_run, exposure_rows, fault_label, scale_text
 from results.figures.data import FigureData, figure_data
 from results.figures.style import (
     BLUE,
@@ -19,9 +19,9 @@ from results.figures.style import (
     RED,
     WIDTHS_INCHES,
     Width,
-    below_axis,
     duration_axis,
     footer,
+    label_below_axis,
     legend,
     new_figure,
     title,
@@ -41,7 +41,7 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
     """Return latency per subscription and stretch of send time, separately at risk."""
     from pyspark.sql import functions as F
 
-    about = about_run(loaded, facts)
+    about = describe_run(loaded, facts)
     bin_ns = nice((about["to_ns"] - about["from_ns"]) / BINS)
     shown = most_affected(about["subscriptions"])
     exposed = spark.createDataFrame(
@@ -140,7 +140,7 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
         key.append(("×", RED, "never arrived"))
     legend(figure, right, key)
     bottom = "publication sent, seconds after measuring began"
-    below_axis(figure, (left + right) / 2, bottom)
+    label_below_axis(figure, (left + right) / 2, bottom)
     if width == "wide":
         footer(figure, scale_text(about))
     return figure

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from brokerd.units import SECOND_NS
 from results.figures.context import wiring_of
 from results.figures.data import FigureData, figure_data
-from results.figures.drawing import also_for_dark_pages, house_style
+from results.figures.drawing import adapt_to_dark_pages, house_style
 from results.figures.style import (
     INK,
     MUTED,
@@ -123,7 +123,7 @@ def topology_svg(
     stream = io.BytesIO()
     with house_style():
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return also_for_dark_pages(stream.getvalue().decode("utf-8"))
+    return adapt_to_dark_pages(stream.getvalue().decode("utf-8"))
 
 
 def paint(data: FigureData, width: Width = "wide") -> Figure:
@@ -159,7 +159,9 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
     right = max({"wide": 1.5, "narrow": 1.0}[width], 0.4 + LETTER_INCHES * beside)
     left = {"wide": 0.75, "narrow": 0.4}[width]
     places = (
-        layout.around(inches, drawn) if is_round else layout.in_rows(left, inches - right, drawn)
+        layout.around(inches, drawn)
+        if is_round
+        else layout.place_in_rows(left, inches - right, drawn)
     )
     size = _disc_inches(len(layout.leaves), inches) if is_round else 0.27
     for row in links:
@@ -231,7 +233,7 @@ class _Layout:
             stack += reversed(self.children[broker])
         return order
 
-    def in_rows(self, left: float, right: float, height: float) -> dict[str, Point]:
+    def place_in_rows(self, left: float, right: float, height: float) -> dict[str, Point]:
         """Return places from left to right, with the root on the left."""
         column = (right - left) / max(1, self.depth)
         row = height / max(1, len(self.leaves))

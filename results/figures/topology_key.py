@@ -34,7 +34,7 @@ def host_inks(brokers: Sequence[Mapping[str, str]]) -> dict[str, tuple[int, str]
     for place, (_, hosts) in enumerate(sorted(domains.items(), key=lambda item: natural(item[0]))):
         hue = _hue(place, len(domains))
         for shade, host in enumerate(sorted(hosts, key=natural)):
-            found[host] = (len(found) + 1, _shaded(hue, shade, len(hosts)))
+            found[host] = (len(found) + 1, _shade(hue, shade, len(hosts)))
     return found
 
 
@@ -47,7 +47,7 @@ def _hue(place: int, count: int) -> str:
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 
 
-def _shaded(ink: str, place: int, count: int) -> str:
+def _shade(ink: str, place: int, count: int) -> str:
     """Return the place-th of `count` shades of a colour; the first is the colour."""
     if place == 0:
         return ink
@@ -92,17 +92,17 @@ def key_lines(
         if members == [domain]:
             hosts += entries
         else:
-            lines += _broken([("", INK, domain), *entries], inches)
+            lines += _break_lines([("", INK, domain), *entries], inches)
     used = {row["fate"] for row in rows}
     marks: list[Entry] = [
         (fate, FATE_INKS[fate], FATE_WORDS[fate]) for fate in FATES if fate in used & {*FATE_INKS}
     ]
     if len(hosts) <= 4:
-        return [*lines, *_broken([*hosts, *marks], inches)]
-    return [*_broken(hosts, inches), *lines, *_broken(marks, inches)]
+        return [*lines, *_break_lines([*hosts, *marks], inches)]
+    return [*_break_lines(hosts, inches), *lines, *_break_lines(marks, inches)]
 
 
-def _broken(entries: Sequence[Entry], inches: float) -> list[list[Entry]]:
+def _break_lines(entries: Sequence[Entry], inches: float) -> list[list[Entry]]:
     """Return entries in as many lines as necessary."""
     lines: list[list[Entry]] = []
     room = 0.0

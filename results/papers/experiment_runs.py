@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.tables.derived import Tables, derived_folder
+from results.tables.derived import Tables, find_derived_folder
 from results.tables.json_files import ResultsError, read_json, read_toml
 from results.tables.schema import SCHEMA_VERSION, TABLES
 from results.tables.seals import verify_seal
@@ -79,10 +79,10 @@ def load_experiment_run(
         )
     seal = verify_seal(folder)
     experiment = read_toml(folder / "spec" / "experiment.toml")
-    run = ExperimentRun(folder, derived_folder(folder, seal), manifest, experiment)
+    run = ExperimentRun(folder, find_derived_folder(folder, seal), manifest, experiment)
     about = {"schema": SCHEMA_VERSION, "run_id": run.run_id, "run": seal.digest}
     tables = Tables(run.derived / "tables", about)
-    if not force and tables.are_ours():
+    if not force and tables.is_ours():
         return run
     tables.clear()
     files: dict[str, list[str]] = {}

@@ -54,7 +54,7 @@ class _Walk:
             self.found_ns.append(max(left_ns + self._absence_ns, again_ns) + SESSION_SLACK_NS)
 
 
-def after_absence_ns(gap: Gap, sessions: Sequence[SessionRow], promises: Promises) -> int | None:
+def explained_until_ns(gap: Gap, sessions: Sequence[SessionRow], promises: Promises) -> int | None:
     """Return the latest time of publications that an absence explains; None without an absence.
 
     Args:

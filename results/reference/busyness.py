@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from results.reference.files import Refused, read_lines
+from results.reference.files import FileRefusal, read_lines
 from results.rules.terms import Fault, doubt
 
 _SECOND_NS = 1_000_000_000
@@ -50,7 +50,7 @@ def _silences(
             a = str(line.get("client")) if is_load else process.name
             b = str(line.get("broker" if is_load else "peer")).split(".")[0]
             at_ns = moved(_time(path, line), process.parent.name)
-            if _explained(faults, {a, b}, at_ns, at_ns):
+            if _is_explained(faults, {a, b}, at_ns, at_ns):
                 continue
             name = f"{process.parent.name}/{process.name}/{path.name}"
             values = {"file": name, "s": at_ns / _SECOND_NS}
@@ -70,7 +70,7 @@ def _pauses(
             before_ns, after_ns = stamps[place - 1 : place + 1]
             if after_ns - before_ns <= _STILL_NS:
                 continue
-            if not _explained(faults, {process.name}, before_ns, after_ns):
+            if not _is_explained(faults, {process.name}, before_ns, after_ns):
                 name = f"{process.parent.name}/{process.name}/{path.name}"
                 yield (
                     "no_statistics",
@@ -83,7 +83,7 @@ def _pauses(
                 )
 
 
-def _explained(faults: Sequence[Fault], ends: set[str], from_ns: int, to_ns: int) -> bool:
+def _is_explained(faults: Sequence[Fault], ends: set[str], from_ns: int, to_ns: int) -> bool:
     return any(
         _touches(fault, ends)
         and fault.applied_ns is not None
@@ -104,5 +104,5 @@ def _touches(fault: Fault, ends: set[str]) -> bool:
 
 def _time(path: Path, line: Mapping[str, Any]) -> int:
     if type(line.get("t_ns")) is not int:
-        raise Refused(f"{path}: {dict(line)} has no time")
+        raise FileRefusal(f"{path}: {dict(line)} has no time")
     return int(line["t_ns"])

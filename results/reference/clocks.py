@@ -35,7 +35,7 @@ class Clocks:
         """The comparisons of each host with the reference clock, once they were asked for."""
         return {}
 
-    def are_one(self, a: str, b: str) -> bool:
+    def is_same_clock(self, a: str, b: str) -> bool:
         """Return True if two hosts have a common clock."""
         ids = self._ids
         return a == b or not ids or (a in ids and ids.get(b) == ids[a])
@@ -57,13 +57,13 @@ class Clocks:
     def error_ns(self, *hosts: str) -> int | None:
         """Return the maximum error between stamps of two hosts, or of a host on the time line."""
         a, b = hosts if len(hosts) == 2 else (hosts[0], self.reference)
-        if self.are_one(a, b):
+        if self.is_same_clock(a, b):
             return 0
-        errors = [self._own_error_ns(host) for host in (a, b)]
+        errors = [self._error_of_ns(host) for host in (a, b)]
         return None if None in errors else sum(filter(None, errors))
 
-    def _own_error_ns(self, host: str) -> int | None:
-        if self.are_one(host, self.reference):
+    def _error_of_ns(self, host: str) -> int | None:
+        if self.is_same_clock(host, self.reference):
             return 0
         lines = self._lines_of(host)
         if not lines:
@@ -83,7 +83,7 @@ class Clocks:
         found = self._lines_by_host
         if host not in found:
             mine = [line for line in self.lines if line["host_id"] == host]
-            if self.are_one(host, self.reference):
+            if self.is_same_clock(host, self.reference):
                 mine = []
             found[host] = sorted(mine, key=lambda line: int(line["t_ns"]))
         return found[host]

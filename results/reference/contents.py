@@ -64,7 +64,7 @@ class Contents:
     )
 
     @classmethod
-    def of_workload(cls, workload: Mapping[str, Any], run_id: str) -> "Contents":
+    def from_workload(cls, workload: Mapping[str, Any], run_id: str) -> "Contents":
         """Return the contents that a resolved workload file prescribes.
 
         Raises:
@@ -111,16 +111,16 @@ class Contents:
         """Return the CRC-32 of a publication's attributes as sent, continued over its payload."""
         attribute_set, payload = self.choice(publisher.index, incarnation, sequence)
         number = self.fence_set if fence else attribute_set
-        counting = {} if fence else self._counting(sequence)
+        counting = {} if fence else self._list_counting(sequence)
         if counting:
-            blob = encoded({**self.attributes(number), **counting})
+            blob = encode({**self.attributes(number), **counting})
         else:
             if number not in self._blobs:
-                self._blobs[number] = encoded(self.attributes(number))
+                self._blobs[number] = encode(self.attributes(number))
             blob = self._blobs[number]
         return zlib.crc32(self._payloads_of(publisher.size_bytes)[payload], zlib.crc32(blob))
 
-    def _counting(self, sequence: int) -> Attributes:
+    def _list_counting(self, sequence: int) -> Attributes:
         """Return the attributes that count publications, for a sequence number."""
         return {
             name: how["sequence"] + sequence - 1
@@ -184,7 +184,7 @@ def _bytes_in(size: Any) -> int:
     return round(float(digits) * _UNITS[str(size)[len(digits) :].strip()])
 
 
-def encoded(attributes: Attributes) -> bytes:
+def encode(attributes: Attributes) -> bytes:
     """Return attributes as sent: a CBOR map in its shortest form, keys in the order of bytes."""
     items = sorted((_cbor(name), _cbor(value)) for name, value in attributes.items())
     return _number(0xA0, len(items)) + b"".join(key + value for key, value in items)

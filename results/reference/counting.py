@@ -49,7 +49,7 @@ class Count:
         self._client_of: dict[str, str] = {}
         self._stamps: dict[tuple[str, str], list[int] | None] = {}
         self._answered: dict[str, tuple[list[int], list[int]]] = {}
-        for _, file in self._of("publications"):
+        for _, file in self._select("publications"):
             self._client_of |= file.tables.get("publisher_names") or {}
             for row in file.rows:
                 key = _key(file, row, row["sequence"])
@@ -60,7 +60,7 @@ class Count:
     def rows(self) -> Rows:
         """Return all counts."""
         answers = {name: Counter[int]() for name in {_place(path) for (path, _), _ in self._files}}
-        for place, file in self._of("acks"):
+        for place, file in self._select("acks"):
             for row in file.rows:
                 answers[place][row["outcome"]] += row["last"] - row["first"] + 1
         layouts = {"publications", "deliveries", "acks"}
@@ -73,37 +73,37 @@ class Count:
             sources=self._sources(),
             lanes=self._lanes(),
             client_of=self._client_of,
-            published={place: len(file.rows) for place, file in self._of("publications")},
-            acknowledged={place: answers[place][ACKNOWLEDGED] for place, _ in self._of("acks")},
-            rejected={place: answers[place][2] for place, _ in self._of("acks")},
+            published={place: len(file.rows) for place, file in self._select("publications")},
+            acknowledged={place: answers[place][ACKNOWLEDGED] for place, _ in self._select("acks")},
+            rejected={place: answers[place][2] for place, _ in self._select("acks")},
             delivered={
                 place: sum(_places(row) for row in file.rows if row["layer"] == _APPLICATION)
-                for place, file in self._of("deliveries")
+                for place, file in self._select("deliveries")
             },
             kept_back={
                 place: sum(_places(row) for row in file.rows if row["layer"] != _APPLICATION)
-                for place, file in self._of("deliveries")
+                for place, file in self._select("deliveries")
             },
             whole=frozenset(answers.keys() - open_places),
             breaches=self._breaches,
             sent_ns=lambda *key: self._sent.get(key),
-            until=self._until,
-            early_answers={place: self._early(file) for place, file in self._of("acks")},
-            late_intents={place: self._late(file) for place, file in self._of("intents")},
+            until=self._count_until,
+            early_answers={place: self._early(file) for place, file in self._select("acks")},
+            late_intents={place: self._count_late(file) for place, file in self._select("intents")},
             late_ns=self._lateness(),
             ends_ns=self._ends(),
-            streams={place: _positions(file) for place, file in self._of("positions")},
+            streams={place: _positions(file) for place, file in self._select("positions")},
             headline=None if self._measured is None else self._headline(*self._measured),
         )
 
-    def _of(self, layout: str) -> Iterator[tuple[str, Records]]:
+    def _select(self, layout: str) -> Iterator[tuple[str, Records]]:
         for (path, name), file in self._files:
             if name == layout:
                 yield _place(path), file
 
     def _lateness(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}
-        for place, file in self._of("publications"):
+        for place, file in self._select("publications"):
             late = [
                 max(0, row["at_ns"] - row["intended_ns"])
                 for row in file.rows
@@ -121,12 +121,12 @@ class Count:
                 found[_place(path)] = min(low, *stamps), max(high, *stamps)
         return found
 
-    def _until(self, place: str, layout: str, stamp_ns: int) -> int | None:
+    def _count_until(self, place: str, layout: str, stamp_ns: int) -> int | None:
         if layout == "acks":
             times, sums = self._answers_of(place)
             return sums[bisect_right(times, stamp_ns)]
         if (place, layout) not in self._stamps:
-            files = [file for name, file in self._of(layout) if name == place]
+            files = [file for name, file in self._select(layout) if name == place]
             rows = [
                 row
                 for file in files
@@ -145,7 +145,7 @@ class Count:
         if place not in self._answered:
             lengths = sorted(
                 (row["at_ns"], row["last"] - row["first"] + 1)
-                for name, file in self._of("acks")
+                for name, file in self._select("acks")
                 for row in file.rows
                 if name == place and row["outcome"] == ACKNOWLEDGED
             )
@@ -161,7 +161,7 @@ class Count:
             early += sent_ns is not None and at_ns < sent_ns - JITTER_NS
         return early
 
-    def _late(self, file: Records) -> int:
+    def _count_late(self, file: Records) -> int:
         """Count reservations with a first number that was sent before."""
         reserved: dict[tuple[str, int], int] = {}
         late = 0
@@ -178,7 +178,7 @@ class Count:
         numbers: dict[tuple[str, int], list[int]] = {}
         fences: dict[tuple[str, int], set[int]] = {}
         stamps: dict[tuple[str, int], list[int]] = {}
-        for _, file in self._of("publications"):
+        for _, file in self._select("publications"):
             for row in file.rows:
                 source, incarnation, number = _key(file, row, row["sequence"])
                 of = source, incarnation
@@ -195,7 +195,7 @@ class Count:
     def _lanes(self) -> dict[tuple[str, str, int], LaneRows]:
         seen: dict[tuple[str, str, int], set[int]] = {}
         counts: dict[tuple[str, str, int], Counter[str]] = {}
-        for _, file in self._of("deliveries"):
+        for _, file in self._select("deliveries"):
             for row in file.rows:
                 if row["layer"] != _APPLICATION or row["kind"] == NOTICE:
                     continue
@@ -231,7 +231,7 @@ class Count:
         if not blockages:
             return []
         found = [[0, 0] for _ in blockages]
-        for _, file in self._of("deliveries"):
+        for _, file in self._select("deliveries"):
             for row in file.rows:
                 sent_ns = self._sent.get(_key(file, row, row["sequence"]))
                 if row["kind"] == NOTICE or row["layer"] != _APPLICATION or sent_ns is None:
@@ -242,7 +242,7 @@ class Count:
                 for place, blockage in enumerate(blockages):
                     if blockage.from_ns <= sent_ns and at_ns <= blockage.to_ns:
                         found[place][0] += blockage.separates(source, subscription)
-        for _, file in self._of("acks"):
+        for _, file in self._select("acks"):
             for row in file.rows:
                 sent_ns = self._sent.get(_key(file, row, row["last"]))
                 if row["outcome"] != ACKNOWLEDGED or sent_ns is None:
@@ -260,7 +260,7 @@ class Count:
         first = self._first_due(from_ns)
         response: list[int] = []
         service: list[int] = []
-        for _, file in self._of("deliveries"):
+        for _, file in self._select("deliveries"):
             sample = file.tables.get("sample")
             for row in file.rows:
                 if row["layer"] != _APPLICATION or row["kind"] not in (DATA, STRETCH):
@@ -283,7 +283,7 @@ class Count:
                     service.append(row["at_ns"] - intended[1])
         waits: list[int] = []
         numbers = 0
-        for _, file in self._of("acks"):
+        for _, file in self._select("acks"):
             for row in file.rows:
                 if row["outcome"] != ACKNOWLEDGED:
                     continue

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from results.reference.clocks import Clocks
-from results.reference.files import Refused, read_json, read_lines
+from results.reference.files import FileRefusal, read_json, read_lines
 from results.rules.terms import Fault, doubt
 
 HOLDING_VERBS = {"absorb", "send-omission", "receive-omission"}
@@ -60,7 +60,7 @@ class FaultLog:
     def _fault(self, row: Mapping[str, Any]) -> Fault:
         texts = [row.get(name) for name in ("fault_id", "verb", "target")]
         if not all(isinstance(text, str) for text in texts) or row["verb"] not in VERBS:
-            raise Refused(f"{self._folder}: {texts} is no fault")
+            raise FileRefusal(f"{self._folder}: {texts} is no fault")
         stamps = {stage: self._stamp(row, stage) for stage in _STAMPS}
         for stage in _OTHER_STAMPS:
             self._number(row, stage)
@@ -68,7 +68,7 @@ class FaultLog:
         return Fault(
             row["fault_id"], row["verb"], row["target"],
             stamps["applied"], stamps["observed"], stamps["healed"],
-            tuple(self._struck(row["verb"], row["target"])),
+            tuple(self._list_struck(row["verb"], row["target"])),
             self._clocks.worst_ns((a, b) for a in sorted(hosts) for b in self._load_hosts),
             str((row.get("params") or {}).get("to", "")),
             row.get("absorbed_msgs"),
@@ -88,10 +88,10 @@ class FaultLog:
     def _number(self, row: Mapping[str, Any], stage: str) -> int | None:
         at_ns = row.get(f"t_{stage}_ns")
         if at_ns is not None and not isinstance(at_ns, int):
-            raise Refused(f"{self._folder}: {row['fault_id']} was {stage} at {at_ns!r}")
+            raise FileRefusal(f"{self._folder}: {row['fault_id']} was {stage} at {at_ns!r}")
         return at_ns
 
-    def _struck(self, verb: str, target: str) -> Iterator[str]:
+    def _list_struck(self, verb: str, target: str) -> Iterator[str]:
         """Yield the brokers, links and clients of a target."""
         if verb.startswith("client-"):
             yield f"client:{target}"

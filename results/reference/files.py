@@ -33,7 +33,7 @@ _MADE_FROM_THE_REST = ("verdict.json", "report.html", "evidence", "figures", "ta
 _LARGEST = {"kind": 5, "layer": 1, "outcome": 2}
 
 
-class Refused(Exception):
+class FileRefusal(Exception):
     """A file is not as written; names the file and the difference."""
 
     exit_status = 8
@@ -50,7 +50,7 @@ def is_sealed(folder: Path) -> bool:
     """
     for path in folder.rglob("*"):
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            raise Refused(f"{path} is no file")
+            raise FileRefusal(f"{path} is no file")
     seal = folder / "SHA256SUMS"
     if not seal.is_file():
         return False
@@ -64,9 +64,9 @@ def is_sealed(folder: Path) -> bool:
         if name.split("/")[0] in _MADE_FROM_THE_REST:
             continue
         if name not in listed or name not in there:
-            raise Refused(f"{folder}: {name} is {'missing' if name in listed else 'too much'}")
+            raise FileRefusal(f"{folder}: {name} is {'missing' if name in listed else 'too much'}")
         if hashlib.sha256(there[name].read_bytes()).hexdigest() != listed[name]:
-            raise Refused(f"{folder}: {name} has changed")
+            raise FileRefusal(f"{folder}: {name} has changed")
     return True
 
 
@@ -74,7 +74,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
     value = _read(path, json.loads)
     if not isinstance(value, dict):
-        raise Refused(f"{path} holds no object")
+        raise FileRefusal(f"{path} holds no object")
     return value
 
 
@@ -92,9 +92,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     try:
         rows = [json.loads(line) for line in whole.splitlines()]
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{path}: {error}") from None
+        raise FileRefusal(f"{path}: {error}") from None
     if not all(isinstance(row, dict) for row in rows):
-        raise Refused(f"{path} has a line that is no object")
+        raise FileRefusal(f"{path} has a line that is no object")
     return rows
 
 
@@ -102,7 +102,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise Refused(f"{path}: {error}") from None
+        raise FileRefusal(f"{path}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StreamSelection:
     """The streams to read from a run that is too large to be read whole."""
 
     sources: frozenset[str]
@@ -141,7 +141,7 @@ class Wanted:
 
 
 def read_records(
-    process: Path, layout: str, run_id: str, wanted: Wanted | None = None
+    process: Path, layout: str, run_id: str, wanted: StreamSelection | None = None
 ) -> Records | None:
     """Return the records of a process; None if the process wrote no records of this kind.
 
@@ -161,9 +161,9 @@ def read_records(
     closed, tables = sidecar.get("closed") is True, sidecar.get("tables") or {}
     code, columns = LAYOUTS[layout]
     if (sidecar.get("layout"), sidecar.get("width")) != (layout, struct.calcsize(code)):
-        raise Refused(f"{name}: its sidecar is for something else")
+        raise FileRefusal(f"{name}: its sidecar is for something else")
     if wanted is not None:
-        rows = [*_kept(path, layout, wanted.keeps(tables) if tables else None)]
+        rows = [*_read_selected(path, layout, wanted.keeps(tables) if tables else None)]
         is_ours = sidecar.get("run_id") == run_id
         whole = closed and is_ours
         return Records(name, process.parent.name, whole, tables, rows if is_ours else [], ())
@@ -171,7 +171,7 @@ def read_records(
     told = str(sidecar.get("blake2b", ""))
     found = hashlib.blake2b(data, digest_size=min(max(1, len(told) // 2), 64)).hexdigest()
     if closed and (len(data) != sidecar.get("rows", -1) * struct.calcsize(code) or found != told):
-        raise Refused(f"{name} is not what was written")
+        raise FileRefusal(f"{name} is not what was written")
     whole_bytes = len(data) // struct.calcsize(code) * struct.calcsize(code) if tables else 0
     rows = [
         dict(zip(columns, row, strict=True)) for row in struct.iter_unpack(code, data[:whole_bytes])
@@ -185,7 +185,7 @@ def read_records(
     is_ours = sidecar.get("run_id") == run_id
     doubts = [] if is_ours else [f"{name} is of run {sidecar.get('run_id')}"]
     doubts += [] if closed or not is_ours else [f"{name} was not closed"]
-    doubts += _about_clock(name, [row["at_ns"] for row in rows])
+    doubts += _check_clock(name, [row["at_ns"] for row in rows])
     return Records(
         name, process.parent.name, closed and is_ours, tables, rows if is_ours else [],
         tuple(doubts),
@@ -195,7 +195,7 @@ def read_records(
 _AT_ONCE = 1 << 15
 
 
-def _kept(
+def _read_selected(
     path: Path, layout: str, keeps: Callable[[dict[str, int]], bool] | None
 ) -> Iterator[dict[str, int]]:
     """Yield the wanted records of a file, read a piece at a time."""
@@ -214,7 +214,7 @@ def _kept(
                 place += row["digest"] if row.get("kind") == STRETCH else 1
 
 
-def _about_clock(name: str, stamps: list[int]) -> Iterator[str]:
+def _check_clock(name: str, stamps: list[int]) -> Iterator[str]:
     if n := sum(stamp <= 0 for stamp in stamps):
         yield doubt("untimed", who=name, n=n)
     back_ns = max((a - b for a, b in pairwise(stamps)), default=0)
@@ -247,4 +247,4 @@ def _refuse_nonsense(
             is_long = not 1 <= row["digest"] <= row["sequence"] < 2**47
             wrong += ["digest"] if is_long or row["layer"] != 1 else []
         if wrong:
-            raise Refused(f"{name}, record {place}: {wrong[0]} makes no sense")
+            raise FileRefusal(f"{name}, record {place}: {wrong[0]} makes no sense")

@@ -26,7 +26,7 @@ Key = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublicationRow:
     """A row of a publisher's log."""
 
     incarnation: int
@@ -53,7 +53,7 @@ class PublisherLog:
 
     source: str
     name: str
-    published: Sequence[Published]
+    published: Sequence[PublicationRow]
     answers: Sequence[tuple[int, int, int, int]] = ()
     closed: bool = True
 
@@ -63,7 +63,7 @@ class PublisherLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveryRow:
     """A row of a subscriber's log, as the application received it.
 
     Attributes:
@@ -105,7 +105,7 @@ class SubscriptionLog:
     subscription: str
     broker: str
     predicate: str
-    delivered: Sequence[Delivered]
+    delivered: Sequence[DeliveryRow]
     closed: bool = True
     notices: Sequence[Notice] = ()
     started: bool = True

@@ -17,7 +17,7 @@ class Tree:
             self._known[start, end] = self._found((start,), end)
         return self._known[start, end]
 
-    def passed(self, start: str, end: str) -> set[str]:
+    def list_passed(self, start: str, end: str) -> set[str]:
         """Return all brokers and links of the path, with links in either direction."""
         return steps(self.way(start, end))
 
@@ -43,7 +43,7 @@ class Routes:
     def __init__(self, over: Mapping[tuple[str, str], Sequence[str]]) -> None:
         self._over = over
 
-    def passed(self, start: str, end: str) -> set[str]:
+    def list_passed(self, start: str, end: str) -> set[str]:
         """Return all brokers and links of possible routes, with links in either direction."""
         found: set[str] = set()
         for part in self._over.get((start, end), ()):

@@ -44,7 +44,7 @@ def wants(text: str) -> Callable[[Attributes], bool]:
         raise ValueError(f"a predicate of {len(text)} characters; at most {_LONGEST}")
     words = _words(text)
     _check_depth(words)
-    test = _either(words)
+    test = _disjoin(words)
     if words:
         raise ValueError(f"{text!r}: {words[0]!r} is too much")
     return lambda attributes: test(attributes) is True
@@ -95,21 +95,21 @@ def _take(words: list[str], *wanted: str) -> bool:
     return found
 
 
-def _either(words: list[str]) -> Test:
+def _disjoin(words: list[str]) -> Test:
     tests = [_all(words)]
     while _take(words, "or"):
         tests.append(_all(words))
-    return lambda attributes: _joined([test(attributes) for test in tests], decisive=True)
+    return lambda attributes: _combine([test(attributes) for test in tests], decisive=True)
 
 
 def _all(words: list[str]) -> Test:
     tests = [_one(words)]
     while _take(words, "and"):
         tests.append(_one(words))
-    return lambda attributes: _joined([test(attributes) for test in tests], decisive=False)
+    return lambda attributes: _combine([test(attributes) for test in tests], decisive=False)
 
 
-def _joined(values: Sequence[Ternary], *, decisive: bool) -> Ternary:
+def _combine(values: Sequence[Ternary], *, decisive: bool) -> Ternary:
     """Return `decisive` if present; else None if present; else the opposite."""
     if decisive in values:
         return decisive
@@ -128,7 +128,7 @@ def _one(words: list[str]) -> Test:
     if _take(words, "not"):
         return _opposite(_one(words))
     if _take(words, "("):
-        inside = _either(words)
+        inside = _disjoin(words)
         _need(words, ")")
         return inside
     if _take(words, "true"):

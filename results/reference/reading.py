@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from results.reference import busyness, specification
-from results.reference.absences import SessionRow, after_absence_ns
+from results.reference.absences import SessionRow, explained_until_ns
 from results.reference.clocks import Clocks
 from results.reference.contents import Contents, clients_of
 from results.reference.counting import Count
@@ -17,9 +17,9 @@ from results.reference.fault_log import FaultLog
 from results.reference.files import (
     NOTICE,
     STRETCH,
+    FileRefusal,
     Records,
-    Refused,
-    Wanted,
+    StreamSelection,
     is_sealed,
     read_json,
     read_lines,
@@ -29,17 +29,17 @@ from results.reference.files import (
 from results.reference.history import (
     DATA,
     GAP,
-    Delivered,
+    DeliveryRow,
     History,
     Judgement,
     Key,
-    Published,
+    PublicationRow,
     PublisherLog,
     SubscriptionLog,
 )
 from results.reference.predicates import wants
 from results.reference.rule import check
-from results.reference.times import Timed
+from results.reference.times import TimeFacts
 from results.rules.terms import (
     STATE_LOST,
     STREAMS,
@@ -79,7 +79,7 @@ def read_history(folder: Path) -> History:
         return _Folder(folder).history()
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise Refused(f"{folder} does not hold what a run does: {what}") from error
+        raise FileRefusal(f"{folder} does not hold what a run does: {what}") from error
 
 
 def read_streams(folder: Path, sources: Iterable[str], subscriptions: Iterable[str]) -> History:
@@ -90,12 +90,12 @@ def read_streams(folder: Path, sources: Iterable[str], subscriptions: Iterable[s
     Raises:
         Refused: a file cannot be read.
     """
-    wanted = Wanted(frozenset(sources), frozenset(subscriptions))
+    wanted = StreamSelection(frozenset(sources), frozenset(subscriptions))
     return _Folder(folder, wanted).history()
 
 
 class _Folder:
-    def __init__(self, folder: Path, wanted: Wanted | None = None) -> None:
+    def __init__(self, folder: Path, wanted: StreamSelection | None = None) -> None:
         self.folder = folder
         self.wanted = wanted
         self.doubts: list[str] = []
@@ -108,7 +108,7 @@ class _Folder:
         other = folder / "spec" / "overlay.json"
         self.overlay = read_json(other) if other.is_file() else self.topology
         self.run_id = str(self.manifest.get("run_id"))
-        self.content = Contents.of_workload(self.workload, self.run_id)
+        self.content = Contents.from_workload(self.workload, self.run_id)
         phases = {
             phase["phase"]: phase
             for phase in self.manifest.get("phases") or ()
@@ -117,7 +117,7 @@ class _Folder:
         for phase in phases.values():
             ends = phase["t0_ns"], phase["t1_ns"]
             if not all(isinstance(end_ns, int) for end_ns in ends):
-                raise Refused(f"{folder}: {phase['phase']} was from {ends[0]!r} to {ends[1]!r}")
+                raise FileRefusal(f"{folder}: {phase['phase']} was from {ends[0]!r} to {ends[1]!r}")
         origin_ns = self.manifest.get("origin_ns")
         if not isinstance(origin_ns, int):
             self.doubts.append(doubt("not_measured"))
@@ -157,7 +157,7 @@ class _Folder:
 
     def history(self) -> History:
         """Return the whole history, with all doubts."""
-        self.doubts += self._about_manifest()
+        self.doubts += self._check_manifest()
         roles = (self.manifest.get("roles") or {}).values()
         load_hosts = sorted({role["host"] for role in roles if role["role"] != "broker"})
         linked = {**self.topology, "links": self.overlay["links"]}
@@ -171,7 +171,7 @@ class _Folder:
             absences += self._absences(process, load_hosts)
             publishers += self._publishers(process, publishers)
             subscriptions += self._subscriptions(process, subscriptions)
-        busy = busyness.signs(self.folder, self.manifest, fault_log.faults, self._moved)
+        busy = busyness.signs(self.folder, self.manifest, fault_log.faults, self._to_timeline)
         if "churn" in self.workload and not absences:
             self.doubts.append(doubt("no_churn"))
         if self.wanted is not None:
@@ -188,15 +188,17 @@ class _Folder:
             links=[(a, b) for a, b in self.overlay["links"]],
             routes=self._routes(),
             faults=[*fault_log.faults, *absences],
-            guarantee=Guarantee(**self.workload.get("guarantee", {})).under(self.promises),
+            guarantee=Guarantee(**self.workload.get("guarantee", {})).with_promised_order(
+                self.promises
+            ),
             calm=self.workload.get("calm", False) is True,
             deliveries_per_pair_min=self.workload.get("bars", {}).get("deliveries_per_pair_min", 0),
             doubts=(
                 *self.doubts,
-                *self._about_exercise(fault_log),
-                *self._about_specification(),
-                *self._about_times(),
-                *self._witnessed(),
+                *self._check_exercise(fault_log),
+                *self._check_specification(),
+                *self._check_times(),
+                *self._check_witnesses(),
             ),
             delta=wiring.get("delta", 1),
             newcomers=tuple(self.manifest.get("joined", ())),
@@ -205,18 +207,18 @@ class _Folder:
                 log.source: self.clocks.error_ns(self.host_of[log.source]) for log in publishers
             },
             measured_until_ns=self.measured_until_ns,
-            to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
-            promises=replace(self.promises, losses_from_ns=self._accepted_ns()),
+            to_be_reached=tuple(self._list_requirements().get("subscribers_on_path", ())),
+            promises=replace(self.promises, losses_from_ns=self._find_accepted_ns()),
             online=findings_online(RunFolder(self.folder, self), self._rows),
             topic=str(self.workload.get("topic") or self.promises.topic),
             placed=self.promises.order in STREAMS and not self.is_simulated,
             busy=tuple(busy),
             was_silent=(self.manifest.get("drain") or {}).get("ended_by", "evidence")
             not in (None, "evidence"),
-            seen=self._seen_elsewhere(publishers),
+            seen=self._find_received_elsewhere(publishers),
         )
 
-    def _accepted_ns(self) -> int | None:
+    def _find_accepted_ns(self) -> int | None:
         """Return the time of the first accepted loss of state; None if no loss was accepted."""
         found: list[int] = []
         for process in sorted(self.folder.glob("raw/*/*")):
@@ -226,7 +228,7 @@ class _Folder:
                     continue
                 is_signed = len(signature) == 128 and not {*signature} - {*"0123456789abcdef"}
                 if is_signed and type(line.get("loss")) is type(line.get("t_ns")) is int:
-                    found.append(self._moved(line["t_ns"], process.parent.name))
+                    found.append(self._to_timeline(line["t_ns"], process.parent.name))
         return min(found) if found else None
 
     def _routes(self) -> dict[tuple[str, str], list[str]] | None:
@@ -234,13 +236,13 @@ class _Folder:
             return None
         return {(row["from"], row["to"]): row["over"] for row in self.overlay["routes"]}
 
-    def _asked(self) -> Mapping[str, Any]:
+    def _list_requirements(self) -> Mapping[str, Any]:
         """Return the tests that the fault schedule requires."""
         path = self.folder / "spec" / "faults.toml"
         asked: Mapping[str, Any] = read_toml(path).get("exercised", {}) if path.is_file() else {}
         return asked
 
-    def _about_manifest(self) -> Iterator[str]:
+    def _check_manifest(self) -> Iterator[str]:
         manifest, workload = self.manifest, self.workload
         if manifest.get("state") != "complete":
             yield doubt("state", state=manifest.get("state"))
@@ -256,9 +258,9 @@ class _Folder:
             if name in manifest and manifest[name] != said:
                 yield doubt("other_spec", name=name, found=manifest[name], wanted=said)
 
-    def _about_exercise(self, fault_log: FaultLog) -> Iterator[str]:
+    def _check_exercise(self, fault_log: FaultLog) -> Iterator[str]:
         absorbed = sum(fault.absorbed or 0 for fault in fault_log.faults)
-        wanted = self._asked().get("absorbed_msgs_min", 0)
+        wanted = self._list_requirements().get("absorbed_msgs_min", 0)
         if absorbed < wanted and not self.is_simulated:
             yield doubt("absorbed_little", n=absorbed, minimum=wanted)
 
@@ -278,7 +280,7 @@ class _Folder:
             for p in publishers
         }
 
-    def _moved(self, stamp_ns: int, host: str) -> int:
+    def _to_timeline(self, stamp_ns: int, host: str) -> int:
         return stamp_ns - self.clocks.offset_ns(host, stamp_ns) - self.origin_ns
 
     def _read(self, process: Path, layout: str) -> Records | None:
@@ -290,15 +292,15 @@ class _Folder:
                 self._records.append((layout, records))
         return records
 
-    def moved(self, stamp_ns: int, host: str) -> int:
+    def to_timeline(self, stamp_ns: int, host: str) -> int:
         """Return a stamp of a host, moved to the time line; see `Timeline`."""
-        return self._moved(stamp_ns, host)
+        return self._to_timeline(stamp_ns, host)
 
     def error_ns(self, a: str, b: str) -> int | None:
         """Return the maximum error between stamps of two hosts; see `Timeline`."""
         return self.clocks.error_ns(a, b)
 
-    def _witnessed(self) -> tuple[str, ...]:
+    def _check_witnesses(self) -> tuple[str, ...]:
         """Return the doubts of witnesses, once all records have been read."""
         if self._rows is None:
             return ()
@@ -309,17 +311,17 @@ class _Folder:
         """The counts of all records, once they have been read; None if only a part is read."""
         if self.wanted is not None:
             return None
-        return Count(self.records, self._moved, self.content.fence_set, self.measured).rows()
+        return Count(self.records, self._to_timeline, self.content.fence_set, self.measured).rows()
 
-    def _about_times(self) -> Iterator[str]:
-        timed = Timed(
+    def _check_times(self) -> Iterator[str]:
+        timed = TimeFacts(
             self.folder,
             self.manifest,
             self.workload,
             self.content,
             self.phases,
             self.is_simulated,
-            self._moved,
+            self._to_timeline,
             self.clocks.error_ns,
         )
         ours = [
@@ -329,7 +331,7 @@ class _Folder:
         ]
         yield from timed.doubts(ours)
 
-    def _about_specification(self) -> Iterator[str]:
+    def _check_specification(self) -> Iterator[str]:
         """Yield doubts about the digest of spec/ in the manifest and the journal."""
         spec = self.folder / "spec"
         listed = sorted(p.relative_to(spec).as_posix() for p in spec.rglob("*") if p.is_file())
@@ -389,8 +391,8 @@ class _Folder:
                 )
             self.host_of[source] = records.host
             published = [row for row in records.rows if row["publisher"] == number]
-            answers = _of_source(acks, source)
-            reserved = _of_source(intents, source)
+            answers = _select_source(acks, source)
+            reserved = _select_source(intents, source)
             highest = max((row["sequence"] for row in published), default=0)
             if intents is not None and highest > max((r["last"] for r in reserved), default=0):
                 self.doubts.append(doubt("unreserved", source=source, highest=highest))
@@ -398,9 +400,9 @@ class _Folder:
                 source,
                 name,
                 [
-                    Published(
+                    PublicationRow(
                         row["incarnation"], row["sequence"], row["attribute_set"],
-                        self._moved(row["at_ns"], records.host),
+                        self._to_timeline(row["at_ns"], records.host),
                     )
                     for row in published
                 ],
@@ -418,7 +420,7 @@ class _Folder:
         lines: dict[str, Mapping[str, Any]] = {}
         taken = {log.subscription for log in before}
         for line in read_lines(process / "subscriptions.jsonl"):
-            name = self._verified(process, line)
+            name = self._verify(process, line)
             if name in lines or name in taken:
                 self.doubts.append(doubt("twice", what=f"subscription {name}"))
             else:
@@ -439,7 +441,9 @@ class _Folder:
                 name, lines.get(name, {}), records, rows.get(name, ()), process, placed
             )
 
-    def _seen_elsewhere(self, publishers: Sequence[PublisherLog]) -> dict[str, frozenset[Key]]:
+    def _find_received_elsewhere(
+        self, publishers: Sequence[PublisherLog]
+    ) -> dict[str, frozenset[Key]]:
         """Return unanswered publications of the sources that other subscriptions received."""
         if self.wanted is None:
             return {}
@@ -454,7 +458,7 @@ class _Folder:
             if keys:
                 open_[log.source] = keys
         found: dict[str, set[Key]] = {}
-        of_open = Wanted(frozenset(open_), self._all_subscriptions()) if open_ else None
+        of_open = StreamSelection(frozenset(open_), self._all_subscriptions()) if open_ else None
         for process in sorted(self.folder.glob("raw/*/*")) if of_open else ():
             records = read_records(process, "deliveries", self.run_id, of_open)
             for row in records.rows if records is not None else ():
@@ -468,7 +472,7 @@ class _Folder:
                         continue
                     name = records.tables["subscriptions"][row["subscription"]]
                     predicate = self._predicates().get(name.partition("/")[0], "true")
-                    keys = {one.key for one in self._unfolded(source, predicate, row, 0)}
+                    keys = {one.key for one in self._unfold(source, predicate, row, 0)}
                 found.setdefault(source, set()).update(keys & open_[source])
         return {source: frozenset(keys) for source, keys in found.items()}
 
@@ -495,17 +499,17 @@ class _Folder:
         found = {}
         for row in positions.rows:
             if not 0 <= row["row"] < rows:
-                raise Refused(f"{positions.name}: the position of a delivery that is not there")
+                raise FileRefusal(f"{positions.name}: the position of a delivery that is not there")
             found[row["row"]] = positions.tables["streams"][row["stream"]], row["position"]
         return found
 
-    def _verified(self, process: Path, line: Mapping[str, Any]) -> str:
+    def _verify(self, process: Path, line: Mapping[str, Any]) -> str:
         texts = [line.get(name) for name in ("sub_id", "subscriber", "broker", "predicate")]
         times = [line.get(name) for name in ("t_issued_ns", "t_accepted_ns")]
         if not all(isinstance(text, str) for text in texts):
-            raise Refused(f"{process}: {texts} is no subscription")
+            raise FileRefusal(f"{process}: {texts} is no subscription")
         if not all(isinstance(time, int | None) for time in times):
-            raise Refused(f"{process}: {times} are no times")
+            raise FileRefusal(f"{process}: {times} are no times")
         wanted = {
             name: (broker, entry.get("filter", "true"))
             for name, broker, entry in clients_of(self.workload, "subscribers", "sub")
@@ -535,7 +539,7 @@ class _Folder:
         placed: Mapping[int, tuple[str, int]],
     ) -> SubscriptionLog:
         host = process.parent.name
-        delivered: list[Delivered] = []
+        delivered: list[DeliveryRow] = []
         notices: list[Notice] = []
         places: list[int] = []  # places in the file, by delivery
         predicate = line.get("predicate", "true")
@@ -543,9 +547,9 @@ class _Folder:
             assert records is not None
             number, place = row["number"], row["place"]
             source = records.tables["publishers"][row["publisher"]]
-            at_ns = self._moved(row["at_ns"], host)
+            at_ns = self._to_timeline(row["at_ns"], host)
             if row["kind"] == NOTICE:
-                partition = Partition.of_mapping(records.tables["partitions"][row["partition"]])
+                partition = Partition.from_mapping(records.tables["partitions"][row["partition"]])
                 last = row["sequence"] + row["digest"] - 1
                 notices.append(
                     Notice(
@@ -554,12 +558,12 @@ class _Folder:
                     )
                 )  # fmt: skip
             elif row["kind"] == STRETCH:
-                delivered += self._unfolded(source, predicate, row, at_ns)
+                delivered += self._unfold(source, predicate, row, at_ns)
                 places += range(place, place + row["digest"])
             else:
                 places.append(place)
                 delivered.append(
-                    Delivered(
+                    DeliveryRow(
                         source, row["incarnation"], row["sequence"], at_ns, row["digest"],
                         row["kind"], 0, *placed.get(number, ("", 0)),
                     )
@@ -573,36 +577,38 @@ class _Folder:
             closed=records is not None and records.whole and not self.is_cut_short,
             notices=notices,
             started=bool(accepted_ns),
-            issued_ns=self._moved(issued_ns, host) if issued_ns else None,
-            accepted_ns=self._moved(accepted_ns, host) if accepted_ns else None,
+            issued_ns=self._to_timeline(issued_ns, host) if issued_ns else None,
+            accepted_ns=self._to_timeline(accepted_ns, host) if accepted_ns else None,
             gaps=self._gaps(process, name, places),
             commits=_commits(process / "commits.jsonl", name, places),
         )
 
-    def _unfolded(
+    def _unfold(
         self, source: str, predicate: str, row: Mapping[str, int], at_ns: int
-    ) -> list[Delivered]:
+    ) -> list[DeliveryRow]:
         """Return the deliveries of a stretch: the last matching publications up to its number."""
         publisher = self.content.publishers.get(self._publisher_of.get(source, ""))
         if publisher is None:
-            raise Refused(f"a stretch of {source}, which is no publisher's")
+            raise FileRefusal(f"a stretch of {source}, which is no publisher's")
         incarnation, number, numbers = row["incarnation"], row["sequence"], list[int]()
         is_wanted = wants(predicate)
         if predicate not in self._are_any_wanted:
             sets = map(self.content.attributes, range(self.content.fence_set))
             self._are_any_wanted[predicate] = any(map(is_wanted, sets))
         if row["digest"] > _LONGEST_STRETCH or not self._are_any_wanted[predicate]:
-            raise Refused(f"a stretch of {row['digest']} of {source} up to {number} is too long")
+            raise FileRefusal(
+                f"a stretch of {row['digest']} of {source} up to {number} is too long"
+            )
         while len(numbers) < row["digest"]:
             if number < 1:
-                raise Refused(f"a stretch of {source} up to {row['sequence']} is too long")
+                raise FileRefusal(f"a stretch of {source} up to {row['sequence']} is too long")
             chosen, _ = self.content.choice(publisher.index, incarnation, number)
             if is_wanted(self.content.attributes(chosen)):
                 numbers.append(number)
             number -= 1
         late_ns = 1_000_000 * row["partition"]
         return [
-            Delivered(
+            DeliveryRow(
                 source, incarnation, number, at_ns - late_ns,
                 self.content.digest(publisher, incarnation, number, fence=False), DATA, late_ns,
             )
@@ -613,17 +619,17 @@ class _Folder:
         path, host = process / "gaps.jsonl", process.parent.name
         gaps = [
             Gap(
-                *_said_of(path, line, self._publisher_of),
+                *_parse_range(path, line, self._publisher_of),
                 str(line.get("reason")),
                 bisect_left(places, line["place"]),
-                self._moved(_told_ns(path, line), host),
+                self._to_timeline(_announcement_ns(path, line), host),
             )
             for line in read_lines(path)
             if _is_of(path, line, subscription, "reason", publishers=self._publisher_of)
         ]
         sessions = self._sessions(process, subscription.partition("/")[0]) if gaps else []
         return [
-            replace(gap, absent_until_ns=after_absence_ns(gap, sessions, self.promises))
+            replace(gap, absent_until_ns=explained_until_ns(gap, sessions, self.promises))
             for gap in gaps
         ]
 
@@ -634,7 +640,7 @@ class _Folder:
             at_ns, broker, session = map(line.get, ("t_ns", "broker", "session"))
             if line.get("client") == client and type(at_ns) is int and type(broker) is str:
                 is_up, number = line.get("event") == "up", session if type(session) is int else 0
-                rows.append((self._moved(at_ns, process.parent.name), is_up, broker, number))
+                rows.append((self._to_timeline(at_ns, process.parent.name), is_up, broker, number))
         return sorted(rows)
 
     def _absences(self, process: Path, load_hosts: Sequence[str]) -> Iterator[Fault]:
@@ -644,8 +650,8 @@ class _Folder:
         for place, line in enumerate(read_lines(process / "absences.jsonl"), start=1):
             name, left_ns, back_ns = map(line.get, ("subscriber", "t_left_ns", "t_back_ns"))
             if type(name) is not str or type(left_ns) is not int or type(back_ns) is not int:
-                raise Refused(f"{process}: {dict(line)} is no absence")
-            from_ns, to_ns = self._moved(left_ns, host), self._moved(back_ns, host)
+                raise FileRefusal(f"{process}: {dict(line)} is no absence")
+            from_ns, to_ns = self._to_timeline(left_ns, host), self._to_timeline(back_ns, host)
             yield Fault(
                 f"churn-{process.name}-{place}", "churn", name, from_ns, from_ns, to_ns,
                 (f"client:{name}",), err_ns,
@@ -659,7 +665,7 @@ class _Folder:
 
 def _commits(path: Path, subscription: str, places: Sequence[int]) -> list[Commit]:
     return [
-        Commit(*_said_of(path, line), bisect_left(places, line["place"]))
+        Commit(*_parse_range(path, line), bisect_left(places, line["place"]))
         for line in read_lines(path)
         if _is_of(path, line, subscription)
     ]
@@ -674,12 +680,12 @@ def _is_of(
 ) -> bool:
     """Return True if a line belongs to a subscription; refuse any invalid line."""
     if not all(isinstance(line.get(name), str) for name in ("sub_id", "source", *texts)):
-        raise Refused(f"{path}: {dict(line)} has not the texts that it needs")
-    _said_of(path, line, publishers)
+        raise FileRefusal(f"{path}: {dict(line)} has not the texts that it needs")
+    _parse_range(path, line, publishers)
     return bool(line["sub_id"] == subscription)
 
 
-def _said_of(
+def _parse_range(
     path: Path, line: Mapping[str, Any], publishers: Container[str] | None = None
 ) -> tuple[str, int, int, int]:
     """Return source, incarnation, first and last sequence number.
@@ -689,22 +695,22 @@ def _said_of(
     """
     values = [line.get(name) for name in ("incarnation", "first", "last", "place")]
     if any(type(value) is not int or value < 0 for value in values):
-        raise Refused(f"{path}: {values} are no numbers")
+        raise FileRefusal(f"{path}: {values} are no numbers")
     incarnation, first, last = (int(line[name]) for name in ("incarnation", "first", "last"))
     is_of_stream = publishers is not None and line["source"] not in publishers
     most = 2**31 if is_of_stream and line.get("reason") == STATE_LOST else 2**16
     if incarnation >= most or not 0 < first <= last < 2**47:
-        raise Refused(f"{path}: {values} are no publications")
+        raise FileRefusal(f"{path}: {values} are no publications")
     return str(line["source"]), incarnation, first, last
 
 
-def _told_ns(path: Path, line: Mapping[str, Any]) -> int:
+def _announcement_ns(path: Path, line: Mapping[str, Any]) -> int:
     if type(line.get("t_ns")) is not int:
-        raise Refused(f"{path}: {dict(line)} has no time")
+        raise FileRefusal(f"{path}: {dict(line)} has no time")
     return int(line["t_ns"])
 
 
-def _of_source(records: Records | None, source: str) -> list[dict[str, int]]:
+def _select_source(records: Records | None, source: str) -> list[dict[str, int]]:
     if records is None:
         return []
     names = records.tables.get("publishers", ())

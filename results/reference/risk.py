@@ -23,19 +23,19 @@ _DISKS = {"disk-full", "slow-fsync"}
 
 def times_of_risk(faults: Sequence[Fault]) -> list[RiskWindow]:
     """Return the times and places of risks, in the order of time."""
-    done = sorted((f for f in faults if f.applied_ns is not None), key=_when)
+    done = sorted((f for f in faults if f.applied_ns is not None), key=_find_time)
     found: list[tuple[Fault, RiskWindow]] = []
     used: set[str] = set()
     for fault in done:
         if fault.verb == "restart" or fault.fault_id in used:
             continue
-        ender = min((o for o in done if _may_end(o, fault)), key=_when, default=None)
+        ender = min((o for o in done if _can_end(o, fault)), key=_find_time, default=None)
         over_ns = fault.observed_ns if fault.verb == "client-roam" else fault.healed_ns
         until_ns = NEVER_NS if over_ns is None else over_ns
         ids: tuple[str, ...] = (fault.fault_id,)
         how = "" if until_ns == NEVER_NS else "release"
-        if ender is not None and _at(ender) <= until_ns:
-            until_ns, ids = _at(ender), (fault.fault_id, ender.fault_id)
+        if ender is not None and _find_at(ender) <= until_ns:
+            until_ns, ids = _find_at(ender), (fault.fault_id, ender.fault_id)
             how = "cut" if ender.verb == "cut" else "kill" if ender.verb in _KILLS else "release"
             if ender.verb in _ENDS and ender.struck == fault.struck:
                 used.add(ender.fault_id)
@@ -43,24 +43,25 @@ def times_of_risk(faults: Sequence[Fault]) -> list[RiskWindow]:
             continue
         err_ns = max(_error(fault), _error(ender) if ender is not None else 0)
         window = RiskWindow(
-            ids, fault.verb, fault.target, _at(fault), until_ns, how, fault.struck, err_ns
+            ids, fault.verb, fault.target, _find_at(fault), until_ns, how, fault.struck, err_ns
         )
         found.append((fault, window))
     return [window for fault, window in found if fault.fault_id not in used]
 
 
-def was_surely_sent_in(window: RiskWindow, sent_ns: int) -> bool:
+def is_certainly_sent_in(window: RiskWindow, sent_ns: int) -> bool:
     """Return True if a publication was certainly sent in a window, within clock errors."""
     return window.from_ns + window.err_ns <= sent_ns < window.to_ns - window.err_ns
 
 
-class Ways:
+class DeliveryPaths:
     """The paths of deliveries, while clients move between brokers."""
 
     def __init__(self, passing: Tree | Routes, faults: Sequence[Fault]) -> None:
         self._passing = passing
         self._moves = sorted(
-            (f for f in faults if f.verb == "client-roam" and f.applied_ns is not None), key=_when
+            (f for f in faults if f.verb == "client-roam" and f.applied_ns is not None),
+            key=_find_time,
         )
 
     def lead_through(
@@ -76,25 +77,28 @@ class Ways:
         """
         if {f"client:{publisher}", f"client:{subscriber}"} & window.parts:
             return True
-        sent_at, due_at = self._seen(window, publisher, start), self._seen(window, subscriber, home)
+        sent_at, due_at = (
+            self._list_seen(window, publisher, start),
+            self._list_seen(window, subscriber, home),
+        )
         pairs = product(sent_at, due_at)
-        return all(self._passing.passed(*pair) & window.parts for pair in pairs)
+        return all(self._passing.list_passed(*pair) & window.parts for pair in pairs)
 
-    def _seen(self, window: RiskWindow, client: str, first: str) -> set[str]:
+    def _list_seen(self, window: RiskWindow, client: str, first: str) -> set[str]:
         at = {first}
         for move in self._moves:
-            if move.target == client and _at(move) <= window.to_ns:
+            if move.target == client and _find_at(move) <= window.to_ns:
                 if move.observed_ns is not None and move.observed_ns <= window.from_ns:
                     at.clear()
                 at.add(move.to)
         return at
 
 
-def _when(fault: Fault) -> tuple[int, str]:
-    return _at(fault), fault.fault_id
+def _find_time(fault: Fault) -> tuple[int, str]:
+    return _find_at(fault), fault.fault_id
 
 
-def _at(fault: Fault) -> int:
+def _find_at(fault: Fault) -> int:
     assert fault.applied_ns is not None, fault
     return fault.applied_ns
 
@@ -103,7 +107,7 @@ def _error(fault: Fault) -> int:
     return NEVER_NS if fault.err_ns is None else fault.err_ns
 
 
-def _may_end(other: Fault, fault: Fault) -> bool:
+def _can_end(other: Fault, fault: Fault) -> bool:
     """Return True if another fault ends this fault's time, if early enough."""
     enders = _ENDS
     if fault.verb in _KILLS:
@@ -112,5 +116,5 @@ def _may_end(other: Fault, fault: Fault) -> bool:
         enders = _KILLS
     if other is fault or other.verb not in enders or not other.struck >= fault.struck:
         return False
-    is_later = _when(other) > _when(fault)
-    return is_later or _at(other) > _at(fault) - _error(fault) - _error(other)
+    is_later = _find_time(other) > _find_time(fault)
+    return is_later or _find_at(other) > _find_at(fault) - _error(fault) - _error(other)

@@ -30,19 +30,19 @@ from results.reference.history import (
     GAP,
     REDELIVERED,
     REJECTED,
-    Delivered,
+    DeliveryRow,
     History,
     Judgement,
     Key,
-    Published,
+    PublicationRow,
     PublisherLog,
     SubscriptionLog,
     Violation,
 )
 from results.reference.ordering import Publication
 from results.reference.paths import Routes, Tree
-from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
-from results.reference.streams import Placed
+from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of_risk
+from results.reference.streams import PlacedPublication
 from results.reference.withholding import Reasons
 from results.rules.terms import (
     STATE_LOST,
@@ -76,7 +76,7 @@ def check(history: History) -> Judgement:
         for subscription in history.subscriptions
         for source in sources
     ]
-    violations = [found for source in sources for found in source.reused()]
+    violations = [found for source in sources for found in source.find_reused()]
     for subscription in history.subscriptions:
         violations += _strangers(subscription, sources)
         violations += _losses_of_streams(subscription, sources, history.promises)
@@ -84,7 +84,7 @@ def check(history: History) -> Judgement:
     if history.order == "total":
         violations += ordering.differences(_places(pairs))
     if history.order in STREAMS:
-        violations += streams.wrong_places(_placed(pairs))
+        violations += streams.wrong_places(_list_placed(pairs))
     at_risk, recoveries, reached = _risks(history, pairs)
     started = [pair for pair in pairs if pair.subscription.started]
     counts = Counts(
@@ -101,7 +101,7 @@ def check(history: History) -> Judgement:
             key=lambda least: (least[2], *least[:2]),
             default=None,
         ),
-        announced={**sum((pair.announced for pair in started), Counter())},
+        announced={**sum((pair.announced_counts for pair in started), Counter())},
         redelivered=sum(pair.redelivered for pair in started),
         outstanding=sum(pair.outstanding for pair in started),
     )
@@ -126,7 +126,7 @@ class _Source:
         self.publisher = history.content.publishers[log.name]
         self._matched: dict[tuple[str, int], bool] = {}
         self._digests: dict[tuple[Key, bool], int] = {}
-        self.by_key: dict[Key, Published] = {}
+        self.by_key: dict[Key, PublicationRow] = {}
         for publication in log.published:
             self.by_key.setdefault(publication.key, publication)
         self.highest: dict[int, int] = {}
@@ -156,25 +156,25 @@ class _Source:
         self.closing: Key | None = fences[-1] if has_both else None
         self._data = {one.key for one in self.committed if self._is_data(one)}
 
-    def is_fence(self, publication: Published) -> bool:
+    def is_fence(self, publication: PublicationRow) -> bool:
         return publication.attribute_set == self.content.fence_set
 
-    def is_between_fences(self, publication: Published) -> bool:
+    def is_between_fences(self, publication: PublicationRow) -> bool:
         """Return True if a publication is data that is owed to every matching subscription."""
         return publication.key in self._data or self._is_data(publication)
 
-    def _is_data(self, publication: Published) -> bool:
+    def _is_data(self, publication: PublicationRow) -> bool:
         is_after = self.opening is None or self.opening < publication.key
         is_before = self.closing is None or publication.key < self.closing
         return is_after and is_before and not self.is_fence(publication)
 
-    def closed_before(self, until_ns: int | None, error_ns: int | None) -> bool:
+    def is_closed_before(self, until_ns: int | None, error_ns: int | None) -> bool:
         """Return True if the closing fence was certainly sent before a moment."""
         if self.closing is None or until_ns is None or error_ns is None:
             return False
         return self.by_key[self.closing].sent_ns + error_ns < until_ns
 
-    def is_wanted(self, publication: Published, predicate: str) -> bool:
+    def is_wanted(self, publication: PublicationRow, predicate: str) -> bool:
         """Return True if a publication matches by the seed; the log decides only fences."""
         if self.is_fence(publication):
             return True
@@ -188,7 +188,7 @@ class _Source:
             self._matched[known] = predicates.wants(predicate)(attributes)
         return self._matched[known]
 
-    def digest(self, publication: Published) -> int:
+    def digest(self, publication: PublicationRow) -> int:
         """Return the digest of a publication by the seed; computed once for all subscriptions."""
         fence = self.is_fence(publication)
         known = publication.key, fence
@@ -199,7 +199,7 @@ class _Source:
         return found
 
     @property
-    def knows_topics(self) -> bool:
+    def has_topics(self) -> bool:
         """True if the topic of a publication follows from the attribute set."""
         how = self.content.workload.get("attributes", {}).get(self.topic_attribute, {})
         return self.topic_attribute != "" and "sequence" not in how
@@ -212,7 +212,7 @@ class _Source:
         value = self.content.attributes(chosen).get(self.topic_attribute)
         return type(value).__name__, value
 
-    def reused(self) -> Iterator[Violation]:
+    def find_reused(self) -> Iterator[Violation]:
         """Yield sequence numbers with two publications."""
         times = Counter(publication.key for publication in self.log.published)
         for key in sorted(key for key, n in times.items() if n > 1):
@@ -276,7 +276,7 @@ class _Pair:
         self.subscription = subscription
         self.source = source
         self.promises: Promises = history.promises
-        self.lanes = history.lanes if history.lanes != "topic" or source.knows_topics else ""
+        self.lanes = history.lanes if history.lanes != "topic" or source.has_topics else ""
         self.error_ns = history.clock_errors.get(self.names, 0)
         self.redelivered = 0
         self.matching = [
@@ -297,7 +297,7 @@ class _Pair:
             if row.kind != GAP:
                 self.arrived.setdefault(row.key, row.received_ns)
         self.violations = [*self._wrong_notices(reasons), *self._wrong_gaps(), *self._walk()]
-        absent = [*self._absent()]
+        absent = [*self._find_absent()]
         self.violations += absent
         self.outstanding = sum(self._is_outstanding(violation) for violation in absent)
         missing = sum(violation.kind == "missing" for violation in absent)
@@ -318,7 +318,7 @@ class _Pair:
         return found
 
     @cached_property
-    def skipped(self) -> dict[Key, Gap]:
+    def first_gaps(self) -> dict[Key, Gap]:
         """The first promised gap with each publication, without publications in notices."""
         found: dict[Key, Gap] = {}
         for gap in self.gaps:
@@ -328,13 +328,13 @@ class _Pair:
         return found
 
     @cached_property
-    def announced(self) -> Counter[str]:
+    def announced_counts(self) -> Counter[str]:
         """The number of data publications in gaps that never arrived, by reason."""
         return Counter(
-            self.skipped[publication.key].reason
+            self.first_gaps[publication.key].reason
             for publication in self.matching
             if self.source.is_between_fences(publication)
-            and publication.key in self.skipped
+            and publication.key in self.first_gaps
             and publication.key not in self.arrived
         )
 
@@ -350,7 +350,7 @@ class _Pair:
         )
 
     @cached_property
-    def owed(self) -> list[Published]:
+    def owed(self) -> list[PublicationRow]:
         """The data publications between the fences, without withheld and announced publications."""
         return [
             publication
@@ -364,7 +364,7 @@ class _Pair:
         return sum(publication.key in self.arrived for publication in self.owed)
 
     def _is_kept_back(self, key: Key) -> bool:
-        return (key in self.told or key in self.skipped) and key not in self.arrived
+        return (key in self.told or key in self.first_gaps) and key not in self.arrived
 
     # --- Violations -------------------------------------------------------------------------
 
@@ -374,28 +374,28 @@ class _Pair:
         before: dict[object, Key] = {}
         for place, row in self.rows:
             if objection := self._objection(row):
-                yield self._at(objection, row, place)
+                yield self._row_at(objection, row, place)
             if row.kind == GAP or row.key not in self.rank:
                 continue
             if row.key in seen:
-                if self._may_come_again(row, place):
+                if self._can_repeat(row, place):
                     self.redelivered += 1
                 else:
-                    yield self._at("duplicate", row, place)
+                    yield self._row_at("duplicate", row, place)
                 continue
             lane = self.source.topic(row.key) if self.lanes == "topic" else None
             if self.lanes and row.key < before.get(lane, row.key):
-                yield self._at("reordered", row, place)
+                yield self._row_at("reordered", row, place)
             if self.notices and any(
                 n.place <= place and row.key <= (n.incarnation, n.last) for n in self.notices
             ):
-                yield self._at("withheld_delivered", row, place)
+                yield self._row_at("withheld_delivered", row, place)
             if self.gaps and any(self._contradicts(gap, row, place) for gap in self.gaps):
-                yield self._at("gap_delivered", row, place)
+                yield self._row_at("gap_delivered", row, place)
             seen.add(row.key)
             before[lane] = row.key
 
-    def _may_come_again(self, row: Delivered, place: int) -> bool:
+    def _can_repeat(self, row: DeliveryRow, place: int) -> bool:
         is_marked = row.kind == REDELIVERED
         return is_marked and self.promises.redelivers and not self._is_committed(row.key, place)
 
@@ -407,12 +407,12 @@ class _Pair:
             if commit.source == self.source.log.source
         )
 
-    def _contradicts(self, gap: Gap, row: Delivered, place: int) -> bool:
+    def _contradicts(self, gap: Gap, row: DeliveryRow, place: int) -> bool:
         """Return True if a gap contradicts a delivery, without a restart as the reason."""
         if not _is_in(row.key, gap):
             return False
         if gap.place <= place:
-            return not self._may_come_again(row, place)
+            return not self._can_repeat(row, place)
         return not self.promises.redelivers or self._is_committed(row.key, gap.place)
 
     def _is_permitted(self, gap: Gap) -> bool:
@@ -443,11 +443,11 @@ class _Pair:
         for gap in self.gaps:
             if not self._is_permitted(gap):
                 yield Violation("gap_unpromised", *self.names, gap.incarnation, gap.first)
-        for key, gap in sorted(self.skipped.items()):
+        for key, gap in sorted(self.first_gaps.items()):
             if self._is_early(gap, self.source.by_key[key].sent_ns):
                 yield Violation("gap_early", *self.names, *key)
 
-    def _objection(self, row: Delivered) -> str:
+    def _objection(self, row: DeliveryRow) -> str:
         """Return the violation of a row, independent of earlier rows; "" for none."""
         publication = self.source.by_key.get(row.key)
         if row.kind == GAP:
@@ -467,7 +467,7 @@ class _Pair:
         excuses = {}
         for notice in self.notices:
             if notice.partition not in excuses:
-                excuses[notice.partition] = reasons.excused_until(
+                excuses[notice.partition] = reasons.excuse_end(
                     notice.partition, subscription.broker, log.broker, subscription.issued_ns,
                     subscription.accepted_ns, notice.received_ns,
                 )  # fmt: skip
@@ -478,7 +478,7 @@ class _Pair:
             if heard and heard[0] < notice.place:
                 yield Violation("withheld_late", *self.names, *key)
 
-    def _absent(self) -> Iterator[Violation]:
+    def _find_absent(self) -> Iterator[Violation]:
         """Yield absent publications between the deliveries, without announced publications."""
         if not self.subscription.started:
             return
@@ -495,7 +495,7 @@ class _Pair:
             key = publication.key
             if not lowest <= key <= highest:
                 continue
-            if key in self.arrived or key in self.told or key in self.skipped:
+            if key in self.arrived or key in self.told or key in self.first_gaps:
                 continue
             if self.source.is_between_fences(publication):
                 yield Violation("missing", *self.names, *key)
@@ -515,10 +515,10 @@ class _Pair:
         ]
         return absent.kind != "left_out" and all(other < key for other in alike)
 
-    def _at(self, kind: str, row: Delivered, place: int) -> Violation:
+    def _row_at(self, kind: str, row: DeliveryRow, place: int) -> Violation:
         return Violation(kind, *self.names, row.incarnation, row.sequence, place)
 
-    def first_arrivals(self) -> Iterator[tuple[int, Delivered]]:
+    def first_arrivals(self) -> Iterator[tuple[int, DeliveryRow]]:
         """Yield the first arrivals that match, with places in the log; without redeliveries."""
         seen: set[Key] = set()
         for place, row in self.rows:
@@ -552,7 +552,7 @@ class _Pair:
             return False
         return accepted_ns > self.source.by_key[opening].sent_ns + error_ns
 
-    def of_wrong_kind(self) -> int:
+    def count_wrong_kind(self) -> int:
         """Return the number of rows that are logged as fences but are data, or the reverse."""
         return sum(
             row.kind != REDELIVERED
@@ -561,7 +561,7 @@ class _Pair:
             if row.kind != GAP and row.key in self.source.by_key
         )
 
-    def too_soon(self, error_ns: int | None) -> int:
+    def count_too_early(self, error_ns: int | None) -> int:
         """Return the number of rows received before sent, beyond clock errors."""
         if error_ns is None:
             return 0
@@ -588,14 +588,14 @@ def _places(pairs: Sequence[_Pair]) -> Mapping[str, Mapping[Publication, int]]:
     return found
 
 
-def _placed(pairs: Sequence[_Pair]) -> Mapping[str, Sequence[Placed]]:
+def _list_placed(pairs: Sequence[_Pair]) -> Mapping[str, Sequence[PlacedPublication]]:
     """Return the first arrivals with a place, in the order received, by subscription."""
-    found: dict[str, list[tuple[int, Placed]]] = {}
+    found: dict[str, list[tuple[int, PlacedPublication]]] = {}
     for pair in pairs:
         who, source = pair.names
         for place, row in pair.first_arrivals():
             if row.stream:
-                placed = Placed(row.stream, row.position, source, row.key)
+                placed = PlacedPublication(row.stream, row.position, source, row.key)
                 found.setdefault(who, []).append((place, placed))
     return {who: [placed for _, placed in sorted(rows)] for who, rows in found.items()}
 
@@ -621,7 +621,7 @@ def _losses_of_streams(
             yield Violation("gap_unpromised", name, gap.source, gap.incarnation, gap.first)
 
 
-def _passing(history: History) -> Tree | Routes:
+def _list_passing(history: History) -> Tree | Routes:
     return Tree(history.links) if history.routes is None else Routes(history.routes)
 
 
@@ -630,7 +630,7 @@ def _risks(
 ) -> tuple[list[bool], tuple[Recovery, ...], set[str]]:
     """Return arrivals of deliveries at risk, recoveries, and the reached brokers."""
     windows = times_of_risk(history.faults)
-    ways = Ways(_passing(history), history.faults)
+    ways = DeliveryPaths(_list_passing(history), history.faults)
     arrivals: dict[RiskWindow, list[int | None]] = {window: [] for window in windows}
     at_risk = []
     reached = set()
@@ -646,7 +646,7 @@ def _risks(
             )
         ]
         for publication in pair.owed:
-            held = [window for window in near if was_surely_sent_in(window, publication.sent_ns)]
+            held = [window for window in near if is_certainly_sent_in(window, publication.sent_ns)]
             for window in held:
                 arrivals[window].append(pair.arrived.get(publication.key))
             if held:
@@ -691,9 +691,9 @@ def _doubts(
         yield from source.doubts()
         yield from source.undone(s.predicate for s in history.subscriptions if s.started)
         error_ns = history.timeline_errors.get(source.log.source, 0)
-        if source.closed_before(history.measured_until_ns, error_ns):
+        if source.is_closed_before(history.measured_until_ns, error_ns):
             yield doubt("closed_early", source=source.log.source)
-    if history.lanes == "topic" and not all(source.knows_topics for source in sources):
+    if history.lanes == "topic" and not all(source.has_topics for source in sources):
         yield doubt("no_topic")
     if history.placed and history.order in STREAMS:
         without: Counter[str] = Counter()
@@ -701,9 +701,9 @@ def _doubts(
             without[pair.names[0]] += pair.without_place()
         yield from (doubt("unplaced", who=who, n=n) for who, n in sorted(without.items()) if n)
     yield from verdict.doubts_about_faults(history.faults)
-    if n := sum(pair.of_wrong_kind() for pair in pairs):
+    if n := sum(pair.count_wrong_kind() for pair in pairs):
         yield doubt("kind", n=n)
-    if n := sum(pair.too_soon(errors[pair.names]) for pair in pairs):
+    if n := sum(pair.count_too_early(errors[pair.names]) for pair in pairs):
         yield doubt("too_soon", n=n)
     yield from verdict.doubts_about_risks(history.faults, recoveries)
 

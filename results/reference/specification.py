@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from results.reference.files import Refused
+from results.reference.files import FileRefusal
 
 _GUARANTEES: Mapping[str, tuple[Any, ...]] = {
     "delivery": ("exactly-once", "at-least-once", "at-most-once"),
@@ -45,19 +45,21 @@ def verify(folder: Path, workload: Mapping[str, Any], topology: Mapping[str, Any
         Refused: a value is invalid; names file, key, value and the nearest valid value.
     """
     for name, document, problems in (
-        ("workload.toml", workload, _in_workload),
-        ("topology.toml", topology, _in_topology),
+        ("workload.toml", workload, _workload_of),
+        ("topology.toml", topology, _topology_of),
     ):
-        for key, value in _everything(document, "", 0):
+        for key, value in _allow_all(document, "", 0):
             if isinstance(value, float) and not isfinite(value):
-                raise Refused(f"{folder / 'spec' / name}: {key} = {value} is no number to go by")
+                raise FileRefusal(
+                    f"{folder / 'spec' / name}: {key} = {value} is no number to go by"
+                )
         for problem in problems(document):
-            raise Refused(f"{folder / 'spec' / name}: {problem}")
+            raise FileRefusal(f"{folder / 'spec' / name}: {problem}")
 
 
-def _everything(value: Any, key: str, level: int) -> Iterator[tuple[str, Any]]:
+def _allow_all(value: Any, key: str, level: int) -> Iterator[tuple[str, Any]]:
     if level > _LEVELS:
-        raise Refused(f"{key[:60]} lies too deep")
+        raise FileRefusal(f"{key[:60]} lies too deep")
     inner: list[tuple[str, Any]] = []
     if isinstance(value, dict):
         inner = [(f"{key}.{name}".lstrip("."), each) for name, each in value.items()]
@@ -66,10 +68,10 @@ def _everything(value: Any, key: str, level: int) -> Iterator[tuple[str, Any]]:
     else:
         yield key, value
     for name, each in inner:
-        yield from _everything(each, name, level + 1)
+        yield from _allow_all(each, name, level + 1)
 
 
-def _in_workload(workload: Mapping[str, Any]) -> Iterator[str]:
+def _workload_of(workload: Mapping[str, Any]) -> Iterator[str]:
     for name in ("guarantee", "bars", "phases", "load", "churn", "attributes"):
         if not isinstance(workload.get(name, {}), dict):
             yield f"{name} = {workload[name]!r} is no table"
@@ -88,21 +90,21 @@ def _in_workload(workload: Mapping[str, Any]) -> Iterator[str]:
         yield f"bars.deliveries_per_pair_min = {least!r} is no number"
     for key, value in workload.get("guarantee", {}).items():
         if key not in _GUARANTEES:
-            yield f"guarantee: unknown key {key!r}{_like(key, [*_GUARANTEES])}"
+            yield f"guarantee: unknown key {key!r}{_suggest(key, [*_GUARANTEES])}"
         # 1 is True in Python, and no truth value in a file.
         elif value not in _GUARANTEES[key] or type(value) is not type(_GUARANTEES[key][0]):
-            yield f"guarantee.{key} = {value!r}{_like(value, _GUARANTEES[key])}"
+            yield f"guarantee.{key} = {value!r}{_suggest(value, _GUARANTEES[key])}"
     for (table, key), known in _CHOICES.items():
         value = workload.get(table, {}).get(key, known[0])
         if value not in known:
-            yield f"{table}.{key} = {value!r}{_like(value, known)}"
+            yield f"{table}.{key} = {value!r}{_suggest(value, known)}"
     for table, key in _LENGTHS:
         value = workload.get(table, {}).get(key, "0s")
         try:
             nanoseconds(value)
         except ValueError:
             yield f"{table}.{key} = {value!r} is no duration"
-    yield from _in_clients(workload)
+    yield from _clients_of(workload)
     for name, how in workload.get("attributes", {}).items():
         if name != "sets" and not _draws(how):
             yield f"attributes.{name} = {how!r} draws nothing"
@@ -111,7 +113,7 @@ def _in_workload(workload: Mapping[str, Any]) -> Iterator[str]:
         yield f"attributes.sets = {sets!r} is no number of sets"
 
 
-def _in_clients(workload: Mapping[str, Any]) -> Iterator[str]:
+def _clients_of(workload: Mapping[str, Any]) -> Iterator[str]:
     kinds: Mapping[str, Callable[[Any], bool]] = {
         "at": lambda value: type(value) is str or (type(value) is list and bool(value)),
         "count": lambda value: type(value) is int and 0 < value < 2**16,
@@ -134,7 +136,7 @@ def _in_clients(workload: Mapping[str, Any]) -> Iterator[str]:
                     yield f"{section}[{place}].{key} = {entry[key]!r} cannot be"
 
 
-def _in_topology(topology: Mapping[str, Any]) -> Iterator[str]:
+def _topology_of(topology: Mapping[str, Any]) -> Iterator[str]:
     brokers = topology.get("brokers")
     if type(brokers) is not list or len({str(each) for each in brokers}) < len(brokers):
         yield f"brokers = {brokers!r} are not brokers, each once"
@@ -143,7 +145,7 @@ def _in_topology(topology: Mapping[str, Any]) -> Iterator[str]:
         if type(link) is not list or len(link) != 2:
             yield f"links[{place}] = {link!r} is no link"
         elif unknown := [end for end in link if end not in brokers]:
-            yield f"links[{place}]: no broker {unknown[0]!r}{_like(unknown[0], brokers)}"
+            yield f"links[{place}]: no broker {unknown[0]!r}{_suggest(unknown[0], brokers)}"
 
 
 def _draws(how: Any) -> bool:
@@ -160,6 +162,6 @@ def _draws(how: Any) -> bool:
     )
 
 
-def _like(value: Any, known: Any) -> str:
+def _suggest(value: Any, known: Any) -> str:
     found = get_close_matches(str(value), [str(each) for each in known], 1, 0.5)
     return f"; nearest is {found[0]!r}" if found else f"; known are {', '.join(map(str, known))}"

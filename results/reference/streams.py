@@ -8,7 +8,7 @@ from results.reference.history import Key, Violation
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Placed:
+class PlacedPublication:
     """A publication at a place of a stream."""
 
     stream: str
@@ -21,7 +21,7 @@ class Placed:
         return Violation(kind, subscription, self.source, *self.key)
 
 
-def wrong_places(logs: Mapping[str, Sequence[Placed]]) -> Iterator[Violation]:
+def wrong_places(logs: Mapping[str, Sequence[PlacedPublication]]) -> Iterator[Violation]:
     """Yield wrong places within a log, and between all logs.
 
     Args:
@@ -34,9 +34,9 @@ def wrong_places(logs: Mapping[str, Sequence[Placed]]) -> Iterator[Violation]:
                 yield one.violation("place_back", who)
             reached[one.stream] = one.position
     everywhere = sorted({one for log in logs.values() for one in log})
-    at: dict[tuple[str, int], list[Placed]] = {}
-    of: dict[tuple[str, Key], list[Placed]] = {}
-    streams: dict[tuple[str, str], list[Placed]] = {}
+    at: dict[tuple[str, int], list[PlacedPublication]] = {}
+    of: dict[tuple[str, Key], list[PlacedPublication]] = {}
+    streams: dict[tuple[str, str], list[PlacedPublication]] = {}
     for one in everywhere:
         at.setdefault((one.stream, one.position), []).append(one)
         of.setdefault((one.source, one.key), []).append(one)

@@ -23,7 +23,7 @@ _ONE_IN = {"full": 1, "sampled": 16, "hist": 256}
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimeFacts:
     """The facts that limit the times of a run.
 
     Attributes:
@@ -38,7 +38,7 @@ class Timed:
     content: Contents
     phases: Mapping[str, tuple[int, int]]
     simulated: bool
-    moved: Callable[[int, str], int]
+    to_timeline: Callable[[int, str], int]
     error_ns: Callable[[str], int | None]
 
     def doubts(self, records: Sequence[tuple[str, Records]]) -> Iterator[str]:
@@ -49,16 +49,16 @@ class Timed:
         """
         if "measure" not in self.phases or self.manifest.get("state") == "aborted":
             return
-        yield from self._about_phases()
+        yield from self._check_phases()
         for layout, each in records:
             if layout == "publications":
-                yield from self._about_schedule(each)
-                yield from self._about_lateness(each)
-            yield from self._about_bounds(each)
+                yield from self._check_schedule(each)
+                yield from self._check_lateness(each)
+            yield from self._check_bounds(each)
             if layout == "deliveries":
-                yield from self._about_stretches(each)
+                yield from self._check_stretches(each)
 
-    def _about_phases(self) -> Iterator[str]:
+    def _check_phases(self) -> Iterator[str]:
         if (self.manifest.get("labels") or {}).get("history"):
             return
         asked = {"warmup": "2s", "drain": "30s", **self.workload.get("phases", {})}
@@ -95,7 +95,7 @@ class Timed:
 
     # --- Schedules ------------------------------------------------------------------------------
 
-    def _about_schedule(self, records: Records) -> Iterator[str]:
+    def _check_schedule(self, records: Records) -> Iterator[str]:
         begin, end = self.phases["measure"]
         if "warmup" in self.phases and not self.simulated:
             begin = self.phases["warmup"][0]
@@ -126,9 +126,10 @@ class Timed:
             off: list[int] = []
             exact = self.error_ns(records.host) == 0
             slack = 1000 if exact else 50_001_000 + (end - begin) // 10_000
-            ahead = self.moved(data[0]["intended_ns"], records.host) - data[0]["intended_ns"] if (
-                data
-            ) else 0  # fmt: skip
+            ahead = 0
+            if data:
+                intended_ns = data[0]["intended_ns"]
+                ahead = self.to_timeline(intended_ns, records.host) - intended_ns
             over = False
             for place, row in enumerate(data, start=1):
                 at = next(wanted, None)
@@ -140,7 +141,7 @@ class Timed:
             elif not over and fences[-1] and sum(fences) > 1 and next(wanted, None) is not None:
                 yield doubt("schedule_unmet", file=said, source=source, n=len(data))
 
-    def _about_lateness(self, records: Records) -> Iterator[str]:
+    def _check_lateness(self, records: Records) -> Iterator[str]:
         if self.simulated or self.manifest.get("loadgen_saturated"):
             return
         host, process, _ = records.name.split("/")
@@ -157,7 +158,7 @@ class Timed:
 
     # --- Bounds and stretches ------------------------------------------------------------------
 
-    def _about_bounds(self, records: Records) -> Iterator[str]:
+    def _check_bounds(self, records: Records) -> Iterator[str]:
         error = self.error_ns(records.host)
         stamps = [row["at_ns"] for row in records.rows if row["at_ns"] > 0]
         if error is None or not stamps:
@@ -166,11 +167,11 @@ class Timed:
         first = min(start for start, _ in self.phases.values()) - _SECOND_NS - error
         last = max(end for _, end in self.phases.values()) + error
         last += (5 if was_seen else 120) * _SECOND_NS
-        ahead = self.moved(stamps[0], records.host) - stamps[0]
+        ahead = self.to_timeline(stamps[0], records.host) - stamps[0]
         if n := sum(not first <= stamp + ahead <= last for stamp in stamps):
             yield doubt("outside", file=f"raw/{records.name}", n=n)
 
-    def _about_stretches(self, records: Records) -> Iterator[str]:
+    def _check_stretches(self, records: Records) -> Iterator[str]:
         level = str((self.workload.get("load") or {}).get("records", "full"))
         said = f"raw/{records.name}"
         one_in = (records.tables.get("sample") or {}).get("one_in", 1)

@@ -22,7 +22,7 @@ _SHORTFALLS = {"missing", "fence_missing", "left_out", "gap_not_permitted"}
 _SHORTFALLS |= {"withheld_unjustified", "withheld_late", "gap_unpromised"}
 
 
-def broken(guarantee: Guarantee, kind: str) -> bool:
+def is_broken(guarantee: Guarantee, kind: str) -> bool:
     """Return True if a violation of this kind breaks the guarantee."""
     if kind in _SHORTFALLS:
         return guarantee.gapless or guarantee.delivery != "at-most-once"
@@ -79,9 +79,9 @@ def decide(
     proven = tuple(
         f"{counts.violations[kind]:,} {kind}: {meaning}"
         for kind, meaning in VIOLATIONS.items()
-        if counts.violations.get(kind, 0) and broken(guarantee, kind)
+        if counts.violations.get(kind, 0) and is_broken(guarantee, kind)
     )
-    excused = [*_excused(counts, guarantee, was_silent)] if busy else [None]
+    excused = [*_find_excused(counts, guarantee, was_silent)] if busy else [None]
     if proven and None not in excused:
         proven, doubts = (), (*doubts, *(each for each in excused if each), *busy)
     if proven:
@@ -91,9 +91,9 @@ def decide(
     return "VALID", (f"{counts.owed:,} owed, each arrived",), ()
 
 
-def _excused(counts: Counts, guarantee: Guarantee, was_silent: bool) -> Iterable[str | None]:
+def _find_excused(counts: Counts, guarantee: Guarantee, was_silent: bool) -> Iterable[str | None]:
     """Yield a doubt for each kind that a busy machine explains; None for any other kind."""
-    wrong = {kind: n for kind, n in counts.violations.items() if n and broken(guarantee, kind)}
+    wrong = {kind: n for kind, n in counts.violations.items() if n and is_broken(guarantee, kind)}
     absent = wrong.pop("missing", 0) + wrong.pop("fence_missing", 0)
     if absent:
         is_late = was_silent and absent == counts.outstanding

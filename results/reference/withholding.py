@@ -60,7 +60,7 @@ class Reasons:
         self._newcomers = {*newcomers}
         self._outages = [*_outages(faults)]
 
-    def excused_until(
+    def excuse_end(
         self,
         partition: Partition,
         home: str,

@@ -83,7 +83,7 @@ def conditions_of(run: Path, *, by_place: bool = False) -> Conditions:
             entry for key in ("publishers", "subscribers") for entry in workload.get(key, ())
         ]
         homes = [name for entry in clients for name in entry["at"]]
-        steps = [_by_place(step, homes) for step in steps or ()]
+        steps = [_replace_target(step, homes) for step in steps or ()]
         for each, key in ((scale, "subscribers"), (load, "publishers")):
             each[key] = [_without_place(entry) for entry in workload.get(key, ())]
     else:
@@ -138,7 +138,7 @@ def _without_place(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**entry, "at": len(entry["at"])}
 
 
-def _by_place(step: Mapping[str, Any], homes: Sequence[str]) -> dict[str, Any]:
+def _replace_target(step: Mapping[str, Any], homes: Sequence[str]) -> dict[str, Any]:
     """Return a step with its target's role in the load in place of a broker's name.
 
     Another system has other broker names.

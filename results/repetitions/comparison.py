@@ -28,7 +28,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedNumber:
     """A number of a group beside the first group's.
 
     Attributes:
@@ -74,7 +74,7 @@ class Comparison:
 
     groups: tuple[Group, ...]
     differing: Mapping[str, Sequence[Any]]
-    rows: tuple[Compared, ...]
+    rows: tuple[ComparedNumber, ...]
 
     def document(self) -> dict[str, Any]:
         """Return a mapping for JSON."""
@@ -112,7 +112,7 @@ def compare(groups: Sequence[Group]) -> Comparison:
     found = [difference_of(first.values, second.values) for _, _, first, second in pairs]
     corrected = holm([difference.p for difference in found])
     rows = [
-        Compared(*pair, difference, p, _verdict(pair[0], difference, p))
+        ComparedNumber(*pair, difference, p, _verdict(pair[0], difference, p))
         for pair, difference, p in zip(pairs, found, corrected, strict=True)
     ]
     return Comparison(tuple(groups), differing, tuple(rows))

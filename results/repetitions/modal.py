@@ -36,10 +36,10 @@ def distance(one: Mapping[Place, float], other: Mapping[Place, float]) -> float:
     places = {**one, **other}
     if not places:
         return 0.0
-    return math.fsum(_apart(one.get(place), other.get(place)) for place in places) / len(places)
+    return math.fsum(_split(one.get(place), other.get(place)) for place in places) / len(places)
 
 
-def _apart(one: float | None, other: float | None) -> float:
+def _split(one: float | None, other: float | None) -> float:
     if one is None or other is None:
         return ABSENT
     return abs(math.log10(one) - math.log10(other))

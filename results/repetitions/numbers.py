@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from results.tables.derived import derived_of
+from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import read_json, read_json_lines
 from results.tables.manifest import Run, read_run
 from results.tables.row_counts import headline_of
@@ -61,7 +61,7 @@ def numbers_of(run: Path) -> dict[str, float]:
     """Return the numbers of a run; without a verdict, the numbers that need no verdict."""
     manifest = read_json(run / "manifest.json")
     found = dict(_from_records(run))
-    verdict = derived_of(run) / "verdict.json"
+    verdict = find_unsealed_derived(run) / "verdict.json"
     if verdict.is_file():
         found.update(_from_verdict(read_json(verdict), manifest))
     return {number.name: found[number.name] for number in NUMBERS if number.name in found}
@@ -79,7 +79,7 @@ def _from_records(folder: Path) -> Mapping[str, float]:
         found["delivered_per_s"] = headline.delivered * per_s
         found["delivered_new_per_s"] = (headline.delivered - headline.earlier) * per_s
         used_s = [
-            _used_s(lines, run.origin_ns + phase.from_ns, run.origin_ns + phase.to_ns)
+            _compute_used_s(lines, run.origin_ns + phase.from_ns, run.origin_ns + phase.to_ns)
             for lines in _statistics_of_brokers(run)
         ]
         if used_s:
@@ -97,7 +97,7 @@ def _statistics_of_brokers(run: Run) -> Iterator[list[Mapping[str, Any]]]:
             yield [row for row in read_json_lines(path) if "cpu_s" in row]
 
 
-def _used_s(rows: Sequence[Mapping[str, Any]], from_ns: int, to_ns: int) -> float:
+def _compute_used_s(rows: Sequence[Mapping[str, Any]], from_ns: int, to_ns: int) -> float:
     """Return a broker's processor time between two stamps, interpolated between statistics."""
     used_s = 0.0
     for before, after in pairwise(rows):

@@ -33,7 +33,7 @@ class Trial:
     difference: Difference
 
     @property
-    def said(self) -> str:
+    def outcome(self) -> str:
         """Return the outcome of the comparison for the second series."""
         if self.difference.outcome != "differs":
             return self.difference.outcome
@@ -42,14 +42,14 @@ class Trial:
     @property
     def is_right(self) -> bool:
         """Return True for no difference of equal series, and for a slower slowed series."""
-        return self.said == "slower" if self.planted else self.difference.outcome != "differs"
+        return self.outcome == "slower" if self.planted else self.difference.outcome != "differs"
 
     def row(self) -> dict[str, Any]:
         """Return a mapping for JSON."""
         found = self.difference
         return {
             "trial": self.number, "planted": self.planted, "ratio": found.ratio,
-            "low": found.low, "high": found.high, "said": self.said, "right": self.is_right,
+            "low": found.low, "high": found.high, "said": self.outcome, "right": self.is_right,
         }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 
 from results.report import words
-from results.tables.derived import derived_of
+from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import ResultsError, read_json
 
 
@@ -109,7 +109,9 @@ def write_experiment_report(
 
 def _story(folder: Path, lines: Sequence[str]) -> ExperimentStory:
     manifest = read_json(folder / "manifest.json")
-    figures = [_figure(path) for path in sorted((derived_of(folder) / "figures").glob("*.json"))]
+    figures = [
+        _figure(path) for path in sorted((find_unsealed_derived(folder) / "figures").glob("*.json"))
+    ]
     if not figures:
         raise ResultsError(f"{folder}: no figure has been drawn; `pubsubctl plot` draws them")
     return ExperimentStory(folder, manifest, figures, lines)

@@ -109,7 +109,7 @@ def lanes_picture(story: RunStory, size: Size = "wide") -> LanesPicture | None:
     lanes = [
         Lane(
             target=target,
-            shown=shortened(target, LONGEST_TARGETS[size]),
+            shown=shorten(target, LONGEST_TARGETS[size]),
             y=LANES_TOP + place * LANE_HEIGHT,
             bars=tuple(_bars([span for span in spans if span.target == target], x, axis_right)),
             marks=tuple(_marks([row for row in rows if row["target"] == target], x, axis_right)),
@@ -219,6 +219,6 @@ def _end_ns(run: Run) -> int:
     return int(max(SECOND_NS, run.phase("measure").to_ns, *stamps))
 
 
-def shortened(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
     """Return the text, truncated with … beyond the length."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from results.figures.context import limiting_load_generator
+from results.figures.context import find_limiting_load_generator
 from results.report import fault_chart, words
 from results.report.reading import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
 
@@ -120,7 +120,7 @@ def render(
     faulty = [story for story in stories if story.run.fault_rows]
     lanes = [fault_chart.lanes_picture(story) for story in stories]
     narrow_lanes = [fault_chart.lanes_picture(story, "narrow") for story in stories]
-    kept = _kept(stories)
+    kept = _promise_rows(stories)
     comparison = _comparison(stories)
     kinds = {kind for picture in lanes if picture for kind in picture.kinds}
     apart = unpromised or {}
@@ -203,25 +203,29 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
     """Return a few numbers of all runs, side by side."""
 
     rows: Mapping[str, Callable[[RunStory], str]] = {
-        "promised": _promised,
+        "promised": _describe_promised,
         "order promised": _order_promised,
-        "published while measuring": lambda s: words.count(s.counted("published_in_measure")),
-        "deliveries owed": lambda s: words.count(s.counted("owed")),
-        "delivered": lambda s: words.count(s.counted("delivered")),
-        "lost": lambda s: _violated(s, "missing"),
-        "twice": lambda s: _violated(s, "duplicate"),
-        "out of order": lambda s: _violated(s, "reordered"),
-        "at risk": lambda s: words.count(s.exercised("at_risk_deliveries") if s.verdict else None),
-        "of which arrived": lambda s: words.count(s.exercised("recovered") if s.verdict else None),
-        "last of them after": _recovered_after,
+        "published while measuring": lambda s: words.count(s.count_of("published_in_measure")),
+        "deliveries owed": lambda s: words.count(s.count_of("owed")),
+        "delivered": lambda s: words.count(s.count_of("delivered")),
+        "lost": lambda s: _count_violated(s, "missing"),
+        "twice": lambda s: _count_violated(s, "duplicate"),
+        "out of order": lambda s: _count_violated(s, "reordered"),
+        "at risk": lambda s: words.count(
+            s.exercise_of("at_risk_deliveries") if s.verdict else None
+        ),
+        "of which arrived": lambda s: words.count(
+            s.exercise_of("recovered") if s.verdict else None
+        ),
+        "last of them after": _recovery_time,
         "wrong": _wrong,
-        "sent again by brokers": lambda s: words.count(s.exercised("resent_publications")),
+        "sent again by brokers": lambda s: words.count(s.exercise_of("resent_publications")),
         "median latency": lambda s: _latency(s, "p50"),
         "99 % latency": lambda s: _latency(s, "p99"),
         "median latency of the slowest subscription": lambda s: _slowest(s, "p50"),
         "99 % latency of the slowest subscription": lambda s: _slowest(s, "p99"),
-        "delivered per second": _delivered_per_s,
-        "limited by": _limited_by,
+        "delivered per second": _compute_delivery_rate,
+        "limited by": _describe_limit,
         "CPU per delivery and broker": _cpu_per_delivery_and_broker,
         "broker CPU per publication received": cpu_per_message,
         "CPU of all brokers per delivery": _cpu_per_delivery,
@@ -232,14 +236,15 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
     return [row for row in table if {*row[1]} != {"–"}]
 
 
-def _kept(stories: Sequence[RunStory]) -> tuple[list[str], list[list[str]]]:
+def _promise_rows(stories: Sequence[RunStory]) -> tuple[list[str], list[list[str]]]:
     """Return the faults of the schedule, and a row per run with promise and outcome per fault."""
     steps = [row["steps"][0] for story in stories for row in story.verdict.get("recoveries") or ()]
     faults = [*dict.fromkeys(steps)]
     rows = []
     for story in stories:
         became = {
-            row["steps"][0]: words.became(row) for row in story.verdict.get("recoveries") or ()
+            row["steps"][0]: words.describe_recovery(row)
+            for row in story.verdict.get("recoveries") or ()
         }
         told = [became.get(fault, "–") for fault in faults]
         rows.append([_promise_of(story), words.done(story), *told])
@@ -268,14 +273,14 @@ def _order_promised(story: RunStory) -> str:
     return named.get(order, order)
 
 
-def _promised(story: RunStory) -> str:
+def _describe_promised(story: RunStory) -> str:
     if _promises(story).get("exactly_once") is False and not story.run.manifest.get("system"):
         return NOTHING
     guarantee = story.run.workload.get("guarantee") or {}
     return str(guarantee.get("delivery", "exactly-once")).replace("-", " ")
 
 
-def _violated(story: RunStory, kind: str) -> str:
+def _count_violated(story: RunStory, kind: str) -> str:
     """Return the number of violations of a kind, whether promised or not."""
     return words.count(story.violations.get(kind, 0) if story.verdict else None)
 
@@ -287,15 +292,15 @@ def _wrong(story: RunStory) -> str:
     return "nothing" if story.word == "VALID" else words.violations(story) or "nothing"
 
 
-def _recovered_after(story: RunStory) -> str:
+def _recovery_time(story: RunStory) -> str:
     """Return the time from the end of a fault to its last recovered delivery, over all faults."""
     found = [row["recovered_after_ns"] for row in story.verdict.get("recoveries") or ()]
     known = [after_ns for after_ns in found if after_ns is not None]
     return f"{max(0, max(known)) / 1e9:,.2f} s" if known else "–"
 
 
-def _delivered_per_s(story: RunStory) -> str:
-    if limiting_load_generator(story.run.manifest):
+def _compute_delivery_rate(story: RunStory) -> str:
+    if find_limiting_load_generator(story.run.manifest):
         return "–"
     headline = story.run.manifest.get("headline") or {}
     value = headline.get("delivered_per_s")
@@ -306,8 +311,8 @@ def _delivered_per_s(story: RunStory) -> str:
     return f"{value:,.0f}{backlog}"
 
 
-def _limited_by(story: RunStory) -> str:
-    if limit := limiting_load_generator(story.run.manifest):
+def _describe_limit(story: RunStory) -> str:
+    if limit := find_limiting_load_generator(story.run.manifest):
         return f"{limit}: no result of throughput"
     return (story.run.manifest.get("headline") or {}).get("limited_by") or "–"
 

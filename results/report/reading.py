@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 
-from results.checker.latency import PERCENTILES, AcrossClocks, across_clocks, latency_percentiles
+from results.checker.latency import (
+    PERCENTILES,
+    AcrossClocks,
+    judge_across_clocks,
+    latency_percentiles,
+)
 from results.figures.by_name import draw
 from results.figures.of_runs import narrow_svg
 from results.rules.nothing_owed import SOURCE
@@ -119,12 +124,12 @@ class RunStory:
         """VALID, INVALID, UNKNOWN or NOT JUDGED."""
         return str(self.verdict.get("verdict", "not judged")).upper()
 
-    def counted(self, name: str) -> int | None:
+    def count_of(self, name: str) -> int | None:
         """Return a number of the verdict's counts."""
         value = (self.verdict.get("counts") or {}).get(name)
         return None if value is None else int(value)
 
-    def exercised(self, name: str) -> int:
+    def exercise_of(self, name: str) -> int:
         """Return the extent to which the run exercised a property, in the unit of the property."""
         return int((self.verdict.get("exercised") or {}).get(name) or 0)
 
@@ -136,7 +141,7 @@ class RunStory:
     @property
     def order(self) -> str:
         """The order that decided the verdict."""
-        return self.run.guarantee.under(self.run.promises).order
+        return self.run.guarantee.with_promised_order(self.run.promises).order
 
     @property
     def measured_ns(self) -> int:
@@ -153,7 +158,7 @@ def read_story(spark: "SparkSession", run_dir: Path) -> RunStory:
         subscriptions = [
             replace(row, latency_us=latencies.get(row.sub_id, {})) for row in story.subscriptions
         ]
-        across = _across_clocks(spark, story.run)
+        across = _read_across_clocks(spark, story.run)
         story = replace(story, subscriptions=subscriptions, across_clocks=across)
     pictures = [_picture(spark, story.run, name) for name in SHOWN_FIGURES]
     return replace(story, pictures=pictures)
@@ -238,7 +243,9 @@ def _brokers(run: Run) -> list[BrokerRow]:
             for before, row in zip([None, *mine], mine, strict=False)
             if measure.from_ns < row["t_ns"] <= measure.to_ns
         ]
-        received = _grown([row["msgs_in"] for row in mine], mine, measure.from_ns, measure.to_ns)
+        received = _compute_growth(
+            [row["msgs_in"] for row in mine], mine, measure.from_ns, measure.to_ns
+        )
         used_ns = sum(
             (row["cpu_ratio"] or 0.0) * (row["t_ns"] - before["t_ns"])
             for before, row in pairs
@@ -248,9 +255,13 @@ def _brokers(run: Run) -> list[BrokerRow]:
             BrokerRow(
                 name=broker,
                 received=received,
-                sent=_grown([r["msgs_out"] for r in mine], mine, measure.from_ns, measure.to_ns),
-                resent=_grown([c.get("resent_publications", 0) for c in counters], mine),
-                duplicates=_grown([c.get("duplicates_received", 0) for c in counters], mine),
+                sent=_compute_growth(
+                    [r["msgs_out"] for r in mine], mine, measure.from_ns, measure.to_ns
+                ),
+                resent=_compute_growth([c.get("resent_publications", 0) for c in counters], mine),
+                duplicates=_compute_growth(
+                    [c.get("duplicates_received", 0) for c in counters], mine
+                ),
                 cpu_us_per_message=used_ns / 1_000 / received if received else None,
                 peak_queue=max(row["queue_msgs"] or 0 for row in mine),
                 peak_rss_bytes=max(row["rss_bytes"] or 0 for row in mine),
@@ -259,7 +270,7 @@ def _brokers(run: Run) -> list[BrokerRow]:
     return found
 
 
-def _grown(
+def _compute_growth(
     values: Sequence[int | None],
     rows: Sequence[Row],
     from_ns: int = -(1 << 62),
@@ -286,12 +297,12 @@ def _latencies(spark: "SparkSession", run: Run) -> dict[str, dict[str, int]]:
     }
 
 
-def _across_clocks(spark: "SparkSession", run: Run) -> list[AcrossClocks]:
+def _read_across_clocks(spark: "SparkSession", run: Run) -> list[AcrossClocks]:
     """Return latencies between clocks; reads nothing if all clients were on one machine."""
     clients = {process.host for process in read_processes(run) if process.role != "broker"}
     if all(run.clocks.share(a, b) for a in clients for b in clients):
         return []
-    return across_clocks(
+    return judge_across_clocks(
         spark.read.schema(TABLES["deliveries"].ddl).parquet(str(table_folder(run, "deliveries")))
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
 from results.report.reading import RunStory
 from results.rules.nothing_owed import with_publisher_names
-from results.rules.words import nothing_wrong
+from results.rules.words import describe_absent
 
 SECOND_NS = 1_000_000_000
 
@@ -104,16 +104,16 @@ def verdict_word(story: RunStory) -> str:
 
 def balance(story: RunStory) -> str:
     """Return the number of owed deliveries as the sum of its parts."""
-    parts = [f"{story.counted('delivered') or 0:,} delivered"]
+    parts = [f"{story.count_of('delivered') or 0:,} delivered"]
     for name in ("missing", "undecided"):
-        parts += [f"{story.counted(name):,} {name}"] if story.counted(name) else []
-    return f"{story.counted('owed') or 0:,} owed = {' + '.join(parts)}"
+        parts += [f"{story.count_of(name):,} {name}"] if story.count_of(name) else []
+    return f"{story.count_of('owed') or 0:,} owed = {' + '.join(parts)}"
 
 
 def outcome(story: RunStory) -> str:
     """Return the outcome of the run, in a sentence or two."""
     name = sentence(protocol(story))
-    owed, at_risk = story.counted("owed") or 0, story.exercised("at_risk_deliveries")
+    owed, at_risk = story.count_of("owed") or 0, story.exercise_of("at_risk_deliveries")
     told = withheld(story)
     if story.word == "VALID":
         if at_risk:
@@ -133,7 +133,7 @@ def outcome(story: RunStory) -> str:
 
 def withheld(story: RunStory) -> str:
     """Return a sentence about withheld publications with a leading blank; empty if nothing."""
-    total = story.counted("withheld") or 0
+    total = story.count_of("withheld") or 0
     if not total:
         return ""
     by = (story.verdict.get("counts") or {}).get("withheld_by") or {}
@@ -154,7 +154,7 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     target, verb = recovery["target"], recovery["verb"]
     from_ns, to_ns, ended_by = recovery["from_ns"], recovery["to_ns"], recovery["ended_by"]
     happened = f"At {seconds(from_ns, 2)} s {_place(verb, target, story)} {_effect(verb)}"
-    absorbed = _absorbed(story, recovery)
+    absorbed = _describe_absorbed(story, recovery)
     if to_ns is None:
         happened += " until the end of the run. "
     elif ended_by in ("kill", "cut") and verb != ended_by:
@@ -221,7 +221,7 @@ def _place(verb: str, target: str, story: RunStory) -> str:
     return f"the link {target}"
 
 
-def _absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
+def _describe_absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
     return sum(
         row.get("absorbed_msgs") or 0
         for row in story.run.fault_rows
@@ -241,7 +241,7 @@ def fault_clock(story: RunStory) -> str:
     return f"{told}, which those of the others are known against to ±{worst_ns / 1e6:.2g} ms."
 
 
-def became(recovery: Mapping[str, Any]) -> str:
+def describe_recovery(recovery: Mapping[str, Any]) -> str:
     """Return the recovery of deliveries at risk from a fault, for a table."""
     at_risk, recovered = recovery["at_risk"], recovery["recovered"]
     if not at_risk:
@@ -257,14 +257,14 @@ def done(story: RunStory) -> str:
     """Return the violations of the run, whether promised or not."""
     if not story.verdict:
         return "–"
-    found = violations(story) or nothing_wrong(story.order)
-    undecided = story.counted("undecided")
+    found = violations(story) or describe_absent(story.order)
+    undecided = story.count_of("undecided")
     return f"{found}; {undecided:,} undecided" if undecided else found
 
 
 def further_losses(story: RunStory) -> str:
     """Return losses besides deliveries at risk, such as while a broker was down, or ""."""
-    lost = story.exercised("at_risk_deliveries") - story.exercised("recovered")
+    lost = story.exercise_of("at_risk_deliveries") - story.exercise_of("recovered")
     further = story.violations.get("missing", 0) - lost
     if not story.verdict.get("recoveries") or further <= 0:
         return ""
@@ -274,8 +274,8 @@ def further_losses(story: RunStory) -> str:
 
 def resent(story: RunStory) -> str:
     """Return the brokers' counters about the recovery, in a sentence; may be empty."""
-    lost, resent = story.exercised("sessions_lost"), story.exercised("resent_publications")
-    twice = story.exercised("duplicates_received")
+    lost, resent = story.exercise_of("sessions_lost"), story.exercise_of("resent_publications")
+    twice = story.exercise_of("duplicates_received")
     if not (lost or resent or twice):
         return ""
     parts = [f"the brokers saw {plural(lost, 'session')} end"]

@@ -45,7 +45,10 @@ def with_absences(gaps: Gaps, run: Run, logs: Logs) -> Gaps:
     absences = {name: [*_absences(lines)] for name, lines in _lines(run, logs, clients).items()}
     return {
         pair: [
-            replace(gap, absent_until_ns=_until_ns(gap, promises, absences.get(_client(pair), ())))
+            replace(
+                gap,
+                absent_until_ns=_explained_until_ns(gap, promises, absences.get(_client(pair), ())),
+            )
             for gap in of_pair
         ]
         for pair, of_pair in gaps.items()
@@ -63,7 +66,7 @@ def _lines(run: Run, logs: Logs, clients: set[str]) -> dict[str, list[_Line]]:
         for line in process.lines("sessions.jsonl"):
             name, at_ns, broker = line.get("client"), line.get("t_ns"), line.get("broker")
             if name in clients and type(at_ns) is int and isinstance(broker, str):
-                moved_ns, session = run.moved(at_ns, process.host), line.get("session")
+                moved_ns, session = run.to_timeline(at_ns, process.host), line.get("session")
                 number = session if type(session) is int else 0
                 is_up = line.get("event") == "up"
                 found.setdefault(str(name), []).append(_Line(moved_ns, is_up, broker, number))
@@ -86,7 +89,7 @@ def _absences(lines: Sequence[_Line]) -> Iterator[_Absence]:
         yield _Absence(line.at_ns, back_ns, line.at_ns if is_open else resumed_ns)
 
 
-def _until_ns(gap: Gap, promises: Promises, absences: Sequence[_Absence]) -> int | None:
+def _explained_until_ns(gap: Gap, promises: Promises, absences: Sequence[_Absence]) -> int | None:
     """Return the latest time of a publication that an absence before a gap explains; None: none."""
     if gap.reason not in promises.absence_gaps:
         return None

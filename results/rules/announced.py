@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from results.rules.facts import RunFacts
-from results.rules.losses import is_of_absence, permitted
+from results.rules.losses import find_permitted, is_of_absence
 from results.rules.risks import Tree
 from results.rules.terms import NEVER_NS, STATE_LOST, Gap, Notice
 from results.rules.withheld import (
-    Asked,
     Barriers,
+    RequestTimes,
     Stretch,
     stretches_in_gaps,
     stretches_of,
@@ -30,7 +30,7 @@ Names = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Told:
+class AnnouncedRange:
     """Publications of a source that a notice announced first to a subscription.
 
     Attributes:
@@ -72,7 +72,7 @@ class Announcements:
         self._spark = spark
         self._notices: dict[Names, Sequence[Notice]] = {}
         self._gaps: dict[Names, Sequence[Gap]] = {}
-        self._told: dict[Names, list[Told]] = {}
+        self._told: dict[Names, list[AnnouncedRange]] = {}
         self._predicate_ids: dict[Names, int] = {}
         for run_id, of_run in facts.items():
             if of_run.notices or of_run.gaps:
@@ -100,14 +100,14 @@ class Announcements:
                 barriers,
                 subscription.broker,
                 sources[pubend].broker,
-                Asked(subscription.issued_ns, subscription.accepted_ns),
+                RequestTimes(subscription.issued_ns, subscription.accepted_ns),
             )
             self._told[names] = [
-                *map(_told_of, stretches),
-                *_told_in_gaps(gaps, facts, names[1:], stretches),
+                *map(_announced_of, stretches),
+                *_announced_in_gaps(gaps, facts, names[1:], stretches),
             ]
 
-    def of(self, names: Names) -> Sequence[Told]:
+    def of(self, names: Names) -> Sequence[AnnouncedRange]:
         """Return the announcements to a subscription about a source."""
         return self._told.get(names, ())
 
@@ -117,7 +117,7 @@ class Announcements:
         last += [key_of(gap.incarnation, gap.last) for gap in self._gaps.get(names, ())]
         return bool(last) and lowest is not None and lowest <= max(last)
 
-    def spared(self, rows: "DataFrame", unless: "Column | None" = None) -> "DataFrame":
+    def select_unannounced(self, rows: "DataFrame", unless: "Column | None" = None) -> "DataFrame":
         """Return the rows (by pair and `key`) without an announcement, or with `unless` true."""
         from pyspark.sql import functions as F
 
@@ -193,7 +193,9 @@ class Announcements:
             F.lit(False).alias("owed"),
         )
 
-    def arrived(self, firsts: "DataFrame", owed: "Column") -> dict[tuple[Names, str, str], int]:
+    def count_arrived(
+        self, firsts: "DataFrame", owed: "Column"
+    ) -> dict[tuple[Names, str, str], int]:
         """Count owed deliveries that arrived although announced, by pair, partition and reason."""
         from pyspark.sql import functions as F
 
@@ -218,7 +220,7 @@ class Announcements:
             for row in rows
         }
 
-    def _table(self, told: Mapping[Names, Sequence[Told]]) -> "DataFrame":
+    def _table(self, told: Mapping[Names, Sequence[AnnouncedRange]]) -> "DataFrame":
         rows = [
             (*names, part.first, part.last, part.partition, part.reason)
             for names, of_pair in told.items()
@@ -232,8 +234,8 @@ class Announcements:
         )
 
 
-def _told_of(stretch: Stretch) -> Told:
-    return Told(
+def _announced_of(stretch: Stretch) -> AnnouncedRange:
+    return AnnouncedRange(
         key_of(*stretch.first),
         key_of(*stretch.last),
         str(stretch.partition),
@@ -244,11 +246,11 @@ def _told_of(stretch: Stretch) -> Told:
     )
 
 
-def _told_in_gaps(
+def _announced_in_gaps(
     gaps: Sequence[Gap], facts: RunFacts, pair: tuple[str, str], stretches: Sequence[Stretch]
-) -> Iterator[Told]:
+) -> Iterator[AnnouncedRange]:
     age_ns, error_ns = facts.promises.gap_age_ns, facts.clock_errors.get(pair, 0)
-    named = [*permitted(gaps, facts.promises, error_ns)]
+    named = [*find_permitted(gaps, facts.promises, error_ns)]
     reasons = (*facts.promises.gaps, *facts.promises.absence_gaps, STATE_LOST)
     for gap, first, last in stretches_in_gaps(named, reasons, stretches):
         until_ns = NEVER_NS
@@ -258,13 +260,13 @@ def _told_in_gaps(
         if error_ns is not None and is_of_absence(gap, facts.promises):
             absent_ns = (gap.absent_until_ns or 0) + error_ns
             until_ns = absent_ns if not is_promised else max(until_ns, absent_ns)
-        yield Told(
+        yield AnnouncedRange(
             key_of(*first), key_of(*last), "", gap.place, gap.received_ns, late=False,
             until_ns=until_ns, reason=gap.reason,
         )  # fmt: skip
 
 
-def _objections(told: Told) -> Iterator[tuple[str, int]]:
+def _objections(told: AnnouncedRange) -> Iterator[tuple[str, int]]:
     """Yield the violations of a range, each with the time after which publications count."""
     if told.until_ns < NEVER_NS:
         yield "gap_early" if told.reason else "withheld_unjustified", told.until_ns

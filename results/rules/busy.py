@@ -35,7 +35,7 @@ def busy_signs(run: Run, logs: Logs) -> Iterator[str]:
     found += [
         ("short_of_cpu", doubt("short_of_cpu", who=who, share=share))
         for who, share in sorted(waits.items())
-        if share >= SHORT_OF_CPU and not struck.ever(who)
+        if share >= SHORT_OF_CPU and not struck.is_ever_struck(who)
     ]
     named: dict[str, int] = {}
     for kind, text in found:
@@ -44,7 +44,7 @@ def busy_signs(run: Run, logs: Logs) -> Iterator[str]:
             yield text
 
 
-def ended_in_silence(run: Run) -> bool:
+def has_ended_in_silence(run: Run) -> bool:
     """Return True if the drain ended before evidence that everything had arrived."""
     drain = run.manifest.get("drain")
     return isinstance(drain, dict) and drain.get("ended_by") not in (None, "evidence")
@@ -56,7 +56,7 @@ class _Struck:
 
     faults: Sequence[Fault]
 
-    def ever(self, *names: str) -> bool:
+    def is_ever_struck(self, *names: str) -> bool:
         return self.between(-NEVER_NS, NEVER_NS, *names)
 
     def between(self, from_ns: int, to_ns: int, *names: str) -> bool:
@@ -85,7 +85,7 @@ def _silent_sessions(run: Run, logs: Logs, struck: _Struck) -> Iterator[tuple[st
                 continue
             here = process.name if self_ is None else str(line.get(self_))
             there = str(line.get(other)).partition(".")[0]
-            at_ns = run.moved(_stamp(process, name, line), process.host)
+            at_ns = run.to_timeline(_stamp(process, name, line), process.host)
             if struck.between(at_ns, at_ns, here, there):
                 continue
             file, s = f"{process.host}/{process.name}/{name}", at_ns / SECOND_NS
@@ -101,7 +101,7 @@ def _gaps(run: Run, logs: Logs, struck: _Struck) -> Iterator[tuple[str, str]]:
     for process in logs.processes:
         before_ns: int | None = None
         for line in process.lines("stats.jsonl"):
-            at_ns = run.moved(_stamp(process, "stats.jsonl", line), process.host)
+            at_ns = run.to_timeline(_stamp(process, "stats.jsonl", line), process.host)
             if (
                 before_ns is not None
                 and at_ns - before_ns > LONGEST_GAP_NS

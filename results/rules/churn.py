@@ -32,7 +32,7 @@ def absences_of(run: Run, logs: Logs) -> Iterator[Fault]:
             if not isinstance(subscriber, str) or any(type(each) is not int for each in stamps):
                 path = process.folder / ABSENCES_FILE
                 raise IntegrityError(f"{path}, line {number}: {line} is no absence")
-            left_ns, back_ns = (run.moved(int(stamp or 0), process.host) for stamp in stamps)
+            left_ns, back_ns = (run.to_timeline(int(stamp or 0), process.host) for stamp in stamps)
             yield Fault(
                 f"{CHURN}-{process.name}-{number}", CHURN, subscriber, left_ns, left_ns, back_ns,
                 (f"client:{subscriber}",), err_ns,

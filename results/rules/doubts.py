@@ -11,7 +11,7 @@ from results.witnesses.summary import doubts_about_findings
 
 def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
     """Return all doubts, except doubts that follow from the counts."""
-    found = [*facts.doubts, *_about_notices(facts), *_about_fences(facts, findings)]
+    found = [*facts.doubts, *_check_notices(facts), *_check_fences(facts, findings)]
     for pubend, source in findings.sources.items():
         if source.other_content:
             found.append(doubt("other_content", source=pubend))
@@ -31,7 +31,7 @@ def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
     return [*found, *doubts_about_recoveries(facts.faults, findings.recoveries)]
 
 
-def _about_notices(facts: RunFacts) -> Iterator[str]:
+def _check_notices(facts: RunFacts) -> Iterator[str]:
     sources = {source.pubend for source in facts.sources}
     for subscription in facts.subscriptions:
         if None not in (subscription.issued_ns, subscription.accepted_ns):
@@ -41,7 +41,7 @@ def _about_notices(facts: RunFacts) -> Iterator[str]:
                 yield doubt("told_when", who=sub_id, source=pubend)
 
 
-def _about_fences(facts: RunFacts, findings: Findings) -> Iterator[str]:
+def _check_fences(facts: RunFacts, findings: Findings) -> Iterator[str]:
     """Yield doubts about absent fences, and fences that do not enclose the measurement."""
     for pubend, source in findings.sources.items():
         if source.opened_ns is None or source.closed_ns is None:

@@ -106,7 +106,7 @@ class _Context:
             "path": [*way],
             "active_faults": [
                 f"{span.verb} {span.target}"
-                for span in self._held(violation["t_ns"], way, self._clients.get(sub_id, ""))
+                for span in self._find_active(violation["t_ns"], way, self._clients.get(sub_id, ""))
             ],
             "again": f"pubsubctl check {self._facts.run_id}",
         }
@@ -116,7 +116,7 @@ class _Context:
         attributes = self._facts.content.attributes(sent["attrs_expected"])
         return {**{name: sent[name] for name in names}, "attributes": dict(attributes)}
 
-    def _held(self, t_ns: int | None, way: tuple[str, ...], client: str) -> list[FaultSpan]:
+    def _find_active(self, t_ns: int | None, way: tuple[str, ...], client: str) -> list[FaultSpan]:
         """Return the active faults on a path, or of the client at its end, at a time."""
         return [
             span

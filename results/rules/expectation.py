@@ -84,7 +84,7 @@ class ExpectedContent:
     _payloads: dict[int, Sequence[bytes]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of_workload(cls, workload: Mapping[str, Any], run_id: str) -> "ExpectedContent":
+    def from_workload(cls, workload: Mapping[str, Any], run_id: str) -> "ExpectedContent":
         """Return the contents that a resolved workload file prescribes.
 
         Raises:
@@ -170,12 +170,12 @@ def attribute_table(
         attributes: dict[str, Scalar] = {}
         for column, (name, definition) in enumerate(definitions.items()):
             drawn = splitmix64(start + row * TABLE_STRIDE + column & WORD)
-            attributes[name] = _drawn_value(name, definition, row, drawn)
+            attributes[name] = _draw_value(name, definition, row, drawn)
         rows.append(attributes)
     return tuple(rows)
 
 
-def _drawn_value(name: str, definition: Mapping[str, Any], row: int, drawn: int) -> Scalar:
+def _draw_value(name: str, definition: Mapping[str, Any], row: int, drawn: int) -> Scalar:
     match definition:
         case {"sequence": int(first)}:
             return first

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from results.rules.announced import Announcements
 from results.rules.facts import RunFacts
 from results.rules.findings import Findings
-from results.rules.risks import Exposure, risk_windows, sure_ns
+from results.rules.risks import Exposure, certain_window_ns, risk_windows
 from results.rules.terms import Recovery, RiskWindow
-from results.tables.frames import PAIR, key_column, owed_column, small_frame
+from results.tables.frames import PAIR, key_column, make_owed_column, small_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,7 @@ def look_at_risks(
         .join(F.broadcast(_window_table(spark, windows)), "run_id")
         .where((F.col("t_sent_ns") >= F.col("from_ns")) & (F.col("t_sent_ns") < F.col("to_ns")))
         .join(F.broadcast(fences), ["run_id", "pubend"])
-        .where(owed_column())
+        .where(make_owed_column())
         .join(
             F.broadcast(_exposure_table(spark, facts, windows)),
             ["run_id", "window", "pubend", "predicate_id"],
@@ -60,7 +60,7 @@ def look_at_risks(
         .agg(F.min("t_recv_ns").alias("arrived_ns"))
     )
     rows = (
-        announced.spared(
+        announced.select_unannounced(
             at_risk.join(arrivals, delivery, "left").withColumn("key", key_column()),
             unless=F.col("arrived_ns").isNotNull(),
         )
@@ -92,7 +92,7 @@ def _window_table(
     spark: "SparkSession", windows: Mapping[str, Sequence[RiskWindow]]
 ) -> "DataFrame":
     rows = [
-        (run_id, number, *sure_ns(window))
+        (run_id, number, *certain_window_ns(window))
         for run_id, of_run in windows.items()
         for number, window in enumerate(of_run)
     ]

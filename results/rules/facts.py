@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from results.rules.absences import with_absences
-from results.rules.busy import busy_signs, ended_in_silence
+from results.rules.busy import busy_signs, has_ended_in_silence
 from results.rules.churn import absences_of, doubts_about_churn
 from results.rules.expectation import ExpectedContent
 from results.rules.losses import promises_with_losses
@@ -22,7 +22,7 @@ from results.rules.terms import (
     Notice,
     Promises,
 )
-from results.rules.timing import timing_doubts
+from results.rules.timing import find_timing_doubts
 from results.tables.load import LoadedRun
 from results.tables.logs import (
     Logs,
@@ -95,7 +95,7 @@ class RunFacts:
     in_silence: bool = False
 
     @classmethod
-    def of_run(cls, loaded: LoadedRun) -> "RunFacts":
+    def from_run(cls, loaded: LoadedRun) -> "RunFacts":
         """Return the facts of a run with loaded tables."""
         run, logs = loaded.run, loaded.logs
         absences = [*absences_of(run, logs)]
@@ -109,7 +109,7 @@ class RunFacts:
             subscriptions=logs.subscriptions,
             links=run.links,
             faults=[*run.faults, *absences],
-            guarantee=run.guarantee.under(run.promises),
+            guarantee=run.guarantee.with_promised_order(run.promises),
             calm=bool(run.workload.get("calm", False)),
             deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 0),
             numbers_used_once=all(file.scan.rising for file in logs.files("publications")),
@@ -119,16 +119,16 @@ class RunFacts:
                 *doubts_about_churn(run.workload, absences),
                 *doubts_of_witnesses(RunFolder(run.folder, run), rows),
                 *specification_doubts(run),
-                *timing_doubts(run, logs),
+                *find_timing_doubts(run, logs),
             ),
             delta=run.delta,
             newcomers=run.newcomers,
-            notices=notices_of(logs, run.moved),
+            notices=notices_of(logs, run.to_timeline),
             clock_errors=_clock_errors(run, logs),
             timeline_errors=_timeline_errors(run, logs),
             measured_until_ns=run.phase("measure").to_ns if run.has_measured else None,
             promises=promises_with_losses(run, logs),
-            gaps=with_absences(gaps_of(logs, run.moved), run, logs),
+            gaps=with_absences(gaps_of(logs, run.to_timeline), run, logs),
             commits=commits_of(logs),
             routes=run.routes,
             online=findings_online(RunFolder(run.folder, run), rows),
@@ -136,13 +136,13 @@ class RunFacts:
             topic_counts=_counts(run.workload.get("attributes", {}).get(topic)),
             placed=run.promises.order in STREAMS and not run.is_simulated,
             busy=tuple(busy_signs(run, logs)),
-            in_silence=ended_in_silence(run),
+            in_silence=has_ended_in_silence(run),
         )
 
     @property
     def order(self) -> str:
         """The order of the guarantee, which judges the run under any promise."""
-        return self.guarantee.under(self.promises).order
+        return self.guarantee.with_promised_order(self.promises).order
 
     @property
     def has_topics(self) -> bool:

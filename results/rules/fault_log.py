@@ -18,7 +18,7 @@ FAULT_STAMPS = tuple(f"t_{stage}_ns" for stage in FAULT_STAGES)
 _TEXTS = ("fault_id", "verb", "target")
 
 
-class Timed(Protocol):
+class TimedRun(Protocol):
     """A run with all facts except its faults."""
 
     @property
@@ -33,11 +33,11 @@ class Timed(Protocol):
     def origin_ns(self) -> int: ...
     @property
     def hosts_of_load(self) -> list[str]: ...
-    def moved(self, stamp_ns: int, host: str) -> int: ...
+    def to_timeline(self, stamp_ns: int, host: str) -> int: ...
     def clock_error_ns(self, a: str, b: str) -> int | None: ...
 
 
-def fault_rows(run: Timed) -> Iterator[dict[str, Any]]:
+def fault_rows(run: TimedRun) -> Iterator[dict[str, Any]]:
     """Yield the rows of the fault log on the run's time line.
 
     Stamps of a host's own clock are moved by the clock's offset. For a fault at several hosts the
@@ -55,7 +55,9 @@ def fault_rows(run: Timed) -> Iterator[dict[str, Any]]:
         of_hosts = moved.pop("host_stamps", None) or {}
         for stage in FAULT_STAGES:
             if (stamps := of_hosts.get(stage)) is not None:
-                moved[f"t_{stage}_ns"] = max(run.moved(ns, host) for host, ns in stamps.items())
+                moved[f"t_{stage}_ns"] = max(
+                    run.to_timeline(ns, host) for host, ns in stamps.items()
+                )
             elif moved.get(f"t_{stage}_ns") is not None:
                 moved[f"t_{stage}_ns"] -= run.origin_ns
         hosts = {host for stamps in of_hosts.values() for host in stamps}

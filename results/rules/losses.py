@@ -19,7 +19,7 @@ _SIGNATURE = re.compile("[0-9a-f]{128}")
 def promises_with_losses(run: Run, logs: Logs) -> Promises:
     """Return the promises of a run's protocol, with the time since which losses are accepted."""
     times = [
-        run.moved(line["t_ns"], process.host)
+        run.to_timeline(line["t_ns"], process.host)
         for process in logs.processes
         if process.role == "broker"
         for line in process.lines("events.jsonl")
@@ -36,7 +36,7 @@ def is_of_absence(gap: Gap, promises: Promises) -> bool:
     return gap.reason in promises.absence_gaps and gap.absent_until_ns is not None
 
 
-def permitted(gaps: Iterable[Gap], promises: Promises, error_ns: int | None) -> Iterator[Gap]:
+def find_permitted(gaps: Iterable[Gap], promises: Promises, error_ns: int | None) -> Iterator[Gap]:
     """Yield the gaps with a promised reason, after an absence, or of an accepted loss.
 
     Args:

@@ -14,7 +14,7 @@ SHOWN: Final = 4
 SOURCE: Final = re.compile(r"(?<![\w/-])[a-z][a-z0-9-]*/[0-9]+(?![\w/])")
 
 
-def nothing_owed_in_words(pairs: Iterable[PairSummary]) -> Iterator[str]:
+def describe_nothing_owed(pairs: Iterable[PairSummary]) -> Iterator[str]:
     """Yield a line with the pairs that were owed nothing; a verdict says nothing about them."""
     none = [f"{pair.sub_id} of {pair.pubend}" for pair in pairs if pair.started and not pair.owed]
     if none:

@@ -38,7 +38,7 @@ class Pair:
         """Return a span of keys of matching publications."""
         return self.run_id, self.predicate_id, self.pubend, first, last
 
-    def owed_span(self) -> Span:
+    def compute_owed_span(self) -> Span:
         """Return the span between the fences; empty for a subscription that never started."""
         opening, closing = self.source.opening, self.source.closing
         if not self.started:
@@ -95,7 +95,7 @@ def pairs_of(facts: RunFacts, sources: Mapping[str, SourceSummary]) -> Iterator[
             )
 
 
-def joined(earlier: Walked, later: Walked) -> dict[str, Any]:
+def join_counts(earlier: Walked, later: Walked) -> dict[str, Any]:
     """Return the counts of two consecutive stretches of a pair's deliveries as one."""
     steps_back = earlier["last"] is not None and later["first"] is not None
     steps_back = steps_back and later["first"] <= earlier["last"]

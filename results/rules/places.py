@@ -42,7 +42,7 @@ class Places:
         self._judged = judged
         self._positions = positions
 
-    def unplaced(self) -> Iterator[tuple[str, str, int]]:
+    def find_unplaced(self) -> Iterator[tuple[str, str, int]]:
         """Yield run, subscription and number of deliveries without a required place."""
         from pyspark.sql import functions as F
 
@@ -80,8 +80,8 @@ class Places:
         )
         return [
             _found("place_back", back),
-            _found("place_taken", _not_single(once, _PLACE, ("pubend", "key"))),
-            _found("place_taken", _not_single(once, _PUBLICATION, ("stream", "position"))),
+            _found("place_taken", _find_repeated(once, _PLACE, ("pubend", "key"))),
+            _found("place_taken", _find_repeated(once, _PUBLICATION, ("stream", "position"))),
             _found("place_order", early),
         ]
 
@@ -92,7 +92,7 @@ class Places:
         return self._judged.where(of_runs & F.col("is_wanted") & (F.col("kind") != REDELIVERED))
 
 
-def _not_single(rows: "DataFrame", of: Sequence[str], several: Sequence[str]) -> "DataFrame":
+def _find_repeated(rows: "DataFrame", of: Sequence[str], several: Sequence[str]) -> "DataFrame":
     """Return a row for every `of` with two or more of `several`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F

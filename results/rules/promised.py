@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from results.rules.facts import RunFacts
-from results.rules.losses import permitted
+from results.rules.losses import find_permitted
 from results.rules.terms import STATE_LOST, Gap
 from results.tables.frames import EVIDENCE, PAIR, key_of, small_frame
 
@@ -42,7 +42,7 @@ class PromisedDeliveries:
 
     # --- Order ------------------------------------------------------------------------------
 
-    def ordered(self, rows: "DataFrame") -> "DataFrame":
+    def select_ordered(self, rows: "DataFrame") -> "DataFrame":
         """Return the rows of runs with an order of deliveries."""
         from pyspark.sql import functions as F
 
@@ -85,7 +85,7 @@ class PromisedDeliveries:
         yield (
             steps_back.withColumn("nth", F.row_number().over(of_two))
             .where("nth = 1")
-            .select(F.lit("order_differs").alias("kind"), *EVIDENCE, *_when_received())
+            .select(F.lit("order_differs").alias("kind"), *EVIDENCE, *_receive_time())
         )
 
     # --- Redelivery -------------------------------------------------------------------------
@@ -98,23 +98,23 @@ class PromisedDeliveries:
             return repeated, None
         is_marked = self._is_marked()
         marked = repeated.where(is_marked)
-        committed = self._committed(marked, F.col("order_idx"))
+        committed = self._find_committed(marked, F.col("order_idx"))
         duplicates = repeated.where(~is_marked).unionByName(committed)
-        return duplicates, self._uncommitted(marked, F.col("order_idx"))
+        return duplicates, self._find_uncommitted(marked, F.col("order_idx"))
 
     def _is_marked(self) -> "Column":
         from pyspark.sql import functions as F
 
         return (F.col("kind") == REDELIVERED) & F.col("run_id").isin(self._redelivering)
 
-    def _committed(self, rows: "DataFrame", at: "Column") -> "DataFrame":
+    def _find_committed(self, rows: "DataFrame", at: "Column") -> "DataFrame":
         """Return the rows that the application had committed before a place of the log."""
-        return self._met_with_commits(rows, at, "left_semi")
+        return self._join_commits(rows, at, "left_semi")
 
-    def _uncommitted(self, rows: "DataFrame", at: "Column") -> "DataFrame":
-        return self._met_with_commits(rows, at, "left_anti")
+    def _find_uncommitted(self, rows: "DataFrame", at: "Column") -> "DataFrame":
+        return self._join_commits(rows, at, "left_anti")
 
-    def _met_with_commits(self, rows: "DataFrame", at: "Column", how: str) -> "DataFrame":
+    def _join_commits(self, rows: "DataFrame", at: "Column", how: str) -> "DataFrame":
         from pyspark.sql import functions as F
 
         ddl = (
@@ -129,14 +129,14 @@ class PromisedDeliveries:
 
     # --- Gaps -------------------------------------------------------------------------------
 
-    def unpromised_gaps(self) -> Iterator["DataFrame"]:
+    def find_unpromised_gaps(self) -> Iterator["DataFrame"]:
         """Yield a row per gap that was announced for no promised reason."""
         from pyspark.sql import functions as F
 
         rows = [
             (*names, gap.incarnation, gap.first, gap.place, None)
             for names, gap in self._gaps(None)
-            if not any(self._permitted(names, gap))
+            if not any(self._find_permitted(names, gap))
         ]
         if rows:
             ddl = (
@@ -148,9 +148,9 @@ class PromisedDeliveries:
                 F.lit(False).alias("owed"),
             )  # fmt: skip
 
-    def _permitted(self, names: Names, gap: Gap) -> Iterator[Gap]:
+    def _find_permitted(self, names: Names, gap: Gap) -> Iterator[Gap]:
         facts = self._facts[names[0]]
-        return permitted([gap], facts.promises, facts.clock_errors.get(names[1:], 0))
+        return find_permitted([gap], facts.promises, facts.clock_errors.get(names[1:], 0))
 
     def deliveries_in_gaps(
         self, firsts: "DataFrame", pairs: Iterable[Names]
@@ -182,11 +182,11 @@ class PromisedDeliveries:
         wrong = hits.where(~after_restart)
         if self._commits:
             at = F.greatest("gap_place", "order_idx")
-            wrong = wrong.unionByName(self._committed(hits.where(after_restart), at))
+            wrong = wrong.unionByName(self._find_committed(hits.where(after_restart), at))
         keys = wrong.select(*(F.col(name).alias(f"wrong_{name}") for name in (*PAIR, "key")))
         yield firsts.join(
             keys, [F.col(name) == F.col(f"wrong_{name}") for name in (*PAIR, "key")], "left_semi"
-        ).select(F.lit("gap_delivered").alias("kind"), *EVIDENCE, *_when_received())
+        ).select(F.lit("gap_delivered").alias("kind"), *EVIDENCE, *_receive_time())
 
     def _gaps(self, pairs: "set[Names] | None") -> Iterator[tuple[Names, Any]]:
         for run_id, of_run in self._facts.items():
@@ -200,7 +200,7 @@ class PromisedDeliveries:
                 )
 
 
-def _when_received() -> list["Column"]:
+def _receive_time() -> list["Column"]:
     from pyspark.sql import functions as F
 
     return [F.col("t_recv_ns").alias("t_ns"), F.lit(False).alias("owed")]

@@ -25,7 +25,7 @@ class ProtocolWords:
     wiring: str = ""
 
     @classmethod
-    def of_mapping(cls, values: Mapping[str, Any]) -> Self:
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Return the words in a manifest; raise TypeError for a value that is no text."""
         found = {name: values[name] for name in ("title", "recovery", "wiring") if name in values}
         if not all(isinstance(text, str) for text in found.values()):
@@ -43,7 +43,7 @@ def former_words(protocol: str, delta: int | None) -> ProtocolWords:
     known = _former().get(protocol)
     if known is None:
         return ProtocolWords(protocol or "an unnamed protocol")
-    return ProtocolWords.of_mapping({**known, "wiring": known["wiring"].format(delta=delta)})
+    return ProtocolWords.from_mapping({**known, "wiring": known["wiring"].format(delta=delta)})
 
 
 @cache

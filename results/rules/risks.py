@@ -84,14 +84,14 @@ def client_part(name: str) -> str:
     return f"client:{name}"
 
 
-def sure_ns(window: RiskWindow) -> tuple[int, int]:
+def certain_window_ns(window: RiskWindow) -> tuple[int, int]:
     """Return the first instant and the end of the certain window, for any permitted clock error."""
     return window.from_ns + window.err_ns, window.to_ns - window.err_ns
 
 
-def surely_holds(window: RiskWindow, sent_ns: int) -> bool:
+def is_certainly_in(window: RiskWindow, sent_ns: int) -> bool:
     """Return True if a publication was certainly sent in a window."""
-    first_ns, end_ns = sure_ns(window)
+    first_ns, end_ns = certain_window_ns(window)
     return first_ns <= sent_ns < end_ns
 
 
@@ -107,7 +107,7 @@ def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
         if fault.verb == "restart" or fault.fault_id in enders:
             continue
         assert fault.verb in (*JUDGED_VERBS, CHURN), fault
-        end = _end_of(fault, [*_maybe_later(fault, applied[:place]), *applied[place + 1 :]])
+        end = _end_of(fault, [*_find_maybe_later(fault, applied[:place]), *applied[place + 1 :]])
         over_ns = fault.observed_ns if fault.verb == ROAM else fault.healed_ns
         healed_ns = NEVER_NS if over_ns is None else over_ns
         ids, ended_by, to_ns = [fault.fault_id], "release", healed_ns
@@ -131,7 +131,7 @@ def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
     return [window for window in windows if window.fault_ids[0] not in enders]
 
 
-def _maybe_later(fault: Fault, earlier: Iterable[Fault]) -> Iterator[Fault]:
+def _find_maybe_later(fault: Fault, earlier: Iterable[Fault]) -> Iterator[Fault]:
     """Yield faults that seem to be earlier, but may be later within the errors of clocks."""
     for other in earlier:
         error_ns = _error(fault) + _error(other)
@@ -197,10 +197,10 @@ class Routes:
     """
 
     def __init__(self, over: Mapping[tuple[str, str], Collection[str]]) -> None:
-        self._over = {pair: frozenset(_either_way(passed)) for pair, passed in over.items()}
+        self._over = {pair: frozenset(_both_directions(passed)) for pair, passed in over.items()}
 
     @classmethod
-    def of_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Self:
+    def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Self:
         """Return the routes in the rows of a run's file."""
         return cls({(row["from"], row["to"]): row["over"] for row in rows})
 
@@ -209,7 +209,7 @@ class Routes:
         return not self._over.get((start, end), frozenset()).isdisjoint(parts)
 
 
-def _either_way(passed: Iterable[str]) -> Iterator[str]:
+def _both_directions(passed: Iterable[str]) -> Iterator[str]:
     for part in passed:
         yield part
         a, arrow, b = part.partition("->")

@@ -20,7 +20,7 @@ WITHOUT_DIGEST = ("", "pubsubctl/manifest/1")
 def specification_doubts(run: Run) -> Iterator[str]:
     """Yield contradictions between manifest, journal and specification."""
     found = specification_digest(run.folder / "spec")
-    journal = _begun(run.folder / "log.jsonl")
+    journal = _find_journal_line(run.folder / "log.jsonl")
     in_manifest = run.manifest.get("specification_digest")
     said = {"manifest.json": in_manifest, "log.jsonl": journal.get("digest")}
     is_needed = str(run.manifest.get("schema", "")) not in WITHOUT_DIGEST
@@ -45,7 +45,7 @@ def specification_digest(folder: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _begun(journal: Path) -> dict[str, Any]:
+def _find_journal_line(journal: Path) -> dict[str, Any]:
     """Return the line of the journal about the specification; {} if absent."""
     for line in read_json_lines(journal, missing_ok=True):
         if line.get("what") == "specification":

@@ -68,7 +68,7 @@ class Partition:
         return f"{self.detector}#{self.incarnation}.{self.number}:{'-'.join(self.nodes)}"
 
     @classmethod
-    def of_mapping(cls, values: Mapping[str, Any]) -> "Partition":
+    def from_mapping(cls, values: Mapping[str, Any]) -> "Partition":
         """Read an entry of a sidecar's table of partitions."""
         return cls(
             str(values["detector"]),
@@ -165,7 +165,7 @@ class Promises:
     absence_ns: int = 0
 
     @classmethod
-    def of_mapping(cls, values: Mapping[str, Any]) -> "Promises":
+    def from_mapping(cls, values: Mapping[str, Any]) -> "Promises":
         """Read the promises of a run's manifest.
 
         Raises:
@@ -235,7 +235,7 @@ class Guarantee:
     order: str = PROMISED
     gapless: bool = True
 
-    def under(self, promises: Promises) -> "Guarantee":
+    def with_promised_order(self, promises: Promises) -> "Guarantee":
         """Return the guarantee with the order to check: the promised order if PROMISED."""
         return replace(self, order=promises.order) if self.order == PROMISED else self
 

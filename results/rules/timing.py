@@ -36,7 +36,7 @@ _UNITS_NS |= {"h": 3600 * SECOND_NS}
 _PERIODS_S = {"s": 1, "min": 60, "h": 3600}
 
 
-def timing_doubts(run: Run, logs: Logs) -> Iterator[str]:
+def find_timing_doubts(run: Run, logs: Logs) -> Iterator[str]:
     """Yield contradictions between times and specification, naming both files."""
     if not run.has_measured or run.manifest["state"] == "aborted":
         return
@@ -46,7 +46,7 @@ def timing_doubts(run: Run, logs: Logs) -> Iterator[str]:
         yield from _lateness(run, logs, file)
     for layout in ("publications", "acks", "deliveries"):
         for file in logs.files(layout):
-            yield from _within(run, file)
+            yield from _find_outside(run, file)
     for file in logs.files("deliveries"):
         yield from _stretches(run, file)
 
@@ -129,7 +129,7 @@ def _schedules(run: Run, file: RecordFile) -> Iterator[str]:
                 yield doubt("off_schedule", file=said, source=source, n=len(data), first=1)
             continue
         index = run.content.publishers[name].index
-        moved = [run.moved(int(data[0]), file.host) - int(data[0])] if len(data) else [0]
+        moved = [run.to_timeline(int(data[0]), file.host) - int(data[0])] if len(data) else [0]
         is_exact = run.clocks.share(file.host, run.clocks.reference)
         slack_ns = (0 if is_exact else 50_000_000 + (end_ns - begin_ns) // 10_000) + 1000
         wanted = schedule(rate, arrivals, run.content.seed, index, end_ns - begin_ns, len(data) + 1)
@@ -225,7 +225,7 @@ def _lateness(run: Run, logs: Logs, file: RecordFile) -> Iterator[str]:
 # --- The run's bounds -------------------------------------------------------------------------
 
 
-def _within(run: Run, file: RecordFile) -> Iterator[str]:
+def _find_outside(run: Run, file: RecordFile) -> Iterator[str]:
     """Yield stamps before or after the run."""
     if not file.rows:
         return
@@ -240,7 +240,7 @@ def _within(run: Run, file: RecordFile) -> Iterator[str]:
     after_ns = 5 * SLACK_NS if ended_by == "evidence" else AFTER_NS
     from_ns = min(phase.from_ns for phase in run.phases) - SLACK_NS - error_ns
     to_ns = max(phase.to_ns for phase in run.phases) + after_ns + error_ns
-    moved = stamps + (run.moved(int(stamps[0]), file.host) - int(stamps[0]))
+    moved = stamps + (run.to_timeline(int(stamps[0]), file.host) - int(stamps[0]))
     if n := int(((moved < from_ns) | (moved > to_ns)).sum()):
         yield doubt("outside", file=f"raw/{file.name}", n=n)
 

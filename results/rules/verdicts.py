@@ -12,7 +12,7 @@ from results.rules.terms import (
     VerdictName,
     doubt,
 )
-from results.rules.words import announced_in_words, withheld_in_words
+from results.rules.words import describe_announced, describe_withheld
 
 _WITHHELD = "withheld_unjustified"
 
@@ -51,7 +51,7 @@ def decide(
     """
     doubts = [*doubts, *_doubts_about_counts(counts, calm, deliveries_per_pair_min)]
     broken = {kind: n for kind, n in counts.violations.items() if forbids(guarantee, kind)}
-    if broken and busy and not _left(counts, broken, in_silence):
+    if broken and busy and not _has_unexplained(counts, broken, in_silence):
         if counts.outstanding and in_silence:
             doubts.append(doubt("outstanding", n=counts.outstanding))
         if n := broken.get(_WITHHELD):
@@ -68,8 +68,8 @@ def decide(
     arrived = f"each of {counts.owed:,} owed deliveries arrived"
     if counts.delivered < counts.owed:
         arrived = f"{counts.delivered:,} of {counts.owed:,} owed deliveries arrived"
-    told = withheld_in_words(counts.withheld)
-    gaps = announced_in_words(counts.announced)
+    told = describe_withheld(counts.withheld)
+    gaps = describe_announced(counts.announced)
     return (
         "VALID",
         [
@@ -81,7 +81,7 @@ def decide(
     )
 
 
-def _left(counts: Counts, broken: Mapping[str, int], in_silence: bool) -> bool:
+def _has_unexplained(counts: Counts, broken: Mapping[str, int], in_silence: bool) -> bool:
     """Return True if a machine without time explains not all violations.
 
     Such a machine explains missing deliveries that may still have been in flight, and brokers that

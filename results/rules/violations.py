@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from results.rules.announced import Announcements
 from results.rules.pairs import BadPair, Names
 from results.rules.promised import LANE, PromisedDeliveries
-from results.tables.frames import EVIDENCE, PAIR, owed_column, small_frame
+from results.tables.frames import EVIDENCE, PAIR, make_owed_column, small_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -22,7 +22,7 @@ def objections(judged: "DataFrame") -> "DataFrame":
     )  # fmt: skip
 
 
-def reused_numbers(reused: "DataFrame") -> "DataFrame":
+def find_reused_numbers(reused: "DataFrame") -> "DataFrame":
     """Return sequence numbers that were used for two publications."""
     from pyspark.sql import functions as F
 
@@ -61,7 +61,10 @@ class BadWalks:
         self._bad = bad
         self._table = small_frame(
             spark,
-            [(*b.pair.names, *b.span[1:2], *b.span[3:], *b.pair.owed_span()[3:]) for b in bad],
+            [
+                (*b.pair.names, *b.span[1:2], *b.span[3:], *b.pair.compute_owed_span()[3:])
+                for b in bad
+            ],
             "run_id STRING, sub_id STRING, pubend STRING, predicate_id INT, first BIGINT, "
             "last BIGINT, after_opening BIGINT, before_closing BIGINT",
         )
@@ -78,7 +81,7 @@ class BadWalks:
     def _owed(self) -> "Column":
         from pyspark.sql import functions as F
 
-        return ~F.col("matches_fence") & owed_column()
+        return ~F.col("matches_fence") & make_owed_column()
 
     def rows(self) -> list["DataFrame"]:
         """Return rows for repeated, reordered, absent and wrongly announced deliveries."""
@@ -87,7 +90,7 @@ class BadWalks:
             *self._announced.deliveries_in_spite(self._firsts, contradicted),
             *self._promised.deliveries_in_gaps(self._firsts, contradicted),
         ]
-        return [self._again(), self._back(), self._absent(), *in_spite]
+        return [self._find_repeated(), self._back(), self._find_absent(), *in_spite]
 
     def redelivered(self) -> dict[Names, tuple[int, int]]:
         """Return the numbers of permitted redeliveries and owed redeliveries, by pair."""
@@ -105,13 +108,13 @@ class BadWalks:
             (row["run_id"], row["sub_id"], row["pubend"]): (row["n"], row["owed"]) for row in rows
         }
 
-    def arrived_in_spite(self) -> dict[tuple[Names, str, str], int]:
+    def count_arrived_announced(self) -> dict[tuple[Names, str, str], int]:
         """Count owed deliveries that arrived although announced, by pair and announcement."""
         if not any(item.in_spite for item in self._bad):
             return {}
-        return self._announced.arrived(self._firsts, self._owed)
+        return self._announced.count_arrived(self._firsts, self._owed)
 
-    def _again(self) -> "DataFrame":
+    def _find_repeated(self) -> "DataFrame":
         from pyspark.sql import functions as F
 
         return self._repeated.select(
@@ -125,7 +128,7 @@ class BadWalks:
 
         in_order = Window.partitionBy(*PAIR, LANE).orderBy("order_idx")
         return (
-            self._promised.ordered(self._firsts)
+            self._promised.select_ordered(self._firsts)
             .withColumn("before", F.lag("key").over(in_order))
             .where("before > key")
             .select(
@@ -138,7 +141,7 @@ class BadWalks:
         """Return the number of missing deliveries behind the last arrival of a lane, by run."""
         from pyspark.sql import functions as F
 
-        rows = self._not_there().withColumn("owed", ~F.col("is_fence") & owed_column())
+        rows = self._find_missing().withColumn("owed", ~F.col("is_fence") & make_owed_column())
         if self._topics is None:
             rows = rows.withColumn(LANE, F.lit(0))
         else:
@@ -155,25 +158,25 @@ class BadWalks:
             .collect()
         }
 
-    def _not_there(self) -> "DataFrame":
+    def _find_missing(self) -> "DataFrame":
         from pyspark.sql import functions as F
 
-        return self._announced.spared(
+        return self._announced.select_unannounced(
             self._wanted.join(F.broadcast(self._table), ["run_id", "pubend", "predicate_id"])
             .where(F.col("key").between(F.col("first"), F.col("last")))
             .join(self._firsts.select(*PAIR, "key"), [*PAIR, "key"], "left_anti")
         )
 
-    def _absent(self) -> "DataFrame":
+    def _find_absent(self) -> "DataFrame":
         from pyspark.sql import functions as F
 
-        owed = ~F.col("is_fence") & owed_column()
+        owed = ~F.col("is_fence") & make_owed_column()
         kind = (
             F.when(owed, F.lit("missing"))
             .when(F.col("is_fence"), F.lit("fence_missing"))
             .otherwise(F.lit("left_out"))
         )
-        return self._not_there().select(
+        return self._find_missing().select(
             kind.alias("kind"), "run_id", "sub_id", "pubend", "incarnation", "seq",
             F.lit(None).cast("BIGINT").alias("order_idx"), F.col("t_sent_ns").alias("t_ns"),
             owed.alias("owed"),

@@ -34,7 +34,7 @@ _TAKES_OVER = (*KILLING_VERBS, "cut", "restart")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestTimes:
     """The times of a subscription's request and acceptance; None if unknown."""
 
     issued_ns: int | None = None
@@ -87,7 +87,7 @@ class Barriers:
         self._spans = [*_spans(faults)]
 
     def excuse(
-        self, partition: Partition, home: str, source: str, asked: Asked, told_ns: int
+        self, partition: Partition, home: str, source: str, asked: RequestTimes, told_ns: int
     ) -> Excuse | None:
         """Return the faults that explain a partition, with the end; None without any.
 
@@ -111,16 +111,16 @@ class Barriers:
             if not of_node:
                 return None
             found |= of_node
-        until_ns = self._settled_ns(self._tree.path(home, source), max(found.values()))
+        until_ns = self._settle_time_ns(self._tree.path(home, source), max(found.values()))
         return Excuse(tuple(found), until_ns)
 
-    def _settled_ns(self, way: Sequence[str], over_ns: int) -> int:
+    def _settle_time_ns(self, way: Sequence[str], over_ns: int) -> int:
         """Return the time at which a path is settled, given the end of its fault.
 
         A further fault on the path before this time delays the time.
         """
         for span in sorted(self._spans, key=lambda span: span.from_ns):
-            if span.from_ns <= over_ns + SETTLING_NS and _befalls(span.struck, way):
+            if span.from_ns <= over_ns + SETTLING_NS and _affects(span.struck, way):
                 over_ns = max(over_ns, span.to_ns)
         return over_ns + SETTLING_NS
 
@@ -157,7 +157,7 @@ def _spans(faults: Iterable[Fault]) -> Iterable[_Span]:
         yield _Span(fault.fault_id, fault.verb, fault.struck, from_ns - err_ns, latest_ns)
 
 
-def _befalls(struck: frozenset[str], way: Sequence[str]) -> bool:
+def _affects(struck: frozenset[str], way: Sequence[str]) -> bool:
     """Return True if a fault affects a broker of a path or a link between its brokers."""
     links = (f"{a}{sign}{b}" for a in way for b in way for sign in ("-", "->"))
     return not struck.isdisjoint(way) or not struck.isdisjoint(links)
@@ -199,7 +199,7 @@ def stretches_of(
     barriers: Barriers,
     home: str,
     source: str,
-    asked: Asked,
+    asked: RequestTimes,
 ) -> list[Stretch]:
     """Return the notices of a source to a subscription, each publication once, in the log's order.
 

@@ -9,7 +9,7 @@ SECOND_NS = 1_000_000_000
 MOST_IDLE_NAMED = 3
 
 
-def nothing_wrong(order: str) -> str:
+def describe_absent(order: str) -> str:
     """Return the absent violations of a valid run, in words."""
     if order == "none":
         return "nothing missing or repeated"
@@ -26,13 +26,13 @@ def counts_in_words(counts: Counts, order: str = "publisher") -> str:
     parts = [f"{counts.delivered:,} delivered"]
     parts += [f"{counts.missing:,} missing"] if counts.missing else []
     parts += [f"{counts.undecided:,} undecided"] if counts.undecided else []
-    told = withheld_in_words(counts.withheld)
-    gaps = announced_in_words(counts.announced)
+    told = describe_withheld(counts.withheld)
+    gaps = describe_announced(counts.announced)
     again = f"{counts.redelivered:,} given again" if counts.redelivered else ""
     others = {kind: n for kind, n in sorted(counts.violations.items()) if kind != "missing"}
     wrong = ", ".join(f"{n:,} {kind}" for kind, n in others.items())
     if not wrong and not counts.missing:
-        wrong = nothing_wrong(order)
+        wrong = describe_absent(order)
     owed = f"{counts.owed:,} owed = {' + '.join(parts)}"
     return " · ".join(text for text in (owed, told, gaps, again, wrong) if text)
 
@@ -111,13 +111,13 @@ def recovery_in_words(recovery: Recovery) -> str:
     return f"{text}, the last {abs(after_s):.2f} s {'after' if after_s >= 0 else 'before'} {ending}"
 
 
-def announced_in_words(announced: Mapping[str, int]) -> str:
+def describe_announced(announced: Mapping[str, int]) -> str:
     """Return the number of publications in announced gaps by reason, for people; empty for none."""
     named = ", ".join(f"{n:,} {reason}" for reason, n in sorted(announced.items()))
     return f"{sum(announced.values()):,} in announced gaps ({named})" if announced else ""
 
 
-def withheld_in_words(withheld: Mapping[str, int]) -> str:
+def describe_withheld(withheld: Mapping[str, int]) -> str:
     """Return the number of withheld publications by partition, for people; empty for none."""
     if not withheld:
         return ""

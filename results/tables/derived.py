@@ -50,7 +50,7 @@ def is_writable(folder: Path) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def derived_folder(folder: Path, seal: Seal) -> Path:
+def find_derived_folder(folder: Path, seal: Seal) -> Path:
     """Return the folder of a run's tables, verdict, evidence, figures and report.
 
     Raises:
@@ -63,13 +63,13 @@ def derived_folder(folder: Path, seal: Seal) -> Path:
     return ours
 
 
-def derived_of(folder: Path) -> Path:
+def find_unsealed_derived(folder: Path) -> Path:
     """Return the derived folder of a run whose seal was not verified yet.
 
     Raises:
         IntegrityError: the folder is read-only, and its files differ from its seal.
     """
-    return folder if is_writable(folder) else derived_folder(folder, verify_seal(folder))
+    return folder if is_writable(folder) else find_derived_folder(folder, verify_seal(folder))
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Tables:
     folder: Path
     about: Mapping[str, Any]
 
-    def are_ours(self) -> bool:
+    def is_ours(self) -> bool:
         """Return True if this user made the tables from exactly these sources."""
         path = self.folder / MARK
         key = _key()

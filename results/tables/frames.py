@@ -39,7 +39,7 @@ def key_column() -> "Column":
     return high.bitwiseOR(F.col("seq"))
 
 
-def owed_column() -> "Column":
+def make_owed_column() -> "Column":
     """Return a column that is True between the fences.
 
     Fences themselves must be excluded elsewhere.

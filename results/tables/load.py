@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from results.checker.clocks import Clocks
-from results.checker.spark import planned_for
+from results.checker.spark import plan_for
 from results.rules.expectation import PAYLOADS_PER_TABLE, ExpectedContent, seed_of_source
 from results.tables.derived import Tables
 from results.tables.json_files import IntegrityError
@@ -27,7 +27,7 @@ from results.tables.record_files import (
     RECORDS,
     STRETCH,
     RecordFile,
-    folded_in,
+    count_folded,
 )
 from results.tables.schema import SCHEMA_VERSION, TABLES, arrow_type
 from results.tables.small_tables import small_tables
@@ -93,14 +93,14 @@ def load_run(spark: "SparkSession", run_dir: Path, *, force: bool = False) -> Lo
     logs = read_logs(run)
     about = {"schema": SCHEMA_VERSION, "run_id": run.run_id, "run": run.seal.digest}
     tables = Tables(run.derived / "tables", about)
-    if not force and tables.are_ours():
+    if not force and tables.is_ours():
         return LoadedRun(run, logs)
     tables.clear()
     for name, table in small_tables(run, logs).items():
         folder = table_folder(run, name)
         folder.mkdir(parents=True)
         pa.parquet.write_table(table, folder / "part-0.parquet")
-    with planned_for(spark, logs.rows):
+    with plan_for(spark, logs.rows):
         _write_bulk_tables(spark, run, logs)
     tables.close()
     return LoadedRun(run, logs)
@@ -165,7 +165,7 @@ class Clock:
         object.__setattr__(self, "phase_names", ("deploy", *(phase.name for phase in phases)))
         object.__setattr__(self, "phase_starts_ns", tuple(phase.from_ns for phase in phases))
 
-    def moved(self, stamps: Any, host: str) -> Any:
+    def to_timeline(self, stamps: Any, host: str) -> Any:
         """Return stamps of a host's clock on the run's time line."""
         if self.clocks.share(host, self.clocks.reference) or not len(stamps):
             return stamps - self.origin_ns
@@ -350,10 +350,10 @@ class PublicationReader(RecordReader):
             of_publisher = rows["publisher"] == publisher
             name = names[publisher]
             assert name is not None
-            expect = expected_columns(self._content, name, rows[of_publisher])
+            expect = compute_expected_columns(self._content, name, rows[of_publisher])
             expected[of_publisher], digests[of_publisher] = expect
             sizes[of_publisher] = self._content.publishers[name].size_bytes
-        intended = self._clock.moved(rows["intended_ns"], file.host)
+        intended = self._clock.to_timeline(rows["intended_ns"], file.host)
         return _batch(
             self.ddl,
             {
@@ -366,13 +366,13 @@ class PublicationReader(RecordReader):
                 "digest": digests,
                 "is_fence": rows["attribute_set"] == self._content.fence_set,
                 "t_intended_ns": intended,
-                "t_sent_ns": self._clock.moved(rows["sent_ns"], file.host),
+                "t_sent_ns": self._clock.to_timeline(rows["sent_ns"], file.host),
                 "phase_number": self._clock.phases_of(intended),
             },
         )
 
 
-def expected_columns(content: ExpectedContent, name: str, rows: Any) -> tuple[Any, Any]:
+def compute_expected_columns(content: ExpectedContent, name: str, rows: Any) -> tuple[Any, Any]:
     """Return attribute sets and digests expected from the seed, for records of a publisher."""
     publisher = content.publishers[name]
     mixed = np.zeros(len(rows), "u8")
@@ -412,7 +412,7 @@ class AckReader(RecordReader):
                 "source": self._names.sources_of(file)[spread["publisher"]],
                 "incarnation": spread["incarnation"],
                 "seq": spread["first"] + within,
-                "acked_ns": self._clock.moved(spread["acked_ns"], file.host),
+                "acked_ns": self._clock.to_timeline(spread["acked_ns"], file.host),
                 "answer": spread["outcome"],
             },
         )
@@ -440,7 +440,7 @@ class DeliveryReader(RecordReader):
     def batches(self, file: RecordFile, rows: Any, first_row: int) -> Iterator[pa.RecordBatch]:
         places = first_row + np.arange(len(rows))
         if file.places > file.rows:
-            beyond = folded_in(rows)
+            beyond = count_folded(rows)
             places += file.place_of(first_row) - first_row + np.cumsum(beyond) - beyond
             parts = [*self._parts(beyond + 1)]
         else:
@@ -471,12 +471,12 @@ class DeliveryReader(RecordReader):
         sequences, spread, within = rows["sequence"], np.arange(len(rows)), 0
         folded = rows["kind"] == STRETCH
         if folded.any():
-            sequences, spread, within = self._stretches.unfolded(file, rows)
+            sequences, spread, within = self._stretches.unfold(file, rows)
         rows, folded = rows[spread], folded[spread]
         sources = self._names.sources_of(file)[rows["publisher"]]
         errors = self._clock.errors_us(file.host, self._names.hosts_of_sources(file.host))
         lasted_ms = np.where(folded, rows["partition"], 0).astype("i8")
-        moved = self._clock.moved(rows["received_ns"], file.host)
+        moved = self._clock.to_timeline(rows["received_ns"], file.host)
         errors_us = errors[sources]
         return _batch(
             self.ddl,
@@ -520,7 +520,7 @@ class PositionReader(RecordReader):
                 "stream_number": np.array(streams, "i4")[rows["stream"]],
                 "position": rows["position"],
                 "order_idx": rows["row"],
-                "t_recv_ns": self._clock.moved(rows["received_ns"], file.host),
+                "t_recv_ns": self._clock.to_timeline(rows["received_ns"], file.host),
             },
         )
 
@@ -595,8 +595,8 @@ def with_publications(
         sent = sent.hint("shuffle_hash")
     return received.join(sent, PUBLICATION, "left").withColumns(
         {
-            "lat_response_us": _if_timed(F.col("t_recv_ns") - F.col("t_intended_ns")),
-            "lat_service_us": _if_timed(F.col("t_recv_ns") - F.col("t_sent_ns")),
+            "lat_response_us": _null_untimed(F.col("t_recv_ns") - F.col("t_intended_ns")),
+            "lat_service_us": _null_untimed(F.col("t_recv_ns") - F.col("t_sent_ns")),
             "same_clock": F.col("err_us") == 0,
             "lat_err_us": F.when(F.col("err_us") >= 0, F.col("err_us")),
             # For a stretch, the receiver has compared contents; a stretch has no wrong content.
@@ -605,7 +605,7 @@ def with_publications(
     )
 
 
-def _if_timed(nanoseconds: Any) -> Any:
+def _null_untimed(nanoseconds: Any) -> Any:
     """Return µs; null without a receive time."""
     from pyspark.sql import functions as F
 

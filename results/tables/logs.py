@@ -160,7 +160,7 @@ def notices_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, 
     found: dict[tuple[str, str], list[Notice]] = {}
     for file in logs.files("deliveries"):
         tables = file.tables
-        partitions = [Partition.of_mapping(values) for values in tables.get("partitions", ())]
+        partitions = [Partition.from_mapping(values) for values in tables.get("partitions", ())]
         for place, row in file.scan.notices:
             pair = (
                 tables["subscriptions"][row["subscription"]],
@@ -283,13 +283,13 @@ def _sources(processes: Sequence[Process], run: Run, doubts: list[str]) -> Itera
             yield source
         if whole:
             doubts += doubts_about_numbers(process.records)
-        if _other_attribute_sets(file, content):
+        if _find_other_attribute_sets(file, content):
             doubts.append(
                 f"{process.host}/{process.name} used other attribute sets than the seed's"
             )
 
 
-def _other_attribute_sets(file: RecordFile, content: Any) -> bool:
+def _find_other_attribute_sets(file: RecordFile, content: Any) -> bool:
     sets = [*file.tables.get("attribute_sets", ())]
     wanted = [content.attributes(number) for number in range(content.fence_set + 1)]
     # Python's equality takes True for 1.
@@ -349,8 +349,8 @@ def _subscription(run: Run, host: str, line: Mapping[str, Any], closed: bool) ->
         line["subscriber"],
         line["broker"],
         line["predicate"],
-        run.moved(issued_ns, host) if issued_ns else None,
-        run.moved(accepted_ns, host) if accepted_ns else None,
+        run.to_timeline(issued_ns, host) if issued_ns else None,
+        run.to_timeline(accepted_ns, host) if accepted_ns else None,
         closed,
         started=bool(accepted_ns),
     )

@@ -15,7 +15,7 @@ from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_o
 from results.rules.protocol_words import ProtocolWords, former_words
 from results.rules.risks import Routes
 from results.rules.terms import PUBLISHER_ORDER, Fault, Guarantee, Promises, doubt
-from results.tables.derived import derived_folder
+from results.tables.derived import find_derived_folder
 from results.tables.json_files import (
     IntegrityError,
     ResultsError,
@@ -71,7 +71,7 @@ class Run:
     @cached_property
     def derived(self) -> Path:
         """Return the folder of derived files: tables, verdict, evidence, figures, report."""
-        return derived_folder(self.folder, self.seal)
+        return find_derived_folder(self.folder, self.seal)
 
     @property
     def run_id(self) -> str:
@@ -84,7 +84,7 @@ class Run:
     @property
     def content(self) -> ExpectedContent:
         """Return the expected content of publications."""
-        return ExpectedContent.of_workload(self.workload, self.run_id)
+        return ExpectedContent.from_workload(self.workload, self.run_id)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -95,7 +95,7 @@ class Run:
     def words(self) -> ProtocolWords:
         """Return the protocol's names for people, and its means of recovery."""
         said = self.manifest.get("protocol_words")
-        return ProtocolWords.of_mapping(said) if said else former_words(self.protocol, self.delta)
+        return ProtocolWords.from_mapping(said) if said else former_words(self.protocol, self.delta)
 
     @property
     def links(self) -> list[tuple[str, str]]:
@@ -104,7 +104,7 @@ class Run:
     @property
     def routes(self) -> Routes | None:
         """Return the routes between brokers; None for the unique paths in the tree of links."""
-        return Routes.of_rows(self.overlay["routes"]) if self.overlay else None
+        return Routes.from_rows(self.overlay["routes"]) if self.overlay else None
 
     @property
     def delta(self) -> int | None:
@@ -142,7 +142,7 @@ class Run:
         """Return True if the run's brokers were simulated."""
         return (self.manifest.get("labels") or {}).get("brokers") == "simulated"
 
-    def moved(self, stamp_ns: int, host: str) -> int:
+    def to_timeline(self, stamp_ns: int, host: str) -> int:
         """Return a stamp of a host's clock on the run's time line."""
         return stamp_ns - self.clocks.offset_ns(host, stamp_ns) - self.origin_ns
 
@@ -230,7 +230,7 @@ def _read_run(folder: Path, seal: Seal) -> Run:
         fault_rows=(),
         doubts=(),
         seal=seal,
-        clocks=Clocks.of_rows(
+        clocks=Clocks.from_rows(
             str((manifest.get("clock") or {}).get("host_id", "")),
             read_json_lines(folder / CLOCK_FILE, missing_ok=True),
         ),

@@ -124,11 +124,11 @@ class Scan:
         if self.layout == "publications":
             self._add_published(records)
         elif self.layout in NUMBERS:
-            for source, values in _by_source(records, NUMBERS[self.layout]):
+            for source, values in _group_by_source(records, NUMBERS[self.layout]):
                 of = self.numbers.setdefault(source, Numbers())
                 of.highest = max(of.highest, int(values.max()))
         elif self.layout == "deliveries":
-            beyond = np.cumsum(folded_in(records))
+            beyond = np.cumsum(count_folded(records))
             found = np.flatnonzero(records["kind"] == NOTICE)
             before = self._rows + self.folded[-1]
             self.notices += [(before + int(n + beyond[n]), records[n].copy()) for n in found]
@@ -141,7 +141,7 @@ class Scan:
     def count_again(self, records: Any) -> None:
         """Count all publications again, because some arrived twice or late."""
         self.numbers = {}
-        for source, values in _by_source(records, "sequence"):
+        for source, values in _group_by_source(records, "sequence"):
             self.numbers[source] = numbers = Numbers()
             numbers.add(np.unique(values))
 
@@ -152,19 +152,19 @@ class Scan:
         self._last_ns = int(stamps[-1])
 
     def _add_published(self, records: Any) -> None:
-        for source, values in _by_source(records, "sequence"):
+        for source, values in _group_by_source(records, "sequence"):
             of = self.numbers.get(source)
             goes_on = of is None or values[0] > of.highest
             self.rising = self.rising and bool(goes_on) and not (np.diff(values) <= 0).any()
             self.numbers.setdefault(source, Numbers()).add(values)
 
 
-def folded_in(records: Any) -> Any:
+def count_folded(records: Any) -> Any:
     """Return the number of extra places of each record of deliveries: those of a stretch."""
     return np.where(records["kind"] == STRETCH, records["digest"].astype("i8") - 1, 0)
 
 
-def _by_source(records: Any, column: str) -> Iterator[tuple[SourceNumber, Any]]:
+def _group_by_source(records: Any, column: str) -> Iterator[tuple[SourceNumber, Any]]:
     sources = records["publisher"].astype("i8") << 16 | records["incarnation"]
     for source in np.unique(sources):
         yield (int(source) >> 16, int(source) & 0xFFFF), records[column][sources == source]

@@ -25,7 +25,7 @@ def request_rows(run: Run, logs: Logs) -> list[dict[str, Any]]:
     began_ns = min((phase.from_ns for phase in run.phases), default=0)
     found: list[dict[str, Any]] = [
         {
-            "t_ns": run.moved(line["t_ns"], process.host),
+            "t_ns": run.to_timeline(line["t_ns"], process.host),
             "broker": process.name,
             "peer": names[line["peer"]],
             "pubend": f"{names[line['source']]}/{line['stream']}",

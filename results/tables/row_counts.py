@@ -53,23 +53,25 @@ class _Columns:
 
     def rows(self) -> Rows:
         client_of: dict[str, str] = {}
-        for _, file in self._of("publications"):
+        for _, file in self._select("publications"):
             names: Any = file.tables.get("publisher_names") or {}
             client_of |= names
-        answers = {place: self._answers(file) for place, file in self._of("acks")}
+        answers = {place: self._answers(file) for place, file in self._select("acks")}
         phase = next((p for p in self._run.phases if p.name == "measure"), None)
         return Rows(
             sources=self._sources(),
             lanes=self._lanes(),
             client_of=client_of,
-            published={place: file.rows for place, file in self._of("publications")},
+            published={place: file.rows for place, file in self._select("publications")},
             acknowledged={place: found[0] for place, found in answers.items()},
             rejected={place: found[1] for place, found in answers.items()},
             delivered={
-                place: file.places - len(file.scan.notices) - self._kept_back(file)
-                for place, file in self._of("deliveries")
+                place: file.places - len(file.scan.notices) - self._count_kept_back(file)
+                for place, file in self._select("deliveries")
             },
-            kept_back={place: self._kept_back(file) for place, file in self._of("deliveries")},
+            kept_back={
+                place: self._count_kept_back(file) for place, file in self._select("deliveries")
+            },
             whole=frozenset(
                 _place(process)
                 for process in self._processes
@@ -82,30 +84,30 @@ class _Columns:
             ),
             breaches=self._breaches,
             sent_ns=self._sent_ns,
-            until=self._until,
-            early_answers={place: self._early(file) for place, file in self._of("acks")},
-            late_intents={place: self._late(file) for place, file in self._of("intents")},
+            until=self._count_until,
+            early_answers={place: self._early(file) for place, file in self._select("acks")},
+            late_intents={place: self._count_late(file) for place, file in self._select("intents")},
             late_ns=self._lateness(),
             ends_ns=self._ends(),
-            streams={place: _positions(file) for place, file in self._of("positions")},
+            streams={place: _positions(file) for place, file in self._select("positions")},
             headline=None if phase is None else self.headline(phase.from_ns, phase.to_ns),
         )
 
-    def _of(self, layout: str) -> Iterator[tuple[str, RecordFile]]:
+    def _select(self, layout: str) -> Iterator[tuple[str, RecordFile]]:
         for process in self._processes:
             file = process.records.get(layout)
             if file is not None and not file.foreign_run and file.rows:
                 yield _place(process), file
 
-    def _until(self, place: str, layout: str, stamp_ns: int) -> int | None:
+    def _count_until(self, place: str, layout: str, stamp_ns: int) -> int | None:
         if layout == "acks":
-            stamps, sums = self._answered_of(place)
+            stamps, sums = self._find_answers(place)
             return int(sums[np.searchsorted(stamps, stamp_ns, "right")])
         if (place, layout) not in self._ordered:
             columns = [np.zeros(0, "i8")]
             is_folded = False
-            for _, file in ((name, file) for name, file in self._of(layout) if name == place):
-                rows = _mapped(file)
+            for _, file in ((name, file) for name, file in self._select(layout) if name == place):
+                rows = _map(file)
                 if layout == "deliveries":
                     is_folded |= bool((rows["kind"] == STRETCH).any())
                     rows = rows[(rows["layer"] == _APPLICATION) & (rows["kind"] != NOTICE)]
@@ -114,10 +116,10 @@ class _Columns:
         stamps = self._ordered[place, layout]
         return None if stamps is None else int(np.searchsorted(stamps, stamp_ns, "right"))
 
-    def _answered_of(self, place: str) -> tuple[Any, Any]:
+    def _find_answers(self, place: str) -> tuple[Any, Any]:
         """Return the ascending times of acknowledgements, and how many numbers came before each."""
         if place not in self._by_answer:
-            parts = [_mapped(file) for name, file in self._of("acks") if name == place]
+            parts = [_map(file) for name, file in self._select("acks") if name == place]
             rows = np.concatenate([np.zeros(0, RECORDS["acks"]), *parts])
             rows = rows[rows["outcome"] == _ACKNOWLEDGED]
             rows = rows[np.argsort(rows["acked_ns"], kind="stable")]
@@ -126,30 +128,30 @@ class _Columns:
         return self._by_answer[place]
 
     def _early(self, file: RecordFile) -> int:
-        rows = _mapped(file)
+        rows = _map(file)
         sent = self._stamps(file, rows, "last", 1)
         return int(((sent > 0) & (rows["acked_ns"] < sent - _JITTER_NS)).sum())
 
-    def _late(self, file: RecordFile) -> int:
+    def _count_late(self, file: RecordFile) -> int:
         """Count reservations with a first number that was sent before."""
         late = 0
-        rows = _mapped(file)
-        for of, mask in _by(rows, "publisher"):
+        rows = _map(file)
+        for of, mask in _group_by(rows, "publisher"):
             source = file.tables["publishers"][of[0]]
             mine = rows[mask][np.argsort(rows[mask]["at_ns"], kind="stable")]
             firsts = [1, *(mine["last"][:-1] + 1).tolist()]
             for first, at_ns in zip(firsts, mine["at_ns"].tolist(), strict=True):
                 sent_ns = self._sent_ns(source, of[1], first)
-                moved_ns = self._run.moved(at_ns, file.host)
+                moved_ns = self._run.to_timeline(at_ns, file.host)
                 late += sent_ns is not None and sent_ns < moved_ns - _JITTER_NS
         return late
 
-    def _kept_back(self, file: RecordFile) -> int:
-        rows = _mapped(file)
+    def _count_kept_back(self, file: RecordFile) -> int:
+        rows = _map(file)
         return int(((rows["layer"] != _APPLICATION) & (rows["kind"] != NOTICE)).sum())
 
     def _answers(self, file: RecordFile) -> tuple[int, int]:
-        rows = _mapped(file)
+        rows = _map(file)
         lengths = rows["last"] - rows["first"] + 1
         return (
             int(lengths[rows["outcome"] == _ACKNOWLEDGED].sum()),
@@ -158,8 +160,8 @@ class _Columns:
 
     def _lateness(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}
-        for place, file in self._of("publications"):
-            rows = _mapped(file)
+        for place, file in self._select("publications"):
+            rows = _map(file)
             rows = rows[rows["attribute_set"] != self._fence_set(file)]
             late = np.maximum(0, rows["sent_ns"] - rows["intended_ns"])
             found[place] = int(late.sum()), int(late.max(initial=0))
@@ -169,8 +171,8 @@ class _Columns:
         found: dict[str, tuple[int, int]] = {}
         stamps = {"publications": "sent_ns", "acks": "acked_ns", "deliveries": "received_ns"}
         for layout, column in (*stamps.items(), ("intents", "at_ns")):
-            for place, file in self._of(layout):
-                values = _mapped(file)[column]
+            for place, file in self._select(layout):
+                values = _map(file)[column]
                 low, high = int(values.min()), int(values.max())
                 before = found.get(place, (low, high))
                 found[place] = min(before[0], low), max(before[1], high)
@@ -178,16 +180,16 @@ class _Columns:
 
     def _sources(self) -> dict[SourceKey, SourceRows]:
         found: dict[SourceKey, SourceRows] = {}
-        for _, file in self._of("publications"):
-            rows = _mapped(file)
-            for of, mask in _by(rows, "publisher"):
+        for _, file in self._select("publications"):
+            rows = _map(file)
+            for of, mask in _group_by(rows, "publisher"):
                 key = file.tables["publishers"][of[0]], of[1]
                 mine = rows[mask]
                 fences = {
                     *mine["sequence"][mine["attribute_set"] == self._fence_set(file)].tolist()
                 }
-                first = self._run.moved(int(mine["sent_ns"].min()), file.host)
-                last = self._run.moved(int(mine["sent_ns"].max()), file.host)
+                first = self._run.to_timeline(int(mine["sent_ns"].min()), file.host)
+                last = self._run.to_timeline(int(mine["sent_ns"].max()), file.host)
                 highest = int(mine["sequence"].max())
                 if (before := found.get(key)) is not None:
                     fences |= {*before.fences}
@@ -198,10 +200,10 @@ class _Columns:
 
     def _lanes(self) -> dict[tuple[str, str, int], LaneRows]:
         found: dict[tuple[str, str, int], list[Any]] = {}
-        for _, file in self._of("deliveries"):
-            rows = _mapped(file)
+        for _, file in self._select("deliveries"):
+            rows = _map(file)
             rows = rows[(rows["layer"] == _APPLICATION) & (rows["kind"] != NOTICE)]
-            for lane_of, mask in _by(rows, "publisher", "subscription"):
+            for lane_of, mask in _group_by(rows, "publisher", "subscription"):
                 source = file.tables["publishers"][lane_of[0]]
                 subscription = file.tables["subscriptions"][lane_of[2]]
                 found.setdefault((subscription, source, lane_of[1]), []).append(rows[mask])
@@ -212,9 +214,9 @@ class _Columns:
     def _sent(self) -> Mapping[SourceKey, tuple[Any, Any, Any]]:
         """Return by source the ascending numbers, the send times and the intended send times."""
         found: dict[SourceKey, list[Any]] = {}
-        for _, file in self._of("publications"):
-            rows = _mapped(file)
-            for of, mask in _by(rows, "publisher"):
+        for _, file in self._select("publications"):
+            rows = _map(file)
+            for of, mask in _group_by(rows, "publisher"):
                 key = file.tables["publishers"][of[0]], of[1]
                 mine = rows[mask]
                 meant = np.where(
@@ -229,7 +231,7 @@ class _Columns:
         return sent
 
     def _host_of(self, source: str) -> str:
-        for _, file in self._of("publications"):
+        for _, file in self._select("publications"):
             if source in file.tables.get("publishers", ()):
                 return file.host
         return ""
@@ -241,12 +243,12 @@ class _Columns:
         place = int(np.searchsorted(numbers, number))
         if place == len(numbers) or numbers[place] != number:
             return None
-        return self._run.moved(int(sent[place]), self._host_of(source))
+        return self._run.to_timeline(int(sent[place]), self._host_of(source))
 
     def _stamps(self, file: RecordFile, rows: Any, column: str, which: int) -> Any:
         """Return the stamp of the publication that each row names; 0 if it was never sent."""
         found = np.zeros(len(rows), "i8")
-        for of, mask in _by(rows, "publisher"):
+        for of, mask in _group_by(rows, "publisher"):
             known = self._sent.get((file.tables["publishers"][of[0]], of[1]))
             if known is None:
                 continue
@@ -256,9 +258,11 @@ class _Columns:
         return found
 
     def _breaches(self, blockages: Sequence[Blockage]) -> list[tuple[int, int]]:
-        return [(self._passed(blockage), self._answered(blockage)) for blockage in blockages]
+        return [
+            (self._count_passed(blockage), self._count_answered(blockage)) for blockage in blockages
+        ]
 
-    def _within(
+    def _select_within(
         self, file: RecordFile, rows: Any, stamp: str, number: str, blockage: Blockage
     ) -> Any:
         """Return the rows of sent publications that were written within a blockage."""
@@ -270,7 +274,7 @@ class _Columns:
         rows_in = rows[stamp] - offset - shift <= blockage.to_ns
         rows, sent = rows[rows_in], sent[rows_in]
         keep = np.zeros(len(rows), bool)
-        for of, mask in _by(rows, "publisher"):
+        for of, mask in _group_by(rows, "publisher"):
             host = self._host_of(file.tables["publishers"][of[0]])
             moved = sent[mask] - self._offset(host, sent[mask]) - shift
             keep[mask] = moved >= blockage.from_ns
@@ -285,25 +289,25 @@ class _Columns:
             return np.full(len(stamps), clocks.offset_ns(host, int(stamps[0])), "i8")
         return np.array([clocks.offset_ns(host, int(stamp)) for stamp in stamps], "i8")
 
-    def _passed(self, blockage: Blockage) -> int:
+    def _count_passed(self, blockage: Blockage) -> int:
         passed = 0
-        for _, file in self._of("deliveries"):
-            rows = _mapped(file)
+        for _, file in self._select("deliveries"):
+            rows = _map(file)
             rows = rows[(rows["layer"] == _APPLICATION) & (rows["kind"] != NOTICE)]
-            rows = self._within(file, rows, "received_ns", "sequence", blockage)
-            for of, mask in _by(rows, "publisher", "subscription"):
+            rows = self._select_within(file, rows, "received_ns", "sequence", blockage)
+            for of, mask in _group_by(rows, "publisher", "subscription"):
                 source = file.tables["publishers"][of[0]]
                 if blockage.separates(source, file.tables["subscriptions"][of[2]]):
                     passed += int(mask.sum())
         return passed
 
-    def _answered(self, blockage: Blockage) -> int:
+    def _count_answered(self, blockage: Blockage) -> int:
         answered = 0
-        for _, file in self._of("acks"):
-            rows = _mapped(file)
+        for _, file in self._select("acks"):
+            rows = _map(file)
             rows = rows[rows["outcome"] == _ACKNOWLEDGED]
-            rows = self._within(file, rows, "acked_ns", "last", blockage)
-            for of, mask in _by(rows, "publisher"):
+            rows = self._select_within(file, rows, "acked_ns", "last", blockage)
+            for of, mask in _group_by(rows, "publisher"):
                 if file.tables["publishers"][of[0]] in blockage.silent:
                     answered += int(mask.sum())
         return answered
@@ -316,8 +320,8 @@ class _Columns:
         )
         delivered = earlier = rows_seen = 0
         response, service = [np.zeros(0, "i8")], [np.zeros(0, "i8")]
-        for _, file in self._of("deliveries"):
-            rows = _mapped(file)
+        for _, file in self._select("deliveries"):
+            rows = _map(file)
             rows = rows[rows["layer"] == _APPLICATION]
             rows_in = rows[(rows["received_ns"] >= from_ns) & (rows["received_ns"] < to_ns)]
             folded = rows_in[rows_in["kind"] == STRETCH]["digest"]
@@ -341,13 +345,13 @@ class _Columns:
             earlier,
             _percentiles(np.concatenate(response)) if few else None,
             _percentiles(np.concatenate(service)) if few else None,
-            self._acknowledged(from_ns, to_ns, most),
+            self._count_acknowledged(from_ns, to_ns, most),
         )
 
     def _earlier(self, file: RecordFile, rows: Any, from_ns: int) -> int:
         """Count the data publications of some rows that were due before a stamp."""
         earlier = 0
-        for of, mask in _by(rows, "publisher"):
+        for of, mask in _group_by(rows, "publisher"):
             known = self._sent.get((file.tables["publishers"][of[0]], of[1]))
             if known is None:
                 continue
@@ -359,9 +363,9 @@ class _Columns:
             earlier += int((before["kind"] == _DATA).sum()) + int(folded.sum(dtype="i8"))
         return earlier
 
-    def _acknowledged(self, from_ns: int, to_ns: int, most: int) -> dict[str, float] | None:
+    def _count_acknowledged(self, from_ns: int, to_ns: int, most: int) -> dict[str, float] | None:
         waits = [np.zeros(0, "i8")]
-        files = [(file, _mapped(file)) for _, file in self._of("acks")]
+        files = [(file, _map(file)) for _, file in self._select("acks")]
         files = [(file, rows[rows["outcome"] == _ACKNOWLEDGED]) for file, rows in files]
         if sum(int((rows["last"] - rows["first"] + 1).sum()) for _, rows in files) > most:
             return None
@@ -381,7 +385,7 @@ def _place(process: Process) -> str:
 
 
 def _positions(file: RecordFile) -> dict[str, tuple[int, int]]:
-    rows, names = _mapped(file), file.tables["streams"]
+    rows, names = _map(file), file.tables["streams"]
     return {
         names[number]: (int((rows["stream"] == number).sum()),
                         sum(rows["position"][rows["stream"] == number].tolist()))
@@ -389,11 +393,11 @@ def _positions(file: RecordFile) -> dict[str, tuple[int, int]]:
     }  # fmt: skip
 
 
-def _mapped(file: RecordFile) -> Any:
+def _map(file: RecordFile) -> Any:
     return np.memmap(file.path, RECORDS[file.layout], "r", shape=(file.rows,)).view(np.ndarray)
 
 
-def _by(rows: Any, *columns: str) -> Iterator[tuple[tuple[int, int, int], Any]]:
+def _group_by(rows: Any, *columns: str) -> Iterator[tuple[tuple[int, int, int], Any]]:
     """Yield (publisher, incarnation, value of a second column) with the mask of matching rows."""
     code = rows["publisher"].astype("i8") << 48 | rows["incarnation"].astype("i8") << 32
     if len(columns) > 1:

@@ -48,7 +48,7 @@ def seal_derived(folder: Path) -> None:
     """
     if not (folder / CHECKSUMS).is_file() or folder.resolve().is_relative_to(SAMPLES):
         return
-    lines = {name: line for name, line in _listed(folder).items() if not is_derived(name)}
+    lines = {name: line for name, line in _list(folder).items() if not is_derived(name)}
     derived = {name: path for name, path in _files(folder).items() if is_derived(name)}
     _write(folder, lines | {name: _sha256(path) for name, path in derived.items()})
 
@@ -66,7 +66,7 @@ def verify_seal(folder: Path) -> Seal:
     actual = {name: _sha256(path) for name, path in found.items()}
     if not (folder / CHECKSUMS).is_file():
         return Seal(False, _digest(actual))
-    listed = {name: digest for name, digest in _listed(folder).items() if not is_derived(name)}
+    listed = {name: digest for name, digest in _list(folder).items() if not is_derived(name)}
     problems = [f"{name} is missing" for name in listed if name not in actual]
     problems += [f"{name} is not in {CHECKSUMS}" for name in actual if name not in listed]
     problems += [
@@ -93,7 +93,7 @@ def verify_derived(folder: Path, name: str) -> None:
     assert is_derived(name), f"{name} is a file that the run itself left"
     if not (folder / CHECKSUMS).is_file():
         return
-    digest = _listed(folder).get(name)
+    digest = _list(folder).get(name)
     if digest is None:
         raise IntegrityError(f"{folder}: {name} is not in {CHECKSUMS}")
     if digest != _sha256(folder / name):
@@ -132,7 +132,7 @@ def _files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _listed(folder: Path) -> dict[str, str]:
+def _list(folder: Path) -> dict[str, str]:
     listed: dict[str, str] = {}
     for line in (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines():
         digest, _, name = line.partition("  ")

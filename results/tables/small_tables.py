@@ -78,7 +78,7 @@ def _text(value: Any) -> str:
 
 
 def _notice_rows(run: Run, logs: Logs) -> Iterator[Row]:
-    for (sub_id, pubend), notices in notices_of(logs, run.moved).items():
+    for (sub_id, pubend), notices in notices_of(logs, run.to_timeline).items():
         for notice in notices:
             yield {
                 "sub_id": sub_id,
@@ -153,16 +153,16 @@ def _process_rows(run: Run, logs: Logs) -> Iterator[Row]:
             "role": process.role,
             "host_id": process.host,
             "pid": told.get("pid"),
-            "t_start_ns": _moved(run, told.get("t_start_ns"), process.host),
-            "t_exit_ns": _moved(run, told.get("t_exit_ns"), process.host),
+            "t_start_ns": _to_timeline(run, told.get("t_start_ns"), process.host),
+            "t_exit_ns": _to_timeline(run, told.get("t_exit_ns"), process.host),
             "exit_code": told.get("exit_code"),
             "exit_signal": told.get("exit_signal"),
             "exit_cause": told.get("exit_cause"),
         }
 
 
-def _moved(run: Run, stamp: Any, host: str) -> int | None:
-    return run.moved(stamp, host) if isinstance(stamp, int) and stamp else None
+def _to_timeline(run: Run, stamp: Any, host: str) -> int | None:
+    return run.to_timeline(stamp, host) if isinstance(stamp, int) and stamp else None
 
 
 def _node_rows(run: Run) -> Iterator[Row]:
@@ -208,11 +208,11 @@ def _session_rows(run: Run, logs: Logs) -> Iterator[Row]:
                     "client": line["client"],
                     "broker": line["broker"],
                     "session": line["session"],
-                    "t_connect_ns": _moved(run, line["t_ns"], process.host),
+                    "t_connect_ns": _to_timeline(run, line["t_ns"], process.host),
                 }
             elif session in open_sessions:
                 ended = {
-                    "t_disconnect_ns": _moved(run, line["t_ns"], process.host),
+                    "t_disconnect_ns": _to_timeline(run, line["t_ns"], process.host),
                     "reason": line["reason"],
                 }
                 yield {**open_sessions.pop(session), **ended}
@@ -232,7 +232,7 @@ def _broker_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
             forwarded = numbers.pop("publications_forwarded", 0)
             yield {
                 **row,
-                "t_ns": _moved(run, line["t_ns"], process.host),
+                "t_ns": _to_timeline(run, line["t_ns"], process.host),
                 "broker": process.name,
                 "cpu_ratio": _cpu_ratio(before, line),
                 "msgs_out": forwarded + numbers.pop("publications_delivered", 0),
@@ -260,7 +260,7 @@ def _loadgen_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
         before: tuple[int, float] | None = None
         for line in process.lines("stats.jsonl"):
             yield {
-                "t_ns": _moved(run, line["t_ns"], process.host),
+                "t_ns": _to_timeline(run, line["t_ns"], process.host),
                 "proc_id": process.name,
                 "offered": line.get("offered"),
                 "sent": line.get("sent"),
@@ -282,7 +282,7 @@ def _link_rows(run: Run, logs: Logs) -> Iterator[Row]:
             peer = line.get("peer")
             if event is not None and peer in run.topology["brokers"]:
                 yield {
-                    "t_ns": _moved(run, line["t_ns"], process.host),
+                    "t_ns": _to_timeline(run, line["t_ns"], process.host),
                     "a": process.name,
                     "b": peer,
                     "event": event,

@@ -41,7 +41,7 @@ class StretchReader:
         self._predicates = dict(predicates)
         self._tables: dict[str, Any] = {}
 
-    def unfolded(self, file: RecordFile, rows: Any) -> tuple[Any, Any, Any]:
+    def unfold(self, file: RecordFile, rows: Any) -> tuple[Any, Any, Any]:
         """Return sequence number, record and place within the record of every delivery.
 
         Raises:

@@ -49,7 +49,7 @@ _Gap = tuple[str, int, int, int, str]
 
 
 @dataclass
-class _Committed:
+class _DatabaseContent:
     """The content of one database.
 
     Attributes:
@@ -67,14 +67,14 @@ def doubts_about_applications(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield differences between databases or crashes, and the files of load generators."""
     if folder.is_simulated:
         return
-    own = {*_own_processes(folder)}
+    own = {*_list_own_processes(folder)}
     for process in folder.processes:
         if process.is_subscriber:
-            yield from _about_crashes(folder, process, own)
-            yield from _about_databases(folder, process, rows, own)
+            yield from _check_crashes(folder, process, own)
+            yield from _check_databases(folder, process, rows, own)
 
 
-def _own_processes(folder: RunFolder) -> Iterator[str]:
+def _list_own_processes(folder: RunFolder) -> Iterator[str]:
     """Yield the subscribers of the workload with own processes."""
     counts: Counter[str] = Counter()
     for entry in folder.workload.get("subscribers", ()):
@@ -88,7 +88,7 @@ def _own_processes(folder: RunFolder) -> Iterator[str]:
 # --- Databases ------------------------------------------------------------------------------
 
 
-def _about_databases(
+def _check_databases(
     folder: RunFolder, process: ProcessFolder, rows: Rows, own: set[str]
 ) -> Iterator[str]:
     lines = process.lines("subscriptions.jsonl")
@@ -101,12 +101,12 @@ def _about_databases(
         if not process.has(f"{client}.sqlite"):
             yield doubt("missing_file", file=name, other=WORKLOAD)
             continue
-        committed = _committed(folder, name)
+        committed = _read_database(folder, name)
         if committed is None or process.place not in rows.whole:
             continue
         streams |= committed.streams
         lanes = {lane[1:]: of for lane, of in rows.lanes.items() if lane[0] == subscription}
-        yield from _about_lanes(process, name, committed, lanes)
+        yield from _check_lanes(process, name, committed, lanes)
         gaps = Counter(
             (str(gap["source"]), gap["incarnation"], gap["first"], gap["last"], str(gap["reason"]))
             for gap in process.lines("gaps.jsonl")
@@ -127,10 +127,10 @@ def _about_databases(
         )  # fmt: skip
 
 
-def _about_lanes(
+def _check_lanes(
     process: ProcessFolder,
     name: str,
-    committed: _Committed,
+    committed: _DatabaseContent,
     lanes: Mapping[_Source, LaneRows],
 ) -> Iterator[str]:
     records = f"{process.place}/deliveries.rec"
@@ -147,7 +147,7 @@ def _about_lanes(
             return
 
 
-def _committed(folder: RunFolder, name: str) -> _Committed | None:
+def _read_database(folder: RunFolder, name: str) -> _DatabaseContent | None:
     """Return the content of a database; None for an unreadable file, after a note."""
     path = folder.path / name
     parts = [path.with_name(path.name + end) for end in ("", "-wal")]
@@ -166,9 +166,9 @@ def _committed(folder: RunFolder, name: str) -> _Committed | None:
         return None
 
 
-def _read(path: Path, brokers: list[str]) -> _Committed:
+def _read(path: Path, brokers: list[str]) -> _DatabaseContent:
     steps = iter(range(_MOST_STEPS))
-    found = _Committed()
+    found = _DatabaseContent()
     with closing(sqlite3.connect(path)) as database:
         database.set_progress_handler(lambda: next(steps, None) is None, 1_000)
         database.execute("PRAGMA trusted_schema = OFF")
@@ -187,15 +187,15 @@ def _read(path: Path, brokers: list[str]) -> _Committed:
 # --- Crashes --------------------------------------------------------------------------------
 
 
-def _about_crashes(folder: RunFolder, process: ProcessFolder, own: set[str]) -> Iterator[str]:
+def _check_crashes(folder: RunFolder, process: ProcessFolder, own: set[str]) -> Iterator[str]:
     """Yield kills that are not in all three files: crashes, sessions and faults."""
     name = f"{process.place}/crashes.jsonl"
     kills = [
-        (str(line["client"]), folder.timeline.moved(line["t_ns"], process.host))
+        (str(line["client"]), folder.timeline.to_timeline(line["t_ns"], process.host))
         for line in process.lines("crashes.jsonl")
     ]
     ended = [
-        (str(line["client"]), folder.timeline.moved(line["t_ns"], process.host))
+        (str(line["client"]), folder.timeline.to_timeline(line["t_ns"], process.host))
         for line in process.lines("sessions.jsonl")
         if line["event"] == "down" and str(line.get("reason")).startswith(_KILLED)
     ]
@@ -205,7 +205,7 @@ def _about_crashes(folder: RunFolder, process: ProcessFolder, own: set[str]) -> 
             return
     faults = [row for row in folder.fault_rows if row["verb"] == CRASH]
     for client, at_ns in kills:
-        if client not in own or not any(_struck(folder, row, client, at_ns) for row in faults):
+        if client not in own or not any(_find_struck(folder, row, client, at_ns) for row in faults):
             yield _differ(name, FAULTS, f"kill of {client}", at_ns, f"no {CRASH}")
             return
     for row in faults:
@@ -217,7 +217,7 @@ def _about_crashes(folder: RunFolder, process: ProcessFolder, own: set[str]) -> 
             yield _differ(FAULTS, name, f"kill of {row['target']}", row["fault_id"], None)
 
 
-def _struck(folder: RunFolder, row: Line, client: str, at_ns: int) -> bool:
+def _find_struck(folder: RunFolder, row: Line, client: str, at_ns: int) -> bool:
     asked_ns = stamp_of(folder, row, "requested", last=False)
     span = span_of(folder, row)
     if row["target"] != client or asked_ns is None or span is None:

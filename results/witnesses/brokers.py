@@ -57,15 +57,15 @@ def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
                 name = f"{process.place}/events.jsonl"
                 yield doubt("missing_line", file=name, what="a replacement", other=JOURNAL)
     for process in running:
-        yield from _about_exit(folder, process)
-        yield from _about_statistics(folder, process)
-        yield from _about_events(folder, process)
+        yield from _check_exit(folder, process)
+        yield from _check_statistics(folder, process)
+        yield from _check_events(folder, process)
         others = [own for name, own in longest.items() if name != process.name]
-        yield from _about_silences(folder, process, longest[process.name], others)
+        yield from _check_silences(folder, process, longest[process.name], others)
     if not folder.is_foreign:
         for process in folder.processes:
             if process.is_load or process in running:
-                yield from _about_output(folder, process)
+                yield from _check_output(folder, process)
     if folder.is_witnessed:
         found = {process.name for process in running}
         roles = folder.manifest.get("roles") or {}
@@ -74,7 +74,7 @@ def doubts_about_brokers(folder: RunFolder) -> Iterator[str]:
                 yield doubt("missing_file", file=f"raw/*/{name}", other=MANIFEST)
 
 
-def _about_output(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_output(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield processes that printed the traceback of a mistake of their own."""
     name = f"{process.place}/stderr.log"
     try:
@@ -86,7 +86,7 @@ def _about_output(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         yield _differ(name, MANIFEST, "the end", "a traceback", folder.manifest.get("state"))
 
 
-def _about_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     name = f"{process.place}/exit.json"
     kills = [row for row in faults_at(folder, process.name) if row["verb"] in KILLING_VERBS]
     ended = [row for row in kills if row.get("t_observed_ns") is not None]
@@ -104,7 +104,7 @@ def _about_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         if not matching:
             yield doubt("exit_of_no_fault", file=name, cause=cause, other=FAULTS)
             return
-        yield from _about_end(folder, process, name, told, matching[0])
+        yield from _check_end(folder, process, name, told, matching[0])
     elif (folder.manifest.get("state") == "complete" and told.get("state") == "exited") or (
         ended and cause == "planned" and not folder.is_foreign
     ):
@@ -113,7 +113,7 @@ def _about_exit(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         yield _differ(name, name, "t_start_ns", told.get("t_start_ns"), told.get("t_exit_ns"))
 
 
-def _about_end(
+def _check_end(
     folder: RunFolder, process: ProcessFolder, name: str, told: Line, row: Line
 ) -> Iterator[str]:
     fault = row["fault_id"]
@@ -129,7 +129,7 @@ def _about_end(
     asked_ns = row.get("t_requested_ns")
     if not isinstance(at_ns, int) or applied_ns is None or observed_ns is None:
         return
-    exit_ns = folder.timeline.moved(at_ns, process.host)
+    exit_ns = folder.timeline.to_timeline(at_ns, process.host)
     from_ns = applied_ns if asked_ns is None else asked_ns - folder.origin_ns
     reference = (folder.manifest.get("clock") or {}).get("host_id", process.host)
     error_ns = folder.timeline.error_ns(process.host, reference)
@@ -145,32 +145,32 @@ def _about_end(
         if other["verb"] == "restart"
     ]
     if isinstance(started_ns, int):
-        began_ns = folder.timeline.moved(started_ns, process.host)
+        began_ns = folder.timeline.to_timeline(started_ns, process.host)
         first = folder.phase_ns("warmup")
         if first is not None and began_ns > first[0] - folder.origin_ns and not restarts:
             yield _differ(name, FAULTS, "t_start_ns", began_ns, "no restart before")
 
 
-def _about_statistics(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_statistics(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield statistics from a time at which, by the fault log, the broker was stopped."""
     name = f"{process.place}/stats.jsonl"
     lines = process.lines("stats.jsonl")
-    times = [folder.timeline.moved(line["t_ns"], process.host) for line in lines]
+    times = [folder.timeline.to_timeline(line["t_ns"], process.host) for line in lines]
     if any(after < before for before, after in pairwise(times)):
         yield doubt("clock_back", who=name, s=_back_s(times))
     for row in faults_at(folder, process.name):
         if row["verb"] not in _STOPS:
             continue
-        span = _stopped(folder, row, process.name)
+        span = _find_stops(folder, row, process.name)
         if span is None or span[1] - span[0] <= _SHORTEST_STOP_NS:
             continue
         n = sum(span[0] + _SLACK_NS < at_ns < span[1] - _SLACK_NS for at_ns in times)
         if n:
             yield doubt("stats_go_on", file=name, n=n, fault=row["fault_id"], other=FAULTS)
-    yield from _about_counters(name, lines, folder, process)
+    yield from _check_counters(name, lines, folder, process)
 
 
-def _about_counters(
+def _check_counters(
     name: str, lines: Sequence[Line], folder: RunFolder, process: ProcessFolder
 ) -> Iterator[str]:
     """Counters go back only where the broker began again."""
@@ -181,8 +181,8 @@ def _about_counters(
         return
     replaced = replacements(folder, process)
     for before, after in pairwise(lines):
-        from_ns = folder.timeline.moved(before["t_ns"], process.host)
-        to_ns = folder.timeline.moved(after["t_ns"], process.host)
+        from_ns = folder.timeline.to_timeline(before["t_ns"], process.host)
+        to_ns = folder.timeline.to_timeline(after["t_ns"], process.host)
         if _holds_replacement(from_ns, to_ns, replaced):
             continue
         for counter in _RISING:
@@ -199,7 +199,7 @@ def replacements(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, i
     if folder.rolling_ns is None:
         return []
     events = [
-        (folder.timeline.moved(line["t_ns"], process.host), line["event"])
+        (folder.timeline.to_timeline(line["t_ns"], process.host), line["event"])
         for line in process.lines("events.jsonl")
         if line.get("event") in ("stopped", "run_begun")
     ]
@@ -219,7 +219,7 @@ def _holds_replacement(from_ns: int, to_ns: int, replaced: Sequence[tuple[int, i
     return any(from_ns <= begun_ns and stopped_ns <= to_ns for stopped_ns, begun_ns in replaced)
 
 
-def _stopped(folder: RunFolder, row: Line, broker: str) -> tuple[int, int] | None:
+def _find_stops(folder: RunFolder, row: Line, broker: str) -> tuple[int, int] | None:
     span = span_of(folder, row)
     if span is None:
         return None
@@ -237,7 +237,8 @@ def _stopped(folder: RunFolder, row: Line, broker: str) -> tuple[int, int] | Non
 def _silences(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]]:
     """The stretches between a broker's statistics, and behind the last to the run's end."""
     times = sorted(
-        folder.timeline.moved(line["t_ns"], process.host) for line in process.lines("stats.jsonl")
+        folder.timeline.to_timeline(line["t_ns"], process.host)
+        for line in process.lines("stats.jsonl")
     )
     found = list(pairwise(times))
     measure = folder.phase_ns("measure")
@@ -250,7 +251,7 @@ def _silences(folder: RunFolder, process: ProcessFolder) -> list[tuple[int, int]
     return found
 
 
-def _about_silences(
+def _check_silences(
     folder: RunFolder,
     process: ProcessFolder,
     own: Sequence[tuple[int, int]],
@@ -293,7 +294,7 @@ def _touches(folder: RunFolder, row: Line, from_ns: int, to_ns: int) -> bool:
     return span[0] - _SLACK_NS <= to_ns and end_ns >= from_ns
 
 
-def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield doubts about broker events of runs, faults and sessions."""
     name = f"{process.place}/events.jsonl"
     if folder.is_foreign:
@@ -302,7 +303,7 @@ def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         yield doubt("missing_file", file=name, other=MANIFEST)
         return
     if folder.is_of_processes:
-        yield from _about_sessions(folder, process, name)
+        yield from _check_sessions(folder, process, name)
     run_id = folder.manifest.get("run_id")
     faults = {str(row["fault_id"]): row for row in folder.fault_rows}
     for line in process.lines("events.jsonl"):
@@ -312,7 +313,7 @@ def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         if event == "run_begun" and line.get("broker") != process.name:
             yield _differ(name, MANIFEST, "broker", line.get("broker"), process.name)
         if event in _WRONG:
-            at_ns = folder.timeline.moved(line["t_ns"], process.host)
+            at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
             why = str(line.get("cause") or line.get("reason"))
             yield doubt("broker_said", file=name, event=event, why=why[:100], s=at_ns / 1e9)
         if event == "fault_applied":
@@ -326,7 +327,7 @@ def _about_events(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
                 )
 
 
-def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Iterator[str]:
+def _check_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Iterator[str]:
     """Yield differences between a broker's sessions, the clients' logs and the counters."""
     stops = {str(row["verb"]) for row in faults_at(folder, process.name)}
     events = process.lines("events.jsonl")
@@ -339,10 +340,10 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
     if folder.manifest.get("state") == "complete" and not is_over:
         yield doubt("missing_line", file=name, what="run_ended", other=MANIFEST)
     run = str(folder.manifest.get("run_id")).rpartition("-")[2]
-    limit_ns = apart_ns(folder, process)
+    limit_ns = allowed_distance_ns(folder, process)
     seen: dict[tuple[str, str], list[int]] = {}
     for line in events:
-        at_ns = folder.timeline.moved(line["t_ns"], process.host)
+        at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
         seen.setdefault((line["event"], str(line.get("peer"))), []).append(at_ns)
     for client, lines in folder.session_lines.items():
         for event, here in (("up", "session_established"), ("down", "session_lost")):
@@ -364,9 +365,9 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
         for line in other.lines("subscriptions.jsonl"):
             if line["broker"] != process.name or not line.get("t_accepted_ns"):
                 continue
-            accepted_ns = folder.timeline.moved(line["t_accepted_ns"], other.host)
+            accepted_ns = folder.timeline.to_timeline(line["t_accepted_ns"], other.host)
             started = [
-                folder.timeline.moved(event["t_ns"], process.host)
+                folder.timeline.to_timeline(event["t_ns"], process.host)
                 for event in events
                 if event["event"] == "subscription_started"
                 and event.get("client") == f"{line['subscriber']}.{run}"
@@ -378,7 +379,7 @@ def _about_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
                 )  # fmt: skip
 
 
-def spared_ns(folder: RunFolder, *names: str) -> int:
+def excused_silence_ns(folder: RunFolder, *names: str) -> int:
     """Return how much longer than usual a load generator or a named process wrote nothing."""
     longest = [
         to_ns - from_ns
@@ -389,14 +390,14 @@ def spared_ns(folder: RunFolder, *names: str) -> int:
     return 2 * max((ns - _USUAL_NS for ns in longest), default=0)
 
 
-def apart_ns(folder: RunFolder, process: ProcessFolder) -> int:
+def allowed_distance_ns(folder: RunFolder, process: ProcessFolder) -> int:
     """Return the allowed distance of two processes' stamps on a machine as busy as this run's."""
     hosts = {other.host for other in folder.processes if other.is_load}
     errors = [folder.timeline.error_ns(process.host, host) for host in hosts]
     if any(error is None for error in errors):
         return NEVER_NS
     error_ns = max((error for error in errors if error is not None), default=0)
-    return _APART_NS + spared_ns(folder, process.name) + error_ns
+    return _APART_NS + excused_silence_ns(folder, process.name) + error_ns
 
 
 def _back_s(times: Sequence[int]) -> float:

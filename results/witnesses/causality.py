@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from results.rules.terms import doubt
-from results.witnesses.brokers import replacements, spared_ns
+from results.witnesses.brokers import excused_silence_ns, replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULT_JOURNAL,
@@ -32,7 +32,7 @@ def doubts_about_causality(folder: RunFolder) -> Iterator[str]:
     """Yield effects with stamps before their causes."""
     if not folder.is_of_processes or folder.manifest.get("state") != "complete":
         return
-    yield from _about_stages(folder)
+    yield from _check_stages(folder)
     end_ns = next((line["t_ns"] for line in folder.journal if line.get("what") == "end"), None)
     drain = folder.phase_ns("drain")
     if drain is not None and end_ns is not None and end_ns < drain[1]:
@@ -42,12 +42,12 @@ def doubts_about_causality(folder: RunFolder) -> Iterator[str]:
         if error_ns is None:
             continue
         if process.is_load:
-            yield from _about_life(folder, process, end_ns, error_ns)
+            yield from _check_life(folder, process, end_ns, error_ns)
         elif process.name in folder.brokers and not folder.is_foreign:
-            yield from _about_broker(folder, process, end_ns, error_ns)
+            yield from _check_broker(folder, process, end_ns, error_ns)
     if not folder.is_foreign:
-        yield from _about_sessions(folder)
-        yield from _about_subscriptions(folder)
+        yield from _check_sessions(folder)
+        yield from _check_subscriptions(folder)
 
 
 def _differ(one: str, other: str, what: str, found: object, wanted: object) -> str:
@@ -62,13 +62,13 @@ def _error_ns(folder: RunFolder, process: ProcessFolder) -> int | None:
 
 def _stamp(folder: RunFolder, process: ProcessFolder, stamp_ns: int) -> int:
     """Return a stamp of a process as a stamp of the controller's clock."""
-    return folder.timeline.moved(stamp_ns, process.host) + folder.origin_ns
+    return folder.timeline.to_timeline(stamp_ns, process.host) + folder.origin_ns
 
 
 # --- The controller and processes -----------------------------------------------------------
 
 
-def _about_life(
+def _check_life(
     folder: RunFolder, process: ProcessFolder, end_ns: int | None, error_ns: int
 ) -> Iterator[str]:
     """Yield load generators that started before the run, or ended after the journal."""
@@ -90,7 +90,7 @@ def _about_life(
             yield _differ(name, JOURNAL, "t_exit_ns", at_ns, end_ns)
 
 
-def _about_broker(
+def _check_broker(
     folder: RunFolder, process: ProcessFolder, end_ns: int | None, error_ns: int
 ) -> Iterator[str]:
     """Yield brokers that began a run before it, ended before its end, or wrote after it."""
@@ -126,7 +126,7 @@ def _about_broker(
 # --- Stages of faults -----------------------------------------------------------------------
 
 
-def _about_stages(folder: RunFolder) -> Iterator[str]:
+def _check_stages(folder: RunFolder) -> Iterator[str]:
     """Yield stages that the journal had before they were reached, or requests long after.
 
     The journal has the time of day at which each line was written. Lines about the run itself have
@@ -139,7 +139,7 @@ def _about_stages(folder: RunFolder) -> Iterator[str]:
     ]
     if not apart:
         return
-    spare_ns = spared_ns(folder)
+    spare_ns = excused_silence_ns(folder)
     reference = (folder.manifest.get("clock") or {}).get("host_id", "")
     for line in folder.journal:
         if line.get("what") != "fault" or line.get("stage") in ("planned", "learned"):
@@ -164,7 +164,7 @@ def _day_ns(line: Line) -> int:
 # --- Clients and brokers --------------------------------------------------------------------
 
 
-def _about_sessions(folder: RunFolder) -> Iterator[str]:
+def _check_sessions(folder: RunFolder) -> Iterator[str]:
     """Yield sessions of clients that their brokers established later, or lost before their end."""
     run = str(folder.manifest.get("run_id")).rpartition("-")[2]
     for process in folder.processes:
@@ -176,18 +176,18 @@ def _about_sessions(folder: RunFolder) -> Iterator[str]:
         name = f"{process.place}/events.jsonl"
         stamps: dict[tuple[str, str], list[int]] = {}
         for line in events:
-            at_ns = folder.timeline.moved(line["t_ns"], process.host)
+            at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
             stamps.setdefault((line["event"], str(line.get("peer"))), []).append(at_ns)
         for other in folder.processes:
             error_ns = folder.timeline.error_ns(process.host, other.host)
             lines = other.lines("sessions.jsonl") if other.is_load else ()
             if error_ns is not None and lines:
-                yield from _about_clients(
+                yield from _check_clients(
                     folder, process, name, other, run, stamps, error_ns + _JITTER_NS
                 )
 
 
-def _about_clients(
+def _check_clients(
     folder: RunFolder,
     process: ProcessFolder,
     name: str,
@@ -199,7 +199,7 @@ def _about_clients(
     ups: dict[str, list[int]] = {}
     last: dict[str, tuple[str, int, str]] = {}
     for line in load.lines("sessions.jsonl"):
-        at_ns = folder.timeline.moved(line["t_ns"], load.host)
+        at_ns = folder.timeline.to_timeline(line["t_ns"], load.host)
         client = str(line["client"])
         last[client] = str(line.get("reason")), at_ns, str(line["broker"])
         if line["broker"] == process.name and line["event"] == "up":
@@ -219,7 +219,7 @@ def _about_clients(
             return
 
 
-def _about_subscriptions(folder: RunFolder) -> Iterator[str]:
+def _check_subscriptions(folder: RunFolder) -> Iterator[str]:
     """Yield subscriptions that their broker started later than the client had them, or never."""
     run = str(folder.manifest.get("run_id")).rpartition("-")[2]
     started: dict[tuple[str, str], list[int]] = {}
@@ -227,7 +227,7 @@ def _about_subscriptions(folder: RunFolder) -> Iterator[str]:
     for process in folder.processes:
         for line in process.lines("events.jsonl"):
             if line.get("event") == "subscription_started":
-                at_ns = folder.timeline.moved(line["t_ns"], process.host)
+                at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
                 client = str(line.get("client")).removesuffix(f".{run}")
                 key = process.name, f"{client}/{line.get('number')}"
                 started.setdefault(key, []).append(at_ns)
@@ -250,7 +250,7 @@ def _about_subscriptions(folder: RunFolder) -> Iterator[str]:
             if error_ns is None:
                 continue
             first_ns, slack_ns = min(times), error_ns + _JITTER_NS
-            asked_ns = folder.timeline.moved(asked_ns, load.host)
-            accepted_ns = folder.timeline.moved(accepted_ns, load.host)
+            asked_ns = folder.timeline.to_timeline(asked_ns, load.host)
+            accepted_ns = folder.timeline.to_timeline(accepted_ns, load.host)
             if not asked_ns - slack_ns <= first_ns <= accepted_ns + slack_ns:
                 yield _differ(theirs, name, what, (asked_ns, accepted_ns), first_ns)

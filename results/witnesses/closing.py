@@ -185,7 +185,7 @@ def _about_readings(
         return
     written = [line["t_ns"] for line in folder.journal if line.get("what") == PROCESSORS]
     counted = [
-        (folder.timeline.moved(line["t_ns"], process.host) + folder.origin_ns, line["cpu_s"])
+        (folder.timeline.to_timeline(line["t_ns"], process.host) + folder.origin_ns, line["cpu_s"])
         for line in process.lines("stats.jsonl")
         if "cpu_s" in line
     ]

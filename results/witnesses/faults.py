@@ -43,19 +43,19 @@ _LEASES = ("lease", "user", "process-death")
 
 def doubts_about_faults(folder: RunFolder) -> Iterator[str]:
     """Yield a doubt for each contradiction between the files about faults."""
-    yield from _about_schedule(folder)
-    yield from _about_plan(folder)
-    yield from _about_stages(folder)
-    yield from _about_journals(folder)
+    yield from _check_schedule(folder)
+    yield from _check_plan(folder)
+    yield from _check_stages(folder)
+    yield from _check_journals(folder)
     for row in folder.fault_rows:
-        yield from _about_times(folder, row)
+        yield from _check_times(folder, row)
 
 
 def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
     return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
 
 
-def _about_schedule(folder: RunFolder) -> Iterator[str]:
+def _check_schedule(folder: RunFolder) -> Iterator[str]:
     has_schedule = folder.has(SCHEDULE)
     if "schedule" in folder.manifest:
         wanted = folder.schedule.get("name") if has_schedule else None
@@ -75,25 +75,25 @@ def _about_schedule(folder: RunFolder) -> Iterator[str]:
             continue
         if line["verb"] != step.get("do"):
             yield _differ(PLAN, SCHEDULE, f"verb of {name}", line["verb"], step.get("do"))
-        yield from _about_step(folder, name, line, step)
+        yield from _check_step(folder, name, line, step)
         on = step.get("on")
         names = {*folder.brokers}
         if isinstance(on, str) and on in names and line["target"] != on:
             yield _differ(PLAN, SCHEDULE, f"target of {name}", line["target"], on)
 
 
-def _about_step(folder: RunFolder, name: str, line: Line, step: Line) -> Iterator[str]:
+def _check_step(folder: RunFolder, name: str, line: Line, step: Line) -> Iterator[str]:
     """The times of a planned step, where the schedule leaves nothing to be drawn."""
     after = step.get("after")
-    wanted: dict[str, Any] = {"delay_ns": _fixed_ns(step.get("delay", "0s"))}
+    wanted: dict[str, Any] = {"delay_ns": _scheduled_ns(step.get("delay", "0s"))}
     if isinstance(after, str):
         before, _, stage = after.partition(".")
         wanted |= {"after": [before, stage or "end"], "at_ns": None}
     elif after is None:
-        wanted |= {"after": None, "at_ns": _fixed_ns(step.get("at", "0s"))}
+        wanted |= {"after": None, "at_ns": _scheduled_ns(step.get("at", "0s"))}
     if "for" in line.get("params", {}):
-        wanted["duration_ns"] = _fixed_ns(line["params"]["for"])
-        drawn = _fixed_ns(step.get("for"))
+        wanted["duration_ns"] = _scheduled_ns(line["params"]["for"])
+        drawn = _scheduled_ns(step.get("for"))
         if drawn is not None and drawn != wanted["duration_ns"]:
             yield _differ(PLAN, SCHEDULE, f"duration of {name}", line["params"]["for"], drawn)
     elif "for" not in step:
@@ -104,7 +104,7 @@ def _about_step(folder: RunFolder, name: str, line: Line, step: Line) -> Iterato
             yield _differ(PLAN, SCHEDULE, f"{key} of {name}", line.get(key), value)
 
 
-def _fixed_ns(text: Any) -> int | None:
+def _scheduled_ns(text: Any) -> int | None:
     """Return the duration that a schedule fixes; None if the duration is drawn."""
     try:
         return parse_duration_ns(text)
@@ -112,7 +112,7 @@ def _fixed_ns(text: Any) -> int | None:
         return None
 
 
-def _about_plan(folder: RunFolder) -> Iterator[str]:
+def _check_plan(folder: RunFolder) -> Iterator[str]:
     """Yield rows of the fault log that differ from their line of the plan."""
     plan = {str(line["fault_id"]): line for line in folder.lines(PLAN)}
     if len(plan) < len(folder.lines(PLAN)):
@@ -127,10 +127,10 @@ def _about_plan(folder: RunFolder) -> Iterator[str]:
                 yield _differ(
                     FAULTS, PLAN, f"{name} of {row['fault_id']}", row.get(name), line.get(name)
                 )
-        yield from _about_planned_time(folder, row, line)
+        yield from _check_planned_time(folder, row, line)
 
 
-def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
+def _check_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
     planned_ns = row.get("t_planned_ns")
     if planned_ns is None and folder.is_simulated:
         # No time passes in a simulation between the plan and the request.
@@ -148,7 +148,7 @@ def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
             wanted = None if stamp is None else stamp + line.get("delay_ns", 0)
     if wanted is not None and planned_ns != wanted:
         yield _differ(FAULTS, PLAN, f"planned time of {row['fault_id']}", planned_ns, wanted)
-    yield from _about_following(folder, row, line)
+    yield from _check_following(folder, row, line)
     duration_ns = line.get("duration_ns")
     asked_ns, healing_ns = row.get("t_requested_ns"), row.get("t_heal_requested_ns")
     is_timed = duration_ns and row.get("healed_by") == "schedule"
@@ -160,7 +160,7 @@ def _about_planned_time(folder: RunFolder, row: Line, line: Line) -> Iterator[st
         )
 
 
-def _about_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
+def _check_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
     """Yield steps that started before the end of the step that they follow."""
     step, stage = line.get("after") or ("", "")
     others = [other for other in folder.fault_rows if other["step"] == step]
@@ -182,7 +182,7 @@ def _about_following(folder: RunFolder, row: Line, line: Line) -> Iterator[str]:
         yield _differ(FAULTS, FAULTS, what, healed_ns, applied_ns)
 
 
-def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
+def _check_times(folder: RunFolder, row: Line) -> Iterator[str]:
     """Yield the stages of a fault that are out of order or outside of the run."""
     name = row["fault_id"]
     reached = [(stage, row.get(f"t_{stage}_ns")) for stage in STAGES]
@@ -194,8 +194,8 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
             least_ns = min(one_ns, *_ends_by_itself(folder, row)) - _error_ns(folder, row)
         if other_ns < least_ns - _SLACK_NS:
             yield doubt("stage_order", fault=name, before=before, after=after, file=FAULTS)
-    yield from _about_lease(folder, row)
-    yield from _about_recovery(folder, row)
+    yield from _check_lease(folder, row)
+    yield from _check_recovery(folder, row)
     began = folder.phase_ns("deploy") or folder.phase_ns("warmup") or folder.phase_ns("measure")
     over = folder.phase_ns("drain")
     for stage, at_ns in stamps:
@@ -211,7 +211,7 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
         reference = (folder.manifest.get("clock") or {}).get("host_id", "")
         for host, ns in of_hosts.items():
             error_ns = folder.timeline.error_ns(host, reference)
-            off_ns = abs(folder.timeline.moved(ns, host) - (at_ns - folder.origin_ns))
+            off_ns = abs(folder.timeline.to_timeline(ns, host) - (at_ns - folder.origin_ns))
             if error_ns is not None and off_ns > error_ns + 10_000_000_000:
                 yield _differ(FAULTS, FAULTS, f"{stage} of {name} at {host}", ns, at_ns)
     done = [stage for stage in _PROGRESS if row.get(f"t_{stage}_ns") is not None]
@@ -221,7 +221,7 @@ def _about_times(folder: RunFolder, row: Line) -> Iterator[str]:
         yield _differ(FAULTS, FAULT_JOURNAL, f"state of {name}", state, done[-1])
 
 
-def _about_recovery(folder: RunFolder, row: Line) -> Iterator[str]:
+def _check_recovery(folder: RunFolder, row: Line) -> Iterator[str]:
     """Yield faults that recovered before their end, or ended apart from the restart that ends them.
 
     A restart ends a kill: all its later stages are stages of the restart.
@@ -250,11 +250,11 @@ def _about_recovery(folder: RunFolder, row: Line) -> Iterator[str]:
             yield _differ(FAULTS, FAULTS, what, row.get(f"t_{own}_ns"), restart.get(f"t_{its}_ns"))
 
 
-def _about_lease(folder: RunFolder, row: Line) -> Iterator[str]:
+def _check_lease(folder: RunFolder, row: Line) -> Iterator[str]:
     """Yield faults that their lease ended sooner than a lease lasts."""
     applied_ns, healed_ns = row.get("t_applied_ns"), row.get("t_healed_ns")
     lease = (folder.schedule.get("guard") or {}).get("lease")
-    lease_ns = _LEASE_NS if lease is None else _fixed_ns(lease)
+    lease_ns = _LEASE_NS if lease is None else _scheduled_ns(lease)
     if row.get("healed_by") != "lease" or lease_ns is None:
         return
     if applied_ns is None or healed_ns is None:
@@ -277,7 +277,7 @@ def _ends_by_itself(folder: RunFolder, row: Line) -> Iterator[int]:
     lease = (folder.schedule.get("guard") or {}).get("lease")
     spans = (
         plan.get(row["fault_id"], {}).get("duration_ns"),
-        _LEASE_NS if lease is None else _fixed_ns(lease),
+        _LEASE_NS if lease is None else _scheduled_ns(lease),
     )
     yield from (applied_ns + lasts_ns for lasts_ns in spans if lasts_ns)
     for other in faults_at(folder, str(row["target"])):
@@ -294,7 +294,7 @@ def _error_ns(folder: RunFolder, row: Line) -> int:
     return NEVER_NS if None in errors else max(filter(None, errors), default=0)
 
 
-def _about_stages(folder: RunFolder) -> Iterator[str]:
+def _check_stages(folder: RunFolder) -> Iterator[str]:
     """Yield stages of the fault log without a line of the journal, and the reverse."""
     if not folder.has(FAULT_JOURNAL):
         if folder.is_witnessed and folder.fault_rows:
@@ -359,7 +359,7 @@ def _about_stages(folder: RunFolder) -> Iterator[str]:
                 FAULTS, FAULT_JOURNAL, f"state of {fault}", row.get("state"),
                 "failed" if fault in failed else "not failed",
             )  # fmt: skip
-        yield from _about_evidence(folder, row, told, failed.get(fault))
+        yield from _check_evidence(folder, row, told, failed.get(fault))
         for column in ("absorbed_msgs", "absorbed_bytes"):
             found, least = row.get(column), absorbed.get(fault, {}).get(column)
             is_more = found is not None and least is not None and found > least
@@ -367,7 +367,7 @@ def _about_stages(folder: RunFolder) -> Iterator[str]:
                 yield _differ(FAULTS, FAULT_JOURNAL, f"{column} of {fault}", found, least)
 
 
-def _about_evidence(
+def _check_evidence(
     folder: RunFolder, row: Line, told: Mapping[tuple[str, str], Line], failed: Line | None
 ) -> Iterator[str]:
     line = failed or told.get((str(row["fault_id"]), "observed"))
@@ -383,7 +383,7 @@ def _about_evidence(
         )
 
 
-def _about_journals(folder: RunFolder) -> Iterator[str]:
+def _check_journals(folder: RunFolder) -> Iterator[str]:
     """The controller's journal repeats the fault journal, line by line."""
     lines = [line for line in folder.journal if line.get("what") == "fault"]
     is_real = any(line.get("what") == "phase" for line in folder.journal)

@@ -28,13 +28,13 @@ def doubts_about_figures(folder: RunFolder, rows: Rows) -> Iterator[str]:
     headline = folder.manifest.get("headline")
     if not isinstance(headline, dict) or folder.is_simulated:
         return
-    yield from _about_faults(folder, headline)
+    yield from _check_faults(folder, headline)
     phase = folder.phase_ns("measure")
     if phase is None:
         return
-    yield from _about_lateness(folder, headline, phase)
-    yield from _about_processors(folder, headline, phase)
-    yield from _about_memory(folder, headline)
+    yield from _check_lateness(folder, headline, phase)
+    yield from _check_processors(folder, headline, phase)
+    yield from _check_memory(folder, headline)
 
 
 def _differ(other: str, what: str, found: Any, wanted: Any) -> str:
@@ -43,7 +43,7 @@ def _differ(other: str, what: str, found: Any, wanted: Any) -> str:
     )
 
 
-def _about_faults(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
+def _check_faults(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
     """Yield brokers that are down, or faults that are not healed, by one of both files."""
     if "down" in headline:
         ended = [row for row in folder.fault_rows if row["verb"] in KILLING_VERBS]
@@ -67,7 +67,7 @@ def _about_faults(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
             yield _differ(FAULTS, "not_healed", fault, None)
 
 
-def _about_lateness(
+def _check_lateness(
     folder: RunFolder, headline: dict[str, Any], phase: tuple[int, int]
 ) -> Iterator[str]:
     """Yield a lateness outside of the values that load generators wrote every second."""
@@ -92,7 +92,7 @@ def _about_lateness(
         yield _differ("stats.jsonl", "lateness_p99_us", told, (least_us, most_us))
 
 
-def _about_processors(
+def _check_processors(
     folder: RunFolder, headline: dict[str, Any], phase: tuple[int, int]
 ) -> Iterator[str]:
     """Yield processor times of brokers outside of the values that brokers wrote every second."""
@@ -122,7 +122,7 @@ def _processor_s(
     """Return the processor times within the phase and around it, in s; None if unknown."""
     shift_ns = folder.origin_ns
     used = [
-        (folder.timeline.moved(line["t_ns"], process.host) + shift_ns, line["cpu_s"])
+        (folder.timeline.to_timeline(line["t_ns"], process.host) + shift_ns, line["cpu_s"])
         for line in process.lines("stats.jsonl")
         if "cpu_s" in line
     ]
@@ -146,7 +146,7 @@ def _is_renewed(folder: RunFolder, process: ProcessFolder) -> bool:
     return stops or bool(replacements(folder, process))
 
 
-def _about_memory(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
+def _check_memory(folder: RunFolder, headline: dict[str, Any]) -> Iterator[str]:
     if "broker_private_bytes_max" not in headline:
         return
     found = [

@@ -73,7 +73,7 @@ SIMULATED_HOST = "simulated"
 class Timeline(Protocol):
     """The clocks of a run's hosts, as one judge computed them."""
 
-    def moved(self, stamp_ns: int, host: str) -> int:
+    def to_timeline(self, stamp_ns: int, host: str) -> int:
         """Return a stamp of a host's clock on the run's time line."""
 
     def error_ns(self, a: str, b: str) -> int | None:
@@ -139,14 +139,14 @@ class RunFolder:
     def lines(self, name: str) -> tuple[Line, ...]:
         """Return the JSON objects of a file with one object per line, without a torn last line."""
         if name not in self._read:
-            self._read[name] = tuple(self._parsed_lines(name))
+            self._read[name] = tuple(self._parse_lines(name))
         found: tuple[Line, ...] = self._read[name]
         return found
 
     def document(self, name: str) -> Line:
         """Return the JSON or TOML document in a file."""
         if name not in self._read:
-            self._read[name] = self._parsed_document(name)
+            self._read[name] = self._parse_document(name)
         found: Line = self._read[name]
         return found
 
@@ -154,7 +154,7 @@ class RunFolder:
         path = self.path / name
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
-    def _parsed_lines(self, name: str) -> Iterable[Line]:
+    def _parse_lines(self, name: str) -> Iterable[Line]:
         try:
             whole = self._text(name).rpartition("\n")[0]
             rows = [json.loads(line) for line in whole.split("\n")] if whole else []
@@ -166,7 +166,7 @@ class RunFolder:
             return ()
         return rows
 
-    def _parsed_document(self, name: str) -> Line:
+    def _parse_document(self, name: str) -> Line:
         try:
             text = self._text(name)
             parse = tomllib.loads if name.endswith(".toml") else json.loads
@@ -179,7 +179,7 @@ class RunFolder:
             return {}
         return value
 
-    def once(self, name: str, make: Callable[[], Any]) -> Any:
+    def memoize(self, name: str, make: Callable[[], Any]) -> Any:
         """Return the value of `make` for a name, from memory after the first time."""
         if name not in self._read:
             self._read[name] = make()
@@ -383,7 +383,7 @@ class RunFolder:
         found: dict[str, list[tuple[int, str, str]]] = {}
         for process in self.processes:
             for line in process.lines("sessions.jsonl"):
-                at_ns = self.timeline.moved(line["t_ns"], process.host)
+                at_ns = self.timeline.to_timeline(line["t_ns"], process.host)
                 found.setdefault(line["client"], []).append((at_ns, line["event"], line["broker"]))
         return {client: tuple(sorted(lines)) for client, lines in found.items()}
 
@@ -403,7 +403,7 @@ class RunFolder:
             for line in process.lines("absences.jsonl"):
                 if line["subscriber"] == client:
                     left_ns, back_ns = line["t_left_ns"], line["t_back_ns"]
-                    move = self.timeline.moved
+                    move = self.timeline.to_timeline
                     spans.append((move(left_ns, process.host), move(back_ns, process.host)))
         for row in self.fault_rows:
             if row["target"] == client and row["verb"] in SESSION_ENDING_VERBS:
@@ -417,7 +417,7 @@ def stamp_of(folder: RunFolder, row: Line, stage: str, *, last: bool = True) -> 
     """Return when a fault came to a stage on the time line; of several hosts, the last or first."""
     of_hosts = (row.get("host_stamps") or {}).get(stage)
     if of_hosts:
-        moved = [folder.timeline.moved(ns, host) for host, ns in of_hosts.items()]
+        moved = [folder.timeline.to_timeline(ns, host) for host, ns in of_hosts.items()]
         return max(moved) if last else min(moved)
     at_ns = row.get(f"t_{stage}_ns")
     return None if at_ns is None else int(at_ns) - folder.origin_ns

@@ -25,10 +25,10 @@ def doubts_about_gaps(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield the gaps that no other file of the run bears out."""
     for process in folder.processes:
         for line in process.lines("gaps.jsonl"):
-            yield from _about_gap(folder, rows, process, line)
+            yield from _check_gap(folder, rows, process, line)
 
 
-def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line) -> Iterator[str]:
+def _check_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line) -> Iterator[str]:
     source, incarnation = str(line["source"]), int(line["incarnation"])
     first, last = int(line["first"]), int(line["last"])
     names = {
@@ -36,7 +36,7 @@ def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
         "first": first, "last": last,
     }  # fmt: skip
     known = rows.sources.get((source, incarnation))
-    told_ns = folder.timeline.moved(int(line["t_ns"]), process.host)
+    told_ns = folder.timeline.to_timeline(int(line["t_ns"]), process.host)
     if line.get("reason") == STATE_LOST and all(name != source for name, _ in rows.sources):
         # A stream of a broker, which no publisher has.
         hosts = {other.host for other in folder.processes}
@@ -62,7 +62,7 @@ def _about_gap(folder: RunFolder, rows: Rows, process: ProcessFolder, line: Line
         if not any(at_ns + error_ns + _SLACK_NS >= began_ns for at_ns in lost_ns):
             yield doubt("gap_without_loss", **names)
     client = str(line["sub_id"]).partition("/")[0]
-    away = [*folder.absences(client), *broken(folder)]
+    away = [*folder.absences(client), *find_broken(folder)]
     if not any(
         left_ns <= told_ns + _SLACK_NS + error_ns and back_ns >= began_ns - error_ns
         for left_ns, back_ns in away
@@ -75,10 +75,10 @@ def _losses(folder: RunFolder) -> Iterator[int]:
     for process in folder.processes:
         for line in process.lines("events.jsonl"):
             if line.get("event") == LOSS_ACCEPTED and isinstance(line.get("cause"), str):
-                yield folder.timeline.moved(int(line["t_ns"]), process.host)
+                yield folder.timeline.to_timeline(int(line["t_ns"]), process.host)
 
 
-def broken(folder: RunFolder) -> Iterator[tuple[int, int]]:
+def find_broken(folder: RunFolder) -> Iterator[tuple[int, int]]:
     """Yield the times at which a broker or a link let nothing pass."""
     for row in folder.fault_rows:
         span = None if row["verb"] not in _BREAKS else span_of(folder, row)

@@ -27,7 +27,7 @@ from results.witnesses.folder import (
     WORKLOAD,
     RunFolder,
 )
-from results.witnesses.promises import running_of
+from results.witnesses.promises import read_running_protocol
 from results.witnesses.rows import Rows
 
 NOT_JOURNALED: Final = ("argv", "ended_utc", "started_utc")
@@ -58,18 +58,18 @@ _OF_PROCESSES: Final = ("spec/placement.json", "spec/inventory.toml", "clock.jso
 
 def doubts_about_manifest(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield differences between the manifest and other files."""
-    yield from _about_specification(folder)
-    yield from _about_roles(folder)
-    yield from _about_journal(folder)
-    yield from _about_drain(folder)
-    yield from _about_headline(folder, rows)
+    yield from _check_specification(folder)
+    yield from _check_roles(folder)
+    yield from _check_journal(folder)
+    yield from _check_drain(folder)
+    yield from _check_headline(folder, rows)
 
 
 def _differ(other: str, what: str, found: Any, wanted: Any, one: str = MANIFEST) -> str:
     return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
 
 
-def _about_specification(folder: RunFolder) -> Iterator[str]:
+def _check_specification(folder: RunFolder) -> Iterator[str]:
     manifest = folder.manifest
     if "protocol" in manifest and manifest["protocol"] != folder.workload.get("protocol"):
         yield _differ(WORKLOAD, "protocol", manifest["protocol"], folder.workload.get("protocol"))
@@ -80,8 +80,8 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
     is_listed = bool(folder.joined) or folder.is_of_processes
     if "joined" in manifest and is_listed and [*manifest["joined"]] != folder.joined:
         yield _differ(TOPOLOGY, "joined", manifest["joined"], folder.joined)
-    yield from _about_kind(folder)
-    yield from _about_payload(folder)
+    yield from _check_kind(folder)
+    yield from _check_payload(folder)
     labelled = (manifest.get("labels") or {}).get("brokers") == "simulated"
     if folder.processes and labelled != folder.is_simulated:
         hosts = sorted({process.host for process in folder.processes})
@@ -99,12 +99,12 @@ def _about_specification(folder: RunFolder) -> Iterator[str]:
             yield _differ("clock.jsonl", "host_id", clock.get("host_id"), line["ref_host"])
     if lines and (strange := sorted({*ids} - {str(line["host_id"]) for line in lines})):
         yield _differ("clock.jsonl", "clock_ids", strange, None)
-    yield from _about_clock(folder)
-    yield from _about_machines(folder, lines)
-    yield from _about_topology(folder)
+    yield from _check_clock(folder)
+    yield from _check_machines(folder, lines)
+    yield from _check_topology(folder)
 
 
-def _about_kind(folder: RunFolder) -> Iterator[str]:
+def _check_kind(folder: RunFolder) -> Iterator[str]:
     """The kind of run that the manifest names decides which files are witnesses."""
     manifest = folder.manifest
     schema = manifest.get("schema")
@@ -120,7 +120,7 @@ def _about_kind(folder: RunFolder) -> Iterator[str]:
         what, other = _LACKS.get(str(schema), _LACKS_ALL)
         yield doubt("older_schema", file=MANIFEST, schema=schema, other=other, what=what)
     if folder.is_counted and folder.is_of_processes and not folder.is_foreign:
-        yield from _about_events_schema(folder)
+        yield from _check_events_schema(folder)
     if folder.names_system and not folder.is_foreign:
         yield _differ(WORKLOAD, "system", manifest.get("system"), folder.workload.get("protocol"))
     if bool(manifest.get("rolling")) != (folder.rolling_ns is not None):
@@ -143,7 +143,7 @@ def _about_kind(folder: RunFolder) -> Iterator[str]:
         yield _differ(real[0], "labels.brokers", "simulated", "processes")
 
 
-def _about_payload(folder: RunFolder) -> Iterator[str]:
+def _check_payload(folder: RunFolder) -> Iterator[str]:
     """The manifest repeats the size of payloads, and hosts that do not wait for the disk."""
     manifest, sizes = folder.manifest, set[int]()
     for entry in folder.workload.get("publishers", ()):
@@ -161,7 +161,7 @@ def _about_payload(folder: RunFolder) -> Iterator[str]:
         yield _differ("raw/", "without_fsync", sorted(named), sorted(hosts))
 
 
-def _about_events_schema(folder: RunFolder) -> Iterator[str]:
+def _check_events_schema(folder: RunFolder) -> Iterator[str]:
     counted = {*folder.counted_files}
     for process in folder.processes:
         name = f"{process.place}/events.jsonl"
@@ -173,11 +173,11 @@ def _about_events_schema(folder: RunFolder) -> Iterator[str]:
             yield _differ(name, "schema", COUNTED_SCHEMA, "events of an older schema")
 
 
-def _about_topology(folder: RunFolder) -> Iterator[str]:
+def _check_topology(folder: RunFolder) -> Iterator[str]:
     """The digest that all brokers of the deployment agreed on is the topology's."""
     manifest = folder.manifest
     parameters, protocol = manifest.get("parameters"), str(folder.workload.get("protocol"))
-    running = running_of(folder)
+    running = read_running_protocol(folder)
     if folder.is_witnessed and not folder.is_simulated and protocol in DEFINITIONS:
         if running is None:
             yield _differ(TOPOLOGY, "protocol", protocol, None)
@@ -191,7 +191,7 @@ def _about_topology(folder: RunFolder) -> Iterator[str]:
         yield _differ(TOPOLOGY, "topology_digest", manifest.get("topology_digest"), wanted)
 
 
-def _about_clock(folder: RunFolder) -> Iterator[str]:
+def _check_clock(folder: RunFolder) -> Iterator[str]:
     lines = folder.lines("clock.jsonl")
     ids = {line["host_id"]: line["clock_id"] for line in lines}
     for line in lines:
@@ -219,7 +219,7 @@ def _about_clock(folder: RunFolder) -> Iterator[str]:
         yield doubt("missing_file", file="clock.jsonl", other=MANIFEST)
 
 
-def _about_machines(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _check_machines(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield clocks that the addresses of hosts or the length of the comparison contradict."""
     ids = {str(line["host_id"]): str(line["clock_id"]) for line in lines}
     by_ip: dict[str, str] = {}
@@ -245,7 +245,7 @@ def _about_machines(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> It
             )  # fmt: skip
 
 
-def _about_roles(folder: RunFolder) -> Iterator[str]:
+def _check_roles(folder: RunFolder) -> Iterator[str]:
     roles: Mapping[str, Any] | None = folder.manifest.get("roles")
     if roles is None:
         if folder.is_witnessed and not folder.is_simulated:
@@ -290,7 +290,7 @@ def _placement(folder: RunFolder) -> list[Any]:
     return [*folder.document("spec/placement.json").get("brokers", ())]
 
 
-def _about_journal(folder: RunFolder) -> Iterator[str]:
+def _check_journal(folder: RunFolder) -> Iterator[str]:
     lines, manifest = folder.journal, folder.manifest
     began = {line["phase"]: line["at_ns"] for line in lines if line.get("what") == "phase"}
     phases = {phase["phase"]: phase for phase in manifest.get("phases") or ()}
@@ -304,7 +304,7 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
     if folder.is_witnessed and folder.is_of_processes and manifest.get("state") == "complete":
         for name in sorted({*_PHASES} - {*phases}):
             yield doubt("missing_line", file=MANIFEST, what=f"phase {name}", other="raw/")
-    yield from _about_fixed_phases(folder)
+    yield from _check_fixed_phases(folder)
     ordered = [*(manifest.get("phases") or ())]
     for before, after in pairwise(ordered):
         if folder.has("spec/cli.json") and before.get("t1_ns") != after["t0_ns"]:
@@ -324,17 +324,17 @@ def _about_journal(folder: RunFolder) -> Iterator[str]:
         if is_real and manifest.get("state") != "running":
             yield doubt("missing_line", file=JOURNAL, what="the end", other=MANIFEST)
         return
-    yield from _about_length(folder, end)
+    yield from _check_length(folder, end)
     for key in ("state", "reasons"):
         is_there = key in end and (key in manifest or folder.is_witnessed)
         if (is_there or folder.is_witnessed) and end.get(key) != manifest.get(key):
             yield _differ(JOURNAL, key, manifest.get(key), end.get(key))
     if manifest.get("reasons") and manifest.get("state") == "complete":
         yield _differ(MANIFEST, "reasons", manifest["reasons"], "complete")
-    yield from _about_repeated(folder, end.get("manifest"))
+    yield from _check_repeated(folder, end.get("manifest"))
 
 
-def _about_fixed_phases(folder: RunFolder) -> Iterator[str]:
+def _check_fixed_phases(folder: RunFolder) -> Iterator[str]:
     """Yield phases of another length than the workload fixes: the controller plans their ends."""
     if not folder.is_of_processes or folder.manifest.get("state") != "complete":
         return
@@ -352,7 +352,7 @@ def _about_fixed_phases(folder: RunFolder) -> Iterator[str]:
             yield _differ(WORKLOAD, f"length of {name}", took_ns, parse_duration_ns(asked))
 
 
-def _about_length(folder: RunFolder, end: Mapping[str, Any]) -> Iterator[str]:
+def _check_length(folder: RunFolder, end: Mapping[str, Any]) -> Iterator[str]:
     """The drain was over when the journal ended, by the controller's own clock."""
     drain = folder.phase_ns("drain")
     begun = [
@@ -367,7 +367,7 @@ def _about_length(folder: RunFolder, end: Mapping[str, Any]) -> Iterator[str]:
         yield _differ(JOURNAL, "length of drain", took_s, lasted_s)
 
 
-def _about_repeated(folder: RunFolder, repeated: Mapping[str, Any] | None) -> Iterator[str]:
+def _check_repeated(folder: RunFolder, repeated: Mapping[str, Any] | None) -> Iterator[str]:
     """The last line of the journal repeats the manifest."""
     if repeated is None:
         if folder.is_witnessed:
@@ -387,7 +387,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _about_drain(folder: RunFolder) -> Iterator[str]:
+def _check_drain(folder: RunFolder) -> Iterator[str]:
     drain = folder.manifest.get("drain")
     ends = folder.phase_ns("drain")
     if drain is None:
@@ -421,7 +421,7 @@ def _statistics(folder: RunFolder) -> dict[str, int]:
 # --- The headline ---------------------------------------------------------------------------
 
 
-def _about_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
+def _check_headline(folder: RunFolder, rows: Rows) -> Iterator[str]:
     headline = folder.manifest.get("headline")
     if headline is None:
         if folder.is_witnessed and not folder.is_simulated and rows.headline is not None:

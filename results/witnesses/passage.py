@@ -19,11 +19,11 @@ from brokerd.model.fault_verbs import (
     STANDING_VERBS,
 )
 from brokerd.overlay.outage import Outage
-from brokerd.protocols.definition import reached_over_routes
+from brokerd.protocols.definition import find_reached_over_routes
 from brokerd.protocols.registry import RunningProtocol
 from results.rules.terms import NEVER_NS, doubt
 from results.witnesses.folder import FAULTS, Line, RunFolder, span_of, stamp_of
-from results.witnesses.promises import running_of
+from results.witnesses.promises import read_running_protocol
 from results.witnesses.rows import Blockage, Rows
 
 _STOPS = (*KILLING_VERBS, *STANDING_VERBS)
@@ -61,7 +61,7 @@ def doubts_about_passage(folder: RunFolder, rows: Rows) -> Iterator[str]:
 def _blockages(folder: RunFolder, rows: Rows) -> Iterator[Blockage]:
     spans = [*_spans(folder)]
     broker_of = _homes(folder, rows)
-    running = running_of(folder)
+    running = read_running_protocol(folder)
     edges = sorted({ns for span in spans for ns in (span.from_ns, span.to_ns)})
     for from_ns, to_ns in pairwise(edges):
         held = [span for span in spans if span.from_ns <= from_ns and span.to_ns >= to_ns]
@@ -75,7 +75,7 @@ def _blockages(folder: RunFolder, rows: Rows) -> Iterator[Blockage]:
             to_ns - _SLACK_NS,
             why,
             frozenset(name for name, broker in broker_of.items() if broker in down),
-            separating(running, down, cut, broker_of),
+            is_separating(running, down, cut, broker_of),
         )
     yield from _absences(folder)
 
@@ -85,18 +85,18 @@ def _absences(folder: RunFolder) -> Iterator[Blockage]:
     for row in folder.fault_rows:
         span = span_of(folder, row) if row["verb"] == "client-disconnect" else None
         if span is not None:
-            yield _away(str(row["target"]), *span, str(row["fault_id"]))
+            yield _find_absent(str(row["target"]), *span, str(row["fault_id"]))
     for process in folder.processes:
         for line in process.lines("absences.jsonl"):
             left_ns, back_ns = (
-                folder.timeline.moved(line[name], process.host)
+                folder.timeline.to_timeline(line[name], process.host)
                 for name in ("t_left_ns", "t_back_ns")
             )
             client = str(line["subscriber"])
-            yield _away(client, left_ns, back_ns, f"absence of {client} in absences.jsonl")
+            yield _find_absent(client, left_ns, back_ns, f"absence of {client} in absences.jsonl")
 
 
-def _away(client: str, from_ns: int, to_ns: int, why: str) -> Blockage:
+def _find_absent(client: str, from_ns: int, to_ns: int, why: str) -> Blockage:
     return Blockage(
         from_ns + _SLACK_NS, to_ns - _SLACK_NS, why, frozenset(),
         lambda source, subscription: subscription.partition("/")[0] == client,
@@ -124,7 +124,7 @@ def _homes(folder: RunFolder, rows: Rows) -> Mapping[str, str]:
     }
 
 
-def separating(
+def is_separating(
     running: RunningProtocol | None,
     down: frozenset[str],
     cut: frozenset[tuple[str, str]],
@@ -146,8 +146,8 @@ def separating(
                 for pair in ((number(a), number(b)) for a, b in cut if {a, b} <= {*names})
             ),
         )
-        surely = running.reached(outage)
-        perhaps = reached_over_routes(running.topology, None, outage)
+        surely = running.find_reached(outage)
+        perhaps = find_reached_over_routes(running.topology, None, outage)
         reached = {
             names[home]: frozenset(
                 names[origin] for origin in {*surely.get(home, ()), *perhaps.get(home, ())}

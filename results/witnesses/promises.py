@@ -13,7 +13,7 @@ from results.rules.terms import ORDERS, PUBLISHER_ORDER, Promises, doubt
 from results.witnesses.folder import MANIFEST, TOPOLOGY, WORKLOAD, RunFolder
 
 
-def running_protocol(
+def find_running_protocol(
     workload: Mapping[str, Any], topology: Mapping[str, Any]
 ) -> RunningProtocol | None:
     """Return the protocol of a run on its topology; None if foreign, or not for the topology."""
@@ -26,17 +26,17 @@ def running_protocol(
         return None
 
 
-def running_of(folder: RunFolder) -> RunningProtocol | None:
+def read_running_protocol(folder: RunFolder) -> RunningProtocol | None:
     """Return the protocol of a run on its topology, read once."""
-    running: RunningProtocol | None = folder.once(
-        "the protocol", lambda: running_protocol(folder.workload, folder.topology)
+    running: RunningProtocol | None = folder.memoize(
+        "the protocol", lambda: find_running_protocol(folder.workload, folder.topology)
     )
     return running
 
 
 def promises_of(workload: Mapping[str, Any], topology: Mapping[str, Any]) -> Promises:
     """Return the promises for the deliveries of a run."""
-    running, absence_ns = running_protocol(workload, topology), 0
+    running, absence_ns = find_running_protocol(workload, topology), 0
     if running is not None:
         promised = running.promises()
         absence_ns = running.parameters.client_linger_ns if promised.absence_gaps else 0
@@ -65,7 +65,7 @@ def doubts_about_promises(folder: RunFolder) -> Iterator[str]:
             yield doubt("missing_line", file=MANIFEST, what="promises", other=WORKLOAD)
         return
     wanted = promises_of(folder.workload, folder.topology)
-    running = running_of(folder)
+    running = read_running_protocol(folder)
     named = {
         "order": wanted.order,
         "gaps": list(wanted.gaps),

@@ -17,7 +17,7 @@ from brokerd.model.fault_verbs import (
 )
 from brokerd.protocols.registry import DEFINITIONS
 from results.rules.terms import NEVER_NS, STATE_LOST, doubt
-from results.witnesses.brokers import apart_ns, replacements
+from results.witnesses.brokers import allowed_distance_ns, replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULTS,
@@ -52,34 +52,36 @@ def doubts_about_service(folder: RunFolder, rows: Rows) -> Iterator[str]:
     brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
     for row in folder.fault_rows:
         if row["verb"] in BROKER_VERBS and (row.get("params") or {}).get("backend") != "nft":
-            yield from _about_own_fault(folder, row, brokers)
-            yield from _about_absorbed(folder, row, brokers)
+            yield from _check_own_fault(folder, row, brokers)
+            yield from _check_absorbed(folder, row, brokers)
         if row["verb"] in SESSION_ENDING_VERBS:
-            yield from _about_client_fault(folder, row)
-    yield from _about_received(folder, rows, brokers)
-    yield from _about_totals(folder, rows, brokers)
-    yield from _about_absences(folder)
+            yield from _check_client_fault(folder, row)
+    yield from _check_received(folder, rows, brokers)
+    yield from _check_totals(folder, rows, brokers)
+    yield from _check_absences(folder)
     for process in brokers:
-        yield from _about_starts(folder, process)
-        yield from _about_clients(folder, process)
-        yield from _about_deliveries(folder, rows, process)
+        yield from _check_starts(folder, process)
+        yield from _check_clients(folder, process)
+        yield from _check_deliveries(folder, rows, process)
 
 
 def _events(folder: RunFolder, process: ProcessFolder, *names: str) -> list[tuple[int, Line]]:
     return [
-        (folder.timeline.moved(line["t_ns"], process.host), line)
+        (folder.timeline.to_timeline(line["t_ns"], process.host), line)
         for line in process.lines("events.jsonl")
         if line.get("event") in names
     ]
 
 
-def _about_own_fault(
+def _check_own_fault(
     folder: RunFolder, row: Line, brokers: Sequence[ProcessFolder]
 ) -> Iterator[str]:
     """Yield faults of a broker's own links that are not in the broker's events."""
     fault = str(row["fault_id"])
     for stage, event in (("applied", "fault_applied"), ("healed", "fault_healed")):
-        if stage == "healed" and (row.get("healed_by") != "schedule" or _died_with_it(folder, row)):
+        if stage == "healed" and (
+            row.get("healed_by") != "schedule" or _is_killed_before_heal(folder, row)
+        ):
             continue
         first_ns, last_ns = stamp_of(folder, row, stage, last=False), stamp_of(folder, row, stage)
         if first_ns is None or last_ns is None:
@@ -113,7 +115,7 @@ def _about_own_fault(
                 )  # fmt: skip
 
 
-def _died_with_it(folder: RunFolder, row: Line) -> bool:
+def _is_killed_before_heal(folder: RunFolder, row: Line) -> bool:
     """Return True if the broker of a fault was killed before the fault was healed."""
     applied_ns = stamp_of(folder, row, "applied", last=False)
     return any(
@@ -126,7 +128,7 @@ def _died_with_it(folder: RunFolder, row: Line) -> bool:
     )
 
 
-def _about_absorbed(
+def _check_absorbed(
     folder: RunFolder, row: Line, brokers: Sequence[ProcessFolder]
 ) -> Iterator[str]:
     """Yield counts of the fault log that are higher than the counts of the brokers."""
@@ -180,7 +182,7 @@ def _error_ns(folder: RunFolder, host: str) -> int:
     return NEVER_NS if error_ns is None else error_ns
 
 
-def _about_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
+def _check_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
     """Yield faults that disconnect a client without the end of a session."""
     client, lines = str(row["target"]), folder.session_lines.get(str(row["target"]), ())
     asked_ns = stamp_of(folder, row, "requested", last=False)
@@ -203,13 +205,13 @@ def _about_client_fault(folder: RunFolder, row: Line) -> Iterator[str]:
         )  # fmt: skip
 
 
-def _about_absences(folder: RunFolder) -> Iterator[str]:
+def _check_absences(folder: RunFolder) -> Iterator[str]:
     """Yield absences without the end of a session, and kills without a fault."""
     for process in folder.processes:
         for line in process.lines("absences.jsonl"):
             client = str(line["subscriber"])
-            left_ns = folder.timeline.moved(line["t_left_ns"], process.host)
-            back_ns = folder.timeline.moved(line["t_back_ns"], process.host)
+            left_ns = folder.timeline.to_timeline(line["t_left_ns"], process.host)
+            back_ns = folder.timeline.to_timeline(line["t_back_ns"], process.host)
             lines = folder.session_lines.get(client, ())
             ended = [at_ns for at_ns, event, _ in lines if event == "down"]
             is_ended = any(left_ns - _SLACK_NS <= at <= back_ns + _SLACK_NS for at in ended)
@@ -219,17 +221,17 @@ def _about_absences(folder: RunFolder) -> Iterator[str]:
                     other="sessions.jsonl" if "churn" in folder.workload else WORKLOAD,
                     what=f"an absence of {client}", found=left_ns, wanted=None,
                 )  # fmt: skip
-        yield from _about_ends(folder, process)
+        yield from _check_ends(folder, process)
 
 
-def _about_ends(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_ends(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield clients that were killed or moved without a fault."""
     drain = folder.phase_ns("drain")
     until_ns = NEVER_NS if drain is None else drain[0] - folder.origin_ns
     for line in process.lines("sessions.jsonl"):
         reason = str(line.get("reason"))
         verbs = (CRASH,) if reason.startswith(_KILLED) else (ROAM,)
-        at_ns = folder.timeline.moved(line["t_ns"], process.host)
+        at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
         is_own = reason.startswith(_KILLED) or (reason == _CLOSED and at_ns < until_ns)
         if line["event"] != "down" or not is_own:
             continue
@@ -246,7 +248,7 @@ def _about_ends(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             return
 
 
-def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield brokers that began the run more often than they were started."""
     name = f"{process.place}/events.jsonl"
     begun = [at_ns for at_ns, _ in _events(folder, process, "run_begun")]
@@ -261,7 +263,7 @@ def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         )  # fmt: skip
     over = [at_ns for at_ns, _ in _events(folder, process, "run_ended")]
     last = process.lines("stats.jsonl")[-1:]
-    counted_ns = [folder.timeline.moved(line["t_ns"], process.host) for line in last]
+    counted_ns = [folder.timeline.to_timeline(line["t_ns"], process.host) for line in last]
     if over and counted_ns and counted_ns[0] < over[-1] - _LAST_NS:
         yield doubt(
             "stats_stop", file=f"{process.place}/stats.jsonl", s=(over[-1] - counted_ns[0]) / 1e9,
@@ -280,12 +282,12 @@ def _about_starts(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             )  # fmt: skip
 
 
-def _about_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """A broker serves clients of the workload, in sessions that the clients logged."""
     name = f"{process.place}/events.jsonl"
     suffix = "." + str(folder.manifest.get("run_id")).rpartition("-")[2]
     stops = faults_at(folder, process.name)
-    limit_ns = apart_ns(folder, process)
+    limit_ns = allowed_distance_ns(folder, process)
     is_renewed = bool(replacements(folder, process))
     opened: dict[tuple[str, object], int] = {}
     for at_ns, line in _events(folder, process, "session_established", "session_lost"):
@@ -323,7 +325,7 @@ def _about_clients(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
                 )  # fmt: skip
 
 
-def _about_received(
+def _check_received(
     folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]
 ) -> Iterator[str]:
     """Yield acknowledged publications that no broker received.
@@ -337,11 +339,11 @@ def _about_received(
     if not all(lives.values()):
         return
     counted = {
-        name: sum(max(_received(line) for line in lines) for lines, _, _ in of)
+        name: sum(max(_count_received(line) for line in lines) for lines, _, _ in of)
         for name, of in lives.items()
     }
     gone = {
-        name: sum(_published(rows, from_ns, to_ns) for _, from_ns, to_ns in of)
+        name: sum(_count_published(rows, from_ns, to_ns) for _, from_ns, to_ns in of)
         for name, of in lives.items()
     }
     wanted = sum(rows.acknowledged.values()) - sum(gone.values())
@@ -364,7 +366,7 @@ def _about_received(
             )  # fmt: skip
 
 
-def _about_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]) -> Iterator[str]:
+def _check_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder]) -> Iterator[str]:
     """Yield counts of received publications that differ from the counts of sent ones.
 
     In a run without any fault each publication is received from its publisher once, and in some
@@ -376,7 +378,7 @@ def _about_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder
         return
     last = [process.lines("stats.jsonl")[-1:] for process in brokers]
     first = [process.lines("stats.jsonl")[:1] for process in brokers]
-    if not all(last) or any(_received(line) for lines in first for line in lines):
+    if not all(last) or any(_count_received(line) for lines in first for line in lines):
         return
     received, forwarded = (
         sum(int(line.get(name) or 0) for lines in last for line in lines)
@@ -391,12 +393,12 @@ def _about_totals(folder: RunFolder, rows: Rows, brokers: Sequence[ProcessFolder
         )  # fmt: skip
 
 
-def _received(line: Line) -> int:
+def _count_received(line: Line) -> int:
     n = line.get("publications_received")
     return n if isinstance(n, int) else 0
 
 
-def _published(rows: Rows, from_ns: int, to_ns: int) -> int:
+def _count_published(rows: Rows, from_ns: int, to_ns: int) -> int:
     """Return how many publications were sent in a time, by clocks of load generators."""
     found = 0
     for place in rows.published:
@@ -424,7 +426,7 @@ def _lives(folder: RunFolder, process: ProcessFolder) -> Iterator[tuple[Sequence
     """
 
     def stamp(line: Line) -> int:
-        return folder.timeline.moved(line["t_ns"], process.host) + folder.origin_ns
+        return folder.timeline.to_timeline(line["t_ns"], process.host) + folder.origin_ns
 
     lines = process.lines("stats.jsonl")
     events = process.lines("events.jsonl")
@@ -446,7 +448,7 @@ def _lives(folder: RunFolder, process: ProcessFolder) -> Iterator[tuple[Sequence
         from_ns = end_ns
 
 
-def _about_deliveries(folder: RunFolder, rows: Rows, process: ProcessFolder) -> Iterator[str]:
+def _check_deliveries(folder: RunFolder, rows: Rows, process: ProcessFolder) -> Iterator[str]:
     """Yield brokers that delivered less than their clients logged, or more without a reason."""
     is_complete = folder.manifest.get("state") == "complete"
     if not is_complete or any(

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from brokerd.model.fault_verbs import CLIENT_VERBS, KILLING_VERBS, STANDING_VERBS
 from results.rules.terms import doubt
-from results.witnesses.brokers import apart_ns, replacements
+from results.witnesses.brokers import allowed_distance_ns, replacements
 from results.witnesses.faults import faults_at
 from results.witnesses.folder import (
     FAULTS,
@@ -43,14 +43,14 @@ def doubts_about_sessions(folder: RunFolder) -> Iterator[str]:
     for process in at_brokers.values():
         events = process.lines("events.jsonl")
         if not any(line.get("event") == _LOST_LINES for line in events):
-            yield from _about_counters(process, events, brokers)
-            yield from _about_beginnings(folder, process, events)
+            yield from _check_counters(process, events, brokers)
+            yield from _check_beginnings(folder, process, events)
     for process in folder.processes:
         if process.is_load:
-            yield from _about_ends(folder, process, at_brokers)
+            yield from _check_ends(folder, process, at_brokers)
 
 
-def _about_counters(
+def _check_counters(
     process: ProcessFolder, events: Sequence[Line], brokers: set[str]
 ) -> Iterator[str]:
     """Yield statistics that count other sessions than the broker logged meanwhile.
@@ -86,7 +86,7 @@ def _about_counters(
                 return
 
 
-def _about_beginnings(
+def _check_beginnings(
     folder: RunFolder, process: ProcessFolder, events: Sequence[Line]
 ) -> Iterator[str]:
     """Yield a start of the run at a broker without statistics soon after."""
@@ -96,7 +96,7 @@ def _about_beginnings(
     if stops or len(begun) != 1 or not lines or replacements(folder, process):
         return
     after_ns = lines[0]["t_ns"] - begun[0]
-    if not 0 <= after_ns <= apart_ns(folder, process):
+    if not 0 <= after_ns <= allowed_distance_ns(folder, process):
         yield doubt(
             "sessions_apart", one=f"{process.place}/stats.jsonl",
             other=f"{process.place}/events.jsonl", who=process.name, event="start of the run",
@@ -104,7 +104,7 @@ def _about_beginnings(
         )  # fmt: skip
 
 
-def _about_ends(
+def _check_ends(
     folder: RunFolder, process: ProcessFolder, brokers: dict[str, ProcessFolder]
 ) -> Iterator[str]:
     """Yield sessions that neither end closed, without a fault."""
@@ -115,13 +115,13 @@ def _about_ends(
         if not is_closed or there is None:
             continue
         client = str(line["client"])
-        at_ns = folder.timeline.moved(line["t_ns"], process.host)
-        limit_ns = apart_ns(folder, there)
+        at_ns = folder.timeline.to_timeline(line["t_ns"], process.host)
+        limit_ns = allowed_distance_ns(folder, there)
         reasons = [
             event.get("reason")
             for event in there.lines("events.jsonl")
             if event.get("event") == "session_lost" and event.get("peer") == f"{client}{suffix}"
-            and abs(folder.timeline.moved(event["t_ns"], there.host) - at_ns) <= limit_ns
+            and abs(folder.timeline.to_timeline(event["t_ns"], there.host) - at_ns) <= limit_ns
         ]  # fmt: skip
         if {*reasons} != {"closed_by_peer"} or _is_explained(
             folder, there, client, at_ns, limit_ns
@@ -151,7 +151,8 @@ def _is_explained(
     for other in folder.processes:
         for line in other.lines("absences.jsonl"):
             left_ns, back_ns = (
-                folder.timeline.moved(line[name], other.host) for name in ("t_left_ns", "t_back_ns")
+                folder.timeline.to_timeline(line[name], other.host)
+                for name in ("t_left_ns", "t_back_ns")
             )
             is_here = left_ns - limit_ns <= at_ns <= back_ns + limit_ns
             if line["subscriber"] == client and is_here:

@@ -24,10 +24,10 @@ def doubts_about_settings(folder: RunFolder) -> Iterator[str]:
         if process.is_load and not process.has(SETTING):
             yield doubt("missing_file", file=f"{process.place}/{SETTING}", other=MANIFEST)
         elif process.has(SETTING):
-            yield from _about_setting(folder, process)
+            yield from _check_setting(folder, process)
 
 
-def _about_setting(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_setting(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     name, setting = f"{process.place}/{SETTING}", process.document(SETTING)
     records = (folder.workload.get("load") or {}).get("records", "full")
     pairs: list[tuple[str, str, Any, Any]] = [

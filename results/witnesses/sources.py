@@ -32,8 +32,10 @@ def doubts_about_sources(folder: RunFolder, rows: Rows) -> Iterator[str]:
             wanted[0] = _first_simulated(folder, rows, source, first) or wanted[0]
         found = [(i, fence) for i in incarnations for fence in rows.sources[source, i].fences]
         if found != wanted:
-            yield doubt("fences", source=source, found=_named(found), wanted=_named(wanted))
-        yield from _about_incarnations(folder, rows, source, incarnations)
+            yield doubt(
+                "fences", source=source, found=_find_named(found), wanted=_find_named(wanted)
+            )
+        yield from _check_incarnations(folder, rows, source, incarnations)
 
 
 def _first_simulated(
@@ -41,7 +43,7 @@ def _first_simulated(
 ) -> tuple[int, int] | None:
     """The opening fence of a simulated source: sent once all subscriptions have started."""
     accepted = [
-        folder.timeline.moved(line["t_accepted_ns"], process.host)
+        folder.timeline.to_timeline(line["t_accepted_ns"], process.host)
         for process in folder.processes
         for line in process.lines("subscriptions.jsonl")
     ]
@@ -52,7 +54,7 @@ def _first_simulated(
     return None
 
 
-def _about_incarnations(
+def _check_incarnations(
     folder: RunFolder, rows: Rows, source: str, incarnations: list[int]
 ) -> Iterator[str]:
     client = rows.client_of.get(source, "")
@@ -69,7 +71,7 @@ def _about_incarnations(
             yield doubt("new_incarnation", source=source, incarnation=after)
 
 
-def _named(fences: list[tuple[int, int]]) -> str:
+def _find_named(fences: list[tuple[int, int]]) -> str:
     shown = [f"{incarnation}.{number}" for incarnation, number in fences[:4]]
     more = f" and {len(fences) - 4} more" if len(fences) > 4 else ""
     return (", ".join(shown) or "none") + more

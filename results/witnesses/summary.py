@@ -58,22 +58,22 @@ def doubts_about_processes(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield differences between the files of load generators."""
     for process in folder.processes:
         if process.is_load:
-            yield from _about_sidecars(folder, process)
+            yield from _check_sidecars(folder, process)
         if process.has("positions.rec") and folder.is_of_processes and not folder.is_foreign:
-            yield from _about_streams(folder, process)
-            yield from _about_positions(process, rows)
+            yield from _check_streams(folder, process)
+            yield from _check_positions(process, rows)
         if process.is_load and not folder.is_simulated:
-            yield from _about_files(folder, process)
-            yield from _about_totals(process, rows)
-            yield from _about_seconds(folder, process, rows)
-            yield from _about_life(folder, process, rows)
+            yield from _check_files(folder, process)
+            yield from _check_totals(process, rows)
+            yield from _check_seconds(folder, process, rows)
+            yield from _check_life(folder, process, rows)
         if process.has("online.json"):
-            yield from _about_online(folder, process, rows)
-    yield from _about_redeliveries(folder, rows)
-    yield from _about_sessions(folder, rows)
+            yield from _check_online(folder, process, rows)
+    yield from _check_redeliveries(folder, rows)
+    yield from _check_sessions(folder, rows)
 
 
-def _about_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
+def _check_redeliveries(folder: RunFolder, rows: Rows) -> Iterator[str]:
     """Yield deliveries that are marked as given again by a protocol that never does."""
     if folder.is_foreign or promises_of(folder.workload, folder.topology).redelivers:
         return
@@ -88,7 +88,7 @@ def _differ(one: str, other: str, what: str, found: Any, wanted: Any) -> str:
     return doubt("disagree", one=one, other=other, what=what, found=found, wanted=wanted)
 
 
-def _about_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield sidecars with other columns, or with other sources of one publisher."""
     first: tuple[str, Any] | None = None
     for layout, columns in _COLUMNS.items():
@@ -113,7 +113,7 @@ def _about_sidecars(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             yield _differ(name, first[0], "tables", sorted(sidecar["tables"]), sorted(first[1]))
 
 
-def _about_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield names of streams that no broker of the topology has.
 
     A stream has the number of a broker, a number of the broker, and 0.
@@ -130,7 +130,7 @@ def _about_streams(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
             return
 
 
-def _about_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
+def _check_positions(process: ProcessFolder, rows: Rows) -> Iterator[str]:
     """Yield files of positions with fewer or more positions than there are deliveries."""
     found = process.document("positions.rec.json").get("rows")
     wanted = rows.delivered.get(process.place)
@@ -156,7 +156,7 @@ def _about_sums_of_positions(
         yield _differ(name, f"{process.place}/positions.rec", "streams", told, found)
 
 
-def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
+def _check_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
     """Yield load generators without a file that others of the role have."""
     wanted = ["exit.json", "sessions.jsonl", "stats.jsonl"]
     if process.is_subscriber:
@@ -182,7 +182,7 @@ def _about_files(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
         yield doubt("missing_file", file=f"{process.place}/online.json", other=MANIFEST)
 
 
-def _about_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
+def _check_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
     """Yield last lines of statistics that differ from the records."""
     lines = process.lines("stats.jsonl")
     name = f"{process.place}/stats.jsonl"
@@ -214,7 +214,7 @@ def _about_totals(process: ProcessFolder, rows: Rows) -> Iterator[str]:
             yield _differ(name, f"{process.place}/{layout}.rec", column, lines[-1][column], wanted)
 
 
-def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
+def _check_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
     """Yield lines of statistics that differ from the records up to that time."""
     name = f"{process.place}/stats.jsonl"
     lines = process.lines("stats.jsonl")
@@ -230,10 +230,10 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
         )  # fmt: skip
     if process.place not in rows.whole or not lines or "proc_id" not in lines[-1]:
         return
-    yield from _about_sums(folder, process, name, lines)
-    yield from _about_lateness(process, name, lines, rows)
-    yield from _about_offers(process, name, lines, rows)
-    yield from _about_pauses(folder, process, name, lines, rows)
+    yield from _check_sums(folder, process, name, lines)
+    yield from _check_lateness(process, name, lines, rows)
+    yield from _check_offers(process, name, lines, rows)
+    yield from _check_pauses(folder, process, name, lines, rows)
     sending = [line for before, line in pairwise(lines) if line["sent"] > before["sent"]]
     is_late = bool(sending) and all(line.get("saturated") for line in sending)
     if is_late and folder.manifest.get("loadgen_saturated") is False:
@@ -257,7 +257,7 @@ def _about_seconds(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Ite
                 break
 
 
-def _about_sums(
+def _check_sums(
     folder: RunFolder, process: ProcessFolder, name: str, lines: Sequence[Line]
 ) -> Iterator[str]:
     """Yield lines with counts that do not add up, or with a lateness of another verdict."""
@@ -290,7 +290,7 @@ def _about_sums(
                 return
 
 
-def _about_lateness(
+def _check_lateness(
     process: ProcessFolder, name: str, lines: Sequence[Line], rows: Rows
 ) -> Iterator[str]:
     """Yield statistics with another lateness than the records, or with more time without credit.
@@ -311,7 +311,7 @@ def _about_lateness(
         yield _differ(name, records, "late_max_us", max(largest), most_ns // 1000)
 
 
-def _about_offers(
+def _check_offers(
     process: ProcessFolder, name: str, lines: Sequence[Line], rows: Rows
 ) -> Iterator[str]:
     """Yield lines with other due publications than were sent or wait.
@@ -337,7 +337,7 @@ def _about_offers(
             return
 
 
-def _about_pauses(
+def _check_pauses(
     folder: RunFolder, process: ProcessFolder, name: str, lines: Sequence[Line], rows: Rows
 ) -> Iterator[str]:
     """Yield pauses of statistics within which the process wrote records."""
@@ -350,13 +350,13 @@ def _about_pauses(
         if None not in counts and counts[0] != counts[1]:
             yield doubt(
                 "stats_stop", file=name, s=(after["t_ns"] - before["t_ns"]) / 1e9,
-                at_s=folder.timeline.moved(before["t_ns"], process.host) / 1e9,
+                at_s=folder.timeline.to_timeline(before["t_ns"], process.host) / 1e9,
                 other=f"{process.place}/{layout}.rec",
             )  # fmt: skip
             return
 
 
-def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
+def _check_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
     """Yield processes with records outside of their life, or with an unplanned end."""
     if not process.has("exit.json"):
         return
@@ -394,7 +394,7 @@ def _about_life(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterat
 # --- The online checker ---------------------------------------------------------------------
 
 
-def _about_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
+def _check_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iterator[str]:
     name, online = f"{process.place}/online.json", process.document("online.json")
     records = f"{process.place}/deliveries.rec"
     run_id = folder.manifest.get("run_id")
@@ -422,13 +422,13 @@ def _about_online(folder: RunFolder, process: ProcessFolder, rows: Rows) -> Iter
     }
     counted = {lane: of for lane, of in rows.lanes.items() if lane[0] in own}
     for lane in sorted({*lanes} | {*counted}):
-        yield from _about_lane(
+        yield from _check_lane(
             name, records, " of ".join((lane[0], f"{lane[1]}, {lane[2]}")),
             lanes.get(lane), counted.get(lane, LaneRows()),
         )  # fmt: skip
 
 
-def _about_lane(
+def _check_lane(
     name: str, records: str, lane: str, told: Line | None, counted: LaneRows
 ) -> Iterator[str]:
     if told is None:
@@ -509,7 +509,7 @@ def doubts_about_findings(
 # --- Sessions -------------------------------------------------------------------------------
 
 
-def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
+def _check_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
     if not folder.session_lines:
         return
     roams = {str(row["target"]) for row in folder.fault_rows if row["verb"] == ROAM}
@@ -546,7 +546,7 @@ def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
         for line in process.lines("subscriptions.jsonl"):
             asked_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
             ups = folder.session_lines.get(str(line["subscriber"]), ())
-            issued_ns = folder.timeline.moved(asked_ns or 0, process.host)
+            issued_ns = folder.timeline.to_timeline(asked_ns or 0, process.host)
             if (
                 not asked_ns
                 or (accepted_ns and accepted_ns < asked_ns)
@@ -556,7 +556,7 @@ def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
                     f"{process.place}/subscriptions.jsonl", "sessions.jsonl",
                     f"times of {line['sub_id']}", (asked_ns, accepted_ns), ups[:1],
                 )  # fmt: skip
-        yield from _about_numbers(process)
+        yield from _check_numbers(process)
     for (source, incarnation), of in rows.sources.items():
         lines = folder.session_lines.get(named.get(source, ""), ())
         if lines and of.first_ns + _SLACK_NS < lines[0][0]:
@@ -571,7 +571,7 @@ def _about_sessions(folder: RunFolder, rows: Rows) -> Iterator[str]:
             )  # fmt: skip
 
 
-def _about_numbers(process: ProcessFolder) -> Iterator[str]:
+def _check_numbers(process: ProcessFolder) -> Iterator[str]:
     """A client's sessions are counted from 1, and end before the next begins."""
     name = f"{process.place}/sessions.jsonl"
     expected: dict[str, tuple[int, str]] = {}

@@ -23,8 +23,8 @@ from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.agent.watchdog import (
-    healed_at,
-    recorded_identity,
+    read_heal_time,
+    read_identity,
     run_share_watchdog,
     run_thaw_watchdog,
     write_lease,
@@ -262,7 +262,7 @@ def test_a_watchdog_thaws_its_target_only_and_records_the_time(tmp_path: Path) -
             for start_time in (target.start_time + 1, target.start_time):
                 config = {"pid": target.pid, "start_time": start_time, "lease_file": str(lease)}
                 run_thaw_watchdog(config)
-                assert (healed_at(lease) is not None) == (start_time == target.start_time)
+                assert (read_heal_time(lease) is not None) == (start_time == target.start_time)
             wait_until(lambda: not target.is_stopped())
         finally:
             process.kill()
@@ -289,7 +289,7 @@ def test_a_watchdog_lets_a_process_run_for_its_share_once_that_has_begun(
         try:
             identity = {"pid": target.pid, "start_time": target.start_time}
             run_share_watchdog({**identity, "share_percent": 50, "lease_file": str(lease)})
-            assert healed_at(lease) is not None
+            assert read_heal_time(lease) is not None
             wait_until(lambda: not target.is_stopped())
         finally:
             is_over.set()
@@ -304,7 +304,7 @@ def test_a_process_record_of_an_earlier_boot_identifies_no_process(tmp_path: Pat
     path = tmp_path / "b1.json"
     for boot, found in ((boot_id(), own), ("another", None)):
         path.write_text(json.dumps({"pid": own.pid, "start_time": own.start_time, "boot_id": boot}))
-        assert recorded_identity(path) == found
+        assert read_identity(path) == found
 
 
 @pytest.mark.parametrize("direction, chains", [("in", {"incoming"}), ("out", {"outgoing"})])

@@ -18,7 +18,7 @@ from brokerd.agent.nft import Table
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
-from brokerd.agent.watchdog import healed_at, run_nft_watchdog, run_share_watchdog, write_lease
+from brokerd.agent.watchdog import read_heal_time, run_nft_watchdog, run_share_watchdog, write_lease
 from brokerd.errors import ControlError
 from tests.agent.test_fault_keeper import World, run
 from tests.helpers.patience import PATIENCE_S
@@ -154,8 +154,8 @@ def test_a_process_runs_for_its_share_of_a_period_and_is_stopped_for_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: int, running_ms: int, stopped_ms: int
 ) -> None:
     ended = Ended(turns=4)
-    monkeypatch.setattr(watchdog, "_watched", lambda config: (7, ended))
-    monkeypatch.setattr(watchdog, "_left_ns", lambda lease: 1)
+    monkeypatch.setattr(watchdog, "_watch", lambda config: (7, ended))
+    monkeypatch.setattr(watchdog, "_remaining_ns", lambda lease: 1)
     monkeypatch.setattr(
         watchdog.signal, "pidfd_send_signal", lambda descriptor, number: ended.seen.append(number)
     )
@@ -186,9 +186,9 @@ def test_a_table_that_cannot_be_deleted_is_not_reported_as_healed(
     config = {"table": table.name, "owner": table.owner, "lease_file": str(lease)}
     if failures < 60:
         run_nft_watchdog(config)
-        assert healed_at(lease) is not None
+        assert read_heal_time(lease) is not None
         assert len(waited) == failures
     else:
         with pytest.raises(ControlError, match="nft does not answer"):
             run_nft_watchdog(config)
-        assert healed_at(lease) is None
+        assert read_heal_time(lease) is None

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from brokerd.agent.processes import ProcessIdentity, machine_busy_s, sampled
+from brokerd.agent.processes import ProcessIdentity, machine_busy_s, take_sample
 from tests.helpers.descriptors import no_free_descriptors
 
 
@@ -12,8 +12,8 @@ def test_a_sample_without_a_free_descriptor_is_left_out() -> None:
     own = ProcessIdentity.of(os.getpid())
     samples = (own.processor_s, own.busiest_thread, own.cores, own.is_stopped, machine_busy_s)
     with no_free_descriptors():
-        assert [sampled(take) for take in samples] == [None] * 5
-    assert None not in [sampled(take) for take in samples]
+        assert [take_sample(take) for take in samples] == [None] * 5
+    assert None not in [take_sample(take) for take in samples]
 
 
 def test_a_process_is_not_dead_because_no_descriptor_is_free() -> None:
@@ -28,4 +28,4 @@ def test_another_failure_of_a_sample_is_raised() -> None:
         raise PermissionError("no")
 
     with pytest.raises(PermissionError):
-        sampled(take)
+        take_sample(take)

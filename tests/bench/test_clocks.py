@@ -12,9 +12,9 @@ from bench.run.clocks import (
     Estimate,
     Exchange,
     HostClock,
-    ahead_ns,
     between,
     clock_rows,
+    compute_lead_ns,
     estimate,
     sample,
 )
@@ -138,5 +138,5 @@ def test_schedules_go_by_the_clients_clock_wherever_they_are_carried_out() -> No
         HostClock("beside it", "boot2", replace(found, offset_ns=130), None, None),
         HostClock("near", "boot1", replace(found, offset_ns=-3), None, None),
     ]
-    assert ahead_ns(clocks, "boot1") == {"far": 123, "beside it": 123, "near": 0}
-    assert ahead_ns(clocks, "boot2") == {"far": 0, "beside it": 0, "near": -3}
+    assert compute_lead_ns(clocks, "boot1") == {"far": 123, "beside it": 123, "near": 0}
+    assert compute_lead_ns(clocks, "boot2") == {"far": 0, "beside it": 0, "near": -3}

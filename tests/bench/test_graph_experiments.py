@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from bench.papers.dft11.graph_experiments import failed_brokers
+from bench.papers.dft11.graph_experiments import draw_failed_brokers
 from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.spec.spec import SpecError
 from bench.spec.toml_text import toml_text
@@ -79,7 +79,7 @@ def test_the_same_graph_experiment_produces_the_same_rows(tmp_path):
     first, second = ([*map(digest, sorted(run.glob("raw/*/*/*")))] for run in runs)
     assert first == second
     other = load_figure_experiment(experiment_file(tmp_path, seed=6))
-    assert failed_brokers(other, 3, 6, 0) != failed_brokers(experiment, 3, 6, 0)
+    assert draw_failed_brokers(other, 3, 6, 0) != draw_failed_brokers(experiment, 3, 6, 0)
 
 
 def digest(path):

@@ -8,7 +8,7 @@ SECOND_NS = 1_000_000_000
 def test_at_a_low_rate_every_publication_is_noted_with_its_own_stamp() -> None:
     samples = LatencySamples()
     samples.note("p1/0/1", range(7, 10), [70, 80, 90], SECOND_NS)
-    assert samples.since(0) == {
+    assert samples.read_since(0) == {
         "sources": ["p1/0/1"],
         "rows": [[0, 7, 70], [0, 8, 80], [0, 9, 90]],
     }
@@ -18,13 +18,13 @@ def test_a_reported_sample_is_not_reported_again() -> None:
     samples = LatencySamples()
     samples.note("a", range(1, 2), 5, 100)
     samples.note("a", range(2, 3), 6, 200)
-    assert samples.since(100)["rows"] == [[0, 2, 6]]
+    assert samples.read_since(100)["rows"] == [[0, 2, 6]]
 
 
 def test_a_run_with_gaps_samples_its_own_publications_only() -> None:
     samples = LatencySamples()
     samples.note("a", (3, 5, 9), 1, 100)
-    assert [row[1] for row in samples.since(0)["rows"]] == [3, 5, 9]
+    assert [row[1] for row in samples.read_since(0)["rows"]] == [3, 5, 9]
 
 
 def test_at_any_rate_about_as_much_is_noted_and_both_samples_meet() -> None:
@@ -38,8 +38,8 @@ def test_at_any_rate_about_as_much_is_noted_and_both_samples_meet() -> None:
             received.note("a", run, now_ns, now_ns)
         sequence += 500
     in_last_second = SECOND_NS * 4
-    due = {row[1] for row in sent.since(in_last_second)["rows"]}
-    came = [row[1] for row in received.since(in_last_second)["rows"]]
+    due = {row[1] for row in sent.read_since(in_last_second)["rows"]}
+    came = [row[1] for row in received.read_since(in_last_second)["rows"]]
     assert PER_SECOND / 4 <= len(due) <= PER_SECOND
     assert PER_SECOND / 4 <= len(came) <= PER_SECOND
     assert len({*came} & due) >= 16

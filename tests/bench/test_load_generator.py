@@ -35,7 +35,7 @@ WORKLOAD = {
     "attributes": {"sets": 30, "symbol": {"choose": 3}},
     "publishers": [{"at": "p1", "count": 2, "size": "25B"}],
 }
-EXPECTED = ExpectedContent.of_workload(WORKLOAD, RUN_ID)
+EXPECTED = ExpectedContent.from_workload(WORKLOAD, RUN_ID)
 FILTERS = ("true", "symbol = 'SYMBOL001'")
 
 

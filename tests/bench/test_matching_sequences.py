@@ -36,10 +36,10 @@ def _try_a_predicate(wanted: int) -> None:
     for place in range(0, max(0, len(numbers) - 200), 150):
         run = numbers[place : place + 170]
         before = numbers[place - 1] if place else 0
-        assert found.are_next(before, run)
+        assert found.is_next(before, run)
         if wanted < SETS:
-            assert not found.are_next(before, [*run[:80], *run[81:]])
-            assert not found.are_next(before, run[1:])
+            assert not found.is_next(before, [*run[:80], *run[81:]])
+            assert not found.is_next(before, run[1:])
 
 
 def test_a_table_is_what_asking_about_each_set_gives() -> None:

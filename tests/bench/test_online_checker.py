@@ -23,9 +23,9 @@ from results.reference.history import (
     ACKNOWLEDGED,
     DATA,
     FENCE,
-    Delivered,
+    DeliveryRow,
     History,
-    Published,
+    PublicationRow,
     PublisherLog,
     SubscriptionLog,
 )
@@ -40,7 +40,7 @@ SETS = draw_attribute_sets(SEED, ATTRIBUTES, 40)
 TABLES = ContentTables.build(SEED, SETS, 20, encode_attributes)
 SOURCE, PUBLISHER = SourceId(0, 1, 1), "p1/1"
 LAST = 400
-EXPECTED = ExpectedContent.of_workload(
+EXPECTED = ExpectedContent.from_workload(
     {
         "seed": SEED,
         "attributes": {"sets": 40, **ATTRIBUTES},
@@ -104,7 +104,7 @@ class World:
     def totals(self) -> dict[str, int]:
         """Every count that is not zero, once the publishers have said what their fences are."""
         for fence in (1, LAST):
-            self.checker.know_fence(PUBLISHER, 1, fence)
+            self.checker.add_fence(PUBLISHER, 1, fence)
         counts: dict[str, int] = self.checker.report()["totals"]
         return {name: value for name, value in counts.items() if value}
 
@@ -114,9 +114,9 @@ class World:
         for sequence in sequences:
             _, blob, payload = next(iter(self.run([sequence]).publications()))
             kind = FENCE if self.is_fence(sequence) else DATA
-            rows.append(Delivered(PUBLISHER, 1, sequence, 0, content_digest(blob, payload), kind))
+            rows.append(DeliveryRow(PUBLISHER, 1, sequence, 0, content_digest(blob, payload), kind))
         published = [
-            Published(1, n, len(SETS) if self.is_fence(n) else self.content.choice(n)[0], 0)
+            PublicationRow(1, n, len(SETS) if self.is_fence(n) else self.content.choice(n)[0], 0)
             for n in range(1, LAST + 1)
         ]
         judgement = check(
@@ -142,7 +142,7 @@ def test_owed_counts_are_consistent_before_the_closing_fence_arrives() -> None:
     world = World(EVERYTHING)
     lost = {20, 21, 30}
     world.deliver([n for n in world.owed if n not in lost and n <= 40], Random(1))
-    world.checker.know_fence(PUBLISHER, 1, 1)
+    world.checker.add_fence(PUBLISHER, 1, 1)
     totals = world.checker.report()["totals"]
     owed = sum(1 < n <= 40 for n in world.owed)
     assert (totals["owed"], totals["delivered"]) == (owed, owed - len(lost))
@@ -282,7 +282,7 @@ def test_gaps_beyond_the_retained_number_remain_counted() -> None:
     """Every other publication is lost: each hole is given up in turn, none is forgotten."""
     lane = lane_of(holes_kept=64)
     take(lane, range(3, 5000, 2))
-    assert lane.settled().missing == 2499
+    assert lane.compute_counts().missing == 2499
     assert not lane.exact
 
 
@@ -291,9 +291,9 @@ def test_a_late_delivery_behind_many_gaps_is_neither_missing_nor_a_duplicate() -
     lane = lane_of(HOLES_KEPT)
     tenth = [n for n in range(2, 20_002) if n % 10 == 0]
     take(lane, [n for n in range(2, 20_002) if n % 10])
-    assert lane.settled().missing == len(tenth)
+    assert lane.compute_counts().missing == len(tenth)
     take(lane, tenth)
-    counts = lane.settled()
+    counts = lane.compute_counts()
     assert (counts.missing, counts.duplicate, counts.unsure) == (0, 0, 0)
     assert lane.exact
 
@@ -303,11 +303,11 @@ def test_a_late_delivery_behind_evicted_gaps_is_not_a_duplicate() -> None:
     take(lane, range(3, 1001, 2))
     late = range(2, 1000, 2)
     take(lane, late)
-    counts = lane.settled()
+    counts = lane.compute_counts()
     assert (counts.missing, counts.duplicate, counts.unsure) == (0, 0, len(late) - 64)
     assert counts.delivered == counts.owed
     take(lane, [4, 999])
-    assert lane.settled().duplicate == 2, "more have come than can have been owed"
+    assert lane.compute_counts().duplicate == 2, "more have come than can have been owed"
 
 
 def test_a_fence_stays_open_while_an_evicted_gap_is_open() -> None:
@@ -324,7 +324,7 @@ def test_a_gap_that_splits_is_evicted_as_well() -> None:
     lane = lane_of(holes_kept=64)
     take(lane, [1000, *range(3, 999, 2)])
     assert not lane.exact
-    assert lane.settled().missing == 500
+    assert lane.compute_counts().missing == 500
 
 
 @pytest.mark.parametrize("what", ["payload", "attributes", "length"])

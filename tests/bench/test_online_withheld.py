@@ -7,7 +7,7 @@ import pytest
 from results.reference.history import History
 from results.reference.rule import check
 from results.rules.risks import Tree
-from results.rules.withheld import Asked, Barriers
+from results.rules.withheld import Barriers, RequestTimes
 from tests.helpers.online import Online
 from tests.helpers.withheld_histories import PUBLICATIONS, SPOILED, barrier_history
 
@@ -39,7 +39,7 @@ def agree(history: History, rng: Random) -> None:
     for told in lane.get("announced", ()):
         name = told["partition"]
         if name not in reasons:
-            asked = Asked(subscription.issued_ns, subscription.accepted_ns)
+            asked = RequestTimes(subscription.issued_ns, subscription.accepted_ns)
             excuse = barriers.excuse(
                 by_name[name], subscription.broker, "a", asked, told["told_ns"]
             )
@@ -82,4 +82,4 @@ def test_a_notice_of_more_than_can_have_been_published_costs_no_time() -> None:
     lane = checker.progress_of("s", "a/0", 0)
     assert lane is not None
     lane.withhold(1, 1 << 60, "d#1.2:b-a", 1)
-    assert lane.accounted_to() < 1 << 27
+    assert lane.last_accounted() < 1 << 27

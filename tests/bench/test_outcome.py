@@ -9,7 +9,7 @@ import pytest
 from bench.load.records import delivery_rows, publication_rows
 from bench.run import outcome
 from bench.run.outcome import measure, percentiles_us
-from bench.run.run_statistics import STRETCHES, Stretch, fault_edges, in_words
+from bench.run.run_statistics import STRETCHES, Stretch, describe_subscriptions, fault_edges
 from brokerd.history.records import ACKNOWLEDGED, ACKS, DELIVERIES, PUBLICATIONS, REJECTED, WIRE
 from brokerd.history.writer import RecordWriter
 
@@ -149,7 +149,9 @@ def test_a_run_with_faults_reports_latencies_around_the_faults_per_subscription(
         "a/1": dict.fromkeys(STRETCHES, Stretch(200.0, 2000.0, 8000.0)),
         "b/1": dict.fromkeys(STRETCHES, Stretch(100.0, 2000.0, 2000.0)),
     }
-    assert in_words(around)[1].startswith("b/1: before 100/s, p50 2.00 ms, p99 2.00 ms · during")
+    assert describe_subscriptions(around)[1].startswith(
+        "b/1: before 100/s, p50 2.00 ms, p99 2.00 ms · during"
+    )
 
 
 def test_fault_edges_omit_phases_without_a_fault(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from results.rules.expectation import ExpectedContent, encode_attributes
 
 SEED = 5
 ATTRIBUTES = {"symbol": {"choose": 9}}
-EXPECTED = ExpectedContent.of_workload(
+EXPECTED = ExpectedContent.from_workload(
     {
         "seed": SEED,
         "attributes": {"sets": 20, **ATTRIBUTES},
@@ -77,7 +77,7 @@ class World:
         self.core.messages_to_send()
         self.core.on_message(Connected(SourceId(0, 7, 1), 1))
         if not self.load.identity:
-            self.load.identified(7, 1, 0, SEED)
+            self.load.on_identity(7, 1, 0, SEED)
 
     def sent(self) -> list[tuple[int, bytes, bytes]]:
         """What the library wants to send now."""
@@ -92,7 +92,7 @@ class World:
         self.core.messages_to_send()
         for event in self.core.on_message(PublishAcknowledged(first, last)):
             assert isinstance(event, PublicationsDone)
-            self.load.acknowledged_row(event.first, event.last, now_ns, ACKNOWLEDGED)
+            self.load.take_acknowledged_row(event.first, event.last, now_ns, ACKNOWLEDGED)
 
     def rows(self) -> list[Row]:
         unpacked: Iterator[Row] = struct.iter_unpack("<qqqHHI", b"".join(self.written))

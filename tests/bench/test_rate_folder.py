@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.run.outcome import RunOutcome
-from bench.run.rate_search import LEDGER, Bounds, RateFolder, open_search, why_not
+from bench.run.rate_search import LEDGER, Bounds, RateFolder, explain_failure, open_search
 from bench.run.run_directory import RunDirectory
 from bench.run.series import manifest_in
 
@@ -51,7 +51,7 @@ def go_on(folder: RateFolder, capacity: float, most: int) -> list[float]:
 def test_a_rate_passes_only_with_complete_and_timely_delivery(
     outcome: RunOutcome, why: str
 ) -> None:
-    assert why_not(outcome, 50_000) == why
+    assert explain_failure(outcome, 50_000) == why
 
 
 def test_a_resumed_search_tries_no_rate_twice(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Load:
     ) -> None:
         tables = ContentTables.build(5, SETS, 8, encode_attributes, ways)
         directory = SourceDirectory(["a"], 5, {8: tables})
-        directory.know("a/3", 0, 8)
+        directory.register("a/3", 0, 8)
         self.content = SourceContent(tables, 5, 0, 1)
         self.rows = b""
         self.positions: list[bytes | bytearray] = []
@@ -49,7 +49,7 @@ class Load:
             record_positions=self.positions.append, in_total_order=order,
             level=level,
         )  # fmt: skip
-        self.receiver.checker.know_fence("a/3", 1, 1)
+        self.receiver.checker.add_fence("a/3", 1, 1)
 
     def _record(self, rows: bytes | bytearray) -> None:
         self.rows += rows
@@ -151,7 +151,7 @@ def test_a_skipped_fence_counts_as_missing() -> None:
     load = Load(predicate="n = 1")
     wanted = [n for n in range(2, 40) if load.content.choice(n)[0] == 1]
     fence = next(n for n in range(wanted[5], 40) if n not in wanted)
-    load.receiver.checker.know_fence("a/3", 1, fence)
+    load.receiver.checker.add_fence("a/3", 1, fence)
     load.receiver.receive(0, load.run(*wanted[:3]), 10)
     load.receiver.receive(0, load.run(*wanted[3:]), 11)
     totals = load.receiver.checker.report()["totals"]

@@ -12,7 +12,7 @@ from bench.run.series import (
     Hosts,
     Instance,
     Series,
-    alternating,
+    alternate,
     manifest_in,
     open_series,
 )
@@ -162,7 +162,7 @@ def test_a_drawn_order_holds_each_point_once_in_every_repetition(tmp_path: Path)
 
 
 def test_compared_points_alternate_in_the_first_place(tmp_path: Path) -> None:
-    series = open_series(tmp_path, "story", PLAN, POINTS, 4, alternating, hosts=HOSTS)
+    series = open_series(tmp_path, "story", PLAN, POINTS, 4, alternate, hosts=HOSTS)
     series.directory.leave()
     assert [each.point for each in series.remaining()] == [
         *("few", "many"), *("many", "few"), *("few", "many"), *("many", "few"),

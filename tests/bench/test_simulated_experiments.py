@@ -13,7 +13,7 @@ import pytest
 from bench.papers.dft11.simulated_experiments import (
     Point,
     SimulatedExperiment,
-    failed_brokers,
+    draw_failed_brokers,
     set_up,
     status_of,
 )
@@ -21,14 +21,14 @@ from bench.papers.dft11.simulator_speed import measure_speed
 from bench.papers.figure_experiments import (
     EXPERIMENTS,
     figures,
-    in_full,
     load_figure_experiment,
     run_figure_experiment,
+    with_all_draws,
 )
 from bench.spec.experiment import is_deployed_experiment
 from bench.spec.spec import SpecError
 from bench.spec.toml_text import toml_text
-from brokerd.overlay.generate import balanced_tree
+from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
 from tests.helpers.patience import PATIENCE_S
 
@@ -83,7 +83,7 @@ def test_deliveries_match_the_connectivity_of_the_remaining_brokers(tmp_path):
     points = rows_of(run, "simulated_points")
     assert [(row["delta"], row["failed"]) for row in points] == [(0, 0), (0, 4), (2, 0), (2, 4)]
     dead = {row["failed"]: row["brokers"] for row in rows_of(run, "failures")}
-    graph = Connectivity(balanced_tree(20, 3, 2))
+    graph = Connectivity(generate_balanced_tree(20, 3, 2))
     for point in points:
         of_point = {key: point[key] for key in ("delta", "failed")}
         brokers, seconds = (
@@ -92,7 +92,9 @@ def test_deliveries_match_the_connectivity_of_the_remaining_brokers(tmp_path):
         )
         live = 20 - point["failed"]
         failed = dead[point["failed"]]
-        connected = graph.live_pairs(failed) - graph.disconnected_pairs(failed, point["delta"])
+        connected = graph.live_pairs(failed) - graph.count_disconnected_pairs(
+            failed, point["delta"]
+        )
         assert point["published"] == 3 * live
         assert point["deliveries"] == 3 * (2 * connected + live)
         assert sum(row["deliveries"] for row in brokers) == point["deliveries"]
@@ -129,9 +131,9 @@ def test_failures_during_the_window_cost_no_more_than_what_was_under_way(tmp_pat
     point = Point(experiment, 3, 2, 4, 0)
     assert [*point.measure(cluster)] == [*range(20)]
     (whole,) = point.tables()["simulated_points"]
-    failed = failed_brokers(experiment, 3, 4, 0)
-    graph = Connectivity(balanced_tree(20, 3, 2))
-    connected = graph.live_pairs(failed) - graph.disconnected_pairs(failed, 2)
+    failed = draw_failed_brokers(experiment, 3, 4, 0)
+    graph = Connectivity(generate_balanced_tree(20, 3, 2))
+    connected = graph.live_pairs(failed) - graph.count_disconnected_pairs(failed, 2)
     bound = 20 * (2 * connected + 16)
     assert whole["violations"] == 0
     assert bound * 0.95 <= whole["deliveries"] <= 20 * 16 * 16
@@ -140,10 +142,10 @@ def test_failures_during_the_window_cost_no_more_than_what_was_under_way(tmp_pat
 
 def test_more_failures_are_the_fewer_ones_and_some_more():
     experiment = SimulatedExperiment.model_validate({**SMALL, "failed": [0, 2, 7]})
-    few, many = (failed_brokers(experiment, 3, failed, 0) for failed in (2, 7))
+    few, many = (draw_failed_brokers(experiment, 3, failed, 0) for failed in (2, 7))
     assert len(few) == 2
     assert {*few} < {*many}
-    assert many != failed_brokers(experiment, 3, 7, 1)
+    assert many != draw_failed_brokers(experiment, 3, 7, 1)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +177,9 @@ def test_every_simulated_experiment_can_be_read_and_every_figure_names_its_own()
 
 
 def test_an_experiment_without_a_larger_size_cannot_run_in_full():
-    assert in_full(load_figure_experiment("dft11.fig10")).runs == 5
+    assert with_all_draws(load_figure_experiment("dft11.fig10")).runs == 5
     with pytest.raises(SpecError, match=r"dft11\.fig9 always makes all 100 draws"):
-        in_full(load_figure_experiment("dft11.fig9"))
+        with_all_draws(load_figure_experiment("dft11.fig9"))
 
 
 def test_an_experiment_that_does_not_exist_is_refused_with_the_nearest():

@@ -8,7 +8,7 @@ from bench.papers.ds03.storage_experiments import (
     WAYS,
     Matches,
     StorageExperiment,
-    measured,
+    measure,
 )
 from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.papers.record import NoProgress
@@ -52,7 +52,7 @@ def test_an_incomplete_read_fails_the_storage_experiment(name, tmp_path, monkeyp
     missed = way.missed
     monkeypatch.setattr(way, "missed", lambda *asked: missed(*asked)[1:])
     with pytest.raises(AssertionError, match=f"{way.__name__}: 7 for 1, not 8"):
-        measured(SMALL, way, tmp_path)
+        measure(SMALL, way, tmp_path)
 
 
 def test_the_experiment_of_the_paper_has_its_numbers() -> None:
@@ -67,5 +67,5 @@ def test_a_second_of_the_paper_in_matches_is_a_small_part_of_events_for_each(tmp
     one_second = SMALL.model_copy(
         update={"seconds": 1, "events_per_s": 800, "subscribers": 100, "kinds": 4}
     )
-    written = measured(one_second, Matches, tmp_path)["written_bytes"]
+    written = measure(one_second, Matches, tmp_path)["written_bytes"]
     assert 800 * 408 < written < 800 * 25 * 418 / 20

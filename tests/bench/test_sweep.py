@@ -8,13 +8,13 @@ import pytest
 from bench.spec.keys import (
     Overrides,
     check_keys,
-    of_steps,
-    of_topology,
-    of_workload,
+    step_keys,
+    topology_keys,
     value_of,
     with_keys,
+    workload_keys,
 )
-from bench.spec.spec import SpecError, load_experiment, validated
+from bench.spec.spec import SpecError, load_experiment, validate
 from bench.spec.sweep import SWEEPS, Sweep, axes_of, load_sweep, points_of
 from brokerd.errors import ConfigError
 from fault_injection.schedule.schedule import ScheduleError, load_schedule
@@ -23,7 +23,7 @@ BASE: dict[str, Any] = {"schema": "pubsubctl/sweep/1", "name": "story", "workloa
 
 
 def sweep(**values: Any) -> Sweep:
-    return validated(Sweep, {**BASE, **values}, "story.toml")
+    return validate(Sweep, {**BASE, **values}, "story.toml")
 
 
 def names(one: Sweep) -> list[str]:
@@ -74,11 +74,11 @@ def test_a_file_and_a_key_in_it_do_not_contradict_each_other() -> None:
     check_keys(["topology", "topology.tree.delta", "faults", "faults.absorb-b1.for"])
     check_keys(["publishers[0].rate", "publishers[1].rate", "publishers.size"])
     keys = {"topology.tree.delta": 2, "faults.x.for": "1s", "protocol": "ges", "seed": 1}
-    assert of_topology(keys) == {"tree.delta": 2}
-    assert of_steps(keys) == {"x": {"for": "1s"}}
-    assert of_workload(keys) == {"protocol": "ges", "seed": 1}
+    assert topology_keys(keys) == {"tree.delta": 2}
+    assert step_keys(keys) == {"x": {"for": "1s"}}
+    assert workload_keys(keys) == {"protocol": "ges", "seed": 1}
     with pytest.raises(ConfigError, match=r"write faults\.STEP\.KEY"):
-        of_steps({"faults.for": "1s"})
+        step_keys({"faults.for": "1s"})
 
 
 def test_typed_values_are_what_they_look_like() -> None:

@@ -25,13 +25,13 @@ expectations = { "latency.p50" = "<= 1ms" }
 def loaded(tmp_path: Path, text: str) -> list[Target]:
     path = tmp_path / "story.toml"
     path.write_text(text)
-    return load_targets(path).only([])
+    return load_targets(path).select([])
 
 
 def test_our_own_targets_can_be_run() -> None:
-    targets = load_targets(OURS).only([])
+    targets = load_targets(OURS).select([])
     for target in targets:
-        assert target.judged()
+        assert target.list_expectations()
         if target.component is None:
             assert experiment_of(target, target.workload, "performance.toml").protocol
     assert {target.component for target in targets} == {None, *COMPONENTS}
@@ -41,14 +41,16 @@ def test_a_target_changes_keys_of_its_workload(tmp_path: Path) -> None:
     (target,) = loaded(tmp_path, FILE)
     spec = experiment_of(target, target.workload, "story.toml")
     assert spec.workload_mapping()["publishers"][0]["rate"] == "10/s"
-    assert [judged.wanted for judged in target.judged()] == ["<= 1ms"]
+    assert [judged.wanted for judged in target.list_expectations()] == ["<= 1ms"]
 
 
 def test_only_those_that_are_named_are_run() -> None:
     ours = load_targets(OURS)
-    assert [target.id for target in ours.only(["P4", "P1"])] == ["P1", "P4"], "as the file has them"
+    assert [target.id for target in ours.select(["P4", "P1"])] == ["P1", "P4"], (
+        "as the file has them"
+    )
     with pytest.raises(SpecError, match="no target 'P11'; did you mean 'P1'"):
-        ours.only(["P11"])
+        ours.select(["P11"])
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_the_broker_it_has_is_tried_once_more_before_another() -> None:
     brokers = Brokers(["a", "b", "c"])
     attempts(brokers, 1)
     brokers.attached()
-    assert brokers.lost() == Attempt("b", 0.1)
+    assert brokers.on_lost() == Attempt("b", 0.1)
     assert attempts(brokers, 3) == [("c", 0), ("a", 0), ("b", 0.2)]
 
 
@@ -44,42 +44,42 @@ def test_a_repeated_address_counts_once() -> None:
 
 def test_a_client_refused_by_all_brokers_fails_with_each_reason() -> None:
     brokers = Brokers(["a", "b"])
-    assert brokers.refused("full", may_leave=True) == Attempt("b", 0)
+    assert brokers.on_refusal("full", may_leave=True) == Attempt("b", 0)
     assert brokers.failed(may_leave=True) == Attempt("a", 0.1)
-    assert brokers.refused("full", may_leave=True) == Attempt("b", 0)
-    assert brokers.refused("unknown", may_leave=True) == NobodyTakesUs("a: full; b: unknown")
+    assert brokers.on_refusal("full", may_leave=True) == Attempt("b", 0)
+    assert brokers.on_refusal("unknown", may_leave=True) == NobodyTakesUs("a: full; b: unknown")
 
 
 def test_a_refusal_where_it_has_to_stay_is_the_end() -> None:
     brokers = Brokers(["a", "b"])
-    assert brokers.refused("evicted", may_leave=False) == NobodyTakesUs("evicted")
+    assert brokers.on_refusal("evicted", may_leave=False) == NobodyTakesUs("evicted")
 
 
 def test_a_redirected_client_moves_to_the_first_configured_address() -> None:
     brokers = Brokers(["a", "b"], ["c"])
     assert attempts(brokers, 2) == [("b", 0), ("a", 0.1)], "nobody comes to c by failures alone"
     brokers.attached()
-    assert not brokers.redirected(["x", "a"], 0.0), "it has never heard of x, and is at a"
-    assert brokers.redirected(["x", "a", "c", "b"], 0.0)
-    assert brokers.lost() == Attempt("c", 0.0)
+    assert not brokers.on_redirect(["x", "a"], 0.0), "it has never heard of x, and is at a"
+    assert brokers.on_redirect(["x", "a", "c", "b"], 0.0)
+    assert brokers.on_lost() == Attempt("c", 0.0)
     assert attempts(brokers, 3) == [("a", 0), ("b", 0), ("c", 0.1)]
 
 
 def test_a_redirected_client_ignores_an_early_redirect_back() -> None:
     brokers = Brokers(["a", "b"])
-    assert brokers.redirected(["b"], 5.0)
-    brokers.lost()
+    assert brokers.on_redirect(["b"], 5.0)
+    brokers.on_lost()
     brokers.attached()
-    assert not brokers.redirected(["a"], 5.0 + REDIRECTED_FOR_S - 1)
+    assert not brokers.on_redirect(["a"], 5.0 + REDIRECTED_FOR_S - 1)
     assert brokers.address == "b"
-    assert brokers.lost() == Attempt("b", 0.1), "a session that breaks later is one that breaks"
-    assert brokers.redirected(["a"], 5.0 + REDIRECTED_FOR_S)
-    assert brokers.lost() == Attempt("a", 0.0)
+    assert brokers.on_lost() == Attempt("b", 0.1), "a session that breaks later is one that breaks"
+    assert brokers.on_redirect(["a"], 5.0 + REDIRECTED_FOR_S)
+    assert brokers.on_lost() == Attempt("a", 0.0)
 
 
 def test_a_pinned_client_ignores_redirects() -> None:
     brokers = Brokers(["a", "b"], ["c"])
     brokers.pinned = True
-    assert not brokers.redirected(["b", "c"], 0.0)
-    brokers = brokers.beginning_with("b")
-    assert brokers.redirected(["c"], 0.0), "what it was given holds wherever it begins"
+    assert not brokers.on_redirect(["b", "c"], 0.0)
+    brokers = brokers.starting_with("b")
+    assert brokers.on_redirect(["c"], 0.0), "what it was given holds wherever it begins"

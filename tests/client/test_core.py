@@ -423,7 +423,7 @@ REDELIVERS = Home("b0", "d", "p", may_lose=False, redelivers=True)
 def keeping(home: Home, **options: Any) -> ClientCore:
     """A subscriber with a store, attached, whose state is saved."""
     core = ClientCore("c", publishes=False, keeps_state=True, **options)
-    core.go_to(home)
+    core.move_to(home)
     core.subscribe(EVERYTHING)
     core.on_saved(core.version)
     attach(core)
@@ -436,7 +436,7 @@ def given(core: ClientCore, *runs: PublicationRun) -> None:
     """The application is given these."""
     for each in runs:
         (received,) = core.on_message(Deliveries(each, (1,)))
-        core.progress.give(received.serial)
+        core.progress.record_delivery(received.serial)
 
 
 def marked(core: ClientCore, message: Deliveries) -> list[tuple[list[int], bool]]:
@@ -450,7 +450,7 @@ def marked(core: ClientCore, message: Deliveries) -> list[tuple[list[int], bool]
 
 def restarted(core: ClientCore) -> ClientCore:
     core.on_saved(core.version)
-    again = ClientCore.restarted(core.state(), commits_by_itself=False)
+    again = ClientCore.restart(core.state(), commits_by_itself=False)
     attach(again)
     return again
 
@@ -539,7 +539,7 @@ def test_a_commit_covers_earlier_deliveries_of_every_source() -> None:
     given(core, run(1, 2), run(1, 3, OTHERS), run(3, 6))
     assert core.progress.commit(1, THEIRS, 4)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 2), Acknowledge(OTHERS, 1, 3)]
-    assert core.progress.committed(1) == ((THEIRS, 4), (OTHERS, 3))
+    assert core.progress.committed_positions(1) == ((THEIRS, 4), (OTHERS, 3))
     assert core.progress.commit(1, THEIRS, 6)
     assert core.messages_to_send() == [Acknowledge(THEIRS, 3, 6)]
 
@@ -550,7 +550,7 @@ def test_an_unreceived_delivery_cannot_be_committed() -> None:
     core.on_message(Deliveries(run(3, 4), (1,)))
     assert not core.progress.commit(1, THEIRS, 3)
     assert not core.progress.commit(2, THEIRS, 1)
-    assert core.progress.committed(1) == ()
+    assert core.progress.committed_positions(1) == ()
 
 
 def test_a_notice_behind_all_that_is_committed_needs_no_commit_of_its_own() -> None:
@@ -593,7 +593,7 @@ def test_nothing_is_acknowledged_before_all_its_subscriptions_have_committed_it(
             assert isinstance(message, Acknowledge)
             for place in range(message.first, message.last + 1):
                 for number in delivered.get((message.stream, place), ()):
-                    reached = dict(core.progress.committed(number)).get(message.stream, 0)
+                    reached = dict(core.progress.committed_positions(number)).get(message.stream, 0)
                     assert reached >= place, f"{message} before {number} has committed {place}"
                 if (message.stream, place) in delivered:
                     acknowledged.append((message.stream, place))

@@ -20,7 +20,7 @@ def test_a_restarted_client_asks_again_for_the_end_of_its_subscription() -> None
     for number in (ended, kept):
         core.on_message(Subscribed(number, "started"))
     core.unsubscribe(ended)
-    again = ClientCore.restarted(core.state())
+    again = ClientCore.restart(core.state())
     again.on_established()
     again.on_message(Connected(None, 2))
     again.on_saved(again.version)

@@ -382,9 +382,9 @@ def at_home(home: Home, publishes: bool = True) -> ClientCore:
 
 def test_a_client_may_leave_its_broker_only_after_a_lost_session() -> None:
     core = at_home(HOME)
-    assert not core.may_leave
+    assert not core.can_leave
     core.on_lost()
-    assert core.may_leave
+    assert core.can_leave
 
 
 def test_a_publisher_leaves_its_broker_only_after_its_confirmations() -> None:
@@ -392,7 +392,7 @@ def test_a_publisher_leaves_its_broker_only_after_its_confirmations() -> None:
     core.outgoing.publish(b"a", b"x")
     core.messages_to_send()
     core.on_lost()
-    assert not core.may_leave
+    assert not core.can_leave
     core.on_established()
     core.on_message(Connected(SourceId(0, 0, 1), 1))
     assert core.on_message(PublishAcknowledged(1, 1)) == [PublicationsDone(1, 1)]
@@ -410,11 +410,11 @@ def test_a_publisher_of_stateless_brokers_moves_with_its_source() -> None:
     core = at_home(FREE)
     core.outgoing.publish(b"a", b"x")
     core.messages_to_send()
-    assert not core.may_leave
+    assert not core.can_leave
     core.on_lost()
     core.leave()
     core.outgoing.publish(b"a", b"y")
-    core.go_to(replace(FREE, broker="b1"))
+    core.move_to(replace(FREE, broker="b1"))
     core.on_established()
     assert core.messages_to_send() == [Connect(True, 2, 1, 2, (), SourceId(0, 0, 1))]
     core.on_message(Connected(SourceId(0, 0, 1), 1))
@@ -445,12 +445,12 @@ def test_a_started_subscription_moves_only_if_the_protocol_permits(
     core = at_home(home, publishes=False)
     number = core.subscribe(EVERYTHING)
     core.on_lost()
-    assert core.may_leave, "nothing is owed before it has started"
+    assert core.can_leave, "nothing is owed before it has started"
     core.on_established()
     core.on_message(Connected(None, 1))
     core.on_message(Subscribed(number, "started"))
     core.on_lost()
-    assert core.may_leave is may_leave
+    assert core.can_leave is may_leave
 
 
 def test_a_moved_subscription_reports_its_position_to_the_new_broker() -> None:
@@ -471,7 +471,7 @@ def test_an_unsubscription_binds_the_client_to_the_broker_of_the_subscription() 
     core.on_message(Subscribed(number, "started"))
     core.unsubscribe(number)
     core.on_lost()
-    assert not core.may_leave
+    assert not core.can_leave
 
 
 @pytest.mark.parametrize(
@@ -486,16 +486,16 @@ def test_a_client_accepts_a_redirect_only_if_the_protocol_permits(
 ) -> None:
     core = at_home(home, publishes)
     core.subscribe(EVERYTHING)
-    assert core.may_go is goes
+    assert core.can_follow_redirect is goes
     core.detach(drain=True)
-    assert not core.may_go
+    assert not core.can_follow_redirect
 
 
 def test_a_detaching_client_waits_for_its_broker() -> None:
     core = at_home(HOME)
     core.detach(drain=False)
     core.on_lost()
-    assert not core.may_leave
+    assert not core.can_leave
 
 
 def test_another_broker_in_place_of_the_one_with_the_rest_is_refused() -> None:

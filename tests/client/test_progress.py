@@ -216,11 +216,11 @@ def test_a_publication_is_committed_where_it_stands_and_not_in_another_stream():
     later = PublicationRun(other, (7,), (b"a",), b"\0", 0, (), origin_runs([(ANN, 5)]))
     core.on_message(Deliveries(later, (1,)))
     core.on_message(Deliveries(ticks(0), (1,)))
-    core.progress.give(2)
+    core.progress.record_delivery(2)
     assert core.progress.commit(1, ANN, 5)
-    assert core.progress.committed(1) == ((other, 7),)
+    assert core.progress.committed_positions(1) == ((other, 7),)
     assert core.progress.commit(1, ANN, 1)
-    assert core.progress.committed(1) == ((PUBEND, 10), (other, 7))
+    assert core.progress.committed_positions(1) == ((PUBEND, 10), (other, 7))
 
 
 def test_a_commit_by_origin_acknowledges_all_earlier_positions():
@@ -233,7 +233,7 @@ def test_a_commit_by_origin_acknowledges_all_earlier_positions():
     core.progress.take(two.serial)
     assert core.messages_to_send() == []
     assert core.progress.commit(1, BOB, 5)
-    assert core.progress.committed(1) == ((PUBEND, 34),)
+    assert core.progress.committed_positions(1) == ((PUBEND, 34),)
     assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 21)]
     assert core.progress.commit(1, ANN, 2)  # is done already
     assert core.progress.commit(1, ANN, 9)
@@ -243,11 +243,11 @@ def test_a_commit_by_origin_acknowledges_all_earlier_positions():
 
 def test_a_restarted_client_resumes_at_its_position_and_marks_redeliveries():
     core = client(keeps_state=True, commits_by_itself=False)
-    core.go_to(Home("b", "d1", "p", may_lose=False, redelivers=True))
+    core.move_to(Home("b", "d1", "p", may_lose=False, redelivers=True))
     (one,) = core.on_message(Deliveries(ticks(0, 1, 2, 3), (1,)))
     core.progress.take(one.serial)
     core.progress.commit(1, ANN, 2)
-    again = ClientCore.restarted(core.state(), commits_by_itself=False)
+    again = ClientCore.restart(core.state(), commits_by_itself=False)
     again.on_saved(again.version)
     assert connect(again).resume == ((1, ((PUBEND, 13),)),)
     (received,) = again.on_message(Deliveries(ticks(2, 3, 4), (1,)))

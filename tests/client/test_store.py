@@ -120,8 +120,8 @@ def test_a_client_that_has_been_nowhere_keeps_its_publications_and_subscriptions
     core.subscribe(parse_predicate("true"))
     kept = read(write_kept(core.state()), deployment="any")
     assert (kept.home, kept.source, kept.next_sequence) == (None, None, 2)
-    again = ClientCore.restarted(kept)
-    assert (len(again.outgoing), [*again.subscriptions], again.may_leave) == (1, [1], True)
+    again = ClientCore.restart(kept)
+    assert (len(again.outgoing), [*again.subscriptions], again.can_leave) == (1, [1], True)
 
 
 def test_damaged_or_truncated_client_state_is_refused_at_every_byte() -> None:

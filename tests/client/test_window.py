@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.client import window as window_module
-from brokerd.client.window import Window, used_attributes
+from brokerd.client.window import Window, select_used_attributes
 from brokerd.model.identity import SourceId
 from brokerd.model.joined_runs import RunJoiner
 from brokerd.model.publication import PublicationRun
@@ -75,7 +75,7 @@ def test_the_window_uses_at_most_half_again_the_size_of_its_payloads() -> None:
 @pytest.mark.parametrize("index", [bytes((0, 2)), (0, 2), (0, -1)])
 def test_an_index_beyond_its_table_is_refused(index: bytes | tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="a table of 2 blobs"):
-        used_attributes((b"a", b"b"), index)
+        select_used_attributes((b"a", b"b"), index)
 
 
 class CountedJoiner:

@@ -20,7 +20,7 @@ from bench.spec.toml_text import toml_text
 from brokerd.agent.client import AgentClient, open_agent
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
-from brokerd.agent.watchdog import recorded_identity
+from brokerd.agent.watchdog import read_identity
 from brokerd.client.client import Client, connect
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
@@ -95,7 +95,7 @@ def host() -> Iterator[Host]:
         finally:
             agent.signal(9)
             for file in AgentPaths(root).processes.glob("*.json"):
-                if (identity := recorded_identity(file)) is not None:
+                if (identity := read_identity(file)) is not None:
                     identity.signal(9)
 
 

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from brokerd.overlay.generate import balanced_tree, random_tree
+from brokerd.overlay.generate import generate_balanced_tree, random_tree
 from brokerd.overlay.outage import longest_lost
 from brokerd.overlay.topology import Topology
 from fault_injection.schedule.lint import lint
-from fault_injection.schedule.plan import draw_targets, drawn_in_words, expand
+from fault_injection.schedule.plan import describe_draws, draw_targets, expand
 from fault_injection.schedule.schedule import (
     FOLDER,
     FaultSchedule,
@@ -54,10 +54,10 @@ def test_a_seed_always_draws_the_same_targets_and_others_draw_others() -> None:
 
 def test_a_draw_of_many_is_one_line_that_names_some() -> None:
     two = draw_targets(read(one("kill", '{ count = 2, from = ["b1", "b2"] }')), TOPOLOGY, 7)
-    (line,) = drawn_in_words(two)
+    (line,) = describe_draws(two)
     assert line.endswith(": kill b1, b2, drawn: 2 of b1, b2, seed 7")
-    tree = balanced_tree(40, 3, 1)
-    (line,) = drawn_in_words(draw_targets(read(one("kill", "20")), tree, 7))
+    tree = generate_balanced_tree(40, 3, 1)
+    (line,) = describe_draws(draw_targets(read(one("kill", "20")), tree, 7))
     assert " and 8 more, drawn: 20 of all brokers, seed 7" in line
     assert line.count(",") == 13
 

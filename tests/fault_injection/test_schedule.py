@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.spec.spec import load_topology
-from bench.systems.faults import aimed, check_verbs
+from bench.systems.faults import aim_at, check_verbs
 from brokerd.overlay.topology import Topology
 from brokerd.units import MILLISECOND_NS, format_duration, parse_duration_ns
 from fault_injection.schedule.lint import lint
-from fault_injection.schedule.plan import draw_targets, expand, placed
+from fault_injection.schedule.plan import draw_targets, expand, resolve_roles
 from fault_injection.schedule.schedule import (
     FOLDER,
     FaultSchedule,
@@ -86,7 +86,7 @@ FOR_SYSTEMS = (
 
 @pytest.mark.parametrize("name", FOR_SYSTEMS)
 def test_every_schedule_for_systems_under_test_is_clean_on_a_server(name: str) -> None:
-    schedule = aimed(load_schedule(name), "n1")
+    schedule = aim_at(load_schedule(name), "n1")
     check_verbs(schedule)
     names, links = ["n1", "n2", "n3"], [["n1", "n3"], ["n2", "n3"]]
     servers = {"schema": "pubsubctl/topology/2", "name": "servers", "kind": "tree"}
@@ -115,7 +115,7 @@ def test_every_schedule_of_the_project_is_clean_on_its_brokers(path: Path) -> No
     assert schedule.name == path.stem
     publishers = [(f"{each}-pub-1", each) for each in topology.brokers]
     subscribers = [(f"{each}-sub-1", each) for each in reversed(topology.brokers)]
-    schedule = placed(schedule, publishers, subscribers)
+    schedule = resolve_roles(schedule, publishers, subscribers)
     found = lint(draw_targets(schedule, topology), topology)
     assert [str(problem) for problem in found if problem.severity == "error"] == []
     assert own or found == []
@@ -131,12 +131,12 @@ def test_a_target_may_be_named_by_its_role_in_the_load() -> None:
     schedule = read("".join(steps))
     publishers = [("x-pub-1", "x"), ("y-pub-1", "y")]
     subscribers = [("z-sub-1", "z"), ("x-sub-1", "x")]
-    found = placed(schedule, publishers, subscribers)
+    found = resolve_roles(schedule, publishers, subscribers)
     assert [each.on for each in found.steps] == ["x", "z", "x-sub-1", "b1"]
-    called_so = placed(schedule, [("p", "publishers")], subscribers)
+    called_so = resolve_roles(schedule, [("p", "publishers")], subscribers)
     assert called_so.steps[0].on == "publishers", "a broker of that name"
     with pytest.raises(ScheduleError, match="step c: on = 'subscriber 2': the load has 1 subscr"):
-        placed(schedule, publishers, subscribers[:1])
+        resolve_roles(schedule, publishers, subscribers[:1])
 
 
 def test_the_demo_fits_in_a_minute_and_never_breaks_two_things_at_once() -> None:

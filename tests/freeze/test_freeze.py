@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.protocols.interface import DeadlineReached
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.freeze.__main__ import TABLE
 from tests.freeze.canonical import canonical
 from tests.freeze.histories import History, digest_of, histories, steps_of
@@ -24,7 +24,7 @@ def test_a_history_has_one_digest() -> None:
 
 def test_a_named_bug_changes_the_digest_and_steps_show_where() -> None:
     before = steps_of(GRYPHON)
-    with planted([MUTANTS["asks-what-it-has-just-asked"]]):
+    with plant([MUTANTS["asks-what-it-has-just-asked"]]):
         digest, after = digest_of(GRYPHON), steps_of(GRYPHON)
     assert digest != digest_of(GRYPHON)
     first = next(
@@ -42,7 +42,7 @@ def test_no_recorded_history_breaks_a_rule() -> None:
 def test_the_digest_of_a_history_names_the_rule_that_it_breaks() -> None:
     history = History("swarm", "ges", "1")
     assert " " not in digest_of(history)
-    with planted([bugs_of("ges")["one-answer-is-enough"]]):
+    with plant([bugs_of("ges")["one-answer-is-enough"]]):
         assert digest_of(history).split(" ", 1)[1] == "started early"
 
 

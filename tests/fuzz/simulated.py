@@ -58,11 +58,11 @@ class FuzzedClient(Endpoint):
         with contextlib.suppress(RemoteProtocolError):  # no broker would decode it
             self._network.send(self, self.broker, message)
 
-    def established(self, end: SessionEnd, incarnation: int) -> None:
+    def on_established(self, end: SessionEnd, incarnation: int) -> None:
         """See Endpoint."""
         self.script.begin()
 
-    def lost(self, end: SessionEnd, reason: LossReason) -> None:
+    def on_lost(self, end: SessionEnd, reason: LossReason) -> None:
         """See Endpoint."""
 
     def open_failed(self, peer: Peer, reason: str) -> None:
@@ -206,7 +206,7 @@ class FuzzedCluster:
         for broker in self.cluster.brokers:
             broker.core.status()
             broker.core.statistics()
-        return [*oracle.first_violations, *oracle.obligations.undelivered()]
+        return [*oracle.first_violations, *oracle.obligations.describe_undelivered()]
 
     def repeat(self) -> None:
         """Replay each broker without the refused messages; its effects must be the same."""

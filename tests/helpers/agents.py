@@ -17,7 +17,7 @@ import trio
 from brokerd.agent.client import AgentClient, open_agent
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
-from brokerd.agent.watchdog import recorded_identity
+from brokerd.agent.watchdog import read_identity
 from brokerd.errors import ControlError
 from tests.helpers.patience import PATIENCE_S
 
@@ -118,7 +118,7 @@ class Lab:
             agent.kill()
             agent.wait()
         for file in self.paths.processes.glob("*.json"):
-            if (identity := recorded_identity(file)) is not None:
+            if (identity := read_identity(file)) is not None:
                 identity.signal(signal.SIGKILL)
         for identity in self.descendants():
             identity.signal(signal.SIGKILL)

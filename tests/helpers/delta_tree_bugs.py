@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 
 
 class Mutant(StrEnum):
@@ -73,5 +73,5 @@ class Mutant(StrEnum):
 @contextmanager
 def mutated(mutants: Iterable[Mutant]) -> Iterator[None]:
     """Plant these bugs in this process for the duration of the context."""
-    with planted([bugs_of("delta_tree")[mutant] for mutant in sorted(mutants)]):
+    with plant([bugs_of("delta_tree")[mutant] for mutant in sorted(mutants)]):
         yield

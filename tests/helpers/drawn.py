@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.anchors import Edit, functions_of
-from brokerd.simulator.checks.protocol_checks import named_bug, simulated
+from brokerd.simulator.checks.protocol_checks import named_bug, simulation_of
 from brokerd.simulator.named_bugs import NamedBug, bugs_of
 from tests.helpers.planted_stories import Row
 from tests.named_bugs.rows import ROWS
@@ -95,7 +95,7 @@ def depends_on(value: object, protocol: str) -> set[str]:
     if isinstance(value, NamedBug):
         return _about(value)
     name = str(value)
-    ablations: Mapping[str, Any] = simulated(protocol).ablations
+    ablations: Mapping[str, Any] = simulation_of(protocol).ablations
     names = ablations[name].mutants if name in ablations else (name,)
     return {about for each in names for about in _about(named_bug(each, protocol))}
 

@@ -10,7 +10,7 @@ from brokerd.protocols.interface import Deliver
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import ProtocolChecks
-from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.simulator.world.cluster import PublicationHandle, Subscription
 from brokerd.simulator.world.disk import SimulatedLogs
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, cells
@@ -68,20 +68,20 @@ class DurableStory(Story):
             if gap.number == subscription.number
         ]
 
-    def ticks_of(self, subscription: Subscription) -> dict[Published, int]:
+    def ticks_of(self, subscription: Subscription) -> dict[PublicationHandle, int]:
         """The ticks of what a client was given."""
         found = {}
         for item in [each.item for each in self.given if each.client == subscription.client.name]:
             ticks = iter(item.run.sequences if type(item) is Deliveries else ())
             for source, sequences in item.run.origins if type(item) is Deliveries else ():
                 name = self.cluster.name_of(source)
-                found |= {Published(name, each): next(ticks) for each in sequences}
+                found |= {PublicationHandle(name, each): next(ticks) for each in sequences}
         return found
 
     def steady_clocks(self) -> None:
         """From now on no broker's clock steps while it is down."""
         clocks = self.cluster._wall_clocks
-        clocks.at_start = lambda broker, now_ns: clocks._ahead_ns[broker] + now_ns
+        clocks.read_at_start = lambda broker, now_ns: clocks._ahead_ns[broker] + now_ns
 
     def kill(self, broker: str, kept: int) -> None:
         """Crash a broker; of what was not durable, only so much is there afterwards."""

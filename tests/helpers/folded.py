@@ -23,7 +23,7 @@ def folded_copy(run: Path, folder: Path, level: Level) -> Path:
     with (copy / "spec" / "workload.toml").open("a") as file:
         file.write(f'\n[load]\nrecords = "{level}"\n')
     workload = read_toml(copy / "spec" / "workload.toml")
-    content = ExpectedContent.of_workload(workload, run.name)
+    content = ExpectedContent.from_workload(workload, run.name)
     for path in copy.glob("raw/*/*/deliveries.rec"):
         _fold(path, content, level)
     seal(copy)

@@ -13,7 +13,7 @@ from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, 
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.interface import Append, Deliver, Effect, Event, Send
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster, Subscription
 from brokerd.simulator.world.network import Network
 from brokerd.simulator.world.sessions import Endpoint
 from brokerd.units import MILLISECOND_NS, SECOND_NS
@@ -79,7 +79,7 @@ class Story:
     def __init__(self, *bundles: str, topology: Topology | None = None, **parameters: Any) -> None:
         self.loggers: list[str] = []
         self._handed_ms: dict[tuple[str, SourceId, int], int] = {}
-        self._published_ms: dict[Published, int] = {}
+        self._published_ms: dict[PublicationHandle, int] = {}
         self.said: list[tuple[int, str, Any, Any]] = []
         self.cluster = SimulatedCluster(
             topology or cells(*(bundles or TWO_SUBENDS)),
@@ -149,7 +149,9 @@ class Story:
             assert self.cluster.step(limit_ns), f"not so after {limit_s} s"
         return self.now_ms - began_ms
 
-    def publish(self, count: int = 1, pause_s: float = 0.04, at: str = "p1") -> list[Published]:
+    def publish(
+        self, count: int = 1, pause_s: float = 0.04, at: str = "p1"
+    ) -> list[PublicationHandle]:
         """So many publications, one after the other."""
         sent = []
         for _ in range(count):
@@ -157,7 +159,9 @@ class Story:
             self.cluster.run_for(pause_s)
         return sent
 
-    def latencies_ms(self, subscriber: Subscription, sent: Iterable[Published]) -> list[int]:
+    def latencies_ms(
+        self, subscriber: Subscription, sent: Iterable[PublicationHandle]
+    ) -> list[int]:
         """From each publisher's hand to the subscriber's broker having it in hand."""
         found = []
         for each in sent:
@@ -166,7 +170,7 @@ class Story:
             found.append(handed_ms - self._published_ms[each])
         return found
 
-    def note_published(self, publication: Published) -> Published:
+    def note_published(self, publication: PublicationHandle) -> PublicationHandle:
         """Remember when it was published."""
         self._published_ms[publication] = self.now_ms
         return publication
@@ -196,7 +200,7 @@ class PaperStory(Story):
         super().__init__(topology=paper_cells(), **{"filters": False, **parameters})
         self.subscribers = [self.cluster.subscribe(name) for name in at]
         self.cluster.run_until_quiet()
-        self.sent: list[Published] = []
+        self.sent: list[PublicationHandle] = []
         self.rounds(3)
         self.quiet_since()
 
@@ -220,7 +224,7 @@ class PaperStory(Story):
         self.cluster.link(a, b).cut().suspect()
         self.cluster.link(b, a).suspect()
 
-    def of_pubends(self, *numbers: int) -> list[Published]:
+    def of_pubends(self, *numbers: int) -> list[PublicationHandle]:
         """What the publishers at some pubends have published since all was well."""
         return [each for each in self.sent[12:] if int(each.client[1:]) in numbers]
 

@@ -16,9 +16,9 @@ from results.reference.history import (
     ACKNOWLEDGED,
     FENCE,
     REJECTED,
-    Delivered,
+    DeliveryRow,
     History,
-    Published,
+    PublicationRow,
     PublisherLog,
     SubscriptionLog,
 )
@@ -64,7 +64,7 @@ def random_history(rng: random.Random, run_id: str = "run-1", *, plain: bool = F
     A plain one has one incarnation per publisher, and all it published was acknowledged.
     """
     places = [rng.choice(BROKERS) for _ in range(rng.randint(1, 3))]
-    content = Contents.of_workload(
+    content = Contents.from_workload(
         workload(rng.getrandbits(62), [{"at": broker, "size": "12B"} for broker in places]), run_id
     )
     publishers = [
@@ -124,7 +124,7 @@ def _publisher_log(
         chosen, _ = content.choice(publisher.index, incarnation, sequence)
         attribute_set = content.fence_set if fence else chosen
         sent_ns = place * 40 * MILLISECOND // count + rng.randrange(MILLISECOND)
-        rows.append(Published(incarnation, sequence, attribute_set, sent_ns))
+        rows.append(PublicationRow(incarnation, sequence, attribute_set, sent_ns))
     answers = []
     for row in rows:
         draw = 0.5 if plain else rng.random()
@@ -135,7 +135,7 @@ def _publisher_log(
     return PublisherLog(source, name, tuple(rows), tuple(answers))
 
 
-def outcome_of(log: PublisherLog, row: Published) -> int:
+def outcome_of(log: PublisherLog, row: PublicationRow) -> int:
     """ACKNOWLEDGED, REJECTED, or 0 where nothing was answered."""
     for incarnation, first, last, outcome in log.answers:
         if incarnation == row.incarnation and first <= row.sequence <= last:
@@ -143,16 +143,18 @@ def outcome_of(log: PublisherLog, row: Published) -> int:
     return 0
 
 
-def delivery(content: Contents, log: PublisherLog, row: Published, received_ns: int) -> Delivered:
+def delivery(
+    content: Contents, log: PublisherLog, row: PublicationRow, received_ns: int
+) -> DeliveryRow:
     """The faultless delivery of a publication."""
     fence = row.attribute_set == content.fence_set
     digest = content.digest(content.publishers[log.name], *row.key, fence=fence)
-    return Delivered(
+    return DeliveryRow(
         log.source, row.incarnation, row.sequence, received_ns, digest, FENCE if fence else 0
     )
 
 
-def wants(content: Contents, subscription: SubscriptionLog, row: Published) -> bool:
+def wants(content: Contents, subscription: SubscriptionLog, row: PublicationRow) -> bool:
     """Whether a subscription matches a publication."""
     return row.attribute_set == content.fence_set or wanted(subscription.predicate)(
         content.attributes(row.attribute_set)
@@ -177,14 +179,14 @@ def _subscription_log(
             if outcome_of(log, row) != REJECTED and wants(content, empty, row)
         ]
         queues.append([delivery(content, log, row, row.sent_ns + MILLISECOND) for row in rows])
-    delivered: list[Delivered] = []
+    delivered: list[DeliveryRow] = []
     while any(queues):
         queue = rng.choice([queue for queue in queues if queue])
         delivered.append(queue.pop(0))
     return replace(empty, delivered=stamped(delivered))
 
 
-def stamped(rows: Sequence[Delivered]) -> tuple[Delivered, ...]:
+def stamped(rows: Sequence[DeliveryRow]) -> tuple[DeliveryRow, ...]:
     """The rows as a process stamps them that writes them in this order: time does not go back."""
     times = accumulate((row.received_ns for row in rows), max)
     return tuple(replace(row, received_ns=at_ns) for row, at_ns in zip(rows, times, strict=True))
@@ -205,7 +207,7 @@ def _register(table: dict[str, Mutation]) -> Callable[[Mutation], Mutation]:
     return register
 
 
-def _with_rows(history: History, place: int, rows: Sequence[Delivered]) -> History:
+def _with_rows(history: History, place: int, rows: Sequence[DeliveryRow]) -> History:
     changed = list(history.subscriptions)
     changed[place] = replace(changed[place], delivered=tuple(rows))
     return replace(history, subscriptions=tuple(changed))
@@ -213,7 +215,7 @@ def _with_rows(history: History, place: int, rows: Sequence[Delivered]) -> Histo
 
 def _pick(
     history: History, rng: random.Random, *, at_least: int = 1
-) -> tuple[int, list[Delivered], list[int]] | None:
+) -> tuple[int, list[DeliveryRow], list[int]] | None:
     """A subscription with its rows, and the places in it of one source's data between fences.
 
     Acknowledged data only: what nobody but this subscription knows of need not have happened.
@@ -349,7 +351,7 @@ def phantom(history: History, rng: random.Random) -> History | None:
     rows = list(history.subscriptions[number].delivered)
     log = rng.choice(history.publishers)
     source = rng.choice((log.source, "d/99"))
-    return _with_rows(history, number, [*rows, Delivered(source, 2, 9_999, 50 * MILLISECOND, 1)])
+    return _with_rows(history, number, [*rows, DeliveryRow(source, 2, 9_999, 50 * MILLISECOND, 1)])
 
 
 @_register(MUTATIONS)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from results.checker.checks import decided
+from results.checker.checks import decide_verdict
 from results.checker.delivery import DELIVERY_COLUMNS, PUBLICATION_COLUMNS, DeliveryCheck
-from results.checker.spark import planned_for
+from results.checker.spark import plan_for
 from results.reference.history import History, PublisherLog, SubscriptionLog
 from results.rules.expectation import ExpectedContent
 from results.rules.facts import RunFacts
@@ -35,7 +35,7 @@ def judged_on_spark(
     facts = {name: facts_of(name, history) for name, history in of.items()}
     found = {}
     for name, findings in found_on_spark(spark, of, facts).items():
-        verdict, _, doubts = decided(facts[name], findings)
+        verdict, _, doubts = decide_verdict(facts[name], findings)
         found[name] = verdict, {*doubts}, findings
     return found
 
@@ -45,7 +45,7 @@ def found_on_spark(
 ) -> Mapping[str, Findings]:
     """What the check on Spark finds in these histories, all in the same jobs."""
     publications, deliveries = tables_of(spark, of)
-    with planned_for(spark, 0):
+    with plan_for(spark, 0):
         check = DeliveryCheck(
             spark, facts, publications, deliveries, small=True, positions=positions_of(spark, of)
         )
@@ -90,7 +90,7 @@ def facts_of(run_id: str, history: History) -> RunFacts:
 
 def expected_content(history: History) -> ExpectedContent:
     """The contents as the checker on Spark works them out."""
-    return ExpectedContent.of_workload(history.content.workload, history.content.run_id)
+    return ExpectedContent.from_workload(history.content.workload, history.content.run_id)
 
 
 def _doubts_about_logs(history: History) -> Iterator[str]:

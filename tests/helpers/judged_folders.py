@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from results.checker.checks import decided, doubts_about_exercise
-from results.reference.files import Refused
+from results.checker.checks import decide_verdict, doubts_about_exercise
+from results.reference.files import FileRefusal
 from results.reference.history import History
 from results.reference.reading import read_history
 from results.reference.rule import check
@@ -43,20 +43,20 @@ class Judged:
         return any(all(part in said for part in parts) for said in self.said)
 
 
-def histories_of(folders: Mapping[str, Path]) -> dict[str, History | Refused]:
+def histories_of(folders: Mapping[str, Path]) -> dict[str, History | FileRefusal]:
     """The runs as the plain judge reads them, or why it does not."""
-    found: dict[str, History | Refused] = {}
+    found: dict[str, History | FileRefusal] = {}
     for name, folder in folders.items():
         try:
             found[name] = read_history(folder)
-        except Refused as error:
+        except FileRefusal as error:
             found[name] = error
     return found
 
 
-def by_reference(history: History | Refused) -> Judged:
+def by_reference(history: History | FileRefusal) -> Judged:
     """The plain judge's verdict."""
-    if isinstance(history, Refused):
+    if isinstance(history, FileRefusal):
         return Judged("refused", (str(history),))
     found = check(history)
     return Judged.of(found.verdict, {**found.counts.violations}, [*found.doubts])
@@ -65,7 +65,7 @@ def by_reference(history: History | Refused) -> Judged:
 def on_spark(
     spark: "SparkSession",
     folders: Mapping[str, Path],
-    histories: Mapping[str, History | Refused],
+    histories: Mapping[str, History | FileRefusal],
 ) -> dict[str, Judged]:
     """As `check` reads and judges them, but for its tables, which all runs share here."""
     found: dict[str, Judged] = {}
@@ -82,11 +82,11 @@ def on_spark(
         history = histories[name]
         assert isinstance(history, History), f"{name}: {history}"
         # A place in these tables does not count notices, and one in a file does.
-        facts[run_id] = replace(RunFacts.of_run(loaded[name]), notices=notices_of(history))
+        facts[run_id] = replace(RunFacts.from_run(loaded[name]), notices=notices_of(history))
         read[run_id] = history
     for run_id, findings in found_on_spark(spark, read, facts).items():
         of = facts[run_id]
         more = doubts_about_exercise(loaded[ids[run_id]], of, findings)
-        verdict, _, doubts = decided(of, findings, more)
+        verdict, _, doubts = decide_verdict(of, findings, more)
         found[ids[run_id]] = Judged.of(verdict, {**findings.counts.violations}, doubts)
     return found

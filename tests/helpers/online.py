@@ -8,7 +8,7 @@ from random import Random
 from bench.load.content import ContentTables, SourceContent
 from bench.load.expected_content import MatchTables, RunContent
 from bench.load.online_checker import OnlineChecker
-from results.reference.history import GAP, Delivered, History, SubscriptionLog
+from results.reference.history import GAP, DeliveryRow, History, SubscriptionLog
 from results.rules.expectation import encode_attributes, parse_predicate
 
 RIGHT = {"deliveries", "fences", "owed", "delivered", "withheld"}
@@ -66,7 +66,7 @@ class Online:
             if subscription.subscription in known:
                 self._take(subscription)
         for fence in self._fences:
-            self.checker.know_fence(*fence)
+            self.checker.add_fence(*fence)
 
     def anomalies(self) -> set[str]:
         """What it counted that is wrong; "fences awaited" where a run would not have ended."""
@@ -101,8 +101,8 @@ class Online:
         assert not waiting
 
     def _runs(
-        self, rows: tuple[Delivered, ...] | list[Delivered], places: set[int]
-    ) -> Iterator[tuple[int, list[Delivered]]]:
+        self, rows: tuple[DeliveryRow, ...] | list[DeliveryRow], places: set[int]
+    ) -> Iterator[tuple[int, list[DeliveryRow]]]:
         """What came one after the other of one source, with rising numbers; last, nothing."""
         cuts = {0, len(rows), *places, *(self._rng.randrange(len(rows) + 1) for _ in range(4))}
         cuts |= {
@@ -113,7 +113,7 @@ class Online:
         for start, end in pairwise([*sorted(cuts), len(rows)]):
             yield start, [row for row in rows[start:end] if row.kind != GAP]
 
-    def _content(self, run: list[Delivered]) -> RunContent:
+    def _content(self, run: list[DeliveryRow]) -> RunContent:
         content, log = self._truth.content, self._logs[run[0].source]
         fences, corrupted = [], []
         for place, row in enumerate(run):

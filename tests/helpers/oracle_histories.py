@@ -29,10 +29,10 @@ def heard(history: History) -> Oracle:
     oracle.logged = True  # publications are acknowledged before anybody has them
     sources = {log.source: _source(log) for log in history.publishers}
     for log in history.publishers:
-        oracle.connected(log.name, sources[log.source])
+        oracle.on_connected(log.name, sources[log.source])
     for subscription in history.subscriptions:
         predicate = f"({subscription.predicate}) or fence = '{content.run_id}'"
-        oracle.subscribed(subscription.subscription, 1, parse_predicate(predicate))
+        oracle.on_subscribed(subscription.subscription, 1, parse_predicate(predicate))
         oracle.started(subscription.subscription, 1)
     for log in history.publishers:
         for row in log.published:
@@ -72,7 +72,7 @@ def _play(
         for commit in log.commits:
             if min(commit.place, end) == place:
                 source = sources[commit.source]
-                oracle.committed(log.subscription, 1, source, commit.first, commit.last)
+                oracle.on_committed(log.subscription, 1, source, commit.first, commit.last)
         for gap in log.gaps:
             if min(gap.place, end) == place:
                 source = sources[gap.source]

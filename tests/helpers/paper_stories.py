@@ -1,7 +1,7 @@
 """What the stories of a paper's promises are told with: a calm cluster under a strict oracle."""
 
 from brokerd.overlay.topology import Topology
-from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
 from tests.helpers.cluster import STEADY
 
 PUBLISHED = 20
@@ -14,7 +14,9 @@ def start(topology: Topology, **settings: object) -> SimulatedCluster:
     return cluster
 
 
-def publish(cluster: SimulatedCluster, broker: str, count: int = PUBLISHED) -> list[Published]:
+def publish(
+    cluster: SimulatedCluster, broker: str, count: int = PUBLISHED
+) -> list[PublicationHandle]:
     """One publication every 50 ms."""
     sent = []
     for n in range(count):

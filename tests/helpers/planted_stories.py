@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from brokerd.simulator.named_bugs import NamedBug, bug_of, planted, read_rows
+from brokerd.simulator.named_bugs import NamedBug, bug_of, plant, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def see_caught(row: Row, request: pytest.FixtureRequest) -> None:
         AnchorLost: the row does not fit its module any more.
     """
     story = _prepared(row, request)
-    with planted([row.bug]):
+    with plant([row.bug]):
         try:
             story()
         except (Exception, pytest.fail.Exception) as error:

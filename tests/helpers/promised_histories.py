@@ -14,9 +14,9 @@ from results.reference.history import (
     ACKNOWLEDGED,
     FENCE,
     REDELIVERED,
-    Delivered,
+    DeliveryRow,
     History,
-    Published,
+    PublicationRow,
     PublisherLog,
     SubscriptionLog,
 )
@@ -42,7 +42,7 @@ PREDICATES = ("true", "true", "price > 20", "price <= 90")
 def promised_history(rng: Random, promises: Promises, run_id: str = "run-1") -> History:
     """A legal one in a total order, without gaps and without anything given again."""
     places = [{"at": broker, "size": "12B"} for broker in "ab"]
-    content = Contents.of_workload(workload(rng.getrandbits(60), places), run_id)
+    content = Contents.from_workload(workload(rng.getrandbits(60), places), run_id)
     logs = [
         _publisher_log(content, name, f"{publisher.broker}/{number}")
         for number, (name, publisher) in enumerate(content.publishers.items())
@@ -70,11 +70,11 @@ def _publisher_log(content: Contents, name: str, source: str) -> PublisherLog:
     for sequence in range(1, PUBLICATIONS + 1):
         fence = sequence in (1, PUBLICATIONS)
         chosen = content.fence_set if fence else content.choice(index, 0, sequence)[0]
-        rows.append(Published(0, sequence, chosen, sequence * MILLISECOND))
+        rows.append(PublicationRow(0, sequence, chosen, sequence * MILLISECOND))
     return PublisherLog(source, name, rows, ((0, 1, PUBLICATIONS, ACKNOWLEDGED),))
 
 
-def _merged(rng: Random, logs: Sequence[PublisherLog]) -> list[tuple[PublisherLog, Published]]:
+def _merged(rng: Random, logs: Sequence[PublisherLog]) -> list[tuple[PublisherLog, PublicationRow]]:
     queues = [(log, [*log.published]) for log in logs]
     merged = []
     while waiting := [(log, rows) for log, rows in queues if rows]:
@@ -124,7 +124,7 @@ def with_log(history: History, place: int, **values: object) -> History:
     return replace(history, subscriptions=logs)
 
 
-def _data(rows: Sequence[Delivered], source: str) -> list[int]:
+def _data(rows: Sequence[DeliveryRow], source: str) -> list[int]:
     return [n for n, row in enumerate(rows) if row.source == source and row.kind != FENCE]
 
 
@@ -331,7 +331,7 @@ def a_gap_of_one_source_is_told_of_another(history: History, rng: Random) -> His
     return with_log(history, 0, delivered=rows, gaps=[replace(gap, source="b/1", place=0)])
 
 
-def _is_of(row: Delivered, source: str, gap: Gap) -> bool:
+def _is_of(row: DeliveryRow, source: str, gap: Gap) -> bool:
     return row.source == source and gap.first <= row.sequence <= gap.last
 
 
@@ -522,7 +522,7 @@ def with_noise(history: History, rng: Random) -> History:
     return history
 
 
-def _randomly_placed(rows: Sequence[Delivered], rng: Random) -> Iterator[Delivered]:
+def _randomly_placed(rows: Sequence[DeliveryRow], rng: Random) -> Iterator[DeliveryRow]:
     """Places by number, most of them; streams are alike for all subscriptions, mostly."""
     for row in rows:
         if rng.random() < 0.95:
@@ -533,7 +533,7 @@ def _randomly_placed(rows: Sequence[Delivered], rng: Random) -> Iterator[Deliver
             yield row
 
 
-def _disturb(rows: list[Delivered], rng: Random) -> None:
+def _disturb(rows: list[DeliveryRow], rng: Random) -> None:
     if len(rows) < 2:
         return
     place = rng.randrange(1, len(rows))
@@ -550,7 +550,7 @@ def _disturb(rows: list[Delivered], rng: Random) -> None:
 
 
 def _random_stretch(
-    history: History, rows: Sequence[Delivered], rng: Random
+    history: History, rows: Sequence[DeliveryRow], rng: Random
 ) -> tuple[str, int, int, int, int]:
     log = rng.choice(history.publishers)
     incarnation, first = rng.choice(log.published).key

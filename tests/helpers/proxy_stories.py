@@ -10,7 +10,7 @@ from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster, Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY
 
@@ -75,7 +75,7 @@ class Story:
 
     def publish(
         self, at: str, count: int, kind: str = "a", pause_s: float = 0.01
-    ) -> list[Published]:
+    ) -> list[PublicationHandle]:
         """So many publications, one after the other."""
         sent = []
         for _ in range(count):
@@ -97,7 +97,7 @@ class CountedStory(Story):
         super().__init__(topology, **parameters)
         self.kinds = kinds
         self.subscriptions: list[tuple[str, Subscription]] = []
-        self.sent: list[tuple[str, Published]] = []
+        self.sent: list[tuple[str, PublicationHandle]] = []
 
     def subscribe(self, at: str, kind: str) -> None:
         """One more subscription, for publications of one kind."""

@@ -115,7 +115,7 @@ def write_demo_run(folder: Path, scenario: Scenario | None = None) -> Path:
     rng = random.Random(scenario.seed)
     run = folder / "demo" / scenario.run_id
     run.mkdir(parents=True)
-    content = ExpectedContent.of_workload(workload_of(scenario), scenario.run_id)
+    content = ExpectedContent.from_workload(workload_of(scenario), scenario.run_id)
     rows = _publications(rng, scenario, content)
     _write_spec(run, scenario)
     _write_publishers(run, scenario, content, rows)

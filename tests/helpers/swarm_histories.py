@@ -22,9 +22,9 @@ from results.reference.contents import Contents, Publisher
 from results.reference.history import (
     ACKNOWLEDGED,
     FENCE,
-    Delivered,
+    DeliveryRow,
     History,
-    Published,
+    PublicationRow,
     PublisherLog,
     SubscriptionLog,
     Violation,
@@ -71,7 +71,7 @@ class Recorder:
         cluster = self.run._cluster
         oracle = cluster.oracle
         cluster._observer = Observers(self, oracle)
-        publish, unsubscribe = oracle.published, oracle.unsubscribed
+        publish, unsubscribe = oracle.published, oracle.on_unsubscribed
 
         def published(client: ClientId, sequence: int, blob: bytes, payload: bytes) -> None:
             self._published.setdefault(client, []).append((blob, payload))
@@ -82,7 +82,7 @@ class Recorder:
             unsubscribe(client, number)
 
         oracle.published = published  # type: ignore[method-assign]
-        oracle.unsubscribed = unsubscribed  # type: ignore[method-assign]
+        oracle.on_unsubscribed = unsubscribed  # type: ignore[method-assign]
 
     def play(self) -> tuple[SeedReport, list[Violation]]:
         """The oracle's report, and what the reference checker finds."""
@@ -100,7 +100,7 @@ class Recorder:
 
     # ------------------------------------------------------------ what is seen; ClientObserver
 
-    def connected(self, client: ClientId, source: SourceId | None) -> None:
+    def on_connected(self, client: ClientId, source: SourceId | None) -> None:
         if source is not None:
             self._sources[client] = source
 
@@ -149,14 +149,14 @@ class Recorder:
         for (client, number), seen in self.seen.items():
             closed = ended and not seen.ended and seen.started is not None
             logs = []
-            fences: dict[SourceId, tuple[Delivered, Delivered]] = {}
+            fences: dict[SourceId, tuple[DeliveryRow, DeliveryRow]] = {}
             for name, source in self._sources.items():
                 log = self._publisher_log(content, name, source, seen, closed)
                 logs.append(log)
                 at = [row.sequence for row in log.published if row.sequence % 2]
                 if at:
                     place = self._place(source)
-                    first, last = (Delivered(place, 1, n, 0, 0, FENCE) for n in at)
+                    first, last = (DeliveryRow(place, 1, n, 0, 0, FENCE) for n in at)
                     fences[source] = first, last
             rows, places = self._delivered(seen, fences, closed)
             names = self._plan.topology.brokers
@@ -189,7 +189,7 @@ class Recorder:
         index = content.publishers[name].index
         count = len(self._published.get(name, ()))
         rows = [
-            Published(1, 2 * sequence, content.chosen[index, 2 * sequence][0], 0)
+            PublicationRow(1, 2 * sequence, content.chosen[index, 2 * sequence][0], 0)
             for sequence in range(1, count + 1)
         ]
         got = [sequence for of, sequence, _ in seen.delivered if of == source]
@@ -202,7 +202,7 @@ class Recorder:
             opening = min([*(sequence - 1 for sequence in got), seen.started.get(name, 0)])
         if opening is not None and (closed or got):
             for at in (2 * opening + 1, 2 * count + 3):
-                rows.append(Published(1, at, content.fence_set, 0))
+                rows.append(PublicationRow(1, at, content.fence_set, 0))
             rows.sort(key=lambda row: row.sequence)
         answers = [(1, 1, 2 * count + 3, ACKNOWLEDGED)]
         return PublisherLog(self._place(source), name, rows, answers)
@@ -210,18 +210,18 @@ class Recorder:
     def _delivered(
         self,
         seen: _Seen,
-        fences: Mapping[SourceId, tuple[Delivered, Delivered]],
+        fences: Mapping[SourceId, tuple[DeliveryRow, DeliveryRow]],
         closed: bool,
-    ) -> tuple[list[Delivered], list[int]]:
+    ) -> tuple[list[DeliveryRow], list[int]]:
         """What came, each source between its fences; and where each of what came stands."""
-        rows: list[Delivered] = []
+        rows: list[DeliveryRow] = []
         places: list[int] = []
         opening = {source: first for source, (first, _) in fences.items()}
         for source, sequence, digest in seen.delivered:
             places.append(len(rows))
             if source in opening:
                 rows.append(opening.pop(source))
-            rows.append(Delivered(self._place(source), 1, 2 * sequence, 0, digest))
+            rows.append(DeliveryRow(self._place(source), 1, 2 * sequence, 0, digest))
         places.append(len(rows))
         if closed:
             rows += [*opening.values(), *(last for _, last in fences.values())]

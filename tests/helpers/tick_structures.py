@@ -130,7 +130,7 @@ def compare_streams(operations: int, seed: int) -> None:
                 assert _ticks(ours.ask(gaps, now, now + 30)) == asked
             elif what == 2:
                 ours.knowledge.accumulate(start, end, None)
-                ours.answered(start, end)
+                ours.on_answer(start, end)
                 naive.learns(start, end)
                 for each in list(naive.wanted):
                     wanted = sorted(naive.wanted[each] & {*range(start, end)})

@@ -12,7 +12,7 @@ from results.reference.contents import Contents
 from results.reference.history import (
     ACKNOWLEDGED,
     History,
-    Published,
+    PublicationRow,
     PublisherLog,
     SubscriptionLog,
 )
@@ -33,14 +33,14 @@ def barrier_history(
     rng: Random, run_id: str = "run-1", *, predicate: str = "true", withheld: int | None = None
 ) -> History:
     """A legal one: `withheld` publications announced by one or more notices, then the rest."""
-    content = Contents.of_workload(
+    content = Contents.from_workload(
         workload(rng.getrandbits(60), [{"at": "a", "size": "12B"}]), run_id
     )
     rows = []
     for sequence in range(1, PUBLICATIONS + 1):
         fence = sequence in (1, PUBLICATIONS)
         chosen = content.fence_set if fence else content.choice(0, 0, sequence)[0]
-        rows.append(Published(0, sequence, chosen, sequence * 100 * MILLISECOND))
+        rows.append(PublicationRow(0, sequence, chosen, sequence * 100 * MILLISECOND))
     log = PublisherLog("a/0", "a-pub-1", rows, ((0, 1, PUBLICATIONS, ACKNOWLEDGED),))
     last = rng.randint(5, 30) if withheld is None else withheld
     ends = sorted({*rng.sample(range(1, last), min(2, last - 1)), last})

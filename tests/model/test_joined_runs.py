@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.model.identity import SourceId
-from brokerd.model.joined_runs import MOST_BLOBS, SHARED_BYTES, RunJoiner, taken
+from brokerd.model.joined_runs import MOST_BLOBS, SHARED_BYTES, RunJoiner, take
 from brokerd.model.publication import PublicationRun
 from tests.helpers.strategies import runs
 from tests.model.test_publication import contents
@@ -24,7 +24,7 @@ def dealt(run: PublicationRun, data: st.DataObject, most: int = 3) -> list[Publi
 
 @given(run=runs(), data=st.data())
 def test_joined_runs_are_what_they_were_in_one_piece(run: PublicationRun, data: Any) -> None:
-    joined = RunJoiner().joined(dealt(run, data))
+    joined = RunJoiner().join(dealt(run, data))
     assert contents(joined) == contents(run)
     assert len(joined.payload) <= 1
     assert all(type(piece) is bytes for piece in joined.payload)
@@ -35,9 +35,9 @@ def test_joined_runs_are_what_they_were_in_one_piece(run: PublicationRun, data: 
 def test_an_extract_of_joined_runs_equals_the_result_of_a_search(
     run: PublicationRun, data: Any
 ) -> None:
-    joined = [RunJoiner().joined([part]) for part in dealt(run, data)]
+    joined = [RunJoiner().join([part]) for part in dealt(run, data)]
     numbers = data.draw(st.lists(st.sampled_from(run.sequences), min_size=1, unique=True))
-    part = taken(joined, numbers)
+    part = take(joined, numbers)
     assert contents(part) == [each for each in contents(run) if each[0] in numbers]
     assert part.payload_bytes() == sum(map(len, part.payload))
     if len(part) == len(run):
@@ -47,8 +47,8 @@ def test_an_extract_of_joined_runs_equals_the_result_of_a_search(
 def test_an_extract_is_a_slice_and_a_whole_run_is_itself() -> None:
     index, payload = bytes(100), bytes(25_000)
     run = PublicationRun(SourceId(0, 0, 1), range(1, 101), (b"a",), index, 250, (payload,))
-    assert taken([run], range(1, 101)) is run
-    part = taken([run], [*range(1, 10), *range(20, 30)])
+    assert take([run], range(1, 101)) is run
+    part = take([run], [*range(1, 10), *range(20, 30)])
     assert [len(piece) for piece in part.payload] == [9 * 250, 10 * 250]
     assert all(isinstance(each, memoryview) and each.obj is payload for each in part.payload)
 
@@ -58,7 +58,7 @@ def test_runs_joined_one_after_the_other_share_their_attributes_and_few_are_reme
 
     def one(number: int, blob: bytes) -> PublicationRun:
         run = PublicationRun(SourceId(0, 0, 1), range(number, number + 1), (blob,), b"\0", 0, ())
-        return joiner.joined([run])
+        return joiner.join([run])
 
     first, second = one(1, bytes(bytearray(b"same"))), one(2, bytes(bytearray(b"same")))
     assert first.attribute_table[0] is second.attribute_table[0]

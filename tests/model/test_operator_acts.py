@@ -12,7 +12,7 @@ from brokerd.model.operator_acts import (
     OperatorAct,
     OperatorAuthority,
 )
-from brokerd.simulator.world.authority import AUTHORITY, public_key, sign, signed
+from brokerd.simulator.world.authority import AUTHORITY, make_signature, public_key, sign
 
 VECTORS = (  # RFC 8032 §7.1, tests 1 to 3: secret, public key, message, signature
     (
@@ -89,7 +89,7 @@ def test_malformed_keys_and_signatures_are_invalid() -> None:
 
 
 def test_a_signature_is_bound_to_deployment_act_target_and_version() -> None:
-    made = signed(DECOMMISSION, "b1", 3)
+    made = make_signature(DECOMMISSION, "b1", 3)
     assert AUTHORITY.has_signed(DECOMMISSION, "b1", 3, made)
     assert not AUTHORITY.has_signed(DECOMMISSION, "b1", 4, made)
     assert not AUTHORITY.has_signed(DECOMMISSION, "b2", 3, made)

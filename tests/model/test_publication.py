@@ -38,7 +38,7 @@ def test_parts_of_a_run_merge_back_into_it(run, data):
 
 @given(run=runs(), sequence=st.integers(0, 40))
 def test_a_run_splits_at_any_sequence(run, sequence):
-    before, after = run.up_to(sequence), run.after(sequence)
+    before, after = run.select_through(sequence), run.after(sequence)
     assert contents(run) == [
         *(contents(before) if before else []),
         *(contents(after) if after else []),
@@ -71,7 +71,7 @@ def test_the_whole_run_is_selected_as_itself():
     run = PublicationRun(SourceId(0, 0, 1), range(1, 4), (b"a",), bytes(3), 0, ())
     assert run.select(range(3)) is run
     assert run.after(0) is run
-    assert run.up_to(3) is run
+    assert run.select_through(3) is run
 
 
 def test_an_empty_run_does_not_exist():
@@ -111,7 +111,7 @@ def test_parts_merge_back_with_their_origins(run, data):
 @given(run=placed_runs())
 def test_by_origin_pairs_each_publication_with_its_origin_and_its_position(run):
     found = []
-    for part in run.by_origin():
+    for part in run.split_by_origin():
         assert part.place.stream == run.source
         assert not part.origins
         for position, (sequence, blob, payload) in zip(
@@ -124,7 +124,7 @@ def test_by_origin_pairs_each_publication_with_its_origin_and_its_position(run):
 
 @given(run=runs())
 def test_by_origin_returns_a_run_without_origins_unchanged(run):
-    assert list(run.by_origin()) == [run]
+    assert list(run.split_by_origin()) == [run]
 
 
 @given(run=st.one_of(runs(), placed_runs()), data=st.data())

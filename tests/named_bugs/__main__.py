@@ -8,7 +8,7 @@ import sys
 from brokerd.protocols.delta_tree.checks.ablations import NOT_SIMULATED
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.anchors import AnchorLost
-from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.named_bugs import NamedBug, bugs_of, mistaken_functions
 from tests.named_bugs.rows import ROWS
 
@@ -17,7 +17,7 @@ def main() -> int:
     """Print one line for each bug: name, modules, what sees it."""
     lost = []
     for protocol in DEFINITIONS:
-        ablations = simulated(protocol).ablations
+        ablations = simulation_of(protocol).ablations
         for bug in bugs_of(protocol).values():
             row = ablations.get(bug.name)
             command = f"pubsubctl simulate mutants {bug.name}"

@@ -86,7 +86,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "doubt-before-proof": {"decide": reference_verdict.decide},
     "late-though-all-had-come": {"decide": reference_verdict.decide},
     "nothing-at-risk-is-fine": {"decide": reference_verdict.decide},
-    "risk-ignores-clock-errors": {"is_in": reference_risk.was_surely_sent_in},
+    "risk-ignores-clock-errors": {"is_in": reference_risk.is_certainly_sent_in},
     "kill-restarts-the-window": {"windows_of": reference_risk.times_of_risk},
     # rules
     "ender-need-not-strike-as-much": {"windows_of": risks.risk_windows},
@@ -95,7 +95,7 @@ ARGUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
         "windows": [("1+2", 2, 7, "release")],
     },
     "window-ends-with-the-heal-of-a-dead-broker": {"windows_of": risks.risk_windows},
-    "clocks-agree": {"is_in": risks.surely_holds},
+    "clocks-agree": {"is_in": risks.is_certainly_in},
     "at-least-once-forgives-loss": {"guarantee": Guarantee("at-least-once")},
     "order-of-total-only": {"decide": verdicts.decide},
     "valid-in-spite-of-doubts": {"decide": verdicts.decide},

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.overlay.generate import balanced_tree, chain
+from brokerd.overlay.generate import chain, generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
@@ -38,7 +38,7 @@ def test_pairs_are_disconnected_by_more_than_delta_failures_in_a_row(case, delta
     cut_off = [pair for pair in pairs if longest_run(tree.path(*pair), failed) > delta]
     connectivity = Connectivity(topology)
     assert connectivity.live_pairs(failed) == len(pairs)
-    assert connectivity.disconnected_pairs(failed, delta) == len(cut_off)
+    assert connectivity.count_disconnected_pairs(failed, delta) == len(cut_off)
 
 
 @given(broken_trees(), st.integers(0, 4))
@@ -74,12 +74,16 @@ def test_being_connected_is_not_handed_on():
         "t", TreeSection(2), tuple("axmzcb"), ((0, 1), (1, 2), (2, 3), (3, 4), (2, 5))
     )
     connectivity = Connectivity(topology)
-    assert [connectivity.disconnected_pairs([1, 2, 3], delta) for delta in (1, 2, 3)] == [3, 1, 0]
+    assert [connectivity.count_disconnected_pairs([1, 2, 3], delta) for delta in (1, 2, 3)] == [
+        3,
+        1,
+        0,
+    ]
 
 
 def test_a_chain_falls_into_two_parts_only_beyond_delta():
     ten = Connectivity(chain(10, 0))
-    assert [ten.disconnected_pairs([4, 5], delta) for delta in (0, 1, 2)] == [16, 16, 0]
+    assert [ten.count_disconnected_pairs([4, 5], delta) for delta in (0, 1, 2)] == [16, 16, 0]
 
 
 # Paper: [DFT11] §IX-A, Fig. 9, in percent of live pairs, δ = 0, 1, 2, 3; computed apart from
@@ -101,14 +105,14 @@ DISCONNECTED_PERCENT = {
 @pytest.mark.parametrize("fanout", [3, 7])
 def test_a_thousand_brokers_lose_as_many_pairs_as_was_computed_before(fanout):
     """Two means of 100 draws each: they may differ by four standard errors of their difference."""
-    connectivity = Connectivity(balanced_tree(1000, fanout, 3))
+    connectivity = Connectivity(generate_balanced_tree(1000, fanout, 3))
     for count in (10, 16, 30, 60, 100):
         random = Random(f"{SEED}/{fanout}/{count}")
         draws = [random.sample(range(1000), count) for _ in range(100)]
         for delta, expected in enumerate(DISCONNECTED_PERCENT[fanout, count]):
             percent = [
                 100
-                * connectivity.disconnected_pairs(failed, delta)
+                * connectivity.count_disconnected_pairs(failed, delta)
                 / connectivity.live_pairs(failed)
                 for failed in draws
             ]
@@ -130,7 +134,7 @@ NEIGHBOURHOODS = {
 
 @pytest.mark.parametrize("fanout", [3, 7])
 def test_a_thousand_brokers_have_the_neighbourhoods_computed_before(fanout):
-    connectivity = Connectivity(balanced_tree(1000, fanout, 3))
+    connectivity = Connectivity(generate_balanced_tree(1000, fanout, 3))
     for delta, expected in enumerate(NEIGHBOURHOODS[fanout]):
         sizes = connectivity.neighbourhood_sizes(delta + 1)
         found = (min(sizes), quantile(sizes, 0.5), quantile(sizes, 0.9), max(sizes))
@@ -150,7 +154,7 @@ ACTIVE_SESSIONS = {
 
 @pytest.mark.parametrize("fanout, count", ACTIVE_SESSIONS)
 def test_a_thousand_brokers_have_the_sessions_computed_before(fanout, count):
-    connectivity = Connectivity(balanced_tree(1000, fanout, 3))
+    connectivity = Connectivity(generate_balanced_tree(1000, fanout, 3))
     random = Random(f"{SEED}/{fanout}/{count}")
     sessions = []
     for _ in range(20 if count else 1):

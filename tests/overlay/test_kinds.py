@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import bipartite, cells, chain, hierarchy, random_hierarchy
 from brokerd.overlay.kinds import KINDS
-from brokerd.overlay.topology import Joined, Topology
+from brokerd.overlay.topology import JoinedBroker, Topology
 from brokerd.protocols import registry
 from brokerd.protocols.registry import (
     DEFINITIONS,
@@ -250,7 +250,7 @@ def test_the_last_of_a_unit_cannot_leave_it():
 def test_brokers_of_a_hierarchy_join_and_leave_while_others_run():
     """The topology stays the same deployment, and goes through its file; addresses stay taken."""
     before = read_topology(mapping("hierarchy", storages=ROOTS, max_links=[3]), FILE)
-    joined = before.with_joined(Joined("n1", "b1", "h:1", "", ("s1",)), FILE)
+    joined = before.with_joined(JoinedBroker("n1", "b1", "h:1", "", ("s1",)), FILE)
     assert joined.joined[0].place == "0.3"
     grown = joined.with_role("n1", "0", FILE)
     shrunk = joined.without("n1", FILE)
@@ -265,10 +265,10 @@ def test_brokers_of_a_hierarchy_join_and_leave_while_others_run():
     assert not any(5 in link for link in overlay.links)
     assert all(5 not in overlay.surroundings(number) for number in range(5))
     assert overlay.role(5) == "0.3, has left"
-    again = shrunk.with_joined(Joined("n2", "b1", "h:1"), FILE)
+    again = shrunk.with_joined(JoinedBroker("n2", "b1", "h:1"), FILE)
     assert again.joined[1].place == "0.4"
     with pytest.raises(ConfigError, match="n1 had this address and left; choose one"):
-        shrunk.with_joined(Joined("n2", "b1", "h:1", "0.3"), FILE)
+        shrunk.with_joined(JoinedBroker("n2", "b1", "h:1", "0.3"), FILE)
     with pytest.raises(ConfigError, match="n1 has left"):
         shrunk.with_role("n1", "0", FILE)
 
@@ -276,10 +276,10 @@ def test_brokers_of_a_hierarchy_join_and_leave_while_others_run():
 def test_a_cluster_has_no_more_numbers_than_64():
     topology = read_topology(mapping("hierarchy"), FILE)
     for number in range(61):
-        topology = topology.with_joined(Joined(f"n{number}", "b1", ""), FILE)
+        topology = topology.with_joined(JoinedBroker(f"n{number}", "b1", ""), FILE)
     assert topology.joined[-1].place == "0.63"
     with pytest.raises(ConfigError, match=r"none of the 64 numbers in 0\.\* is free"):
-        topology.with_joined(Joined("m", "b1", ""), FILE)
+        topology.with_joined(JoinedBroker("m", "b1", ""), FILE)
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_an_impossible_generated_topology_is_refused(make, message):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tree"])
 def test_a_protocol_is_refused_where_it_does_not_run_and_those_that_do_are_named(kind):
     topology = read_topology(mapping(kind), FILE)
-    others = registry.that_run_on(topology)
+    others = registry.protocols_for(topology)
     for protocol, definition in DEFINITIONS.items():
         if definition.kind == kind:
             continue
@@ -486,7 +486,7 @@ def test_a_protocol_runs_on_a_file_that_carries_its_kind():
 
 def test_brokers_join_and_leave_trees_only():
     with pytest.raises(ConfigError, match="'n1' cannot join or leave"):
-        bipartite(3, 1).with_joined(Joined("n1", "b1", ""), FILE)
+        bipartite(3, 1).with_joined(JoinedBroker("n1", "b1", ""), FILE)
     with pytest.raises(ConfigError, match="'b3' cannot join or leave"):
         bipartite(3, 1).without("b3", FILE)
     assert chain(3, 1).with_delta(2) == chain(3, 2)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import ConfigError
-from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
+from brokerd.overlay.generate import chain, generate_balanced_tree, random_tree, star
 from brokerd.overlay.tree import PrimaryTree
 from tests.helpers.strategies import trees
 
@@ -60,7 +60,7 @@ def test_the_balanced_tree_has_the_neighbourhoods_the_paper_reports():
     """
     largest = {}
     for fanout in (3, 7):
-        tree = PrimaryTree(balanced_tree(1000, fanout, 3))
+        tree = PrimaryTree(generate_balanced_tree(1000, fanout, 3))
         largest[fanout] = max(len(tree.ball(broker, 4)) for broker in range(1000))
         degrees = [len(near) for near in tree.topology.neighbours()]
         assert max(degrees) == fanout
@@ -82,4 +82,4 @@ def test_an_impossible_number_of_brokers_is_refused(brokers):
 
 def test_a_fanout_that_makes_no_tree_is_refused():
     with pytest.raises(ConfigError, match="fanout = 1"):
-        balanced_tree(5, 1, 1)
+        generate_balanced_tree(5, 1, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.text import expanded, expanded_list
+from brokerd.text import expand_range, expand_ranges
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from brokerd.text import expanded, expanded_list
     ],
 )
 def test_a_range_keeps_its_leading_zeros(text: str, names: list[str]) -> None:
-    assert expanded(text) == names
+    assert expand_range(text) == names
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_a_range_keeps_its_leading_zeros(text: str, names: list[str]) -> None:
 )
 def test_an_invalid_range_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        expanded(text)
+        expand_range(text)
 
 
 def test_a_list_of_names_may_hold_ranges() -> None:
-    assert expanded_list(["a", "b[1:5:2]"]) == ["a", "b1", "b3", "b5"]
-    assert expanded_list("brokers") == "brokers"
-    assert expanded_list([1]) == [1]
+    assert expand_ranges(["a", "b[1:5:2]"]) == ["a", "b1", "b3", "b5"]
+    assert expand_ranges("brokers") == "brokers"
+    assert expand_ranges([1]) == [1]

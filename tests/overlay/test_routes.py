@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.overlay.generate import cells, chain, hierarchy
-from brokerd.overlay.routes import Bundle, Link, Route, Step, Unit, is_open, passed_by
+from brokerd.overlay.routes import Bundle, Link, Route, Step, Unit, is_open, list_possible_elements
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from tests.helpers.strategies import bipartites, cell_topologies, hierarchies, trees
@@ -272,7 +272,7 @@ def test_a_route_by_owner_requires_the_owner():
     brokers = [f"b{number}" for number in range(6)]
     topology = Topology.from_mapping({**values, "brokers": brokers, "bipartite": section}, "t")
     overlay = topology.overlay()
-    by_owner = overlay.route(4, 2).then(overlay.route(2, 5))
+    by_owner = overlay.route(4, 2).extend(overlay.route(2, 5))
     assert is_open(overlay.route(4, 5), lost_brokers=[2, 0])
     assert not is_open(by_owner, lost_brokers=[2, 0])
     assert is_open(by_owner, lost_brokers=[3, 0])
@@ -280,11 +280,11 @@ def test_a_route_by_owner_requires_the_owner():
 
 def test_a_route_is_extended_only_from_its_end():
     overlay = chain(4, 1).overlay()
-    whole = overlay.route(0, 2).then(overlay.route(2, 3))
+    whole = overlay.route(0, 2).extend(overlay.route(2, 3))
     assert whole == overlay.route(0, 3)
     assert whole.steps == (0, (0, 1), 1, (1, 2), 2, (2, 3), 3)
     with pytest.raises(AssertionError, match="a route to 2 continues from 1"):
-        overlay.route(0, 2).then(overlay.route(1, 3))
+        overlay.route(0, 2).extend(overlay.route(1, 3))
     with pytest.raises(AssertionError, match="ends of"):
         Route((0, Bundle(((0, 1),))))
 
@@ -435,7 +435,7 @@ def test_a_route_passes_the_elements_of_all_possible_paths(seed: int) -> None:
         Route((origin, Unit(tuple(range(count)), tuple(links)), home)),
         Route((origin, *(Bundle((link,)) for link in links), home)),
     ):
-        brokers, links_passed = passed_by(route)
+        brokers, links_passed = list_possible_elements(route)
         wanted_brokers, wanted_links = passed_by_brute_force(route)
         assert {*brokers} == wanted_brokers, (seed, links, origin, home)
         # Each link is one that is passed, if perhaps the other way only.
@@ -443,10 +443,10 @@ def test_a_route_passes_the_elements_of_all_possible_paths(seed: int) -> None:
         assert {tuple(sorted(link)) for link in links_passed} == {
             tuple(sorted(link)) for link in wanted_links
         }
-    assert passed_by(Route((origin,))) == ((origin,), ())
+    assert list_possible_elements(Route((origin,))) == ((origin,), ())
 
 
 def test_a_path_passes_all_its_elements_in_its_direction() -> None:
     route = Route((2, (0, 2), 0, (0, 1), 1))
-    assert passed_by(route)[0] == (0, 1, 2)
-    assert {(2, 0), (0, 1)} <= {*passed_by(route)[1]}
+    assert list_possible_elements(route)[0] == (0, 1, 2)
+    assert {(2, 0), (0, 1)} <= {*list_possible_elements(route)[1]}

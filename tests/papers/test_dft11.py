@@ -11,12 +11,12 @@ from itertools import pairwise
 
 import pytest
 
-from brokerd.overlay.generate import balanced_tree
+from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.simulator.world.cluster import PublicationHandle, Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import chain, star
 from tests.helpers.delta_tree_bugs import Mutant, mutated
@@ -92,7 +92,7 @@ def test_no_matching_publication_is_missing_between_two_delivered_ones() -> None
         assert [each for each in some.received if each.client == source] == wanted
 
 
-def _figure_1() -> tuple[Subscription, list[Published]]:
+def _figure_1() -> tuple[Subscription, list[PublicationHandle]]:
     """s2 asks while b1 is cut off; of p1, p2, p3 behind the cut b1 knows s1 to want two."""
     cluster = start(star("b2", "b1", "b3", "b4", delta=0))
     cluster.subscribe("b3", "kind != 'video'", "s1")
@@ -234,7 +234,7 @@ def test_an_active_session_has_no_established_one_before_it() -> None:
 def test_at_most_one_session_is_active_on_each_primary_path(seed: int) -> None:
     """Lines 300-304; looked at in every broker while random brokers crash."""
     draw = random.Random(seed)
-    cluster = start(balanced_tree(14, 3, 2), seed=seed)
+    cluster = start(generate_balanced_tree(14, 3, 2), seed=seed)
     for _ in range(6):
         victims = [cluster.broker(name) for name in draw.sample(cluster.topology.brokers, 2)]
         for victim in victims:
@@ -253,20 +253,20 @@ def test_at_most_one_session_is_active_on_each_primary_path(seed: int) -> None:
 def test_a_larger_delta_disconnects_fewer_brokers() -> None:
     """Of 1,000 brokers, at either fan-out and any number of failures (lines 946-970)."""
     for fanout in (3, 7):
-        shape = Connectivity(balanced_tree(1_000, fanout, 3))
+        shape = Connectivity(generate_balanced_tree(1_000, fanout, 3))
         for failed in (16, 60, 100):
             draw = random.Random(failed)
             brokers = draw.sample(range(1_000), failed)
-            shares = [shape.disconnected_pairs(brokers, delta) for delta in range(4)]
+            shares = [shape.count_disconnected_pairs(brokers, delta) for delta in range(4)]
             assert shares == sorted(shares, reverse=True)
             assert shares[0] > shares[3]
 
 
 def test_delta_3_keeps_97_of_100_pairs_connected_with_17_of_100_brokers_dead() -> None:
     """What the 97 % of the abstract rest on: a static bound (lines 12-17, 984-994)."""
-    shape = Connectivity(balanced_tree(500, 3, 3))
+    shape = Connectivity(generate_balanced_tree(500, 3, 3))
     draws = [random.Random(draw).sample(range(500), 85) for draw in range(20)]
-    apart = sum(shape.disconnected_pairs(failed, 3) for failed in draws)
+    apart = sum(shape.count_disconnected_pairs(failed, 3) for failed in draws)
     assert apart <= 0.03 * sum(shape.live_pairs(failed) for failed in draws)
 
 
@@ -274,7 +274,7 @@ def test_neighbourhoods_are_small_at_fanout_3_and_large_at_fanout_7() -> None:
     """All below 100 at fan-out 3; at fan-out 7 and δ = 3 nearly everybody (lines 995-1009)."""
     sizes = {}
     for fanout in (3, 7):
-        shape = PrimaryTree(balanced_tree(1_000, fanout, 3))
+        shape = PrimaryTree(generate_balanced_tree(1_000, fanout, 3))
         sizes[fanout] = [len(shape.ball(number, 4)) for number in range(1_000)]
     assert max(sizes[3]) < 100
     assert max(sizes[7]) > 900

@@ -12,7 +12,7 @@ from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partitions.partition_table import partition_kind
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
+from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster, Subscription
 from tests.helpers.cluster import chain, tree
 from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.paper_stories import names, publish, settled, start
@@ -268,7 +268,7 @@ def test_a_broker_that_was_away_gets_what_it_has_missed_and_nothing_else() -> No
     assert missed.received == [two]
 
 
-def _barrier_heals() -> tuple[Subscription, list[Published]]:
+def _barrier_heals() -> tuple[Subscription, list[PublicationHandle]]:
     cluster = start(chain("s", "b1", "b2", "far"))
     for name in ("b1", "b2"):
         cluster.broker(name).kill()

@@ -74,7 +74,7 @@ def stream_of(item: Deliveries | Silence | Gap) -> StreamId:
 
 def positions(story: DurableStory, broker: str = "s1") -> dict[StreamId, int]:
     """Per stream, up to where a broker has handed out."""
-    return {each.identity: each.position for each in story.core(broker).hosted()}
+    return {each.identity: each.position for each in story.core(broker).list_streams()}
 
 
 # ---------------------------------------------------------------- abstract and §1

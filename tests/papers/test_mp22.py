@@ -11,7 +11,7 @@ import pytest
 from brokerd.protocols.multi_proxy.messages import Merge, Put, Stored
 from brokerd.protocols.multi_proxy.parameters import ARBITER, CAUSAL, PAPER, RENDEZVOUS
 from brokerd.protocols.multi_proxy.topics import Topics, owners
-from brokerd.simulator.world.cluster import Published
+from brokerd.simulator.world.cluster import PublicationHandle
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import Story, sides
 from tests.helpers.told import is_told
@@ -136,7 +136,7 @@ def lost_while_two_own_topics(ownership: str) -> tuple[float, int]:
     random = Random(22)
     subscription = story.cluster.subscribe("e1")
     story.cluster.run_for(2 * PERIOD_S - 0.5)
-    sent: list[Published] = []
+    sent: list[PublicationHandle] = []
     for step in range(PUBLISHING_S * 10):
         if step == 10 * 3 * PERIOD_S + 1:
             story.cluster.broker("x1").kill().start()
@@ -194,4 +194,4 @@ def test_a_thousand_topics_are_shared_out_evenly_over_eight_servers() -> None:
     mean = len(shares) / 8
     assert 0.75 * mean < min(counts) <= max(counts) < 1.25 * mean
     topics = Topics(Story().parameters, decode_attribute_table)
-    assert {topics.of_value(f"topic {number}") for number in range(1_000)} == {*range(1, 9)}
+    assert {topics.topic_of_value(f"topic {number}") for number in range(1_000)} == {*range(1, 9)}

@@ -8,10 +8,10 @@ import pytest
 
 from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.papers.mp22.crash_points import CRASHES
-from bench.papers.mp22.proxy_experiments import RECORD, nested
+from bench.papers.mp22.proxy_experiments import RECORD, count_nested
 from bench.papers.mp22.proxy_world import CRASH_POINTS, KINDS, ProxyExperiment
 from bench.spec.spec import SpecError
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from pubsubctl.running.claims import load_claims
 from results.papers.experiment_runs import ExperimentRun
 from results.papers.mp22 import simulated_figures as figures
@@ -94,7 +94,7 @@ def test_each_crash_point_is_reached_and_reveals_a_planted_bug(tmp_path: Any) ->
     """A server that says stored before it is written, killed before it is (C7)."""
     assert CRASHES.keys() == CRASH_POINTS.keys()
     asked = small("crashes", crash_points=["C7"], runs=4, publications=12)
-    with planted([MUTANTS["stored-before-it-is-written"]]):
+    with plant([MUTANTS["stored-before-it-is-written"]]):
         run = run_figure_experiment(asked, tmp_path)
     rows = rows_of(run, "crash_points")
     assert all(row.broker.startswith("v") for row in rows)
@@ -111,7 +111,7 @@ def test_a_stalled_server_delays_only_its_own_topics(tmp_path: Any) -> None:
 
 
 def test_tries_at_two_hops_multiply() -> None:
-    assert [nested(100, stall) for stall in (50, 100, 250, 1_000)] == [1, 3, 6, 9]
+    assert [count_nested(100, stall) for stall in (50, 100, 250, 1_000)] == [1, 3, 6, 9]
 
 
 def test_a_crash_point_that_is_none_is_named(tmp_path: Any) -> None:

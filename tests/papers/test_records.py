@@ -8,7 +8,7 @@ from bench.papers.figure_experiments import (
     experiments,
     figures,
     find_experiment,
-    measured_figures,
+    list_measured_figures,
     records,
 )
 from bench.spec.spec import SpecError
@@ -52,6 +52,6 @@ def test_an_unknown_experiment_is_refused_with_the_nearest_one(tmp_path: Path) -
 
 
 def test_figures_are_measured_or_simulated() -> None:
-    assert measured_figures() == ["ds03.jms", "ds03.pfs"]
+    assert list_measured_figures() == ["ds03.jms", "ds03.pfs"]
     assert "dft11.fig9" in figures()
     assert "gd02.fig6" not in figures()

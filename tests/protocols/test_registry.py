@@ -8,7 +8,7 @@ from brokerd.errors import ConfigError
 from brokerd.model.message_kind import MessageKind
 from brokerd.protocols.best_effort.definition import BEST_EFFORT
 from brokerd.protocols.delta_tree.definition import DELTA_TREE
-from brokerd.protocols.registry import DEFINITIONS, definition_of, registered
+from brokerd.protocols.registry import DEFINITIONS, by_name, definition_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def test_each_is_found_by_its_name() -> None:
 def test_a_duplicate_name_is_refused_and_both_protocols_are_named() -> None:
     second = replace(DELTA_TREE, name="best_effort", messages=())
     with pytest.raises(ImportError, match=r"best_effort\.core and .*delta_tree\."):
-        registered([BEST_EFFORT, second])
+        by_name([BEST_EFFORT, second])
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ def test_a_duplicate_name_is_refused_and_both_protocols_are_named() -> None:
 def test_a_message_number_that_is_not_free_is_refused(number: int, why: str) -> None:
     gossip = replace(BEST_EFFORT, name="gossip", messages=(MessageKind(number, Rumour),))
     with pytest.raises(ImportError, match=why):
-        registered([DELTA_TREE, gossip])
+        by_name([DELTA_TREE, gossip])
     free = replace(gossip, messages=(MessageKind(240, Rumour),))
-    assert [*registered([DELTA_TREE, free])] == ["delta_tree", "gossip"]
+    assert [*by_name([DELTA_TREE, free])] == ["delta_tree", "gossip"]

@@ -333,7 +333,7 @@ def test_an_inventory_is_resolved_as_by_ansible(
     hosts = theirs["_meta"]["hostvars"]
     members = groups.members()
     assert set(groups.hosts) == hosts_of(theirs) | set(hosts)
-    for host, settings in groups.settled(ansible._USED).items():
+    for host, settings in groups.settle(ansible._USED).items():
         ours = {key: setting.value for key, setting in settings.items()}
         wanted = {k: v for k, v in hosts.get(host, {}).items() if k in ansible._USED}
         assert texts(ours) == texts(wanted), host

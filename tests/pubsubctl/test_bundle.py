@@ -7,7 +7,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-from pubsubctl.deploying.bundle import own_wheel
+from pubsubctl.deploying.bundle import build_own_wheel
 
 IMPORT_ALL = """
 import importlib, pathlib, sys
@@ -35,7 +35,7 @@ def imported_from(root: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_wheel_of_hosts_imports_by_itself(tmp_path: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(own_wheel())) as wheel:
+    with zipfile.ZipFile(io.BytesIO(build_own_wheel())) as wheel:
         wheel.extractall(tmp_path)
     done = imported_from(tmp_path)
     assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr

@@ -14,7 +14,7 @@ import pytest
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.running.capsule_index import DOCUMENT, digest_of
 from pubsubctl.running.capsules import Capsule, make_capsule, unpack_capsule
-from pubsubctl.running.reproduction import compared, judged_again
+from pubsubctl.running.reproduction import compare, judge_again
 from pubsubctl.running.runs import run_beside
 from pubsubctl.running.verdicts import JudgedRun
 from results.tables.seals import seal
@@ -114,7 +114,7 @@ def test_a_repeated_run_is_reported_as_same_different_or_inconclusive(
     run = tmp_path / "runs" / "demo" / "1"
     held = Capsule(tmp_path, {"runs": {"runs/demo/1": {"verdict": recorded, "figures": {}}}})
     document = {"verdict": now, "because": ["the machine was busy"]}
-    row = judged_again(JudgedRun(tmp_path, tmp_path, document), run, held)
+    row = judge_again(JudgedRun(tmp_path, tmp_path, document), run, held)
     assert (row.level, row.run, row.so, row.now) == ("local", "demo/1", so, words)
 
 
@@ -142,7 +142,7 @@ def test_reproduced_and_differing_results_are_distinguished(
     document["digest"] = digest_of(document)
     changed = rewritten(capsule, tmp_path / "c.tar.gz", {DOCUMENT: json.dumps(document).encode()})
     held = unpacked(changed, tmp_path / "held")
-    rows = {row.what: row for row in compared(spark, held, Quiet(), judges=True)}
+    rows = {row.what: row for row in compare(spark, held, Quiet(), judges=True)}
     assert {what: row.is_same for what, row in rows.items()} == {
         "verdict": False, "timeline": False, "dft11.fig9": True,
     }  # fmt: skip

@@ -18,7 +18,7 @@ from pubsubctl import errors
 from pubsubctl.commands import app as command_line
 from pubsubctl.commands.options.global_options import global_options_first
 from pubsubctl.console.console import ColorChoice, Console
-from pubsubctl.errors import PubsubctlError, combined_status
+from pubsubctl.errors import PubsubctlError, combine_statuses
 from tests.helpers.language import CLAUSE
 from tests.pubsubctl.conftest import Call
 
@@ -301,8 +301,8 @@ def test_a_dry_run_of_init_writes_nothing(call: Call, project: Path) -> None:
 def test_the_most_severe_error_decides_the_exit_status() -> None:
     order = [70, 7, 8, 143, 130, 1, 3, 5, 6, 4, 2, 0]
     for place, status in enumerate(order):
-        assert combined_status(reversed(order[place:])) == status
-    assert combined_status([]) == 0
+        assert combine_statuses(reversed(order[place:])) == status
+    assert combine_statuses([]) == 0
 
 
 def test_every_kind_of_error_has_the_status_that_the_help_names() -> None:
@@ -433,7 +433,7 @@ def test_colour_is_there_when_it_is_wanted(
     colored: bool,
 ) -> None:
     console = Console(color=choice, environment=environment)
-    assert ("\x1b[" in console.colored("VALID", "good")) is colored
+    assert ("\x1b[" in console.colorize("VALID", "good")) is colored
     console.error("no")
     assert ("\x1b[" in capsys.readouterr().err) is colored
 

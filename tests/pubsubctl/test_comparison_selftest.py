@@ -24,7 +24,7 @@ def trials_with(noise: float, slowdown: float, count: int = 20, seed: int = 17) 
 def test_on_a_quiet_machine_all_are_right() -> None:
     trials = trials_with(noise=0.02, slowdown=0.10)
     assert all(trial.is_right for trial in trials)
-    assert {trial.said for trial in trials if trial.planted} == {"slower"}
+    assert {trial.outcome for trial in trials if trial.planted} == {"slower"}
     assert can_be_believed(trials)
 
 
@@ -35,7 +35,7 @@ def test_a_slowdown_hidden_by_noise_is_reported() -> None:
 def test_a_slowdown_reported_as_a_gain_is_wrong() -> None:
     random = Random(1)
     trial = trial_of(1, True, 10, lambda slowed: random.uniform(0.99, 1.01) * (1 - 0.2 * slowed))
-    assert (trial.said, trial.is_right) == ("faster", False)
+    assert (trial.outcome, trial.is_right) == ("faster", False)
 
 
 def test_one_wrong_trial_of_twenty_is_tolerated_but_not_two() -> None:

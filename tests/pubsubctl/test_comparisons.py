@@ -11,7 +11,7 @@ import trio
 from bench.run.testbed import RunFailed
 from bench.spec.spec import load_experiment, load_topology
 from brokerd.protocols.registry import DEFINITIONS, check_runs_on, protocol_on
-from fault_injection.schedule.limits import ended_for_good, waits_for_ever
+from fault_injection.schedule.limits import find_permanently_ended, waits_for_ever
 from fault_injection.schedule.schedule import load_schedule
 from pubsubctl.running.experiment import Experiment, carry_out
 from tests.pubsubctl.conftest import Call
@@ -81,13 +81,13 @@ def test_a_protocol_waiting_for_a_lost_broker_is_excluded_with_a_reason(call: Ca
 def test_a_restarted_broker_is_not_counted_as_lost() -> None:
     topology = load_topology("x10-paths")
     durable, crash = protocol_on(topology), ROOT / "fault_injection" / "x10-core-crash.toml"
-    assert ended_for_good(load_schedule(crash)) == ()
+    assert find_permanently_ended(load_schedule(crash)) == ()
     assert waits_for_ever(load_schedule(crash), durable) == ""
 
 
 def test_a_protocol_without_guarantees_is_run_despite_lost_brokers() -> None:
     gone = load_schedule(ROOT / "fault_injection" / "x10-cores-gone.toml")
-    assert ended_for_good(gone) == ("b1", "b3")
+    assert find_permanently_ended(gone) == ("b1", "b3")
     assert waits_for_ever(gone, protocol_on(load_topology("x10"), "best_effort")) == ""
     assert waits_for_ever(gone, protocol_on(load_topology("x10"), "multi_proxy"))
 

@@ -33,7 +33,7 @@ def test_control_characters_are_escaped_on_a_terminal() -> None:
 def test_the_colours_of_a_result_are_its_own() -> None:
     out = Terminal()
     console = Console(stdout=out, color="always", environment={})
-    console.result(Result(document={}, text=f"{console.colored('VALID', 'good')} \x1b[2Jrest"))
+    console.result(Result(document={}, text=f"{console.colorize('VALID', 'good')} \x1b[2Jrest"))
     assert out.getvalue() == "\x1b[32mVALID\x1b[0m \\x1b[2Jrest\n"
 
 

@@ -11,7 +11,7 @@ import trio
 
 from bench.spec.spec import load_topology
 from brokerd.protocols.interface import Farewell
-from pubsubctl.deploying.membership import Leaving, _record, look_at_leaving
+from pubsubctl.deploying.membership import DecommissionCandidate, _record, look_at_leaving
 
 TOPOLOGY = load_topology(Path(__file__).parents[2] / "bench" / "topologies" / "durable.toml")
 
@@ -76,4 +76,4 @@ def test_a_decommission_is_over_when_all_others_have_it(
     known: tuple[bool, bool], is_over: bool
 ) -> None:
     said = {name: Farewell(each, (), ()) for name, each in zip("ab", known, strict=True)}
-    assert Leaving("d1", "c", {"a": "h1", "b": "h1"}, said).is_over == is_over
+    assert DecommissionCandidate("d1", "c", {"a": "h1", "b": "h1"}, said).is_over == is_over

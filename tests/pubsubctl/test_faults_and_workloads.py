@@ -9,12 +9,12 @@ import pytest
 from bench.run.outcome import RunOutcome
 from bench.spec.spec import load_experiment, load_topology
 from brokerd.model.fault_verbs import CLIENT_VERBS, VERBS
-from brokerd.overlay.generate import balanced_tree
+from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.protocols.registry import protocol_on
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.schedule import load_schedule
 from pubsubctl.deploying.placement import PlacedBroker, Placement
-from pubsubctl.injecting.faults import settled
+from pubsubctl.injecting.faults import settle_schedule
 from pubsubctl.injecting.selftest import trials
 from pubsubctl.running.experiment import numbers_text
 from tests.pubsubctl.conftest import Call
@@ -180,11 +180,11 @@ def test_a_selftest_tries_every_verb_there_is(name: str) -> None:
 def test_the_large_trees_are_what_their_files_say(brokers: int, killed: int) -> None:
     bench = Path(__file__).parents[2] / "bench"
     spec = load_experiment(bench / "workloads" / f"tree{brokers}.toml")
-    generated = balanced_tree(brokers, 5, 3)
+    generated = generate_balanced_tree(brokers, 5, 3)
     assert (spec.topology.brokers, spec.topology.links) == (generated.brokers, generated.links)
     subscribed = {plan.broker for plan in spec.subscriber_plans()}
     assert subscribed == {f"b{number}" for number in range(1, brokers, 2)}
-    schedule = settled(load_schedule(f"tree{brokers}"), spec.topology)
+    schedule = settle_schedule(load_schedule(f"tree{brokers}"), spec.topology)
     found = lint(schedule, spec.topology, measure_ns=spec.workload.phases.measure)
     assert [str(each) for each in found if each.severity == "error"] == []
     lost = {step.on for step in schedule.steps}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.papers.dft11.simulator_speed import Speed
-from bench.papers.ges.routing import RoutingWrong
+from bench.papers.ges.routing import RoutingError
 from tests.pubsubctl.conftest import Call
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def test_the_routing_of_hierarchies_is_a_table_and_drawn_ones_are_checked(
     assert ", 40 publications, 0 wrong" in answer.out
 
     def wrong(seed: int) -> None:
-        raise RoutingWrong(f"seed {seed}: a way in a circle")
+        raise RoutingError(f"seed {seed}: a way in a circle")
 
     monkeypatch.setattr("pubsubctl.simulating.studies.check", wrong)
     answer = call("experiment", "ges.routing", "--seeds", "7..7")

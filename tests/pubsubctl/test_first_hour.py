@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from bench.spec.keys import Overrides
-from bench.spec.named_files import named_by
-from bench.spec.predictions import owed_pairs, predictions_of
+from bench.spec.named_files import resolve_name
+from bench.spec.predictions import find_owed_pairs, predictions_of
 from bench.spec.spec import SpecError, load_experiment
 from bench.spec.sweep import load_sweep, points_of
 from pubsubctl.errors import PreflightFailed, VerdictUnknown
 from pubsubctl.running.outputs import check_results
-from pubsubctl.running.series import each_once
+from pubsubctl.running.series import merge_equal
 from results.reference.reading import judge_folder
 from tests.pubsubctl.conftest import Call
 
@@ -130,10 +130,10 @@ def test_a_path_in_a_file_is_relative_to_the_file(
 ) -> None:
     study = _study(tmp_path, monkeypatch, call)
     sweep = study / "bench/sweeps/both.toml"
-    assert Path(named_by("../workloads/study.toml", sweep)).resolve() == (
+    assert Path(resolve_name("../workloads/study.toml", sweep)).resolve() == (
         study / "bench/workloads/study.toml"
     )
-    assert named_by("study", sweep) == "study"
+    assert resolve_name("study", sweep) == "study"
 
 
 def test_an_ordinary_workload_has_no_predicted_doubt_and_lists_what_is_owed_nothing(
@@ -186,7 +186,7 @@ def test_the_predicted_numbers_are_those_of_a_run(
     assert result.status == 0, result.err
     (run,) = (path.parent for path in Path("runs/study").glob("2*/manifest.json"))
     judgement = judge_folder(run)
-    owed = owed_pairs(load_experiment("study"))
+    owed = find_owed_pairs(load_experiment("study"))
     assert owed is not None
     assert judgement.counts.owed == sum(pair.owed for pair in owed) > 600
     assert judgement.verdict == "VALID", judgement.doubts
@@ -213,7 +213,7 @@ def test_equal_reasons_of_many_runs_are_one_line() -> None:
     runs = [Path("runs/a"), Path("runs/b"), Path("runs/c")]
     found = [(run, VerdictUnknown(f"{run}: UNKNOWN: saturated")) for run in runs]
     found.append((runs[0], VerdictUnknown(f"{runs[0]}: UNKNOWN: torn log")))
-    assert [*map(str, each_once(found))] == [
+    assert [*map(str, merge_equal(found))] == [
         "runs/a and 2 more runs: UNKNOWN: saturated",
         "runs/a: UNKNOWN: torn log",
     ]

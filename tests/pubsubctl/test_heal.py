@@ -46,7 +46,7 @@ def heal(monkeypatch: pytest.MonkeyPatch, call: Call, *found: FakeHost) -> Any:
         return await act()
 
     monkeypatch.setattr(hosts.Lab, "of", lambda *_: FakeLab())
-    monkeypatch.setattr(hosts, "reached", reached)
+    monkeypatch.setattr(hosts, "run_reaching", reached)
     return call("heal", "--verify")
 
 

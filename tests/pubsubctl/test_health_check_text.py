@@ -1,6 +1,6 @@
 """Stories about what `doctor` prints of many hosts."""
 
-from pubsubctl.doctor.health_check import Finding, tally, worth_telling
+from pubsubctl.doctor.health_check import Finding, select_findings, tally
 
 HOSTS = [f"n{number:02d}" for number in range(1, 9)]
 ALIKE = [Finding("cores", "ok", f"{host}: 2 cores", "", host) for host in HOSTS]
@@ -11,7 +11,7 @@ EACH_ITS_OWN = [
 
 def texts(findings: list[Finding], *, verbose: bool = False, quiet: bool = False) -> list[str]:
     """What is printed of them."""
-    return [row.text for row in worth_telling(findings, verbose=verbose, quiet=quiet)]
+    return [row.text for row in select_findings(findings, verbose=verbose, quiet=quiet)]
 
 
 def test_hosts_that_are_alike_share_a_line() -> None:

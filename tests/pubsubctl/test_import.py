@@ -10,7 +10,7 @@ from pubsubctl.inventory.importers.ansible import read_ansible
 from pubsubctl.inventory.importers.findings import (
     Findings,
     inventory_text,
-    our_name,
+    make_host_name,
     read_source,
     unique_names,
 )
@@ -240,11 +240,11 @@ def test_errors_name_the_imported_file_and_no_other_file() -> None:
 
 def test_two_hosts_that_would_have_one_name_keep_all_of_theirs() -> None:
     assert unique_names(["a.x", "a.y", "B_1"]) == {"a.x": "a-x", "a.y": "a-y", "B_1": "b-1"}
-    assert our_name("10.0.0.7") == "10-0-0-7"
+    assert make_host_name("10.0.0.7") == "10-0-0-7"
     with pytest.raises(UserError, match="would both be called a-x"):
         unique_names(["a.x", "A.X"])
     with pytest.raises(UserError, match="cannot be turned into a name"):
-        our_name("…")
+        make_host_name("…")
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(

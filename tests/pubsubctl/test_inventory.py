@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.text import expanded
+from brokerd.text import expand_range
 from pubsubctl.errors import UserError
 from pubsubctl.inventory.inventory import Gateway, Inventory, SshSettings, load_inventory
-from pubsubctl.inventory.inventory_model import in_ranges
+from pubsubctl.inventory.inventory_model import format_ranges
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'
 
@@ -66,8 +66,8 @@ def test_a_range_becomes_single_hosts_that_share_its_ports(tmp_path: Path) -> No
     ],
 )
 def test_consecutive_names_are_printed_as_an_equivalent_range(names: list[str], text: str) -> None:
-    assert in_ranges(names) == text
-    assert [name for part in text.split(", ") if part for name in expanded(part)] == names
+    assert format_ranges(names) == text
+    assert [name for part in text.split(", ") if part for name in expand_range(part)] == names
 
 
 def test_a_host_wins_over_its_group_and_a_group_over_the_defaults(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 from bench.run.expectations import Expectation
 from pubsubctl.console.console import Console
 from pubsubctl.console.invocation import Invocation
-from pubsubctl.errors import combined_status
+from pubsubctl.errors import combine_statuses
 from pubsubctl.running.demo import (
     PROTOCOLS,
-    because_not_as_expected,
     demonstrable_protocols,
     experiment_of,
+    explain_unexpected,
 )
 from pubsubctl.running.plain_verdicts import announce_verdicts
 from pubsubctl.running.verdicts import CASES_SHOWN, JudgedRun, expectations_of
@@ -65,20 +65,20 @@ def test_a_verdict_that_is_not_valid_is_an_error_with_its_reasons(
 
 
 def test_the_first_lost_publications_are_named(tmp_path: Path) -> None:
-    lines = judged(tmp_path, "INVALID", cases=8).painted(Console()).splitlines()
+    lines = judged(tmp_path, "INVALID", cases=8).paint(Console()).splitlines()
     assert lines[2] == (
         "  missing: p1-pub-1 number 277 for s1-sub-1/1, at 8.02 s, p1-b1-s1, during absorb b1, "
         "it got 276, then 850"
     )
     assert len(lines) == 2 + CASES_SHOWN + 1
     assert lines[-1] == f"  … {tmp_path}/evidence/delivery.jsonl"
-    assert len(judged(tmp_path, "VALID", cases=8).painted(Console()).splitlines()) == 2
+    assert len(judged(tmp_path, "VALID", cases=8).paint(Console()).splitlines()) == 2
 
 
 def test_the_word_of_a_verdict_is_there_with_and_without_colour(tmp_path: Path) -> None:
     run = judged(tmp_path, "VALID")
-    assert run.painted(Console(color="never")).startswith("VALID  exactly-once\n")
-    assert run.painted(Console(color="always")).startswith("\x1b[32mVALID\x1b[0m  exactly-once\n")
+    assert run.paint(Console(color="never")).startswith("VALID  exactly-once\n")
+    assert run.paint(Console(color="always")).startswith("\x1b[32mVALID\x1b[0m  exactly-once\n")
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_a_demo_succeeds_when_one_protocol_keeps_its_promise_and_the_other_canno
     tmp_path: Path, delta_tree: str, best_effort: str, status: int
 ) -> None:
     rows = [judged(tmp_path, delta_tree), judged(tmp_path, best_effort)]
-    found = because_not_as_expected(list(PROTOCOLS), rows)
-    assert combined_status(error.exit_status for error in found) == status
+    found = explain_unexpected(list(PROTOCOLS), rows)
+    assert combine_statuses(error.exit_status for error in found) == status
 
 
 def test_a_protocol_that_runs_on_other_brokers_is_shown_on_those(project: Path) -> None:
@@ -217,8 +217,8 @@ def test_an_expectation_of_a_workload_holds_or_fails_with_its_number(
     document = judged(tmp_path, "VALID").document
     found = JudgedRun(tmp_path, tmp_path, document, expectations_of(tmp_path))
     assert [each.text for each in found.expectations] == said
-    assert combined_status(error.exit_status for error in found.because) == status
-    painted = found.painted(Console())
+    assert combine_statuses(error.exit_status for error in found.because) == status
+    painted = found.paint(Console())
     assert all(f"  {line}" in painted for line in said)
     assert [each.row()["holds"] for each in found.expectations] == [
         None if "not measured" in line else "holds" in line for line in said

@@ -15,8 +15,8 @@ from pubsubctl.watching.logbook import (
     Tail,
     json_line,
     last_of_each,
-    merged,
-    selected,
+    merge_lines,
+    select_lines,
     shown,
 )
 
@@ -109,7 +109,7 @@ def test_both_kinds_of_stamps_become_times_of_our_clock() -> None:
     """The host's wall clock is an hour fast, its CLOCK_MONOTONIC is at 50 s, its zone is UTC+1."""
     hour_ns = 3600 * SECOND
     answer = {"wall_ns": WALL_NS + hour_ns, "monotonic_ns": 50 * SECOND, "utc_offset_s": 3600}
-    host = HostTime.of_answer(answer, WALL_NS - 1000, WALL_NS + 1000)
+    host = HostTime.from_answer(answer, WALL_NS - 1000, WALL_NS + 1000)
     assert host.wall_ns('{"t_ns": 49000000000, "event": "x"}') == WALL_NS - SECOND
     # 22:13:20 UTC is 1700000000; the fast clock says 23:13:20 UTC, in its zone 00:13:20.
     assert host.wall_ns("2023-11-15 00:13:19,250 INFO x: y") == WALL_NS - 750_000_000
@@ -119,7 +119,7 @@ def test_both_kinds_of_stamps_become_times_of_our_clock() -> None:
 
 def test_a_difference_smaller_than_the_way_to_the_host_is_no_difference() -> None:
     answer = {"wall_ns": WALL_NS + 900, "monotonic_ns": 5, "utc_offset_s": 0}
-    assert HostTime.of_answer(answer, WALL_NS - 1000, WALL_NS + 1000).wall_ahead_ns == 0
+    assert HostTime.from_answer(answer, WALL_NS - 1000, WALL_NS + 1000).wall_ahead_ns == 0
 
 
 def line(wall_ns: int, text: str, process: str = "b1") -> LogLine:
@@ -129,12 +129,12 @@ def line(wall_ns: int, text: str, process: str = "b1") -> LogLine:
 def test_lines_are_merged_by_time_and_those_of_one_file_stay_in_order() -> None:
     one = [line(1, "a"), line(5, "b"), line(5, "c")]
     two = [line(2, "x", "b2"), line(5, "y", "b2"), line(9, "z", "b2")]
-    assert [each.text for each in merged([*one, *two])] == ["a", "x", "b", "c", "y", "z"]
+    assert [each.text for each in merge_lines([*one, *two])] == ["a", "x", "b", "c", "y", "z"]
 
 
 def test_matching_lines_are_kept_if_recent_or_undated() -> None:
     lines = [line(10, "old lost"), line(30, "new lost"), line(30, "new found"), line(0, "lost?")]
-    kept = selected(lines, re.compile("lost"), 20)
+    kept = select_lines(lines, re.compile("lost"), 20)
     assert [each.text for each in kept] == ["new lost", "lost?"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bench
-from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
+from brokerd.overlay.generate import chain, generate_balanced_tree, random_tree, star
 from brokerd.overlay.outage import longest_lost
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
@@ -73,7 +73,7 @@ def random_lab(chance: random.Random, most_brokers: int) -> tuple[Topology, list
     topology = {
         "chain": lambda: chain(brokers, delta),
         "star": lambda: star(brokers, delta),
-        "tree": lambda: balanced_tree(brokers, 3, delta),
+        "tree": lambda: generate_balanced_tree(brokers, 3, delta),
         "random": lambda: random_tree(brokers, delta, chance.randrange),
     }[kind]()
     count = chance.randint(1, 5)
@@ -149,7 +149,7 @@ def test_a_safe_placement_is_found_whenever_there_is_one() -> None:
 
 def test_a_thousand_brokers_on_sixteen_machines_in_two_racks_are_spread_evenly() -> None:
     hosts = [host(f"n{at}", f"rack-{at % 2}") for at in range(16)]
-    topology = balanced_tree(1000, 3, 1)
+    topology = generate_balanced_tree(1000, 3, 1)
     found = safe_assignment(protocol_on(topology), hosts, {row.name: 1000 for row in hosts})
     assert found is not None
     assert counter_example(protocol_on(topology), found, loss_units(hosts)) is None

@@ -10,7 +10,7 @@ import trio
 
 from brokerd.errors import ControlError
 from brokerd.model.ed25519 import is_signed
-from brokerd.overlay.topology import Joined, Topology
+from brokerd.overlay.topology import JoinedBroker, Topology
 from brokerd.overlay.tree_section import TreeSection
 from brokerd.runtime.growth import topology_change
 from pubsubctl.deploying.authority import OperatorKey
@@ -20,7 +20,7 @@ from pubsubctl.deploying.plan import Plan, Step
 from pubsubctl.project import authority_folder
 
 BEFORE = Topology("three", TreeSection(1), ("a", "b", "c"), ((0, 1), (1, 2)))
-AFTER = BEFORE.with_joined(Joined("d", "c", "127.0.0.1:1"), "three.toml")
+AFTER = BEFORE.with_joined(JoinedBroker("d", "c", "127.0.0.1:1"), "three.toml")
 JOINING = Plan(
     (
         Step("change-record", "h1"),
@@ -92,7 +92,7 @@ class Running:
             await act(host)
 
     async def broker(self, name: str, command: str, signature: str) -> None:
-        public = OperatorKey.existing(authority_folder("lab")).public_hex
+        public = OperatorKey.find_in(authority_folder("lab")).public_hex
         act = topology_change("d1", AFTER)
         assert is_signed(bytes.fromhex(public), act.statement(), bytes.fromhex(signature))
         if name == self._refuses:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.overlay.generate import balanced_tree, chain
+from brokerd.overlay.generate import chain, generate_balanced_tree
 from pubsubctl.deploying.placement import Placement, place
-from pubsubctl.doctor.host_facts import known_cores, known_facts, remember_facts
+from pubsubctl.doctor.host_facts import cached_cores, cached_facts, remember_facts
 from pubsubctl.errors import PreflightFailed, UserError
 from pubsubctl.inventory.inventory import Inventory, load_inventory
 from tests.pubsubctl.conftest import Call
@@ -68,7 +68,7 @@ def test_an_address_of_ip_6_is_written_in_brackets(lab: Inventory) -> None:
 def test_pack_uses_as_few_hosts_as_have_cores_and_keeps_neighbours_together(
     lab: Inventory,
 ) -> None:
-    tree = balanced_tree(4, 3, 1)
+    tree = generate_balanced_tree(4, 3, 1)
     placement = place(tree, lab.hosts, CORES, "pack")
     assert loads(placement) == {"n1": 2, "n2": 2, "n3": 0, "n4": 0}
     assert loads(place(chain(14, 1), lab.hosts, CORES, "pack")) == {
@@ -118,12 +118,18 @@ def test_facts_are_kept_for_the_way_that_a_host_was_reached(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     remember_facts(lab, {"n1": {"cores": [0, 1, 2]}, "n2": {"cores": [4, "x", -1]}})
     remember_facts(lab, {"n3": {"cores": "all"}})
-    assert known_cores(lab, lab.hosts) == {"n1": [0, 1, 2], "n2": [4], "n3": [], "n4": [], "m1": []}
+    assert cached_cores(lab, lab.hosts) == {
+        "n1": [0, 1, 2],
+        "n2": [4],
+        "n3": [],
+        "n4": [],
+        "m1": [],
+    }
     lab.path.write_text(LAB.replace("10.0.0.[1:4]", "10.0.9.[1:4]"))
-    assert known_facts(load_inventory(lab.path)) == {}
+    assert cached_facts(load_inventory(lab.path)) == {}
     for torn in ("", "[]", '{"schema": 1}', '{"schema": "pubsubctl/facts/1", "hosts": {"n1": 1}}'):
         next((tmp_path / "cache").rglob("lab-*.json")).write_text(torn)
-        assert known_facts(lab) == {}
+        assert cached_facts(lab) == {}
 
 
 def test_place_prints_a_placement_and_whether_a_lost_machine_breaks_the_promise(

@@ -11,7 +11,7 @@ import trio
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.overlay.generate import chain
 from pubsubctl.deploying.placement import PlacedBroker, Placement, check_pinning, place
-from pubsubctl.deploying.placement_choice import check_cores, extended, read_placement
+from pubsubctl.deploying.placement_choice import check_cores, extend_placement, read_placement
 from pubsubctl.errors import HostError, UserError
 from pubsubctl.inventory.inventory import Host, load_inventory
 from tests.pubsubctl.conftest import Call
@@ -81,13 +81,13 @@ def test_cores_that_a_machine_does_not_have_are_refused_before_anything_is_start
 def test_a_newcomer_receives_a_free_port_and_moves_no_other_broker(hosts: tuple[Host, ...]) -> None:
     packed = place(chain(3, 1), hosts, {"n1": [1, 2, 3], "n2": []}, "pack")
     assert {row.host for row in packed.brokers} == {"n1"}
-    found = extended(packed, place(chain(4, 1), hosts[:1], {}), hosts)
+    found = extend_placement(packed, place(chain(4, 1), hosts[:1], {}), hosts)
     assert found.brokers[:3] == packed.brokers
     assert found.brokers[3].port == 22003
     newcomer = PlacedBroker("b5", "n1", 22003, -1, "10.0.0.1")
     wanted = Placement((*found.brokers, newcomer), "n1")
     with pytest.raises(UserError, match="no port is left for b5"):
-        extended(found, wanted, hosts)
+        extend_placement(found, wanted, hosts)
 
 
 class Told:

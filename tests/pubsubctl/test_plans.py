@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.overlay.generate import hierarchy
-from brokerd.overlay.topology import Joined, Topology
+from brokerd.overlay.topology import JoinedBroker, Topology
 from pubsubctl.deploying.placement import Placement, place
 from pubsubctl.deploying.plan import DesiredState, ObservedState, Stray, deploy_plan, down_plan
 from pubsubctl.deploying.topologies import load_topology
@@ -119,7 +119,7 @@ def running_hierarchy(after: Topology) -> tuple[DesiredState, list[ObservedState
 
 
 def test_brokers_of_a_hierarchy_join_and_leave_while_the_others_run() -> None:
-    after = hierarchy(4, 2).with_joined(Joined("n1", "b2", "", "", ("b4",)), "four.toml")
+    after = hierarchy(4, 2).with_joined(JoinedBroker("n1", "b2", "", "", ("b4",)), "four.toml")
     wanted, found = running_hierarchy(after.without("b4", "four.toml"))
     for protocol in ("ges_reliable", "ges"):
         for row in found:

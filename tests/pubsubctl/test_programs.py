@@ -13,7 +13,7 @@ from brokerd.runtime.program import (
     UNVERSIONED_WIRE_VERSION,
     Program,
     host_sources,
-    own_program,
+    read_own_program,
 )
 from pubsubctl.deploying.deployment import (
     Age,
@@ -27,7 +27,7 @@ from pubsubctl.errors import PreflightFailed
 from tests.helpers.agents import run
 
 ROOT = Path(__file__).parents[2]
-OWN = own_program()
+OWN = read_own_program()
 OTHER = replace(OWN, digest="0" * 64)
 EARLIER = replace(OWN, release="0.0.9", commands_version=OWN.commands_version - 1)
 LATER = replace(OWN, release="9.0.0", commands_version=OWN.commands_version + 1)
@@ -91,7 +91,7 @@ def test_brokers_of_two_wire_versions_are_not_replaced_one_after_the_other() -> 
 
 
 def test_a_release_without_versions_speaks_the_last_wire_version_without_them() -> None:
-    if own_program().wire_version == UNVERSIONED_WIRE_VERSION:
+    if read_own_program().wire_version == UNVERSIONED_WIRE_VERSION:
         check_wire_versions({"b1": None}, at_once=False)
     else:
         with pytest.raises(PreflightFailed, match=f"wire version {UNVERSIONED_WIRE_VERSION}: b1"):

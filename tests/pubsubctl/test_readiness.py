@@ -1,7 +1,7 @@
 """When brokers that were started may be used."""
 
 from brokerd.protocols.interface import CoreStatus
-from pubsubctl.hosts.readiness import ProbeAnswer, not_ready
+from pubsubctl.hosts.readiness import ProbeAnswer, find_unready
 
 
 def answered(
@@ -13,7 +13,7 @@ def answered(
 
 
 def test_brokers_that_have_all_their_sessions_are_ready() -> None:
-    assert not_ready({"c1": answered("c2"), "c2": answered("c1")}) == {}
+    assert find_unready({"c1": answered("c2"), "c2": answered("c1")}) == {}
 
 
 def test_missing_readiness_is_reported_per_broker() -> None:
@@ -23,7 +23,7 @@ def test_missing_readiness_is_reported_per_broker() -> None:
         "c3": "does not answer yet (no such file)",
         "c4": ProbeAnswer(CoreStatus(state="running"), False),
     }
-    assert not_ready(statuses) == {
+    assert find_unready(statuses) == {
         "c1": "no session to c3",
         "c2": "recovering",
         "c3": "does not answer yet (no such file)",
@@ -34,4 +34,4 @@ def test_missing_readiness_is_reported_per_broker() -> None:
 def test_a_session_that_only_one_end_has_does_not_count() -> None:
     """A broker that was decommissioned has one until it is told so."""
     statuses = {"c2": answered(), "c3": answered("c2")}
-    assert not_ready(statuses) == {"c3": "no session from c2"}
+    assert find_unready(statuses) == {"c3": "no session from c2"}

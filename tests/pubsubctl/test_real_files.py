@@ -501,10 +501,10 @@ def test_the_users_own_configuration_is_resolved_alike(tmp_path: Path) -> None:
     )
     inventory = load_inventory(path)
     config = UserConfig(inventory, tmp_path / "config")
-    n1: Hop = config.settled(inventory.host("n1"))
+    n1: Hop = config.settle(inventory.host("n1"))
     assert (n1.address, n1.port, n1.user) == ("gw", 2222, "lab")
     assert n1.identities == ("~/.ssh/a", "~/.ssh/b")
-    n2 = config.settled(inventory.host("n2"))
+    n2 = config.settle(inventory.host("n2"))
     (name,) = n2.jump
     assert (config.gateways[name].address, config.gateways[name].user) == ("outer", "them")
 

@@ -96,7 +96,7 @@ def resolved_inventory(case: Case, folder: Path) -> Any:
     try:
         groups = ansible._groups_of(path.read_bytes().decode("utf-8"), path)
         ansible.read_folders(groups, path)
-        settled = groups.settled(ansible._USED)
+        settled = groups.settle(ansible._USED)
         ungrouped = groups.members()["ungrouped"]
     except UserError:
         return "refused"

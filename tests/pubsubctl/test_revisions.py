@@ -11,7 +11,7 @@ from pubsubctl.console.console import Console
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.errors import UserError
 from pubsubctl.running import differences
-from pubsubctl.running.revisions import Program, checked_out, commit_of, names_of_revisions
+from pubsubctl.running.revisions import Program, check_out, commit_of, names_of_revisions
 from tests.pubsubctl.conftest import Call
 
 PROGRAM = """\
@@ -59,7 +59,7 @@ def run_at(folder: Path, results: Path) -> tuple[Path, str]:
 def test_each_revision_makes_its_own_runs_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
     commit = commit_of("old", source)
     assert commit == git(source, "rev-parse", "HEAD~1")
-    with checked_out(commit, source) as folder:
+    with check_out(commit, source) as folder:
         assert run_at(folder, tmp_path) == (tmp_path / "old", "complete")
         assert run_at(source, tmp_path) == (tmp_path / "new", "complete")
     assert not folder.parent.exists()
@@ -67,7 +67,7 @@ def test_each_revision_makes_its_own_runs_and_leaves_nothing(source: Path, tmp_p
 
 
 def test_a_checkout_is_removed_after_an_interrupt(source: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), checked_out("old", source) as folder:
+    with pytest.raises(KeyboardInterrupt), check_out("old", source) as folder:
         raise KeyboardInterrupt
     assert not folder.parent.exists()
     assert len(git(source, "worktree", "list").splitlines()) == 1
@@ -80,7 +80,7 @@ def test_a_checkout_of_a_killed_process_is_removed_by_the_next(
     ended.wait()
     left = tmp_path / f"pubsubctl-revision-{ended.pid}-x" / "source"
     git(source, "worktree", "add", "--detach", "--quiet", str(left), "old")
-    with checked_out("old", source):
+    with check_out("old", source):
         assert not left.parent.exists()
 
 
@@ -98,7 +98,7 @@ def test_a_program_that_produces_no_run_reports_the_reason(tmp_path: Path) -> No
 
 
 def test_a_revision_that_cannot_be_checked_out_is_refused(source: Path) -> None:
-    with pytest.raises(UserError, match="revision nowhere"), checked_out("nowhere", source):
+    with pytest.raises(UserError, match="revision nowhere"), check_out("nowhere", source):
         pass
 
 

@@ -10,7 +10,7 @@ from bench.spec.toml_text import toml_text
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.capsules import Capsule
-from pubsubctl.running.reproduction import simulated_again
+from pubsubctl.running.reproduction import simulate_again
 from results.tables.seals import seal
 from tests.helpers.runs import Scenario, workload_of, write_demo_run
 
@@ -55,7 +55,7 @@ def capsule(tmp_path: Path) -> Capsule:
 def test_simulated_runs_are_reproduced_byte_for_byte_and_broker_runs_are_simulated(
     capsule: Capsule,
 ) -> None:
-    rows = {row.what: row for row in simulated_again(Invocation(), capsule, Quiet())}
+    rows = {row.what: row for row in simulate_again(Invocation(), capsule, Quiet())}
     assert {row.level for row in rows.values()} == {"sim"}
     assert (rows["verdict"].run, rows["verdict"].now) == ("demo/20260102T030405Z-0a1b2c", "VALID")
     assert rows["verdict"].is_same
@@ -63,7 +63,7 @@ def test_simulated_runs_are_reproduced_byte_for_byte_and_broker_runs_are_simulat
     assert rows["rows"].recorded == rows["rows"].now
     table = next(capsule.folder.glob("runs/few/*/raw/*/*/*.jsonl"))
     table.write_bytes(table.read_bytes().replace(b"1", b"2", 1))
-    changed = {row.what: row for row in simulated_again(Invocation(), capsule, Quiet())}
+    changed = {row.what: row for row in simulate_again(Invocation(), capsule, Quiet())}
     assert changed["rows"].is_same is False
     assert changed["rows"].recorded != changed["rows"].now
 
@@ -74,11 +74,11 @@ def test_a_run_that_cannot_be_simulated_states_the_reason_and_no_verdict(
     (path,) = capsule.folder.glob("runs/demo/*/spec/workload.toml")
     churn = '\n[churn]\ndisconnected = "100ms"\nevery = "1s"\n'
     path.write_text(path.read_text() + churn)
-    rows = {row.what: row for row in simulated_again(Invocation(), capsule, Quiet())}
+    rows = {row.what: row for row in simulate_again(Invocation(), capsule, Quiet())}
     assert rows["verdict"].is_same is None
     assert "simulated subscribers stay connected" in rows["verdict"].now
 
 
 def test_a_capsule_with_nothing_to_simulate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run in this capsule is one that can be simulated"):
-        [*simulated_again(Invocation(), Capsule(tmp_path, {"runs": {}}), Quiet())]
+        [*simulate_again(Invocation(), Capsule(tmp_path, {"runs": {}}), Quiet())]

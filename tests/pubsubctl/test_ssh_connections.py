@@ -12,7 +12,7 @@ import trio
 from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_EOF
 
 from pubsubctl.errors import HostError, Unreachable, UserError
-from pubsubctl.hosts.ssh.connections import Completed, SshConnections
+from pubsubctl.hosts.ssh.connections import CommandOutcome, SshConnections
 from pubsubctl.hosts.ssh.errors import ConnectionFailed, ConnectionLost, LoginRefused
 from pubsubctl.inventory.inventory import Host
 from tests.helpers.patience import PATIENCE_S
@@ -67,7 +67,7 @@ def test_a_command_receives_arguments_and_input_and_returns_status_and_outputs(t
     async def story(connections: SshConnections, host: Host) -> None:
         script = 'printf "%s|" "$@"; cat; echo wrong >&2; exit 7'
         done = await connections.run(host, ["sh", "-c", script, "sh", *words], stdin=b"input")
-        assert done == Completed(7, ("|".join(words) + "|input").encode(), b"wrong\n")
+        assert done == CommandOutcome(7, ("|".join(words) + "|input").encode(), b"wrong\n")
 
     tell(story)
 

@@ -19,7 +19,7 @@ from brokerd.overlay.topology import Topology
 from pubsubctl.console.console import Console, Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deploying import bundle as bundles
-from pubsubctl.deploying.deploy import deployed, planned, take_down, wanted_deployment
+from pubsubctl.deploying.deploy import choose_deployment, plan_deployment, run_deployment, take_down
 from pubsubctl.deploying.placement_choice import PlacementChoice
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, Unreachable
 from pubsubctl.hosts.connectors.base import Connector
@@ -118,13 +118,13 @@ def quiet() -> Progress:
 def test_a_bare_host_is_looked_at_without_leaving_anything(far: FarLab) -> None:
     async def story() -> None:
         lab = far.lab()
-        async with lab.opened():
+        async with lab.open():
             for found in await lab.observe():
                 assert not found.files
                 assert found.deployment is None
-            plan = await planned(lab, await wanted_deployment(lab, PAIR, "delta_tree"))
+            plan = await plan_deployment(lab, await choose_deployment(lab, PAIR, "delta_tree"))
             assert plan.of("start-broker")
-            pinned = await wanted_deployment(lab, PAIR, "delta_tree", PlacementChoice("pin"))
+            pinned = await choose_deployment(lab, PAIR, "delta_tree", PlacementChoice("pin"))
             assert min(row.core for row in pinned.placement.brokers) >= 0
 
     run(story)
@@ -136,18 +136,18 @@ def test_a_deployment_is_made_once_and_leaves_nothing(far: FarLab) -> None:
     async def story() -> None:
         lab = far.lab()
         progress = quiet()
-        async with lab.opened():
-            wanted = await wanted_deployment(lab, PAIR, "delta_tree")
-            await planned(lab, wanted)
+        async with lab.open():
+            wanted = await choose_deployment(lab, PAIR, "delta_tree")
+            await plan_deployment(lab, wanted)
             dry = {c.host.name: list(c.transport.commands) for c in lab.connectors}
-            promised = {c.host.name: await c.transport.planned() for c in lab.connectors}
+            promised = {c.host.name: await c.transport.list_commands() for c in lab.connectors}
 
         lab = far.lab()
-        async with lab.opened():
-            await lab.installed()
+        async with lab.open():
+            await lab.install()
             async with (
-                lab.locked("deploy pair"),
-                deployed(
+                lab.lock("deploy pair"),
+                run_deployment(
                     lab, wanted, progress, Interruption(), purpose="deploy pair"
                 ) as deployment,
             ):
@@ -159,14 +159,14 @@ def test_a_deployment_is_made_once_and_leaves_nothing(far: FarLab) -> None:
 
         far.connections.done.clear()
         again = far.lab()
-        async with again.opened():
-            await again.installed()
-            wanted = await wanted_deployment(again, PAIR, "delta_tree")
-            assert (await planned(again, wanted)).steps == ()
+        async with again.open():
+            await again.install()
+            wanted = await choose_deployment(again, PAIR, "delta_tree")
+            assert (await plan_deployment(again, wanted)).steps == ()
         assert not [words for _, words in far.connections.done if words[0] == "put"]
 
         last = far.lab()
-        async with last.opened(), last.locked("down"):
+        async with last.open(), last.lock("down"):
             await take_down(last, progress, purge=True, verify=True)
 
     run(story)
@@ -185,9 +185,9 @@ def test_a_byte_flipped_in_a_wheel_is_found_before_any_host_is_touched(far: FarL
 
     async def story() -> None:
         lab = far.lab()
-        async with lab.opened():
+        async with lab.open():
             with pytest.raises(ExceptionGroup) as caught:
-                await lab.installed()
+                await lab.install()
         assert all(isinstance(error, IntegrityError) for error in caught.value.exceptions)
         assert "trio-" in str(caught.value.exceptions[0])
 
@@ -198,7 +198,7 @@ def test_a_byte_flipped_in_a_wheel_is_found_before_any_host_is_touched(far: FarL
 def test_a_byte_flipped_on_one_host_keeps_the_bundle_from_all(far: FarLab) -> None:
     async def story() -> None:
         lab = far.lab()
-        async with lab.opened():
+        async with lab.open():
             transports = [connector.transport for connector in lab.connectors]
             assert isinstance(transports[0], SshTransport)
             await transports[0].upload()
@@ -207,9 +207,9 @@ def test_a_byte_flipped_on_one_host_keeps_the_bundle_from_all(far: FarLab) -> No
         content[1000] ^= 1
         blob.write_bytes(content)
         lab = far.lab()
-        async with lab.opened():
+        async with lab.open():
             with pytest.raises(ExceptionGroup) as caught:
-                await lab.installed()
+                await lab.install()
         (error,) = caught.value.exceptions
         assert isinstance(error, IntegrityError)
         assert re.search("host n1: .*hashes to", str(error))
@@ -217,7 +217,7 @@ def test_a_byte_flipped_on_one_host_keeps_the_bundle_from_all(far: FarLab) -> No
         for number in (1, 2):
             assert list(far.root(number).glob("venv-*")) == []
         lab = far.lab()
-        async with lab.opened(), lab.locked("down"):
+        async with lab.open(), lab.lock("down"):
             await take_down(lab, quiet(), purge=True, verify=True)
 
     run(story)
@@ -230,24 +230,24 @@ def test_the_second_operator_sees_the_lock_holder_and_acquires_the_released_lock
 ) -> None:
     async def story() -> None:
         first, second = far.lab(), far.lab()
-        async with first.opened(), second.opened():
-            await first.installed()
-            async with first.locked("bench demo"):
+        async with first.open(), second.open():
+            await first.install()
+            async with first.lock("bench demo"):
                 with pytest.raises(PreflightFailed, match="for `bench demo`"):
-                    async with second.locked("deploy"):
+                    async with second.lock("deploy"):
                         pytest.fail("two operators at once")
                 assert "bench demo" in await second.connectors[1].lock_holder()
-            async with second.locked("deploy"):
+            async with second.lock("deploy"):
                 pass
 
         third, far.connections = far.lab(), NearbyConnections(far.home)
         fourth = far.lab()
-        async with third.opened(), fourth.opened(), third.locked("bench demo"):
+        async with third.open(), fourth.open(), third.lock("bench demo"):
             assert isinstance(third.connections, NearbyConnections)
             for process in third.connections.processes:
                 process.kill()  # as when the connection is lost
                 await process.wait()
-            async with fourth.locked("deploy"):
+            async with fourth.lock("deploy"):
                 pass
             # Whoever lost the connection makes it anew, and has the lock again before all else.
             await third.connectors[0].observe()
@@ -267,20 +267,20 @@ def test_hosts_that_cannot_be_reached_are_named_and_the_others_had_their_turn(
     async def story() -> None:
         far.connections.down = {"n2"}
         lab = far.lab()
-        async with lab.opened():
+        async with lab.open():
             with pytest.raises(ExceptionGroup) as caught:
                 await lab.on_all(one_by_one)
             (error,) = caught.value.exceptions
             assert isinstance(error, HostError)  # 5: the rest was done
             assert "n2" in str(error)
             with pytest.raises(ExceptionGroup) as caught:
-                await lab.installed()
+                await lab.install()
             (error,) = caught.value.exceptions
             assert isinstance(error, Unreachable)  # 6: nothing was
             assert list((await lab_state(lab)).unreachable) == ["n2"]
         far.connections.down = {"n1", "n2"}
         lab = far.lab()
-        async with lab.opened():
+        async with lab.open():
             with pytest.raises(ExceptionGroup) as caught:
                 await lab.observe()
         assert {type(error) for error in caught.value.exceptions} == {Unreachable}
@@ -315,7 +315,7 @@ def test_a_python_that_is_not_there_is_a_sentence(far: FarLab) -> None:
 
     async def story() -> None:
         lab = far.lab()
-        async with lab.opened():
+        async with lab.open():
             with pytest.raises(ExceptionGroup) as caught:
                 await lab.observe()
         assert "nix cannot be run there" in str(caught.value.exceptions[0])

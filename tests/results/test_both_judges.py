@@ -10,10 +10,10 @@ import pytest
 from results.reference import verdict as reference
 from results.reference.history import ACKNOWLEDGED, REJECTED
 from results.reference.paths import Tree
-from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
+from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of_risk
 from results.reference.rule import check
 from results.rules import verdicts
-from results.rules.risks import Exposure, risk_windows, surely_holds
+from results.rules.risks import Exposure, is_certainly_in, risk_windows
 from results.rules.terms import Counts, Fault, Guarantee, RiskWindow
 from tests.helpers.histories import MILLISECOND
 from tests.helpers.withheld_histories import SECOND, barrier_history
@@ -108,7 +108,7 @@ def test_a_moving_client_is_at_risk_only_on_links_of_both_routes() -> None:
         window = next(each for each in risk_windows([roam, cut]) if each.verb == "cut")
         for ways in (
             Exposure(LINKS, [roam, cut]).holds,
-            Ways(Tree(LINKS), [roam, cut]).lead_through,
+            DeliveryPaths(Tree(LINKS), [roam, cut]).lead_through,
         ):
             assert ways(window, "p", "p1", "c", "s1") == is_at_risk, (target, at_ms)
             assert ways(window, "c", "s1", "d", "p1") == is_at_risk, ("publisher", target, at_ms)
@@ -117,7 +117,7 @@ def test_a_moving_client_is_at_risk_only_on_links_of_both_routes() -> None:
             assert not ways(moving, "p", "s1", "d", "p1")
 
 
-@pytest.mark.parametrize("is_in", [surely_holds, was_surely_sent_in])
+@pytest.mark.parametrize("is_in", [is_certainly_in, is_certainly_sent_in])
 def test_a_publication_within_the_clock_error_is_not_surely_at_risk(
     is_in: Callable[[RiskWindow, int], bool],
 ) -> None:

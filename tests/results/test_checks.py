@@ -14,7 +14,7 @@ from pubsubctl.running.verdicts import JudgedRun
 from results.checker.canary import CheckerBroken, try_checker
 from results.checker.checks import Verdict, check_run, check_runs
 from results.checker.delivery import DeliveryCheck
-from results.checker.spark import planned_for
+from results.checker.spark import plan_for
 from results.reference.history import History
 from results.reference.reading import read_history
 from results.reference.rule import check
@@ -323,13 +323,13 @@ def test_the_check_detects_a_blinded_comparison(
             return []
 
     loaded = load_run(spark, verdicts["delta_tree"].folder)
-    facts = RunFacts.of_run(loaded)
+    facts = RunFacts.from_run(loaded)
     tables = loaded.table(spark, "publications"), loaded.table(spark, "deliveries")
     findings = Findings(
         pairs=[PairSummary("s1-sub-1/1", "p1/2", 1, 177, 177, 0, 0, 175, 175, 0, 0, 0, 0)]
     )
     runs = {facts.run_id: (facts, findings)}
-    with planned_for(spark, 0):
+    with plan_for(spark, 0):
         tried = try_checker(spark, runs, *tables)
         assert tried[facts.run_id]["subscription"] == "s1-sub-1/1"
         monkeypatch.setattr(results.checker.canary, "DeliveryCheck", Blind)
@@ -345,7 +345,7 @@ def test_unacknowledged_publications_are_no_canary_for_the_check(
     from pyspark.sql import functions as F
 
     loaded = load_run(spark, verdicts["delta_tree"].folder)
-    facts = RunFacts.of_run(loaded)
+    facts = RunFacts.from_run(loaded)
     late = F.when(F.col("seq") % 3 > 0, F.lit("unknown")).otherwise(F.col("outcome"))
     tables = [
         loaded.table(spark, name).withColumn("outcome", late)
@@ -353,7 +353,7 @@ def test_unacknowledged_publications_are_no_canary_for_the_check(
     ]
     pair = PairSummary("s1-sub-1/1", "p1/2", 1, 177, 177, 0, 0, 175, 175, 0, 0, 0, 0)
     runs = {facts.run_id: (facts, Findings(pairs=[pair]))}
-    with planned_for(spark, 0):
+    with plan_for(spark, 0):
         tried = try_checker(spark, runs, *tables)[facts.run_id]
     assert 4 < tried["deliveries"] < 20
     assert "one dropped" in tried["seen"]
@@ -364,11 +364,11 @@ def test_a_pair_with_too_short_a_piece_leaves_the_check_others(
 ) -> None:
     """A pair of six, of which two were fences, had been the one that was picked."""
     loaded = load_run(spark, verdicts["delta_tree"].folder)
-    facts = RunFacts.of_run(loaded)
+    facts = RunFacts.from_run(loaded)
     tables = loaded.table(spark, "publications"), loaded.table(spark, "deliveries")
     short = PairSummary("s1-sub-1/1", "p1/2", 1, 4, 6, 0, 0, 4, 4, 0, 0, 0, 0)
     long = PairSummary("s1-sub-1/1", "p1/2", 1, 177, 177, 0, 0, 175, 175, 0, 0, 0, 0)
-    with planned_for(spark, 0):
+    with plan_for(spark, 0):
         for pairs in ([short, long], [long, short]):
             runs = {facts.run_id: (facts, Findings(pairs=pairs))}
             assert try_checker(spark, runs, *tables)[facts.run_id]["deliveries"] > 4

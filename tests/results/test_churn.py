@@ -14,7 +14,7 @@ import pytest
 
 from results.checker.checks import Verdict, check_runs
 from results.papers.ds03.churn import returns_of
-from results.reference.files import Refused
+from results.reference.files import FileRefusal
 from results.reference.reading import judge_folder, read_history
 from results.rules.facts import RunFacts
 from results.rules.risks import Exposure, risk_windows
@@ -162,7 +162,7 @@ def test_the_reference_and_the_online_checker_agree_about_churn(runs: dict[str, 
 
 def test_an_absence_is_of_one_subscriber(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path, "one"))
-    (absence,) = RunFacts.of_run(LoadedRun(run, read_logs(run))).faults
+    (absence,) = RunFacts.from_run(LoadedRun(run, read_logs(run))).faults
     exposure = Exposure(run.links, ())
     (window,) = risk_windows([absence])
     held = [exposure.holds(window, "p", "p1", f"s1-sub-{number}", "s1") for number in (1, 2)]
@@ -177,8 +177,8 @@ def test_an_absence_that_is_none_is_refused(tmp_path: Path, line: dict[str, Any]
         write_lines(path, [{**json.loads(path.read_text()), **line}])
 
     folder = write_run(tmp_path, "spoilt", spoil)
-    with pytest.raises(Refused, match="is no absence"):
+    with pytest.raises(FileRefusal, match="is no absence"):
         judge_folder(folder)
     run = read_run(folder)
     with pytest.raises(IntegrityError, match="is no absence"):
-        RunFacts.of_run(LoadedRun(run, read_logs(run)))
+        RunFacts.from_run(LoadedRun(run, read_logs(run)))

@@ -27,7 +27,7 @@ def row(host: str, phase: str, t_s: float, offset_ns: int, err_ns: int, **more: 
     }
 
 
-CLOCKS = Clocks.of_rows(
+CLOCKS = Clocks.from_rows(
     "a",
     [
         row("a", "before", 100, 0, 0),

@@ -14,7 +14,7 @@ from results.checker import cluster_host
 from results.checker.cluster import (
     MasterRefused,
     NoMaster,
-    _why,
+    _explain,
     check_master,
     cluster_file,
     cluster_settings,
@@ -76,7 +76,7 @@ def test_an_unsuitable_host_is_reported_with_the_reason(facts: dict[str, Any], w
     ],
 )  # fmt: skip
 def test_a_failure_of_workers_is_explained_in_one_sentence(said: str, over: bool, why: str) -> None:
-    assert why in _why(said, over=over)
+    assert why in _explain(said, over=over)
 
 
 def test_a_session_uses_the_secret_of_its_own_cluster_only(

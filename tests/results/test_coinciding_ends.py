@@ -13,13 +13,13 @@ import pytest
 
 from results.reference import paths
 from results.reference.busyness import signs as signs
-from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
+from results.reference.risk import DeliveryPaths, is_certainly_sent_in, times_of_risk
 from results.reference.rule import JITTER_NS, check
 from results.reference.withholding import Reasons
 from results.rules.busy import busy_signs
-from results.rules.risks import Exposure, Tree, parts_of, risk_windows, surely_holds
+from results.rules.risks import Exposure, Tree, is_certainly_in, parts_of, risk_windows
 from results.rules.terms import NEVER_NS, Fault, Partition
-from results.rules.withheld import SETTLING_NS, Asked, Barriers
+from results.rules.withheld import SETTLING_NS, Barriers, RequestTimes
 from tests.helpers.promised_histories import PLAIN, promised_history
 
 LINKS = (("a", "b"), ("b", "c"), ("c", "d"))
@@ -108,14 +108,14 @@ def test_both_judges_find_the_same_risks_where_instants_coincide(seed: int) -> N
         faults = faults_on_a_grid(random, STEP_NS, (*LASTING, *DYING, *DYING, *OTHERS))
         windows = risk_windows(faults)
         assert times_of_risk(faults) == windows, faults
-        ways, exposure = Ways(paths.Tree(LINKS), faults), Exposure(LINKS, faults)
+        ways, exposure = DeliveryPaths(paths.Tree(LINKS), faults), Exposure(LINKS, faults)
         start, home = random.choice(BROKERS), random.choice(BROKERS)
         for window in windows:
             for instant in range(0, 8 * STEP_NS, STEP_NS // 2):
                 for by in (-1, 0, 1):
                     sent_ns = instant + by
-                    is_sure = was_surely_sent_in(window, sent_ns)
-                    assert surely_holds(window, sent_ns) == is_sure, (window, sent_ns)
+                    is_sure = is_certainly_sent_in(window, sent_ns)
+                    assert is_certainly_in(window, sent_ns) == is_sure, (window, sent_ns)
             clients = ("pub", start, "sub", home)
             leads = ways.lead_through(window, *clients)
             assert exposure.holds(window, *clients) == leads, (window, clients, faults)
@@ -153,11 +153,9 @@ def test_both_judges_excuse_the_same_where_instants_coincide(seed: int) -> None:
                 random.choice((None, *instants)),
             )
             told_ns = random.choice(instants)
-            asked = Asked(issued_ns, accepted_ns)
+            asked = RequestTimes(issued_ns, accepted_ns)
             excuse = barriers.excuse(partition, "d", source, asked, told_ns)
-            until_ns = reasons.excused_until(
-                partition, "d", source, issued_ns, accepted_ns, told_ns
-            )
+            until_ns = reasons.excuse_end(partition, "d", source, issued_ns, accepted_ns, told_ns)
             found_ns = None if excuse is None else excuse.until_ns
             assert found_ns == until_ns, (partition, source, asked, told_ns, faults)
             excused += until_ns is not None and until_ns < NEVER_NS

@@ -10,7 +10,7 @@ import pytest
 from bench.papers.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.spec.toml_text import toml_text
 from results.papers.dft11.connectivity import (
-    disconnected_percent,
+    compute_disconnected_percent,
     mean_interval,
     neighbourhood_distribution,
     protocol_agreement,
@@ -51,7 +51,9 @@ def test_the_mean_of_draws_is_the_mean_and_lies_in_its_interval(spark, run_of):
     for row in raw_rows(folder, "connectivity"):
         point = row["fanout"], row["delta"], row["failed"]
         percents[point].append(100 * row["disconnected_pairs"] / row["live_pairs"])
-    found = disconnected_percent(load_experiment_run(spark, folder).table(spark, "connectivity"))
+    found = compute_disconnected_percent(
+        load_experiment_run(spark, folder).table(spark, "connectivity")
+    )
     rows = found.collect()
     assert [(row.fanout, row.delta, row.failed) for row in rows] == sorted(percents)
     for row in rows:

@@ -538,7 +538,7 @@ def test_the_facts_of_the_first_judge_hold_no_doubt_of_an_honest_run(
 ) -> None:
     for name, folder in honest.items():
         run = read_run(folder)
-        assert RunFacts.of_run(LoadedRun(run, read_logs(run))).doubts == (), name
+        assert RunFacts.from_run(LoadedRun(run, read_logs(run))).doubts == (), name
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -553,7 +553,7 @@ def test_each_is_doubted_by_name(tmp_path: Path, name: str) -> None:
         assert Judged("refused", (str(refusal.value),)).names(*CASES[name].says)
         return
     loaded = read_run(run)
-    facts = RunFacts.of_run(LoadedRun(loaded, read_logs(loaded)))
+    facts = RunFacts.from_run(LoadedRun(loaded, read_logs(loaded)))
     assert Judged("doubt", facts.doubts).names(*CASES[name].says)
 
 

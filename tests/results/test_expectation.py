@@ -26,7 +26,7 @@ from results.rules.expectation import (
     payload_table,
     splitmix64,
 )
-from results.tables.load import expected_columns
+from results.tables.load import compute_expected_columns
 from tests.helpers.strategies import attributes
 
 WORKLOAD = {
@@ -54,7 +54,7 @@ def test_splitmix64_yields_the_published_series() -> None:
 
 
 def test_contents_are_those_the_load_generator_prepares() -> None:
-    expected = ExpectedContent.of_workload(WORKLOAD, "run-1")
+    expected = ExpectedContent.from_workload(WORKLOAD, "run-1")
     definitions = {k: v for k, v in WORKLOAD["attributes"].items() if k != "sets"}
     sets = content.draw_attribute_sets(11, definitions, 20)
     assert list(expected.attribute_sets) == sets
@@ -91,8 +91,8 @@ def test_no_two_publications_have_the_same_attributes_where_one_counts(
 ) -> None:
     ways = {"symbol": {"choose": 3}, name: {"sequence": start}, "price": {"uniform": [1, 9.5]}}
     workload = {**WORKLOAD, "attributes": {"sets": 20, **ways}}
-    expected = ExpectedContent.of_workload(workload, "run-1")
-    referee = Contents.of_workload(workload, "run-1")
+    expected = ExpectedContent.from_workload(workload, "run-1")
+    referee = Contents.from_workload(workload, "run-1")
     sets = content.draw_attribute_sets(11, ways, 20)
     assert list(expected.attribute_sets) == sets == list(referee.attribute_sets)
     tables = content.ContentTables.build(11, sets, 100, encode_attributes, ways)
@@ -115,7 +115,7 @@ def test_no_two_publications_have_the_same_attributes_where_one_counts(
     rows["incarnation"], rows["sequence"] = 3, [1, 2, 3, 4]
     rows["attribute_set"] = [0, 0, 0, expected.fence_set]
     judged_digests = [referee.digest(judged, 3, n, fence=n == 4) for n in (1, 2, 3, 4)]
-    assert expected_columns(expected, "p1-pub-1", rows)[1].tolist() == judged_digests
+    assert compute_expected_columns(expected, "p1-pub-1", rows)[1].tolist() == judged_digests
 
 
 def test_an_unsupported_attribute_definition_is_refused() -> None:

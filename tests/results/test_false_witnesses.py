@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.run.run_directory import NOT_JOURNALED
-from results.reference.files import Refused, read_toml
+from results.reference.files import FileRefusal, read_toml
 from results.reference.history import History
 from results.reference.reading import judge_folder, read_history
 from results.reference.rule import check
@@ -30,11 +30,11 @@ from results.tables.manifest import read_run
 from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
 from results.witnesses.closing import doubts_about_closing
-from results.witnesses.gaps import broken
-from results.witnesses.passage import separating
-from results.witnesses.promises import running_protocol
+from results.witnesses.gaps import find_broken
+from results.witnesses.passage import is_separating
+from results.witnesses.promises import find_running_protocol
 from results.witnesses.rows import LaneRows
-from results.witnesses.service import _about_totals, _is_exact
+from results.witnesses.service import _check_totals, _is_exact
 from results.witnesses.summary import doubts_about_findings
 from tests.helpers.false_witnesses import (
     ABSORB,
@@ -74,7 +74,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def doubts_of_facts(folder: Path) -> tuple[str, ...]:
     """What Spark's judge doubts before it looks at any table."""
     run = read_run(folder)
-    return RunFacts.of_run(LoadedRun(run, read_logs(run))).doubts
+    return RunFacts.from_run(LoadedRun(run, read_logs(run))).doubts
 
 
 @pytest.mark.parametrize("folder", [HONEST, SAMPLE], ids=lambda folder: folder.name)
@@ -116,7 +116,7 @@ def test_a_slow_client_and_a_slow_broker_are_no_reason_for_a_gap(tmp_path: Path)
         with RunFolder(folder).fault(number) as row:
             row["verb"] = verb
         witnesses = WitnessFolder(folder, read_run(HONEST))
-        return len(witnesses.absences("c3-sub-2")), len([*broken(witnesses)])
+        return len(witnesses.absences("c3-sub-2")), len([*find_broken(witnesses)])
 
     away, stopped = spans("client-disconnect", AWAY)
     assert spans("client-slow", AWAY) == (away - 1, stopped)
@@ -125,11 +125,11 @@ def test_a_slow_client_and_a_slow_broker_are_no_reason_for_a_gap(tmp_path: Path)
 
 def test_a_dead_server_of_several_keeps_no_brokers_apart() -> None:
     topology = read_toml(TOPOLOGIES / "proxies.toml")
-    running = running_protocol({"protocol": "multi_proxy"}, topology)
+    running = find_running_protocol({"protocol": "multi_proxy"}, topology)
     assert running is not None
     brokers = {"e1/1": "e1", "e2-sub-1/1": "e2"}
     apart = {
-        down: separating(running, frozenset(down), frozenset(), brokers)("e1/1", "e2-sub-1/1")
+        down: is_separating(running, frozenset(down), frozenset(), brokers)("e1/1", "e2-sub-1/1")
         for down in (("v1",), ("x1",), ("v1", "v2", "v3"), ("x1", "x2"), ("e2",))
     }
     assert [down for down, is_apart in apart.items() if is_apart] == [
@@ -175,7 +175,7 @@ def test_brokers_receive_what_was_published_and_forwarded_in_a_run_without_fault
         return SimpleNamespace(lines=lambda name: (first, last))
 
     brokers = [broker(received[0], 10), broker(received[1], 0)]
-    found = [*_about_totals(folder, rows, brokers)]
+    found = [*_check_totals(folder, rows, brokers)]
     assert len(found) == (doubts if len({*published}) == 1 else 0)
 
 
@@ -191,7 +191,7 @@ def test_a_false_statement_in_any_one_file_is_detected(folders: dict[str, Path])
     for name, folder in folders.items():
         try:
             judgement = judge_folder(folder)
-        except Refused as refused:
+        except FileRefusal as refused:
             said = [str(refused)]
         else:
             said = [*judgement.doubts, *judgement.counts.violations]
@@ -215,7 +215,7 @@ def test_both_readers_count_the_same_and_doubt_the_same(folders: dict[str, Path]
     for name, folder in folders.items():
         try:
             ours, theirs = {*doubts_of_facts(folder)}, {*read_history(folder).doubts}
-        except (IntegrityError, Refused):
+        except (IntegrityError, FileRefusal):
             continue
         # The others are found in tables by one judge, and in files by the other.
         ours, theirs = ({each for each in said if _is_of_witness(each)} for said in (ours, theirs))
@@ -232,7 +232,7 @@ def _is_of_witness(doubt: str) -> bool:
 def test_a_false_statement_in_any_one_file_is_detected_on_spark(
     spark: "SparkSession", folders: dict[str, Path]
 ) -> None:
-    histories: dict[str, History | Refused] = {}
+    histories: dict[str, History | FileRefusal] = {}
     for name, folder in folders.items():
         history = read_history_of(folder)
         if isinstance(history, History):
@@ -246,10 +246,10 @@ def test_a_false_statement_in_any_one_file_is_detected_on_spark(
     assert {name for name, each in judged.items() if each.outcome == "VALID"} == set()
 
 
-def read_history_of(folder: Path) -> History | Refused:
+def read_history_of(folder: Path) -> History | FileRefusal:
     try:
         return read_history(folder)
-    except Refused as refused:
+    except FileRefusal as refused:
         return refused
 
 
@@ -374,7 +374,7 @@ def survivors(folder: Path, but: Container[str]) -> Iterator[str]:
             history = read_history(folder)
             if not history.doubts and check(history).verdict == "VALID":
                 yield mutation.kind
-        except Refused:
+        except FileRefusal:
             pass
         (folder / "log.jsonl").write_bytes(journal)
         path.write_bytes(before)
@@ -476,7 +476,7 @@ def test_a_field_that_manifest_and_journal_change_alike_has_a_third_witness_or_a
         try:
             if judge_folder(folder).verdict == "VALID":
                 found.add(".".join(way))
-        except Refused:
+        except FileRefusal:
             pass
         shutil.rmtree(folder)
     assert found == ONE_PROCESS_KNOWS.keys()

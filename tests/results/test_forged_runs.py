@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from results.reference.files import Refused
+from results.reference.files import FileRefusal
 from results.reference.history import History
 from tests.helpers.forged_runs import (
     FORGERIES,
@@ -45,12 +45,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def histories(folders: dict[str, Path]) -> dict[str, History | Refused]:
+def histories(folders: dict[str, Path]) -> dict[str, History | FileRefusal]:
     """The same as the reference reads them, or why it does not."""
     return histories_of(folders)
 
 
-def test_the_reference_is_not_fooled(histories: dict[str, History | Refused]) -> None:
+def test_the_reference_is_not_fooled(histories: dict[str, History | FileRefusal]) -> None:
     judged = {name: by_reference(history) for name, history in histories.items()}
     assert {judged.pop(name).outcome for name in (*HONEST, ORDERED)} == {"VALID"}
     wrong = {name: j for name, j in judged.items() if not agrees(j, FORGERIES[name])}
@@ -59,7 +59,7 @@ def test_the_reference_is_not_fooled(histories: dict[str, History | Refused]) ->
 
 @pytest.mark.spark
 def test_spark_is_not_fooled(
-    spark: "SparkSession", folders: dict[str, Path], histories: dict[str, History | Refused]
+    spark: "SparkSession", folders: dict[str, Path], histories: dict[str, History | FileRefusal]
 ) -> None:
     judged = on_spark(spark, folders, histories)
     assert {judged.pop(name).outcome for name in (*HONEST, ORDERED)} == {"VALID"}
@@ -69,7 +69,7 @@ def test_spark_is_not_fooled(
 
 
 def test_the_online_checker_detects_every_forgery_visible_to_subscribers(
-    histories: dict[str, History | Refused],
+    histories: dict[str, History | FileRefusal],
 ) -> None:
     truths = {}
     for gated, name in enumerate(HONEST):
@@ -84,7 +84,7 @@ def test_the_online_checker_detects_every_forgery_visible_to_subscribers(
     wrong = {}
     for name, forgery in FORGERIES.items():
         history = histories[name]
-        if isinstance(history, Refused):
+        if isinstance(history, FileRefusal):
             assert forgery.blind, name
             continue
         truth = truths[forgery.gated]

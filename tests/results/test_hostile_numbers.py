@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from results.reference import predicates
-from results.reference.files import Refused
+from results.reference.files import FileRefusal
 from results.reference.reading import judge_folder
 from results.rules.expectation import ExpectationError, parse_predicate
 from results.tables.json_files import IntegrityError, ResultsError
@@ -23,7 +23,7 @@ from results.tables.seals import seal
 from tests.helpers.forged_runs import NEAR, RunFolder, write_honest_run
 
 HOSTILE = (-1, 1 << 31, 10**9, (1 << 63) - 1, 1 << 70, float("nan"), float("inf"), 1e308, None, [])
-REFUSALS = (Refused, IntegrityError, ResultsError, ExpectationError)
+REFUSALS = (FileRefusal, IntegrityError, ResultsError, ExpectationError)
 SECONDS = 5
 DEEP = 100_000
 
@@ -32,9 +32,9 @@ def read_for_spark(folder: Path) -> None:
     """Read all of a folder that is small, as `check` does before Spark begins."""
     run = read_run(folder)
     logs = read_logs(run)
-    gaps_of(logs, run.moved)
+    gaps_of(logs, run.to_timeline)
     commits_of(logs)
-    notices_of(logs, run.moved)
+    notices_of(logs, run.to_timeline)
 
 
 READERS: tuple[Callable[[Path], object], ...] = (judge_folder, read_for_spark)

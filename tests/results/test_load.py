@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import results.tables.load
-from results.checker.latency import across_clocks, measured
+from results.checker.latency import judge_across_clocks, select_measured
 from results.figures.by_name import draw
 from results.reference.reading import read_history
 from results.rules.expectation import splitmix64
@@ -81,9 +81,9 @@ def test_stamps_of_another_clock_are_moved_and_latencies_between_clocks_are_judg
     for row in there:
         assert (row["same_clock"], row["lat_err_us"]) == (False, 30)
         assert row["lat_service_us"] - latencies[tuple(row[k] for k in keys)] == ahead_ns // 1000
-    (judged,) = across_clocks(apart.table(spark, "deliveries"))
+    (judged,) = judge_across_clocks(apart.table(spark, "deliveries"))
     assert judged.judgement.is_told, judged  # 30 us of 40 ms
-    assert measured(apart.table(spark, "deliveries")).count() == 0
+    assert select_measured(apart.table(spark, "deliveries")).count() == 0
     with pytest.raises(ResultsError, match="no latency of record"):
         draw("spectrum", spark, folder)
 

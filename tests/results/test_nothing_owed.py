@@ -2,7 +2,7 @@
 
 from bench.spec.workload_model import Bars
 from results.rules.findings import PairSummary
-from results.rules.nothing_owed import nothing_owed_in_words, with_publisher_names
+from results.rules.nothing_owed import describe_nothing_owed, with_publisher_names
 
 
 def _pair(subscription: str, owed: int, *, started: bool = True) -> PairSummary:
@@ -12,17 +12,17 @@ def _pair(subscription: str, owed: int, *, started: bool = True) -> PairSummary:
 
 
 def test_pairs_that_were_owed_nothing_are_listed() -> None:
-    (line,) = nothing_owed_in_words([_pair("s3", 0), _pair("s1", 7), _pair("s2", 0)])
+    (line,) = describe_nothing_owed([_pair("s3", 0), _pair("s1", 7), _pair("s2", 0)])
     assert line == "owed nothing: s2 of p4/0, s3 of p4/0"
 
 
 def test_a_long_list_of_pairs_is_cut() -> None:
-    (line,) = nothing_owed_in_words(_pair(f"s{number}", 0) for number in range(9))
+    (line,) = describe_nothing_owed(_pair(f"s{number}", 0) for number in range(9))
     assert line.endswith("s3 of p4/0, 5 more")
 
 
 def test_a_subscription_that_never_started_is_not_listed() -> None:
-    assert not [*nothing_owed_in_words([_pair("s1", 0, started=False), _pair("s2", 1)])]
+    assert not [*describe_nothing_owed([_pair("s1", 0, started=False), _pair("s2", 1)])]
 
 
 def test_no_number_of_deliveries_is_required_by_default() -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from bench.spec.toml_text import toml_text
 from results.checker.checks import Verdict, check_runs
-from results.reference.files import Refused
+from results.reference.files import FileRefusal
 from results.reference.history import History
 from results.reference.reading import judge_folder, read_history
 from results.reference.rule import check
 from results.rules.absences import with_absences
-from results.rules.announced import Told, _objections
+from results.rules.announced import AnnouncedRange, _objections
 from results.rules.losses import promises_with_losses
 from results.rules.terms import NEVER_NS, STATE_LOST, Commit, Promises
 from results.tables.frames import FIRST_KEY, LAST_KEY
@@ -230,7 +230,7 @@ def test_a_gap_after_an_absence_beyond_the_linger_is_permitted(tmp_path: Path) -
         run, history = read_run(path), read_history(path)
         assert run.promises.gaps == ()
         logs = read_logs(run)
-        (gaps,) = with_absences(gaps_of(logs, run.moved), run, logs).values()
+        (gaps,) = with_absences(gaps_of(logs, run.to_timeline), run, logs).values()
         plain = [gap for each in history.subscriptions for gap in each.gaps]
         assert [each.absent_until_ns for each in gaps] == [each.absent_until_ns for each in plain]
 
@@ -289,7 +289,7 @@ def test_both_readers_find_promises_gaps_and_commits(tmp_path: Path) -> None:
         )
     )
     logs = read_logs(run)
-    ((pair, (gap,)),) = gaps_of(logs, run.moved).items()
+    ((pair, (gap,)),) = gaps_of(logs, run.to_timeline).items()
     assert pair == (SUBSCRIPTION, SOURCE)
     ((_, (commit,)),) = commits_of(logs).items()
     assert commit == Commit(SOURCE, gap.incarnation, 1, gap.last, gap.place)
@@ -340,8 +340,8 @@ def test_gaps_of_no_sense_are_refused(tmp_path: Path, changes: dict[str, Any]) -
     folder = run_with_gap(tmp_path, **changes)
     run = read_run(folder)
     with pytest.raises(IntegrityError):
-        gaps_of(read_logs(run), run.moved)
-    with pytest.raises(Refused):
+        gaps_of(read_logs(run), run.to_timeline)
+    with pytest.raises(FileRefusal):
         read_history(folder)
 
 
@@ -405,7 +405,7 @@ def test_a_gap_of_a_stream_without_a_publisher_needs_an_operators_act(tmp_path: 
     accepted = run_with_lost_stream(tmp_path, "accepted", {})
     assert dict(judge_folder(accepted).counts.violations) == {}
     run, history = read_run(accepted), read_history(accepted)
-    assert (SUBSCRIPTION, STREAM["source"]) in gaps_of(read_logs(run), run.moved)
+    assert (SUBSCRIPTION, STREAM["source"]) in gaps_of(read_logs(run), run.to_timeline)
     assert [len(each.gaps) for each in history.subscriptions if each.gaps] == [2]
     for number, act in enumerate(NO_ACTS.values()):
         judgement = judge_folder(run_with_lost_stream(tmp_path, f"{number}", act))
@@ -456,13 +456,13 @@ def test_a_run_with_a_gap_is_judged_by_what_its_protocol_promises(
 def test_a_range_that_was_announced_is_cut_to_the_span(
     span: tuple[int, int], within: tuple[int, int]
 ) -> None:
-    told = Told(20, 30, "", place=0, told_ns=0, late=False, until_ns=NEVER_NS)
+    told = AnnouncedRange(20, 30, "", place=0, told_ns=0, late=False, until_ns=NEVER_NS)
     assert told.within(("run", "true", "p1/1", *span)) == ("run", "true", "p1/1", *within)
 
 
 @pytest.mark.parametrize("reason, kind", [("", "withheld_unjustified"), ("early", "gap_early")])
 def test_what_was_sent_behind_an_announcement_has_no_excuse(reason: str, kind: str) -> None:
-    told = Told(20, 30, "", place=0, told_ns=0, late=False, until_ns=5, reason=reason)
+    told = AnnouncedRange(20, 30, "", place=0, told_ns=0, late=False, until_ns=5, reason=reason)
     assert [*_objections(told)] == [(kind, 5)]
     assert [*_objections(replace(told, until_ns=NEVER_NS))] == []
     late = replace(told, until_ns=NEVER_NS, late=True)

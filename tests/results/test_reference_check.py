@@ -9,7 +9,7 @@ from results.reference.history import (
     ACKNOWLEDGED,
     History,
     Judgement,
-    Published,
+    PublicationRow,
     PublisherLog,
     SubscriptionLog,
 )
@@ -76,12 +76,12 @@ def story(
     *, publications: int = 12, faults: tuple[Fault, ...] = (), lost: tuple[int, ...] = (), **more
 ) -> History:
     """One publisher at a, one subscription at c behind b; publication n is sent at n ms."""
-    content = ExpectedContent.of_workload(workload(1, [{"at": "a", "size": "12B"}]), "run-1")
+    content = ExpectedContent.from_workload(workload(1, [{"at": "a", "size": "12B"}]), "run-1")
     rows = []
     for sequence in range(1, publications + 1):
         fence = sequence in (1, publications)
         chosen = content.fence_set if fence else content.choice(0, 0, sequence)[0]
-        rows.append(Published(0, sequence, chosen, sequence * MILLISECOND))
+        rows.append(PublicationRow(0, sequence, chosen, sequence * MILLISECOND))
     log = PublisherLog("a/0", "a-pub-1", tuple(rows), ((0, 1, publications, ACKNOWLEDGED),))
     told = tuple(
         delivery(content, log, row, row.sent_ns + 250_000)

@@ -11,7 +11,7 @@ from brokerd.model.fault_verbs import VERB_TABLE
 from results.reference import paths as reference_paths
 from results.reference.fault_log import VERBS
 from results.reference.history import History
-from results.reference.risk import Ways
+from results.reference.risk import DeliveryPaths
 from results.reference.rule import check
 from results.rules.expectation import parse_predicate
 from results.rules.risks import (
@@ -19,9 +19,9 @@ from results.rules.risks import (
     Exposure,
     Routes,
     Tree,
+    is_certainly_in,
     parts_of,
     risk_windows,
-    surely_holds,
 )
 from results.rules.terms import Fault, RiskWindow
 from tests.helpers.histories import CHAIN, MACHINES, MILLISECOND, random_faults, random_history
@@ -132,19 +132,19 @@ def test_which_ways_a_fault_stands_in(verb: str, target: str, through: list, spa
 
 def test_a_fault_on_any_of_several_routes_puts_its_traffic_at_risk() -> None:
     rows = [{"from": "n1", "to": "n3", "over": ["n1", "n2", "n3", "n4", "n1->n2", "n4->n3"]}]
-    routes = Routes.of_rows(rows)
+    routes = Routes.from_rows(rows)
     passing = reference_paths.Routes({(row["from"], row["to"]): row["over"] for row in rows})
     for part, through in (
         *(("n2", True), ("n5", False), ("n1-n2", True), ("n2-n1", True), ("n1->n2", True)),
         *(("n2->n1", False), ("n3-n4", True), ("n2-n3", False), ("client:c", False)),
     ):
         assert routes.passes([part], "n1", "n3") == through, part
-        assert (part in passing.passed("n1", "n3")) == through, part
+        assert (part in passing.list_passed("n1", "n3")) == through, part
         assert not routes.passes([part], "n3", "n1")
     killed = fault("1", "kill", 2, 6, target="n4", parts=("n4",))
     (window,) = risk_windows([killed])
     assert Exposure([], [killed], routes).holds(window, "p", "n1", "c", "n3")
-    assert Ways(passing, [killed]).lead_through(window, "p", "n1", "c", "n3")
+    assert DeliveryPaths(passing, [killed]).lead_through(window, "p", "n1", "c", "n3")
 
 
 def test_only_deliveries_to_a_disconnected_client_are_at_risk() -> None:
@@ -282,7 +282,7 @@ def test_deliveries_within_the_clock_error_are_not_counted_as_at_risk() -> None:
         true_windows = risk_windows(faults)
         for window in risk_windows(logged):
             for at_ns in range(0, 40 * MILLISECOND, MILLISECOND // 4):
-                if surely_holds(window, at_ns):
+                if is_certainly_in(window, at_ns):
                     assert any(
                         true.from_ns <= at_ns < true.to_ns and true.parts == window.parts
                         for true in true_windows
@@ -291,7 +291,7 @@ def test_deliveries_within_the_clock_error_are_not_counted_as_at_risk() -> None:
 
 def test_nothing_is_surely_at_risk_without_clock_comparisons() -> None:
     (window,) = risk_windows([fault("1", "freeze", 2, 6, err_ns=None)])
-    assert not any(surely_holds(window, at_ms * MILLISECOND) for at_ms in range(40))
+    assert not any(is_certainly_in(window, at_ms * MILLISECOND) for at_ms in range(40))
     history = replace(random_history(random.Random(3)), doubts=(), calm=False)
     faults = [replace(each, err_ns=None) for each in history.faults]
     judgement = check(replace(history, faults=faults))

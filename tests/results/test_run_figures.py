@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from results.checker.latency import at_share, latency_buckets, latency_percentiles, spectrum
-from results.checker.throughput import delivered_per_bin, published_per_bin
+from results.checker.latency import latency_at_share, latency_buckets, latency_percentiles, spectrum
+from results.checker.throughput import count_delivered, count_published
 from results.figures.by_name import FIGURES, draw
 from results.figures.of_runs import FIGURES as RUN_FIGURES
 from results.figures.of_runs import narrow_svg, numbers_beside
@@ -169,7 +169,9 @@ def test_buckets_are_narrow_and_add_up_to_the_exact_percentiles(spark: "SparkSes
     steps = spectrum(buckets)
     (exact,) = latency_percentiles(deliveries).toArrow().to_pylist()
     for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
-        assert at_share(steps, share) == pytest.approx(exact[f"response_{name}_us"], rel=0.02)
+        assert latency_at_share(steps, share) == pytest.approx(
+            exact[f"response_{name}_us"], rel=0.02
+        )
     assert exact["response_max_us"] == max(latencies)
     assert exact["n"] == len(latencies)
 
@@ -181,7 +183,7 @@ def test_rates_count_by_their_own_stamps(spark: "SparkSession") -> None:
     )
     counted = {
         (row["series"], row["bin"]): row["n"]
-        for row in published_per_bin(publications, 10).toArrow().to_pylist()
+        for row in count_published(publications, 10).toArrow().to_pylist()
     }
     assert counted == {("offered", 0): 2, ("sent", 0): 1, ("sent", 1): 1}
     deliveries = spark.createDataFrame(
@@ -189,7 +191,7 @@ def test_rates_count_by_their_own_stamps(spark: "SparkSession") -> None:
          ("r", "s", "application", "fence", 3), ("r", "s", "application", "data", 3)],
         "run_id STRING, sub_id STRING, layer STRING, kind STRING, t_recv_ns BIGINT",
     )  # fmt: skip
-    received = delivered_per_bin(deliveries, 10).toArrow().to_pylist()
+    received = count_delivered(deliveries, 10).toArrow().to_pylist()
     assert {row["bin"]: row["n"] for row in received} == {-1: 1, 0: 1}
 
 

@@ -112,9 +112,9 @@ def test_the_verdict_on_a_large_run_reports_the_sampled_streams(
     assert any(f"seed {second['seed']}" in line for line in document["lines"])
     assert of_lossy.document["verdict"] == "invalid"
 
-    blind = second_opinion._of_reference
+    blind = second_opinion._count_with_reference
     monkeypatch.setattr(
-        second_opinion, "_of_reference", lambda found: {**blind(found), "missing": 7}
+        second_opinion, "_count_with_reference", lambda found: {**blind(found), "missing": 7}
     )
     document = check_run(spark, run).document
     assert (document["verdict"], document["exit_code"]) == ("unknown", 3)

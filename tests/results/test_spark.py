@@ -18,10 +18,10 @@ from results.checker.spark import (
     SparkAlreadyRunning,
     SparkFailed,
     TooLittleMemory,
-    in_own_words,
-    planned_for,
+    plan_for,
     spark_session,
     spark_settings,
+    translate_errors,
 )
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class Gone(Py4JError):  # type: ignore[misc]
 def test_a_spark_error_is_restated_without_the_java_process(
     error: Exception, kind: type[Exception], said: str
 ) -> None:
-    found = in_own_words(error)
+    found = translate_errors(error)
     assert type(found) is kind
     assert said in str(found)
 
@@ -195,8 +195,8 @@ def test_a_spark_error_is_restated_without_the_java_process(
 def test_broadcast_joins_are_disabled_for_very_many_rows(spark: "SparkSession") -> None:
     name = "spark.sql.autoBroadcastJoinThreshold"
     before = spark.conf.get(name)
-    with planned_for(spark, LARGE_ROWS) as small:
+    with plan_for(spark, LARGE_ROWS) as small:
         assert (small, spark.conf.get(name)) == (False, "-1")
     assert spark.conf.get(name) == before
-    with planned_for(spark, LARGE_ROWS - 1):
+    with plan_for(spark, LARGE_ROWS - 1):
         assert spark.conf.get(name) == before

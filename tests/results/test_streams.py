@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from results.reference.history import FENCE, REDELIVERED, Delivered, History
+from results.reference.history import FENCE, REDELIVERED, DeliveryRow, History
 from results.reference.rule import check
 from results.rules.terms import Guarantee, Promises
-from results.rules.words import nothing_wrong
+from results.rules.words import describe_absent
 from tests.helpers.history_tables import judged_on_spark
 from tests.helpers.promised_histories import promised_history, with_log
 
@@ -24,7 +24,7 @@ PUBLISHER = Promises()
 TOTAL = Promises(order="total")
 
 
-def topic_of(history: History, row: Delivered) -> str:
+def topic_of(history: History, row: DeliveryRow) -> str:
     """The topic of a delivery; that of fences is one of their own."""
     if row.kind == FENCE:
         return "fences"
@@ -45,7 +45,7 @@ def topics_history(rng: Random, promises: Promises, *, placed: bool = True) -> H
         counts[topic] = counts.get(topic, 0) + 3
         positions[row.source, *row.key] = f"0/{topic}", counts[topic]
     for number, log in enumerate(history.subscriptions):
-        lanes: dict[str, list[Delivered]] = {}
+        lanes: dict[str, list[DeliveryRow]] = {}
         for row in log.delivered:
             stream, position = positions[row.source, *row.key]
             told = replace(row, stream=stream, position=position) if placed else row
@@ -294,7 +294,7 @@ def test_spark_judges_all_of_them_alike(spark: "SparkSession") -> None:
 
 def test_words_name_the_order_that_was_checked() -> None:
     under = {
-        (order, promises.order): str(Guarantee(order=order).under(promises))
+        (order, promises.order): str(Guarantee(order=order).with_promised_order(promises))
         for order in ("promised", "publisher", "none")
         for promises in (TOPIC, STREAM, TOTAL)
     }
@@ -303,5 +303,5 @@ def test_words_name_the_order_that_was_checked() -> None:
     assert under["promised", "total"] == "exactly-once, total order"
     assert under["publisher", "topic"] == "exactly-once, publisher order"
     assert under["none", "topic"] == "exactly-once"
-    assert nothing_wrong("none") == "nothing missing or repeated"
-    assert nothing_wrong("topic") == "nothing missing, repeated or out of order within a topic"
+    assert describe_absent("none") == "nothing missing or repeated"
+    assert describe_absent("topic") == "nothing missing, repeated or out of order within a topic"

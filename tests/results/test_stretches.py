@@ -10,7 +10,7 @@ import pytest
 
 from bench.load.records import RESOLUTION_NS, Stretches
 from brokerd.history.records import STRETCH
-from results.reference.files import Refused
+from results.reference.files import FileRefusal
 from results.reference.reading import judge_folder, read_history
 from results.tables.json_files import IntegrityError
 from results.tables.record_files import RECORDS, read_record_file
@@ -145,7 +145,7 @@ def test_a_stretch_that_is_one_short_is_a_publication_that_is_missing(tmp_path: 
 def test_a_stretch_longer_than_its_source_is_refused(tmp_path: Path) -> None:
     run = write_demo_run(tmp_path / "full", Scenario(rate=100, measure_s=6.0))
     copy = spoiled(run, tmp_path / "long", digest=1 << 30)
-    with pytest.raises(Refused, match="digest makes no sense"):
+    with pytest.raises(FileRefusal, match="digest makes no sense"):
         judge_folder(copy)
     path = next(iter(sorted(copy.glob("raw/*/*/deliveries.rec"))))
     with pytest.raises(IntegrityError, match="a stretch of no sense"):

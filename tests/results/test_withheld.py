@@ -10,8 +10,8 @@ from results.reference.history import History
 from results.reference.rule import check
 from results.rules.risks import Tree
 from results.rules.terms import Fault, Guarantee, Notice, Partition
-from results.rules.withheld import Asked, Barriers, stretches_of
-from results.rules.words import withheld_in_words
+from results.rules.withheld import Barriers, RequestTimes, stretches_of
+from results.rules.words import describe_withheld
 from tests.helpers.history_tables import judged_on_spark
 from tests.helpers.withheld_histories import (
     BARRIER,
@@ -96,7 +96,7 @@ def reason(
     newcomers: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     barriers = Barriers(CHAIN, delta, faults, newcomers)
-    asked = Asked(SECOND, round(accepted_s * SECOND))
+    asked = RequestTimes(SECOND, round(accepted_s * SECOND))
     excuse = barriers.excuse(partition, "c", source, asked, round(told_s * SECOND))
     return () if excuse is None else excuse.fault_ids
 
@@ -157,7 +157,7 @@ def test_adjacent_stretches_are_merged_and_reported_once() -> None:
         Notice("a/0", 0, first, last, BARRIER, place, SECOND)
         for first, last, place in ((1, 3, 0), (4, 6, 0), (2, 8, 0), (12, 12, 0), (11, 14, 5))
     ]
-    found = stretches_of(notices, 4, barriers, "c", "a", Asked(SECOND, SECOND))
+    found = stretches_of(notices, 4, barriers, "c", "a", RequestTimes(SECOND, SECOND))
     assert [(s.first[1], s.last[1], s.begun) for s in found] == [
         (1, 8, False), (12, 12, False), (11, 11, True), (13, 14, True),
     ]  # fmt: skip
@@ -165,8 +165,8 @@ def test_adjacent_stretches_are_merged_and_reported_once() -> None:
 
 
 def test_the_words_name_the_partitions() -> None:
-    assert withheld_in_words({}) == ""
-    assert withheld_in_words({"d#1.2:b-a": 1200, "d#1.1:b": 3}) == (
+    assert describe_withheld({}) == ""
+    assert describe_withheld({"d#1.2:b-a": 1200, "d#1.1:b": 3}) == (
         "1,203 withheld (3 by d#1.1:b, 1,200 by d#1.2:b-a)"
     )
 

@@ -13,7 +13,7 @@ from bench.run.run_directory import specification_digest as written_digest
 from bench.spec.toml_text import toml_text
 from results.reference import busyness, specification
 from results.reference.contents import Contents
-from results.reference.files import Refused
+from results.reference.files import FileRefusal
 from results.reference.times import due
 from results.rules.specification import specification_digest
 from results.rules.terms import Fault, Guarantee, Promises
@@ -107,20 +107,20 @@ def test_a_value_of_another_kind_is_refused(
         ("publishers", {}),
         ("topic", 7),
     ):
-        with pytest.raises((IntegrityError, Refused)) as refusal:
+        with pytest.raises((IntegrityError, FileRefusal)) as refusal:
             check(_with(path, value), DEMO_TOPOLOGY)
         assert refusal.value.exit_status == 8, path  # type: ignore[attr-defined]
     for changes in ({"brokers": ["p1", "p1"]}, {"links": [["p1", "x"]]}, {"links": ["p1-b1"]}):
-        with pytest.raises((IntegrityError, Refused)):
+        with pytest.raises((IntegrityError, FileRefusal)):
             check(workload_of(Scenario()), {**DEMO_TOPOLOGY, **changes})
 
 
 def test_a_guarantee_names_the_order_that_is_checked() -> None:
     for promised in ("publisher", "total", "topic", "stream", "none"):
         promises = Promises(order=promised)
-        assert Guarantee().under(promises).order == promised
+        assert Guarantee().with_promised_order(promises).order == promised
         for asked in ("publisher", "total", "topic", "stream", "none"):
-            assert Guarantee(order=asked).under(promises).order == asked
+            assert Guarantee(order=asked).with_promised_order(promises).order == asked
 
 
 def test_a_sign_is_none_while_a_fault_explains_it(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Visits:
 
 @pytest.mark.parametrize("protocol", ["ges"])
 def test_a_publication_visits_few_files_of_each_core(protocol: str) -> None:
-    topology = load_topology(TOPOLOGY).of_kind("hierarchy")
+    topology = load_topology(TOPOLOGY).restrict_to_kind("hierarchy")
     cluster = SimulatedCluster(topology, protocol, strict=False)
     cluster.start().run_until_quiet()
     subscription = cluster.subscribe(SUBSCRIBER, "kind = 'a'")

@@ -69,7 +69,7 @@ def test_a_peer_that_reached_this_broker_is_dialled_at_once() -> None:
     def comes_up(second: float, probes: PeerProbes) -> None:
         if second == 5:
             around.up.add(1)
-            probes.heard(1)
+            probes.on_reached(1)
 
     probes = tried(around, 1, 2, happens=comes_up)
     assert [when for when in times(around, 1) if when >= 4] == [5]
@@ -79,7 +79,7 @@ def test_a_peer_that_reached_this_broker_is_dialled_at_once() -> None:
 
 def test_a_nearby_peer_that_reached_this_broker_is_not_dialled() -> None:
     around = Around()
-    probes = tried(around, 10, happens=lambda second, probes: probes.heard(10))
+    probes = tried(around, 10, happens=lambda second, probes: probes.on_reached(10))
     assert len(around.dialled) <= 1
     assert not probes.missing()
 
@@ -91,7 +91,7 @@ def test_a_nearby_peer_is_dialled_while_a_fault_is_active() -> None:
 
     def comes_up(second: float, probes: PeerProbes) -> None:
         if second == 5:
-            probes.heard(10)
+            probes.on_reached(10)
 
     assert tried(around, 10, happens=comes_up).missing() == {10: NOBODY}
     assert 5 in times(around, 10)
@@ -103,7 +103,7 @@ def test_a_peer_with_a_session_is_not_dialled() -> None:
     def opens(second: float, probes: PeerProbes) -> None:
         if second == 5:
             around.sessions.append(1)
-            probes.heard(1)
+            probes.on_reached(1)
 
     assert not tried(around, 1, happens=opens).missing()
     assert max(times(around, 1)) < 5

@@ -10,9 +10,9 @@ CLIENT = ClientId("c1-pub-1")
 def test_a_client_waits_for_what_it_is_ahead_by_more_than_a_second() -> None:
     rate = PublishingRate(10)
     rate.sent(CLIENT, 10, 0)
-    assert not rate.must_wait(CLIENT, 0)
+    assert not rate.has_to_wait(CLIENT, 0)
     rate.sent(CLIENT, 10, 0)
-    assert rate.must_wait(CLIENT, 0)
+    assert rate.has_to_wait(CLIENT, 0)
     assert rate.clients_within_rate(0) == []
     assert rate.clients_within_rate(SECOND_NS) == [CLIENT]
 
@@ -22,4 +22,4 @@ def test_a_client_that_was_silent_is_limited_like_a_new_one() -> None:
         rate = PublishingRate(10)
         rate.sent(CLIENT, 1, 0)
         rate.sent(CLIENT, 21, silent_ns)
-        assert rate.must_wait(CLIENT, silent_ns), silent_ns
+        assert rate.has_to_wait(CLIENT, silent_ns), silent_ns

@@ -8,7 +8,7 @@ import pytest
 from brokerd.errors import ControlError
 from brokerd.model.operator_acts import OperatorAct
 from brokerd.overlay.generate import chain, hierarchy
-from brokerd.overlay.topology import Joined, Topology
+from brokerd.overlay.topology import JoinedBroker, Topology
 from brokerd.protocols.interface import OverlayChanged, TopologyGrown, TopologyShrunk
 from brokerd.runtime.growth import Surroundings
 
@@ -41,7 +41,7 @@ class File:
 
 def test_a_core_is_notified_of_joined_and_departed_brokers() -> None:
     file = File(chain(3, 1), "delta_tree")
-    file.topology = file.topology.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
+    file.topology = file.topology.with_joined(JoinedBroker("n1", "b3", "127.0.0.1:2"), "t.toml")
     assert file.known.reload(unchecked) == [TopologyGrown(3, 2)]
     assert file.known.reload(unchecked) == []
     file.topology = file.topology.without("n1", "t.toml")
@@ -61,7 +61,7 @@ def test_a_core_is_notified_of_changed_roles() -> None:
 def test_a_core_is_notified_of_joins_and_departures_in_a_hierarchy() -> None:
     for protocol in ("ges", "ges_reliable"):
         file = File(hierarchy(4, 2), protocol)
-        joined = Joined("n1", "b2", "127.0.0.1:2", "", ("b3",))
+        joined = JoinedBroker("n1", "b2", "127.0.0.1:2", "", ("b3",))
         file.topology = file.topology.with_joined(joined, "t.toml")
         assert file.known.reload(unchecked) == [OverlayChanged(file.topology.overlay("hierarchy"))]
         assert file.known.names[4] == "n1"
@@ -77,7 +77,7 @@ def test_a_topology_change_that_the_protocol_does_not_support_is_refused() -> No
     file.topology = file.topology.with_role("b2", "0", "t.toml")
     assert "no broker joins, leaves or changes in a ges overlay" in file.refused()
     grown = File(chain(3, 1), "best_effort")
-    grown.topology = grown.topology.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
+    grown.topology = grown.topology.with_joined(JoinedBroker("n1", "b3", "127.0.0.1:2"), "t.toml")
     assert "no broker joins, leaves or changes in a best_effort overlay" in grown.refused()
 
 
@@ -91,7 +91,7 @@ def test_a_change_that_is_not_signed_changes_nothing() -> None:
     """The act that is checked names the whole content of the file, and how often it changed."""
     file = File(chain(3, 1), "delta_tree")
     before = file.topology
-    file.topology = after = before.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
+    file.topology = after = before.with_joined(JoinedBroker("n1", "b3", "127.0.0.1:2"), "t.toml")
     asked: list[OperatorAct] = []
 
     def refuse(act: OperatorAct) -> None:
@@ -108,7 +108,7 @@ def test_a_change_that_is_not_signed_changes_nothing() -> None:
 def test_a_file_that_differs_from_what_was_read_is_a_discrepancy() -> None:
     file = File(chain(3, 1), "delta_tree")
     assert file.known.discrepancies() == []
-    file.topology = file.topology.with_joined(Joined("n1", "b3", "127.0.0.1:2"), "t.toml")
+    file.topology = file.topology.with_joined(JoinedBroker("n1", "b3", "127.0.0.1:2"), "t.toml")
     assert file.known.discrepancies() == [
         "its topology file has changed, and it has not read it again"
     ]

@@ -50,10 +50,10 @@ class Keeper:
     def refill(self, connection: Connection) -> None:
         pass
 
-    def may_read(self, connection: Connection) -> bool:
+    def can_read(self, connection: Connection) -> bool:
         return True
 
-    def ended(self, connection: Connection, reason: str) -> None:
+    def on_ended(self, connection: Connection, reason: str) -> None:
         self.came.set()
 
 

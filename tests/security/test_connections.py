@@ -92,7 +92,7 @@ def test_the_oldest_stranger_of_the_busiest_address_is_evicted(seed: int) -> Non
                 left.left()
         door.evicted.clear()
         for known in draw.sample([*inside], draw.randrange(3)) if len(inside) > 5 else []:
-            inside.pop(known).greeted()
+            inside.pop(known).on_handshake_end()
 
 
 def test_connections_per_address_are_limited_and_places_are_reused() -> None:
@@ -108,18 +108,18 @@ def test_clients_cannot_use_the_places_reserved_for_brokers() -> None:
     door = Door(connections_limit=10, broker_reserve=4)
     for number in range(10):
         admitted = door.knock(f"10.0.0.{number}", "client")
-        admitted.greeted()
-        stays = door.admission.may_stay(is_broker=False)
+        admitted.on_handshake_end()
+        stays = door.admission.can_stay(is_broker=False)
         assert stays is (number < 6)
         if not stays:
-            assert door.admission.may_stay(is_broker=True)
+            assert door.admission.can_stay(is_broker=True)
             admitted.left()
 
 
 def test_a_full_broker_refuses_connections_and_evicts_no_member() -> None:
     door = Door(connections_limit=5, broker_reserve=0)
     for number in range(5):
-        door.knock(f"10.0.0.{number}", "member").greeted()
+        door.knock(f"10.0.0.{number}", "member").on_handshake_end()
     assert door.knock("10.0.0.9", "late") is None
     assert door.evicted == []
 
@@ -128,7 +128,7 @@ def test_places_leave_file_descriptors_for_everything_else() -> None:
     door = Door(descriptors=DESCRIPTOR_RESERVE + 3, connections_limit=1_000, broker_reserve=0)
     members = [door.knock(f"10.0.0.{number}", "m") for number in range(4)]
     for member in members[:3]:
-        member.greeted()
+        member.on_handshake_end()
     assert door.admission.open == 4, "one of them was evicted and has not left yet"
     assert door.evicted == ["m"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.run.testbed import ListingRefused, listed_files
+from bench.run.testbed import ListingRefused, read_listing
 from brokerd.agent.host.private_files import make_private_folder, write_private
 from brokerd.config import TlsFiles
 from brokerd.errors import ControlError
@@ -194,7 +194,7 @@ def row(name: Any, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_a_host_that_lists_a_hostile_name_is_not_collected_from(name: Any) -> None:
     with pytest.raises(ListingRefused) as refused:
-        listed_files([row("stats.jsonl"), row(name)], "h1:/run")
+        read_listing([row("stats.jsonl"), row(name)], "h1:/run")
     assert len(str(refused.value)) < 300
 
 
@@ -214,7 +214,7 @@ def test_a_host_that_lists_too_much_or_nonsense_is_not_collected_from(
     rows: list[dict[str, Any]],
 ) -> None:
     with pytest.raises(ListingRefused):
-        listed_files(rows, "h1:/run")
+        read_listing(rows, "h1:/run")
 
 
 CAPSULES = "pubsubctl/running/capsules.py"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from bench.run.testbed import MOST_BYTES, MOST_FILES, ListingRefused, Testbed, listed_files
+from bench.run.testbed import MOST_BYTES, MOST_FILES, ListingRefused, Testbed, read_listing
 from brokerd.agent.agent import list_files
 from brokerd.agent.host.server import DEPLOYMENT_FILE, TOPOLOGY_FILE, HostSide
 from brokerd.errors import ControlError
@@ -168,7 +168,7 @@ HOSTILE = [
 def test_a_hostile_name_in_a_listing_is_refused_whole(name: object) -> None:
     good = {"name": "stdout.log", "size_bytes": 3, "sha256": SHA}
     with pytest.raises(ListingRefused, match="is not fetched"):
-        listed_files([good, {"name": name, "size_bytes": 3, "sha256": SHA}], "n01:/run")
+        read_listing([good, {"name": name, "size_bytes": 3, "sha256": SHA}], "n01:/run")
 
 
 @pytest.mark.parametrize(
@@ -176,15 +176,15 @@ def test_a_hostile_name_in_a_listing_is_refused_whole(name: object) -> None:
 )
 def test_a_size_that_cannot_be_is_refused(size: object) -> None:
     with pytest.raises(ListingRefused):
-        listed_files([{"name": "a.rec", "size_bytes": size, "sha256": SHA}], "n01:/run")
+        read_listing([{"name": "a.rec", "size_bytes": size, "sha256": SHA}], "n01:/run")
 
 
 def test_a_million_files_and_the_same_name_twice_are_refused() -> None:
     row = {"name": "a.rec", "size_bytes": 1, "sha256": SHA}
     with pytest.raises(ListingRefused, match="two files called"):
-        listed_files([row, row], "n01:/run")
+        read_listing([row, row], "n01:/run")
     with pytest.raises(ListingRefused, match=f"at most {MOST_FILES}"):
-        listed_files([row] * 1_000_000, "n01:/run")
+        read_listing([row] * 1_000_000, "n01:/run")
 
 
 def test_an_irregular_file_is_not_listed(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_neighbour_cannot_decommission_and_the_operator_can(
     protocol: str, tmp_path: Path
 ) -> None:
     topology, message, attacked, neighbour, target = CASES[protocol]
-    topology = topology.of_kind(topology.kind)
+    topology = topology.restrict_to_kind(topology.kind)
     key, other = (OperatorKey.of(tmp_path / name) for name in ("ours", "theirs"))
     number = topology.number_of(target)
     brokers: LooseBrokers
@@ -107,7 +107,7 @@ def said_by(process: subprocess.Popen[str]) -> str:
 
 @processes
 def test_a_topology_is_read_again_by_a_signed_act_only(tmp_path: Path) -> None:
-    topology = cells("p1-b1", "b1-s1").of_kind("cells")
+    topology = cells("p1-b1", "b1-s1").restrict_to_kind("cells")
     key, other = (OperatorKey.of(tmp_path / name) for name in ("ours", "theirs"))
 
     async def story(brokers: LooseBrokers) -> None:
@@ -151,4 +151,4 @@ def test_the_key_is_for_its_owner_alone_and_stays_the_same(tmp_path: Path) -> No
     with pytest.raises(UserError, match="cannot be used"):
         OperatorKey.of(tmp_path / "a")
     with pytest.raises(PreflightFailed, match="the account that deployed"):
-        OperatorKey.existing(tmp_path / "b")
+        OperatorKey.find_in(tmp_path / "b")

@@ -24,7 +24,7 @@ def watch(detector: FailureDetector, start_ns: int, end_ns: int) -> int | None:
 
 def test_a_silent_peer_is_suspected_after_the_timeout_and_a_grace_period() -> None:
     detector = FailureDetector(DEFAULTS, 0)
-    detector.heard(40 * MILLISECOND_NS)
+    detector.record_life(40 * MILLISECOND_NS)
     suspected_ns = watch(detector, 0, 10 * SECOND_NS)
     assert suspected_ns == 40 * MILLISECOND_NS + DEFAULTS.suspicion_ns + GRACE_NS
 
@@ -32,7 +32,7 @@ def test_a_silent_peer_is_suspected_after_the_timeout_and_a_grace_period() -> No
 def test_a_message_read_in_the_grace_period_prevents_suspicion() -> None:
     detector = FailureDetector(DEFAULTS, 0)
     assert watch(detector, 0, DEFAULTS.suspicion_ns) is None
-    detector.heard(DEFAULTS.suspicion_ns + GRACE_NS // 2)
+    detector.record_life(DEFAULTS.suspicion_ns + GRACE_NS // 2)
     assert not detector.check(DEFAULTS.suspicion_ns + GRACE_NS)
     assert watch(detector, DEFAULTS.suspicion_ns + GRACE_NS, SECOND_NS) is None
 
@@ -45,18 +45,18 @@ def test_a_peer_with_regular_heartbeats_is_not_suspected(seed: int) -> None:
     for _ in range(240):
         next_ns = now_ns + DEFAULTS.heartbeat_ns + random.randrange(60) * MILLISECOND_NS
         assert watch(detector, now_ns, next_ns) is None
-        detector.heard(next_ns)
+        detector.record_life(next_ns)
         now_ns = next_ns
     assert detector.allowed_ns == DEFAULTS.suspicion_ns
 
 
 def test_a_resumed_process_does_not_suspect_its_peers() -> None:
     detector = FailureDetector(DEFAULTS, 0)
-    detector.heard(0)
+    detector.record_life(0)
     assert not detector.check(TICK_NS)
     woken_ns = 60 * SECOND_NS
     assert not detector.check(woken_ns)
-    detector.heard(woken_ns)  # what had gathered meanwhile
+    detector.record_life(woken_ns)  # what had gathered meanwhile
     assert watch(detector, woken_ns, woken_ns + 2 * SECOND_NS) is None
 
 
@@ -67,7 +67,7 @@ def test_lateness_seen_under_load_allows_for_more_of_it() -> None:
     for gap_ms in (*range(250, 1200, 50), 1200, 1200):
         end_ns = now_ns + gap_ms * MILLISECOND_NS
         assert watch(detector, now_ns, end_ns) is None, gap_ms
-        detector.heard(end_ns)
+        detector.record_life(end_ns)
         now_ns = end_ns
     assert watch(detector, now_ns, now_ns + 10 * SECOND_NS) is not None
 
@@ -84,7 +84,7 @@ def test_allowance_is_bounded_and_fades() -> None:
     detector.check(30 * SECOND_NS)
     assert detector.allowed_ns == 4 * DEFAULTS.suspicion_ns
     for now_ns in range(30 * SECOND_NS, 150 * SECOND_NS, TICK_NS):
-        detector.heard(now_ns)
+        detector.record_life(now_ns)
         detector.check(now_ns)
     assert detector.allowed_ns < DEFAULTS.suspicion_ns + 2 * MILLISECOND_NS
 
@@ -100,7 +100,7 @@ def test_peers_of_a_machine_that_was_suspended_get_time_to_speak_again() -> None
 def test_a_peer_that_falls_silent_after_a_standstill_is_suspected_as_soon_as_any() -> None:
     detector = FailureDetector(DEFAULTS, 0)
     detector.check(60 * SECOND_NS)
-    detector.heard(60 * SECOND_NS)
+    detector.record_life(60 * SECOND_NS)
     suspected_ns = watch(detector, 60 * SECOND_NS, 120 * SECOND_NS)
     assert suspected_ns is not None
     assert suspected_ns <= 60 * SECOND_NS + 4 * DEFAULTS.suspicion_ns + GRACE_NS + TICK_NS
@@ -113,7 +113,7 @@ def test_each_suspicion_has_a_grace_period_of_its_own() -> None:
         heard_ns, now_ns = now_ns, now_ns + DEFAULTS.suspicion_ns
         assert watch(detector, heard_ns, now_ns) is None
         now_ns += GRACE_NS // 2
-        detector.heard(now_ns)  # in the grace period
+        detector.record_life(now_ns)  # in the grace period
         assert detector.due_ns == now_ns + detector.allowed_ns
     suspected_ns = watch(detector, now_ns, now_ns + 10 * SECOND_NS)
     assert suspected_ns == now_ns + detector.allowed_ns + GRACE_NS

@@ -10,8 +10,8 @@ def pauses(errors: int, every_ns: int = 0) -> list[int]:
     now_ns, found = 0, []
     for _ in range(errors):
         backoff.note(1, now_ns)
-        found.append(backoff.left_ns(1, now_ns) // SECOND_NS)
-        now_ns += every_ns or backoff.left_ns(1, now_ns)
+        found.append(backoff.remaining_ns(1, now_ns) // SECOND_NS)
+        now_ns += every_ns or backoff.remaining_ns(1, now_ns)
     return found
 
 
@@ -27,8 +27,8 @@ def test_a_pause_ends_and_is_of_one_neighbour() -> None:
     backoff = FaultBackoff()
     for _ in range(20):
         backoff.note(1, 0)
-    assert backoff.left_ns(1, LONGEST_NS - 1) == 1
-    assert backoff.left_ns(1, LONGEST_NS) == 0
-    assert backoff.left_ns(2, 0) == 0
+    assert backoff.remaining_ns(1, LONGEST_NS - 1) == 1
+    assert backoff.remaining_ns(1, LONGEST_NS) == 0
+    assert backoff.remaining_ns(2, 0) == 0
     backoff.forget(1)
-    assert backoff.left_ns(1, 0) == 0
+    assert backoff.remaining_ns(1, 0) == 0

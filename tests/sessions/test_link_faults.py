@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from brokerd.errors import ControlError
-from brokerd.sessions.link_faults import CLEAR, Absorbed, LinkFaults, Way, read_fault
+from brokerd.sessions.link_faults import (
+    CLEAR,
+    AbsorbedMessages,
+    LinkFaults,
+    LinkTreatment,
+    read_fault,
+)
 from brokerd.units import MILLISECOND_NS
 
 
@@ -19,7 +25,7 @@ def faults(*descriptions: tuple[Any, ...]) -> LinkFaults:
 
 def test_a_fault_acts_on_its_link_and_direction_only() -> None:
     one = faults(("blackhole", 1, "out", {}))
-    assert one.way(1, "out") == Way(blackholed=True)
+    assert one.way(1, "out") == LinkTreatment(blackholed=True)
     assert one.way(1, "in") == one.way(2, "out") == CLEAR
 
 
@@ -41,8 +47,10 @@ def test_faults_of_one_link_add_up() -> None:
         ("bandwidth", 1, "out", {"bytes_per_second": 1_000}),
         ("bandwidth", 1, "out", {"bytes_per_second": 500}),
     )
-    assert several.way(1, "out") == Way(delay_ns=25 * MILLISECOND_NS, bytes_per_second=500)
-    assert several.way(1, "in") == Way(delay_ns=20 * MILLISECOND_NS)
+    assert several.way(1, "out") == LinkTreatment(
+        delay_ns=25 * MILLISECOND_NS, bytes_per_second=500
+    )
+    assert several.way(1, "in") == LinkTreatment(delay_ns=20 * MILLISECOND_NS)
     several.heal("f3")
     assert several.way(1, "out").bytes_per_second == 1_000
 
@@ -50,7 +58,7 @@ def test_faults_of_one_link_add_up() -> None:
 def test_the_same_fault_again_only_moves_its_end_and_another_of_its_id_is_refused() -> None:
     one = faults(("absorb", 1, "both", {}))
     one.apply(read_fault("f0", "absorb", 1, "both", {}, 50))
-    assert (one.expired(49), one.expired(50)) == ([], ["f0"])
+    assert (one.list_expired(49), one.list_expired(50)) == ([], ["f0"])
     with pytest.raises(ControlError, match="already a absorb"):
         one.apply(read_fault("f0", "cut", 1, "both", {}, 50))
 
@@ -95,7 +103,7 @@ def test_an_invalid_fault_request_is_refused_with_the_reason(
 
 
 def test_absorbed_messages_of_selected_owners_are_released_in_order() -> None:
-    absorbed: Absorbed[str, int] = Absorbed(limit_bytes=10)
+    absorbed: AbsorbedMessages[str, int] = AbsorbedMessages(limit_bytes=10)
     for number, owner in enumerate("abab"):
         absorbed.hold(owner, number, 3)
     assert absorbed.is_full

@@ -16,7 +16,7 @@ from brokerd.sessions.failure_detector import (
     FaultBackoff,
     check_interval_ns,
 )
-from brokerd.sessions.link_faults import Absorbed
+from brokerd.sessions.link_faults import AbsorbedMessages
 from brokerd.sessions.outbox import Outbox
 from brokerd.units import SECOND_NS
 from brokerd.wire.framing import FrameDecoder
@@ -45,15 +45,15 @@ def test_a_detector_suspects_as_soon_as_a_new_one_whatever_was_before(seed: int)
         now_ns += random.choice((TICK_NS, 3 * TICK_NS, DEFAULTS.suspicion_ns, 30 * SECOND_NS))
         detector.check(now_ns)
         if random.random() < 0.5:
-            detector.heard(now_ns)
+            detector.record_life(now_ns)
     end_ns = now_ns + CALM_NS
     while now_ns < end_ns:
         now_ns += TICK_NS
         detector.check(now_ns)
-        detector.heard(now_ns)
+        detector.record_life(now_ns)
     assert detector.allowed_ns - DEFAULTS.suspicion_ns < TICK_NS
     new = FailureDetector(DEFAULTS, now_ns)
-    detector.heard(now_ns)
+    detector.record_life(now_ns)
     difference_ns = suspected_after_ns(detector, now_ns) - suspected_after_ns(new, now_ns)
     assert abs(difference_ns) <= TICK_NS
 
@@ -68,7 +68,7 @@ def test_errors_that_are_long_ago_cost_no_pause(pauses_s: list[int]) -> None:
     for _ in range(5):
         for each in (backoff, new):
             each.note(1, now_ns)
-        assert backoff.left_ns(1, now_ns) == new.left_ns(1, now_ns)
+        assert backoff.remaining_ns(1, now_ns) == new.remaining_ns(1, now_ns)
         now_ns += SECOND_NS
 
 
@@ -114,7 +114,7 @@ class AbsorbedEpisodes(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.absorbed: Absorbed[int, int] = Absorbed(100)
+        self.absorbed: AbsorbedMessages[int, int] = AbsorbedMessages(100)
         self.held: list[tuple[int, int, int]] = []
         self.number = 0
 

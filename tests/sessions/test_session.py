@@ -37,7 +37,7 @@ def joined(opener: SessionTable, accepter: SessionTable) -> tuple[Session, Sessi
     accepted = accepter.accept(hello)
     assert isinstance(accepted, Accepted)
     assert accepted.session is not None
-    assert opener.answered(attempt, accepted.answer) is None
+    assert opener.on_answer(attempt, accepted.answer) is None
     return attempt, accepted.session
 
 
@@ -68,7 +68,7 @@ def test_the_attempt_of_the_smaller_broker_wins_over_a_crossing_attempt(
         refusal = b0.accept(from_b1)
         assert isinstance(refusal, Farewell)
         assert refusal.kind == "crossed"
-    assert b0.answered(kept, accepted.answer) is None
+    assert b0.on_answer(kept, accepted.answer) is None
     assert b0.sessions[1].identity == b1.sessions[0].identity == kept.identity
 
 
@@ -132,7 +132,7 @@ def test_whatever_crosses_there_is_at_most_one_session_and_retries_bring_it_up()
             if isinstance(accepted, Accepted) and over and accepted.session is not None:
                 accepter.close(accepted.session)  # the opener closed the connection
             elif isinstance(accepted, Accepted):
-                assert opener.answered(attempt, accepted.answer) is None
+                assert opener.on_answer(attempt, accepted.answer) is None
         if not b0.sessions and not b1.sessions:
             for one in (*b0.attempts.values(), *b1.attempts.values()):
                 (b0 if one.peer == 1 else b1).close(one)
@@ -158,7 +158,7 @@ def test_an_answer_with_an_incarnation_that_leaps_is_refused() -> None:
     attempt, hello = opened(ours, 2)
     accepted = table(2, (1 << 20) + 1).accept(hello)
     assert isinstance(accepted, Accepted)
-    refusal = ours.answered(attempt, accepted.answer)
+    refusal = ours.on_answer(attempt, accepted.answer)
     assert refusal is not None
     assert "leaps from 0" in refusal.reason
 
@@ -179,8 +179,8 @@ def test_a_probe_gets_an_answer_and_no_session() -> None:
     accepted = b1.accept(b0.probe_hello())
     assert isinstance(accepted, Accepted)
     assert accepted.session is None
-    assert b0.probed(1, accepted.answer) is None
-    assert "answers in the place of broker 2" in str(b0.probed(2, accepted.answer))
+    assert b0.on_probe_answer(1, accepted.answer) is None
+    assert "answers in the place of broker 2" in str(b0.on_probe_answer(2, accepted.answer))
     assert 0 in b1.sessions
 
 
@@ -223,7 +223,7 @@ def test_an_answer_from_another_peer_or_attempt_is_refused() -> None:
         replace(b1.probe_hello(), session=attempt.identity),
         replace(b1.probe_hello(), role="broker", session=attempt.identity + 2),
     ):
-        assert isinstance(b0.answered(attempt, answer), Farewell)
+        assert isinstance(b0.on_answer(attempt, answer), Farewell)
     assert b0.sessions == {}
 
 

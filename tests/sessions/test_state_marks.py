@@ -17,14 +17,14 @@ def start(incarnation: int, commits: int = 0, groups: int = 0, salt: int = 0) ->
 def ledger(
     *starts: StateStart, lineage: int = 0, key: bytes = KEY, vouched: bool = True
 ) -> StateLedger:
-    return StateLedger.of_starts(key, lineage, starts, is_vouched=vouched)
+    return StateLedger.from_starts(key, lineage, starts, is_vouched=vouched)
 
 
 def mark(
     of: StateStart, commits: int, groups: int, lineage: int = 0, key: bytes = KEY
 ) -> StateMark:
     """The mark of a process that has come so far since its start."""
-    made = StateLedger.of_starts(key, lineage, [of], is_vouched=True)
+    made = StateLedger.from_starts(key, lineage, [of], is_vouched=True)
     made.advance(commits, groups)
     return made.mark()
 
@@ -110,7 +110,7 @@ def test_a_dialled_broker_returns_the_mark_that_ends_an_older_copy() -> None:
         assert attempt is not None
         decision = witness.accept(copy.hello(attempt))
         assert isinstance(decision, Accepted)
-        assert copy.answered(attempt, decision.answer) is not None
+        assert copy.on_answer(attempt, decision.answer) is not None
         assert "older copy" in copy.loss
         assert decision.session is not None
         witness.close(decision.session)
@@ -125,14 +125,14 @@ def test_a_neighbour_with_an_earlier_incarnation_is_refused_with_the_proof() -> 
     decision = witness.accept(copy.hello(attempt))
     assert isinstance(decision, Farewell)
     assert not witness.loss
-    copy.refused(1, decision)
+    copy.on_refusal(1, decision)
     assert "incarnation 3 has run" in copy.loss
 
 
 def test_an_invented_proof_ends_the_session_only() -> None:
     honest = table(0, ledger(start(1), start(2)))
     forged = replace_mark(mark(start(1), 7, 9), groups=1 << 40)
-    assert "wrong seal" in (honest.advanced(1, mark(start(1), 0, 0), forged) or "")
+    assert "wrong seal" in (honest.on_state_advance(1, mark(start(1), 0, 0), forged) or "")
     assert not honest.loss
 
 

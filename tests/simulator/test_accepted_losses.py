@@ -46,7 +46,7 @@ class LossStory(Story):
 def test_a_survivor_may_precede_the_gap_of_what_was_acknowledged_and_lost() -> None:
     story = LossStory()
     story.deliver(4)
-    assert "received no gap" in "".join(story.oracle.obligations.undelivered())
+    assert "received no gap" in "".join(story.oracle.obligations.describe_undelivered())
     story.announce(2, 3)
     story.deliver(5)
     story.acknowledge(4, 5)
@@ -100,7 +100,7 @@ def test_a_consumer_receives_only_lost_commits_again() -> None:
     redeliveries.begin("c", 1)
     for sequence in (1, 2):
         redeliveries.delivered("c", SOURCE, sequence, again=False)
-        redeliveries.committed("c", SOURCE, sequence)
+        redeliveries.on_committed("c", SOURCE, sequence)
         if sequence == 1:
             redeliveries.disk_copied(["c"], is_empty=False)
     redeliveries.state_lost(["c"], [])
@@ -114,7 +114,7 @@ def test_a_later_process_receives_only_unacknowledged_publications_as_others() -
     redeliveries.begin("c", 1)
     for sequence in (1, 2, 3):
         redeliveries.delivered("c", SOURCE, sequence, again=False)
-        redeliveries.committed("c", SOURCE, sequence)
+        redeliveries.on_committed("c", SOURCE, sequence)
     redeliveries.state_lost([], [(SOURCE, 2), (SOURCE, 3)])
     with pytest.raises(InvariantViolated, match="redelivered committed"):
         redeliveries.delivered("c", SOURCE, 3, again=False)

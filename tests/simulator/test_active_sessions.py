@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.overlay.generate import balanced_tree
+from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.strategies import trees
@@ -40,7 +40,7 @@ def test_a_tree_of_any_shape_ends_with_the_sessions_of_the_formula(topology, dat
 @pytest.mark.parametrize("fanout", [3, 7])
 def test_a_hundred_brokers_end_with_the_sessions_of_the_formula(fanout):
     seed = 12
-    topology = balanced_tree(100, fanout, 3)
+    topology = generate_balanced_tree(100, fanout, 3)
     failed = Random(f"{seed}/{fanout}").sample(range(100), 15)
     expected = Connectivity(topology).active_sessions(failed, 4)
     assert sessions_after(topology, failed, seed) == expected, f"seed {seed}, failed {failed}"

@@ -74,7 +74,7 @@ def _scene(seed: int) -> Scene:
 def _sound(seeds: range, setting: str = "") -> list[SeedReport]:
     reports = []
     for report in run_adversaries(seeds, AdversaryOptions(setting=setting)):
-        assert not report.violations, report.in_words()
+        assert not report.violations, report.describe()
         reports.append(report)
     return reports
 
@@ -221,7 +221,7 @@ def test_a_violation_reports_its_command_for_repetition() -> None:
         for report in run_adversaries(range(10), options)
         if report.rule == "acknowledged too early"
     )
-    said = report.in_words()
+    said = report.describe()
     assert f"seed {report.seed}: after " in said
     assert "last steps:" in said
     command = f"simulate adversary --seeds {report.seed}..{report.seed} --setting links"
@@ -234,11 +234,11 @@ def test_a_history_is_cut_down_to_actions_that_are_all_needed() -> None:
     assert short is not None
     rule, _, _ = failure_of(short.scene, short.actions, to_the_end=False)
     assert rule == "unaware source"
-    assert 3 < len(short.actions) < 30, short.in_words()
+    assert 3 < len(short.actions) < 30, short.describe()
     for place in range(len(short.actions)):
         fewer = [*short.actions[:place], *short.actions[place + 1 :]]
         rule, _, _ = failure_of(short.scene, fewer, to_the_end=False)
-        assert rule != "unaware source", f"{place} is not needed in {short.in_words()}"
+        assert rule != "unaware source", f"{place} is not needed in {short.describe()}"
 
 
 def test_there_is_nothing_to_cut_down_where_nothing_fails() -> None:

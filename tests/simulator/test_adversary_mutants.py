@@ -84,4 +84,4 @@ def test_a_mutant_of_an_unproven_rule_causes_no_violation(mutant: Mutant) -> Non
     options = AdversaryOptions(setting=KEPT[mutant], mutants=frozenset((mutant,)))
     for seed in range(15):
         report = run_adversary(seed, options)
-        assert not report.violations, f"it is needed: move it to CAUGHT\n{report.in_words()}"
+        assert not report.violations, f"it is needed: move it to CAUGHT\n{report.describe()}"

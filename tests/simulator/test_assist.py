@@ -13,7 +13,7 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.cluster import STEADY, chain, star, tree
 from tests.helpers.delta_tree_bugs import Mutant, mutated
@@ -30,13 +30,13 @@ class Story:
             self.cluster.client(f"p-{name}", name, publishes=True)
         self.cluster.run_until_quiet()
 
-    def publish(self) -> list[Published]:
+    def publish(self) -> list[PublicationHandle]:
         """One publication of every broker."""
         return [self.cluster.publish(name, n=1) for name in self.heard]
 
     def waiting(self) -> list[str]:
         """What is owed and not there."""
-        return self.cluster.oracle.obligations.undelivered()
+        return self.cluster.oracle.obligations.describe_undelivered()
 
     def relayed(self, name: str) -> list[str]:
         """With whom a broker has a relayed session."""
@@ -60,7 +60,7 @@ def test_nothing_waits_for_up_to_delta_links_that_stay_down(delta: int) -> None:
     assert without["stalled"] > len(seeds) // 2, without
     assert without["missing"] > without["owed"] // 20, without
     stories = [count_stalls(seed, delta, "on") for seed in seeds]
-    assert [story for story in stories if story.stalled] == []
+    assert [story for story in stories if story.is_stalled] == []
     assert sum(story.owed for story in stories) == without["owed"]
 
 
@@ -128,7 +128,7 @@ def test_a_subscription_behind_a_cut_link_receives_from_all_sources_at_once() ->
     published = story.publish()
     story.cluster.run_for(0.1)
     assert sorted(late.received, key=str) == published
-    assert story.cluster.oracle.closed_gates() == []
+    assert story.cluster.oracle.describe_closed_gates() == []
     story.cluster.link("b1", "b2").heal()
     story.end()
 
@@ -142,11 +142,11 @@ def test_a_gate_that_closed_before_the_relay_was_found_opens_while_the_link_is_d
     late = story.cluster.subscribe("b1", "true", "late")
     story.cluster.run_for(3)
     assert late.started
-    assert story.cluster.oracle.closed_gates() != []
+    assert story.cluster.oracle.describe_closed_gates() != []
     story.cluster.link("b1", "b3").heal()
     story.cluster.run_for(5)
     assert story.relayed("b2") == ["b3"]
-    assert story.cluster.oracle.closed_gates() == []
+    assert story.cluster.oracle.describe_closed_gates() == []
     published = story.publish()
     story.cluster.run_for(0.1)
     assert sorted(late.received, key=str) == published

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.simulator.search.campaign import CAMPAIGN, setting
+from brokerd.simulator.search.campaign import CAMPAIGN, find_setting
 from brokerd.simulator.search.seed_report import total
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_swarm
 
@@ -18,7 +18,7 @@ def test_a_row_of_the_campaign_shows_no_violation(name: str) -> None:
     reports = []
     options = SwarmOptions(campaign=name)
     for report in run_swarm(range(SEEDS), "delta_tree", CORES, options):
-        assert not report.violations, report.in_words()
+        assert not report.violations, report.describe()
         reports.append(report)
     ledger = total(reports)
     assert ledger["adversarial_seeds"] == SEEDS // 2
@@ -43,4 +43,4 @@ def test_a_row_is_what_it_says(name: str) -> None:
 
 def test_an_unknown_row_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean links-beyond"):
-        setting("links-beyon")
+        find_setting("links-beyon")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.overlay.generate import balanced_tree
+from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.simulator.world.cluster import SimulatedCluster
@@ -56,9 +56,9 @@ def test_brokers_communicate_exactly_across_at_most_delta_dead_in_a_row(topology
 @pytest.mark.parametrize("delta", [0, 1, 3])
 def test_fifty_brokers_of_which_a_sixth_died_deliver_what_the_tree_allows(delta):
     seed = 10
-    topology = balanced_tree(50, 3, delta)
+    topology = generate_balanced_tree(50, 3, delta)
     failed = Random(f"{seed}").sample(range(50), 8)
     graph = Connectivity(topology)
-    connected = graph.live_pairs(failed) - graph.disconnected_pairs(failed, delta)
+    connected = graph.live_pairs(failed) - graph.count_disconnected_pairs(failed, delta)
     found = deliveries_past(topology, failed, seed)
     assert len(found) == 2 * connected + 42, f"seed {seed}, failed {failed}"

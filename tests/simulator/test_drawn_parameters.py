@@ -88,7 +88,7 @@ def test_brokers_that_crash_behind_low_limits_lose_nothing() -> None:
         ),
     )
     report = PlanRun(plan).report(4, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 # ------------------------------------------------------------ values that were never drawn
@@ -100,7 +100,7 @@ def test_a_run_in_messages_of_one_event_may_exceed_a_window_as_one_message_may(
 ) -> None:
     """Rule `window` took each message for a run, and raised an alarm."""
     report = run_seed(seed, protocol, SwarmOptions(settings=("events_per_message=1",)))
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 def test_a_window_that_counts_one_message_of_a_run_is_seen() -> None:
@@ -114,7 +114,7 @@ def test_a_window_that_counts_one_message_of_a_run_is_seen() -> None:
 def test_the_growth_rule_scales_with_the_number_of_streams() -> None:
     """Rule `growth` knew of four pubends at each broker."""
     report = run_seed(24, "gryphon", SwarmOptions(settings=("pubends=16",)))
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 def test_a_broker_that_ends_for_being_slow_is_started_again() -> None:
@@ -131,7 +131,7 @@ def test_a_client_that_is_disconnected_beyond_its_linger_time_restarts(
 ) -> None:
     settings = ("client_linger_ns=1_000_000_000",)
     report = run_seed(seed, protocol, SwarmOptions(settings=settings))
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 # ------------------------------------------------------------ --set

@@ -48,20 +48,20 @@ def first_failure(seeds: range, setting: Setting, *mutants: Mutant, **parameters
 @pytest.mark.parametrize("seed", range(4))
 def test_vectors_bear_failing_links(seed: int) -> None:
     report = run(seed, LINKS, **VECTOR)
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_both_duplicate_checks_agree_if_only_links_fail(seed: int) -> None:
     report = run(seed, LINKS, **BOTH)
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_disagreement_of_duplicate_checks_names_a_restarted_broker(seed: int) -> None:
     """Decided by source all is well; the oracle refuses a disagreement without a restart."""
     report = run(seed, CRASHES, **BOTH)
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 def test_disagreements_are_counted() -> None:
@@ -72,7 +72,7 @@ def test_disagreements_are_counted() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_draining_bears_failing_links_and_brokers(seed: int) -> None:
     report = run(seed, CRASHES, switch="drain")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 def test_vectors_do_not_bear_restarts() -> None:

@@ -8,7 +8,7 @@ from brokerd.protocols.delta_tree.checks.kept import KEPT
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
-from brokerd.simulator.checks.growth import Alive, check_growth, sizes_of
+from brokerd.simulator.checks.growth import LiveState, check_growth, sizes_of
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.units import SECOND_NS
@@ -66,7 +66,7 @@ def _vanish(cluster: SimulatedCluster, number: int) -> None:
     cluster.subscribe("b2", client=name)
     cluster.run_until_quiet()
     cluster.clients[name].leave()
-    cluster.oracle.unsubscribed(name, 1)
+    cluster.oracle.on_unsubscribed(name, 1)
     cluster.run_for(3)
 
 
@@ -134,7 +134,7 @@ def test_a_seed_ends_only_if_nothing_waits_and_nothing_has_grown() -> None:
     cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
     cluster.subscribe("b1")
     cluster.run_until_quiet()
-    (b1, _), alive = cluster.brokers, Alive(2, 1, 1, 1)
+    (b1, _), alive = cluster.brokers, LiveState(2, 1, 1, 1)
     check_growth(b1, alive, KEPT)
     b1.protocol._state._when_durable[99] = lambda: None
     with pytest.raises(InvariantViolated, match=r"b1 keeps 1 in State._when_durable"):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from brokerd.protocols.delta_tree.checks.ablations import CANARIES
-from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.search.ablations import (
     EVERY,
     Caught,
@@ -100,7 +100,7 @@ def test_every_canary_fails(place: int) -> None:
 
 def test_a_canary_that_nothing_sees_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that this swarm cannot meet: the sender of frames is no part of a simulation."""
-    blind = replace(simulated("delta_tree"), canaries=(str(Mutant.HALF_A_FRAME),))
+    blind = replace(simulation_of("delta_tree"), canaries=(str(Mutant.HALF_A_FRAME),))
     monkeypatch.setattr("brokerd.simulator.search.ablations.simulated", lambda protocol: blind)
     monkeypatch.setattr("brokerd.simulator.search.ablations.TRIES", 2)
     assert run_canary("delta_tree", 99).failed_at == -1

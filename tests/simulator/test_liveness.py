@@ -84,7 +84,7 @@ def test_only_deliveries_owed_despite_a_broken_link_are_required() -> None:
     assert broken.missing() == []
     cluster.publish("b4", n=1)
     cluster.run_for(1)
-    assert cluster.oracle.obligations.undelivered()
+    assert cluster.oracle.obligations.describe_undelivered()
     assert broken.missing() == []
     cluster.link("b1", "b2").absorb()
     cluster.publish("b1", n=2)

@@ -69,7 +69,7 @@ def test_lost_publications_of_an_access_broker_are_announced(
     world: str, is_copy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its events never left it, because it is cut off while it takes them."""
-    monkeypatch.setattr(WallClocks, "at_start", lambda self, broker, now_ns: AGE_NS + now_ns)
+    monkeypatch.setattr(WallClocks, "read_at_start", lambda self, broker, now_ns: AGE_NS + now_ns)
     cluster = begun(world)
     subscriber = cluster.subscribe("s1")
     cluster.run_until_quiet()
@@ -168,6 +168,6 @@ def test_a_plan_may_put_an_older_disk_back(how: str) -> None:
     plan = read_plan(PLAN.replace("HOW", how))
     assert read_plan(write_plan(plan)) == plan
     report = PlanRun(plan).report(-1, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["fault_restored"] == 1
     assert report.counters["deliveries"] == 4

@@ -7,7 +7,7 @@ import pytest
 
 import brokerd
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.simulator.checks.marks import Mark, in_words, reached
+from brokerd.simulator.checks.marks import Mark, compute_coverage, describe_coverage
 from brokerd.simulator.checks.protocol_checks import make_observer, marks_of
 from brokerd.simulator.search.swarm import run_seed
 from brokerd.simulator.world.cluster import SimulatedCluster
@@ -40,9 +40,9 @@ def test_a_mark_with_too_few_seeds_is_reported_with_its_meaning() -> None:
         Mark("joined", "a leaf joined", seeds=2),
         Mark("left", "a leaf left"),
     )
-    found = reached(marks, [run_seed(seed, "delta_tree") for seed in (2, 4)])
+    found = compute_coverage(marks, [run_seed(seed, "delta_tree") for seed in (2, 4)])
     assert [row.is_enough for row in found] == [True, False, True]
-    assert in_words(found) == (
+    assert describe_coverage(found) == (
         "1 of 3 marks reached\nmark joined in 0 seeds, 1 are required: a leaf joined"
     )
 

@@ -12,7 +12,7 @@ from brokerd.simulator.search.plan_scope import PlanError
 from brokerd.simulator.search.planning.draw import is_long
 from brokerd.simulator.search.seed_report import total
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed, run_swarm
-from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.cluster import STEADY, chain
 from tests.helpers.delta_tree_bugs import Mutant, mutated
@@ -45,7 +45,7 @@ def _move_among_publications(line_ms: int, most: int = 1_000) -> None:
         arrived.append(name)
         return True
 
-    sent: list[Published] = []
+    sent: list[PublicationHandle] = []
     for number in range(200):
         sent.append(cluster.publish("b1", n=number))
         if number == 10:
@@ -132,7 +132,7 @@ def test_a_gap_in_the_stream_of_a_moved_client_is_detected() -> None:
 def test_swarms_with_moving_clients_and_changing_brokers_keep_all_promises() -> None:
     reports = []
     for report in run_swarm(SEEDS, "delta_tree", CORES, MOVES):
-        assert not report.violations, report.in_words()
+        assert not report.violations, report.describe()
         assert "--moves" in report.command
         reports.append(report)
     ledger = total(reports)
@@ -152,7 +152,7 @@ def test_clients_move_even_if_brokers_cannot_join_or_leave() -> None:
     assert ledger["brokers_joined"] == 0
     untroubled = SwarmOptions(moves=True, faults=False)
     for report in run_swarm(SEEDS[:4], "best_effort", options=untroubled):
-        assert not report.violations, report.in_words()
+        assert not report.violations, report.describe()
     texts = (write_plan(plan_of(seed, "delta_tree", MOVES)) for seed in SEEDS)
     text = next(text for text in texts if " join " in text)
     text = text.replace("protocol delta_tree", "protocol best_effort")
@@ -187,5 +187,5 @@ def test_clients_of_each_protocol_move_as_its_library_has_them_move(
 ) -> None:
     """They moved as clients of a tree do, and what they had came again."""
     report = run_seed(seed, protocol, MOVES)
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["clients_moved"] or report.counters["clients_reattached"]

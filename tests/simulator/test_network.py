@@ -23,10 +23,10 @@ class Diary(Endpoint):
         self.alive = True
         self.entries: list[tuple[Any, ...]] = []
 
-    def established(self, end: SessionEnd, incarnation: int) -> None:
+    def on_established(self, end: SessionEnd, incarnation: int) -> None:
         self.entries.append(("established", end.peer, end.number))
 
-    def lost(self, end: SessionEnd, reason: LossReason) -> None:
+    def on_lost(self, end: SessionEnd, reason: LossReason) -> None:
         self.entries.append(("lost", end.peer, end.number, reason))
 
     def open_failed(self, peer: Peer, reason: str) -> None:

@@ -36,8 +36,8 @@ class Story:
             redelivers=redelivers,
         )
         self.oracle = Oracle(lambda blob: {"n": int(blob)}, strict, promises, lambda: self.now_ns)
-        self.oracle.connected("p", SOURCE)
-        self.oracle.subscribed("s", 1, parse_predicate(predicate))
+        self.oracle.on_connected("p", SOURCE)
+        self.oracle.on_subscribed("s", 1, parse_predicate(predicate))
 
     def publish(self, *sequences: int) -> None:
         for sequence in sequences:
@@ -103,7 +103,7 @@ def test_a_source_may_be_named_by_its_broker_before_its_publisher_knows() -> Non
     other, notice = SourceId(1, 0, 1), Notice(1, SourceId(1, 0, 1), ((1, 1),), PARTITION)
     story.oracle.published("q", 1, b"1", b"x")
     story.oracle.withheld("s", notice)
-    story.oracle.connected("q", other)
+    story.oracle.on_connected("q", other)
     assert story.oracle.announced == 1
 
 
@@ -147,7 +147,7 @@ def test_an_acknowledgement_before_an_owed_delivery_is_a_violation() -> None:
 
 def test_a_source_shared_by_two_clients_is_a_violation() -> None:
     with pytest.raises(InvariantViolated, match="identity"):
-        Story().oracle.connected("q", SOURCE)
+        Story().oracle.on_connected("q", SOURCE)
 
 
 def test_the_oracle_requires_less_of_a_weaker_guarantee() -> None:
@@ -172,7 +172,7 @@ def _given_up_after(*delivered: int) -> Story:
     story.start()
     story.publish(1, 2, 3, 4, 5)
     story.deliver(*delivered)
-    story.oracle.given_up("s", 1)
+    story.oracle.on_expired("s", 1)
     story.publish(6)
     for sequence in range(1, 7):
         story.oracle.acknowledged("p", sequence)
@@ -213,8 +213,8 @@ def _forgotten_after(*delivered: int) -> Story:
     story.start()
     story.publish(1, 2, 3, 4)
     story.deliver(*delivered)
-    story.oracle.forgot("s")
-    story.oracle.subscribed("s", 1, parse_predicate("true"))
+    story.oracle.on_memory_loss("s")
+    story.oracle.on_subscribed("s", 1, parse_predicate("true"))
     story.start()
     return story
 
@@ -245,7 +245,7 @@ def test_only_acknowledged_publications_are_owed_after_a_publisher_loses_its_sta
     story.publish(1, 2, 3)
     story.deliver(1)
     story.oracle.acknowledged("p", 1)
-    story.oracle.forgot("p")
+    story.oracle.on_memory_loss("p")
     story.oracle.judge_end()
     with pytest.raises(InvariantViolated, match="gap"):
         story.deliver(3)
@@ -255,8 +255,8 @@ def test_a_publisher_that_forgot_is_another_source() -> None:
     story = Story()
     story.start()
     story.publish(1)
-    story.oracle.forgot("p")
-    story.oracle.connected("p", SourceId(0, 0, 2))
+    story.oracle.on_memory_loss("p")
+    story.oracle.on_connected("p", SourceId(0, 0, 2))
     story.publish(1)
     story.oracle.delivered("s", 1, SourceId(0, 0, 2), 1, b"1", b"x")
     story.deliver(1)
@@ -269,7 +269,7 @@ def test_publications_of_an_expired_publisher_may_be_missing_after_a_later_start
     story.publish(1, 2, 3)
     story.oracle.publisher_given_up("p")
     story.start()
-    story.oracle.connected("p", SOURCE)
+    story.oracle.on_connected("p", SOURCE)
     story.publish(4, 5)
     story.deliver(1, 3, 4)
     for sequence in range(1, 5):
@@ -288,8 +288,8 @@ class TwoOfTwo(Story):
 
     def __init__(self, order: Order) -> None:
         super().__init__(order=order)
-        self.oracle.connected("q", OTHER)
-        self.oracle.subscribed("t", 1, parse_predicate("true"))
+        self.oracle.on_connected("q", OTHER)
+        self.oracle.on_subscribed("t", 1, parse_predicate("true"))
         for client in ("s", "t"):
             self.oracle.started(client, 1)
         for client in ("p", "q"):
@@ -407,8 +407,8 @@ def test_publications_delivered_before_a_state_loss_may_be_in_any_gap() -> None:
     story.start()
     story.publish(1, 2)
     story.deliver(1)
-    story.oracle.forgot("s")
-    story.oracle.subscribed("s", 1, parse_predicate("true"))
+    story.oracle.on_memory_loss("s")
+    story.oracle.on_subscribed("s", 1, parse_predicate("true"))
     story.start()
     story.oracle.gap("s", 1, SOURCE, 1, 1, "released")
     with pytest.raises(InvariantViolated, match="gap early"):
@@ -422,8 +422,8 @@ def _forgotten_after_a_gap() -> Story:
     story.publish(1, 2, 3, 4)
     story.deliver(1)
     story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
-    story.oracle.forgot("s")
-    story.oracle.subscribed("s", 1, parse_predicate("true"))
+    story.oracle.on_memory_loss("s")
+    story.oracle.on_subscribed("s", 1, parse_predicate("true"))
     story.start()
     return story
 
@@ -456,7 +456,7 @@ def _delivered_and_committed(*, redelivers: bool) -> Story:
     story.start()
     story.publish(1, 2, 3, 4)
     story.deliver(1, 2, 3)
-    story.oracle.committed("s", 1, SOURCE, 1, 1)
+    story.oracle.on_committed("s", 1, SOURCE, 1, 1)
     return story
 
 
@@ -491,9 +491,9 @@ def _moved(order: Order, *, whole: bool, delivered: tuple[int, ...]) -> Story:
     story.start()
     story.publish(1, 2, 3)
     story.deliver(1, 3)
-    story.oracle.subscribed("s.", 1, parse_predicate("true"))
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
     story.oracle.started("s.", 1)
-    story.oracle.moved("s", "s.", whole=whole)
+    story.oracle.on_moved("s", "s.", whole=whole)
     for sequence in delivered:
         story.oracle.delivered("s.", 1, SOURCE, sequence, str(sequence).encode(), b"x")
     for sequence in (1, 2, 3):
@@ -531,9 +531,9 @@ def test_a_gap_announced_before_a_whole_move_is_not_owed_after_it(order: Order) 
     story.publish(1, 2, 3)
     story.deliver(1, 3)
     story.oracle.gap("s", 1, SOURCE, 2, 2, "released")
-    story.oracle.subscribed("s.", 1, parse_predicate("true"))
+    story.oracle.on_subscribed("s.", 1, parse_predicate("true"))
     story.oracle.started("s.", 1)
-    story.oracle.moved("s", "s.", whole=True)
+    story.oracle.on_moved("s", "s.", whole=True)
     _acknowledge(story, 1, 2, 3)
     story.oracle.judge_end()
 
@@ -546,7 +546,7 @@ def test_a_publication_overtaken_before_a_subscription_expires_may_follow(
     story.start()
     story.publish(1, 2, 3)
     story.deliver(1, 3)
-    story.oracle.given_up("s", 1)
+    story.oracle.on_expired("s", 1)
     story.start()
     story.deliver(2)
     with pytest.raises(InvariantViolated, match="duplicate"):

@@ -69,7 +69,7 @@ def test_whatever_is_left_out_of_a_plan_it_remains_one(seed: int) -> None:
     plan = plan_of(seed, "delta_tree")
     moves = [move for place, move in enumerate(plan.moves) if (place + seed) % 3]
     report = PlanRun(plan.with_moves(moves)).report(seed, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 def test_no_more_elements_fail_at_once_than_the_plan_allows() -> None:
@@ -80,7 +80,7 @@ def test_no_more_elements_fail_at_once_than_the_plan_allows() -> None:
     kills = [FaultInjection(1_000_000 + place, "kill", (names[place],)) for place in range(3)]
     publications = [move for move in plan.moves if type(move) is PublicationRun]
     report = PlanRun(plan.with_moves([*publications, *kills])).report(2, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["fault_kill"] == 1
 
 
@@ -125,7 +125,7 @@ def test_a_plan_kept_from_a_bug_still_shows_it_and_only_it(path: Path) -> None:
     assert plan.publications <= 20
     assert PlanRun(plan).report(-1, "").violations
     sound = PlanRun(replace(plan, mutants=())).report(-1, "")
-    assert not sound.violations, sound.in_words()
+    assert not sound.violations, sound.describe()
 
 
 def test_most_bugs_that_a_swarm_sees_have_a_plan() -> None:
@@ -142,14 +142,14 @@ def test_most_bugs_that_a_swarm_sees_have_a_plan() -> None:
 @pytest.mark.parametrize("path", SOUND, ids=lambda path: path.stem)
 def test_a_plan_in_which_something_was_wrong_once_is_right(path: Path) -> None:
     report = PlanRun(read_plan(path.read_text(encoding="utf-8"))).report(-1, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 def test_an_impossible_choice_in_a_plan_is_skipped() -> None:
     plan = plan_of(1, "delta_tree")
     moves = [LaneChoice(step, "0>1") for step in range(0, 800, 2)]
     report = PlanRun(plan.with_moves([*plan.moves, *moves])).report(1, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 @pytest.mark.parametrize("protocol", ["gryphon", "ges_reliable", "durable"])
@@ -162,7 +162,7 @@ def test_values_that_are_alike_across_kinds_are_drawn_and_make_no_difference(pro
         if not is_long(seed) and wanted <= predicates_of(plan := plan_of(seed, protocol))
     )
     report = PlanRun(plan).report(seed, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 def predicates_of(plan: Plan) -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 from brokerd.protocols.interface import Change, Commit, DeadlineReached, Started
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.checks.recounts import Position, PositionChecks
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.helpers.delta_tree_bugs import Mutant
@@ -74,7 +74,7 @@ def test_incarnations_of_publishers_are_positions_of_all_protocols() -> None:
 def test_each_protocol_with_a_log_names_its_positions() -> None:
     for name, definition in DEFINITIONS.items():
         if definition.promises.exactly_once:
-            assert simulated(name).positions, name
+            assert simulation_of(name).positions, name
 
 
 def test_a_repeated_notice_does_not_move_a_position_back() -> None:

@@ -59,7 +59,7 @@ def _played(topology: Topology) -> tuple[list[int], list[str]]:
     cluster.link("x", "v").heal()
     other.client.take_after_ns = 0
     cluster.run_for(60)
-    assert cluster.oracle.obligations.undelivered() == []
+    assert cluster.oracle.obligations.describe_undelivered() == []
     return [5 + got.sequence for got in late.received], cluster.oracle.first_violations
 
 
@@ -99,7 +99,7 @@ def _play(row: str, seeds: range, **switches: str) -> list[SeedReport]:
 
 def test_profile_paper_bears_as_many_link_failures_as_it_tolerates() -> None:
     reports = _play("links", range(SEEDS))
-    assert [report.in_words() for report in reports if report.violations] == []
+    assert [report.describe() for report in reports if report.violations] == []
     ledger = total(reports)
     assert ledger["announced"] > SEEDS, "nothing was withheld, so no tag was asked for"
     assert ledger["tags_missing"] == ledger["tags_extra"] == 0
@@ -108,7 +108,7 @@ def test_profile_paper_bears_as_many_link_failures_as_it_tolerates() -> None:
 @pytest.mark.parametrize("row", [name for name, row in CAMPAIGN.items() if row.bound])
 def test_by_source_sequences_it_bears_what_the_campaign_asks_for(row: str) -> None:
     reports = _play(row, range(SEEDS // 2), **SOURCE)
-    assert [report.in_words() for report in reports if report.violations] == []
+    assert [report.describe() for report in reports if report.violations] == []
     ledger = total(reports)
     assert ledger["deliveries"] > SEEDS
     assert ledger["tags_missing"] == ledger["tags_extra"] == 0

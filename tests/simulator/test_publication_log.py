@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 from tests.helpers.delta_tree_bugs import Mutant, mutated
 
@@ -15,7 +15,7 @@ def _start(parameters: DeltaTreeParameters = LOGGED) -> SimulatedCluster:
     return SimulatedCluster(chain("p", "b", "s"), network=STEADY, parameters=parameters).start()
 
 
-def _missing_after_publisher_and_broker_die() -> list[Published]:
+def _missing_after_publisher_and_broker_die() -> list[PublicationHandle]:
     """Everything is acknowledged while nobody can be reached; then who knows it dies."""
     cluster = _start()
     subscriber = cluster.subscribe("s")

@@ -9,7 +9,7 @@ from brokerd.client.window import Window
 from brokerd.model.identity import SourceId
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.checks.recounts import check_recounts
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.helpers.exchange import run_of
@@ -34,7 +34,7 @@ def test_counters_equal_a_recount_at_rest(protocol: str) -> None:
 
 
 def test_each_protocol_that_keeps_count_names_its_counters() -> None:
-    assert {name for name in DEFINITIONS if simulated(name).recounts} == {*SEEDS}
+    assert {name for name in DEFINITIONS if simulation_of(name).recounts} == {*SEEDS}
 
 
 def test_a_counter_that_is_wrong_is_named() -> None:

@@ -56,7 +56,7 @@ def test_both_find_nothing_in_sound_swarms(first: int) -> None:
             continue  # ten minutes, of which the oracle says as much as of others
         recorder = Recorder(_with_one_life_each(seed))
         report, found = recorder.play()
-        assert not report.violations, report.in_words()
+        assert not report.violations, report.describe()
         assert not found, f"seed {seed}: {found[:5]}"
         streams += report.counters["deliveries"]
     assert streams > 500
@@ -70,7 +70,7 @@ def test_the_reference_checker_confirms_violations_of_the_oracle() -> None:
         if report.rule in ALIKE:
             rules.append(report.rule)
             kinds = {violation.kind for violation in found}
-            assert kinds & set(ALIKE[report.rule]), f"{path.name}: {report.in_words()}\n{found[:5]}"
+            assert kinds & set(ALIKE[report.rule]), f"{path.name}: {report.describe()}\n{found[:5]}"
     assert rules, "no plan is wrong where a client could see it"
 
 

@@ -68,6 +68,6 @@ def test_repeated_faults_land() -> None:
         seed for seed in range(1, 60) if sum(_repeats(draw_plan(seed, "gryphon")).values()) > 8
     )
     report = run_seed(seed, "gryphon")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     landed = sum(count for name, count in report.counters.items() if name.startswith("fault_"))
     assert landed > 8

@@ -90,7 +90,7 @@ def test_a_publisher_with_an_older_copy_of_its_store_is_refused(protocol: str) -
     cluster.network.close(shop, shop.broker, "closed_by_us")
     refusals: list[str] = []
     shop.on_refused = lambda refused: refusals.append(refused.reason)
-    shop.core = ClientCore.restarted(older, instance=b"copy")
+    shop.core = ClientCore.restart(older, instance=b"copy")
     shop.dial()
     cluster.run_for(5)
     assert refusals

@@ -41,7 +41,7 @@ def plan_run(broker: str, how: str) -> PlanRun:
 )
 def test_a_proved_loss_is_accepted_or_refused(broker: str, how: str, outcome: str) -> None:
     report = plan_run(broker, how).report(-1, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["fault_restored"] == 1
     assert report.counters[f"losses_{outcome}"] == 1
     assert report.counters["deliveries"] + report.counters["in_gaps_of_lost_state"] == 6
@@ -53,7 +53,7 @@ def test_only_a_home_that_chooses_no_server_may_accept_a_loss(ownership: str) ->
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e1").replace("HOW", "empty")
     text = text.replace("kind\nchance", f"kind ownership={ownership}\nchance")
     report = PlanRun(read_plan(text)).report(-1, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     refused = ownership == "causal"
     assert report.counters["losses_refused"] == refused
     assert report.counters["losses_accepted"] == (not refused)
@@ -64,7 +64,7 @@ def test_lost_positions_of_a_topic_are_publications_that_the_gap_names() -> None
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "e2").replace("HOW", "empty")
     text = text.replace("at 1 publish p0-e1 a,10,3 a,40,3\n", "").replace("then 6", "then 3")
     report = PlanRun(read_plan(text)).report(-1, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["in_gaps_of_lost_state"] == 2
     assert report.counters["deliveries"] == 2
 
@@ -75,7 +75,7 @@ def test_a_broker_that_serves_on_without_a_proved_part_is_a_violation(
 ) -> None:
     monkeypatch.setattr(StateLedger, "loss", lambda self, mark: None)
     report = plan_run("s1", how).report(-1, "")
-    assert report.rule == "state lost", report.in_words()
+    assert report.rule == "state lost", report.describe()
 
 
 def test_a_loss_that_never_was_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_loss_that_never_was_is_a_violation(monkeypatch: pytest.MonkeyPatch) -
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", "copy")
     unchanged = text.replace("then 6 7", "then 2.1 7").replace("at 4", "at 8")
     report = PlanRun(read_plan(unchanged)).report(-1, "")
-    assert report.rule == "state lost", report.in_words()
+    assert report.rule == "state lost", report.describe()
 
 
 def test_a_loss_without_a_witness_is_not_simulated() -> None:
@@ -91,7 +91,7 @@ def test_a_loss_without_a_witness_is_not_simulated() -> None:
     text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", "empty")
     away = text.replace("failed=1", "failed=2").replace("at 4", "at 5 fault kill x1 then 7\nat 4")
     report = PlanRun(read_plan(away)).report(-1, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["fault_restored"] == 1
     assert report.counters["losses_refused"] == report.counters["losses_accepted"] == 0
 

@@ -1,13 +1,13 @@
 """A thousand brokers in one process: what is the same is shared, and idle brokers cost nothing."""
 
-from brokerd.overlay.generate import balanced_tree
+from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.sessions import NetworkParameters
 
 
 def test_a_thousand_brokers_route_around_a_dead_one() -> None:
     network = NetworkParameters(jitter_ns=0)
-    topology = balanced_tree(1_000, 3, 1)
+    topology = generate_balanced_tree(1_000, 3, 1)
     cluster = SimulatedCluster(
         topology, "delta_tree", network=network, strict=False, trace=False
     ).start()
@@ -22,7 +22,7 @@ def test_a_thousand_brokers_route_around_a_dead_one() -> None:
 
 
 def test_a_departed_application_stops_dialling_and_delays_no_broker() -> None:
-    cluster = SimulatedCluster(balanced_tree(5, 3, 1), strict=False, trace=False).start()
+    cluster = SimulatedCluster(generate_balanced_tree(5, 3, 1), strict=False, trace=False).start()
     subscription = cluster.subscribe("b2")
     cluster.run_until_quiet()
     cluster.client("gone", "b1", publishes=True)

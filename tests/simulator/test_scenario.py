@@ -30,7 +30,7 @@ def test_retries_out_of_phase_at_two_broken_links_do_not_disturb_the_quiet() -> 
     cluster.link("b2", "b3").cut()
     began_ns = cluster.schedule.now_ns
     cluster.run_until_quiet(10)
-    assert cluster.waits.unsettled() == []
+    assert cluster.waits.describe_unsettled() == []
     assert cluster.schedule.now_ns > began_ns, "nobody has noticed anything yet"
 
 
@@ -43,7 +43,7 @@ def test_a_cluster_is_not_quiet_before_brokers_detect_unreachable_peers() -> Non
         cluster.link("b0", far).blackhole()
     assert not cluster.is_quiet(), "nobody has noticed that nothing is heard of b1"
     cluster.run_for(1)
-    assert cluster.waits.unsettled() == ["b0 dials [2]"]
+    assert cluster.waits.describe_unsettled() == ["b0 dials [2]"]
     cluster.run_until_quiet(3)
     assert cluster.broker("b0").status().missing == (1, 2)
 

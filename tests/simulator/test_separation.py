@@ -30,7 +30,7 @@ def _subscribe_past_a_dead_broker(cluster: SimulatedCluster) -> None:
 def test_a_dead_broker_may_be_closed_off() -> None:
     cluster = _chain()
     _subscribe_past_a_dead_broker(cluster)
-    assert cluster.oracle.closed_by_subscription() == [frozenset({2})]
+    assert cluster.oracle.list_closed_sources() == [frozenset({2})]
 
 
 @pytest.mark.parametrize("mutant", [Mutant.ISLANDS_AS_BARRIERS, Mutant.EVERY_PARTITION_TAGGED])
@@ -50,7 +50,7 @@ def test_a_broker_cut_off_before_the_subscription_may_not_be_closed_off(
     _subscribe_past_a_dead_broker(cluster)
     cluster.broker("b3").start()
     cluster.run_until_quiet()
-    assert cluster.oracle.closed_by_subscription() == [frozenset()]
+    assert cluster.oracle.list_closed_sources() == [frozenset()]
     confirm = Subscriptions._confirm_to
 
     def name_b3(self: Subscriptions, peer: BrokerNumber, row: RoutedSubscription) -> None:

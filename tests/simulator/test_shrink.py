@@ -6,16 +6,16 @@ from functools import cache
 import pytest
 
 from brokerd.simulator.anchors import Edit
-from brokerd.simulator.named_bugs import NamedBug, planted
+from brokerd.simulator.named_bugs import NamedBug, plant
 from brokerd.simulator.search.moves import LaneChoice
 from brokerd.simulator.search.plan import read_plan
-from brokerd.simulator.search.shrink import Shrunk, shrink
+from brokerd.simulator.search.shrink import ShrunkPlan, shrink
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from tests.helpers.delta_tree_bugs import Mutant
 
 
 @cache
-def shrunk(seed: int, mutant: Mutant) -> Shrunk:
+def shrunk(seed: int, mutant: Mutant) -> ShrunkPlan:
     """The first failure of this mutant from a seed on, of the same layer as that seed."""
     options = SwarmOptions(mutants=frozenset((mutant,)))
     while not run_seed(seed, "delta_tree", options).violations:
@@ -41,7 +41,7 @@ def test_a_bug_is_shown_by_a_few_faults_brokers_and_publications(seed: int, muta
     """At most 3, 5 and 20; and what is printed shows the same again."""
     found = shrunk(seed, mutant)
     assert found.is_small(), found.plan.size()
-    again = PlanRun(read_plan(found.in_words("A seed"))).report(-1, "")
+    again = PlanRun(read_plan(found.describe("A seed"))).report(-1, "")
     assert again.rule == found.report.rule
     assert again.digest == found.report.digest
 
@@ -94,7 +94,7 @@ def test_only_the_low_limits_that_a_failure_needs_stay() -> None:
         ),
     )
     plan = replace(plan_of(4, "gryphon"), limits=(others[0], needed, others[1]))
-    with planted([bug]):
+    with plant([bug]):
         found = shrink(plan, most_runs=40)
     assert found is not None
     assert found.plan.limits == (needed,)

@@ -340,7 +340,7 @@ def _heard_across_an_island(*, strict: bool = True) -> list[int]:
     cluster.run_until_quiet()
     cluster.publish("b4", n=2)
     _settle(cluster)
-    assert cluster.oracle.closed_gates() == []
+    assert cluster.oracle.describe_closed_gates() == []
     assert s.received[-1].sequence == 2
     assert not cluster.oracle.violations
     return early

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.marks import compute_coverage, describe_coverage
 from brokerd.simulator.checks.protocol_checks import marks_of
-from brokerd.simulator.search.determinism import differing_reports, differing_seeds
-from brokerd.simulator.search.ledger import in_one_line
+from brokerd.simulator.search.determinism import find_differing_reports, find_differing_seeds
+from brokerd.simulator.search.ledger import describe_totals
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed, run_swarm
 from tests.helpers.seeds import seeds_of_the_mix
@@ -66,7 +66,7 @@ _reports: list[SeedReport] = []
 
 def test_delta_tree_keeps_its_promises_under_up_to_delta_failures() -> None:
     for report in run_swarm(seeds_of_the_mix(SEEDS, long=LONG), "delta_tree", CORES):
-        assert not report.violations, report.in_words()
+        assert not report.violations, report.describe()
         _reports.append(report)
 
 
@@ -75,14 +75,14 @@ def test_the_seeds_were_not_empty(record_property: Callable[[str, object], None]
     if len(_reports) < SEEDS:
         pytest.skip("judges the seeds above, of which not all were run")
     ledger = total(_reports)
-    record_property("measured", f"swarm of delta_tree: {in_one_line(ledger)}")
+    record_property("measured", f"swarm of delta_tree: {describe_totals(ledger)}")
     lacking = {
         name: ledger.get(name, 0) for name, least in LEAST.items() if ledger.get(name, 0) < least
     }
     assert not lacking, f"too little of {lacking} in {ledger}"
-    marks = reached(marks_of("delta_tree"), _reports)
-    record_property("measured", in_words(marks))
-    assert all(mark.is_enough for mark in marks), in_words(marks)
+    marks = compute_coverage(marks_of("delta_tree"), _reports)
+    record_property("measured", describe_coverage(marks))
+    assert all(mark.is_enough for mark in marks), describe_coverage(marks)
 
 
 def test_best_effort_loses_publications_when_something_fails() -> None:
@@ -98,13 +98,13 @@ def test_best_effort_loses_publications_when_something_fails() -> None:
 def test_best_effort_loses_nothing_while_nothing_fails() -> None:
     seeds = seeds_of_the_mix(16, long=0)
     for report in run_swarm(seeds, "best_effort", options=SwarmOptions(faults=False)):
-        assert not report.violations, report.in_words()
+        assert not report.violations, report.describe()
         assert report.counters["deliveries"]
 
 
 def test_a_violation_reports_its_command_for_repetition() -> None:
     report = run_seed(3, "best_effort")
-    said = report.in_words()
+    said = report.describe()
     assert "seed 3: at " in said
     assert "last steps:" in said
     assert "pubsubctl simulate swarm --protocol best_effort --seeds 3..3" in said
@@ -128,7 +128,7 @@ def test_seeds_go_the_same_way_whatever_strings_hash_to() -> None:
     if len(first) < DETERMINISTIC:
         first = [*run_swarm(range(1, DETERMINISTIC + 1), "delta_tree", CORES)]
     assert len({report.digest for report in first}) == DETERMINISTIC
-    assert differing_reports(first, "delta_tree") == []
+    assert find_differing_reports(first, "delta_tree") == []
 
 
 def test_differences_between_interpreters_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,4 +137,4 @@ def test_differences_between_interpreters_are_detected(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         "brokerd.simulator.search.determinism._command", lambda *_: [sys.executable, "-c", program]
     )
-    assert differing_seeds(1, 2, "delta_tree") == [1]
+    assert find_differing_seeds(1, 2, "delta_tree") == [1]

@@ -48,7 +48,7 @@ def _lose_first_notifier(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def test_a_gate_opens_without_an_audit() -> None:
     report = PlanRun(_plan(1_000_000 * SECOND_NS)).report(-1, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["notifiers_sent"] == 1
 
 
@@ -56,7 +56,7 @@ def test_a_gate_that_only_an_audit_opens_is_late(monkeypatch: pytest.MonkeyPatch
     lost = _lose_first_notifier(monkeypatch)
     report = PlanRun(_plan(20 * SECOND_NS), check_purity=False).report(-1, "")
     assert lost
-    assert report.rule == "gate late", report.in_words()
+    assert report.rule == "gate late", report.describe()
 
 
 def test_an_early_audit_hides_a_lost_notifier(
@@ -66,7 +66,7 @@ def test_an_early_audit_hides_a_lost_notifier(
     lost = _lose_first_notifier(monkeypatch)
     report = PlanRun(_plan(SECOND_NS), check_purity=False).report(-1, "")
     assert lost
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 def test_time_limits_grow_with_the_delays_of_a_plan() -> None:

@@ -19,7 +19,7 @@ from brokerd.simulator.search.moves import (
 )
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
 from brokerd.simulator.world.cluster import SimulatedCluster
-from brokerd.simulator.world.network import through_wire
+from brokerd.simulator.world.network import transmit
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import STEADY, chain
@@ -170,14 +170,14 @@ def test_seed_900110_may_linger() -> None:
     """What lingering gave up was taken for something confirmed too early."""
     options = SwarmOptions(settings=("client_linger_ns=2000000000",))
     report = PlanRun(plan_of(900110, "delta_tree", options)).report(900110, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
 
 
 def test_a_large_message_arrives_in_parts_that_add_up() -> None:
     run = PublicationRun(
         SourceId(0, 0, 1), range(1, 21), (b"\xa0",), bytes(20), 200, (bytes(4_000),)
     )
-    parts = through_wire(Publish(run), 1_000)
+    parts = transmit(Publish(run), 1_000)
     assert [sequence for part, _ in parts for sequence in part.run.sequences] == [*range(1, 21)]
     assert len(parts) > 4
     assert all(size <= 1_000 for _, size in parts)

@@ -62,7 +62,9 @@ def test_queued_publications_are_discarded_after_the_last_unsubscription() -> No
     cluster.unsubscribe("s")
     cluster.run_for(0.1)
     assert cluster.statistics()["queue_publications"] == 0
-    assert cluster.oracle.obligations.undelivered() == [], "the publisher knows that all is done"
+    assert cluster.oracle.obligations.describe_undelivered() == [], (
+        "the publisher knows that all is done"
+    )
 
 
 def test_ending_a_subscription_again_or_before_it_started_changes_nothing_else() -> None:
@@ -112,13 +114,13 @@ def test_subscriptions_of_a_vanished_client_end_after_its_linger_time() -> None:
     s = cluster.subscribe("b3", client="s")
     cluster.run_until_quiet()
     s.client.leave()
-    cluster.oracle.unsubscribed("s", s.number)
+    cluster.oracle.on_unsubscribed("s", s.number)
     cluster.publish("b1", n=1)
     cluster.run_for(1)
     assert set(_rows(cluster).values()) == {1}
     cluster.run_for(3)
     assert set(_rows(cluster).values()) == {0}
-    assert cluster.oracle.obligations.undelivered() == []
+    assert cluster.oracle.obligations.describe_undelivered() == []
 
 
 def test_a_number_is_free_again_for_an_application_that_forgot_it() -> None:
@@ -151,7 +153,7 @@ def _end_overtakes_subscription() -> list[str]:
     cluster.unsubscribe("c")
     cluster.run_for(0.1)
     assert _rows(cluster) == {"s": 0, "x": 0, "v": 0}
-    cluster.link("x", "v").let_one_pass()
+    cluster.link("x", "v").release_one()
     cluster.run_for(0.1)
     cluster.link("x", "v").heal()
     cluster.run_for(5)

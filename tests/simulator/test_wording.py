@@ -9,7 +9,7 @@ from bench.spec.spec import load_topology
 from brokerd.model.identity import SubscriptionId
 from brokerd.protocols.ges import messages
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.checks.wording import Wording
 
 WORLD: Any = SimpleNamespace(topology=load_topology("t22-hi"), clients={})
@@ -27,7 +27,7 @@ def test_a_message_without_words_of_its_own_is_its_name_and_its_fields() -> None
 
 @pytest.mark.parametrize("protocol", ["ges", "ges_reliable"])
 def test_a_protocol_words_the_messages_that_it_shares_with_another(protocol: str) -> None:
-    words = simulated(protocol).make_wording(WORLD)
+    words = simulation_of(protocol).make_wording(WORLD)
     for kind in DEFINITIONS["ges"].messages:
         if kind.type in (messages.LoadProbe, messages.LoadAnswered):
             assert words.message(kind.type())

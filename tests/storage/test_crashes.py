@@ -113,7 +113,7 @@ def over_sectors(history: History) -> None:
 
 def own_framing(history: History) -> None:
     """A record that is what the log has on its disk so far."""
-    history.write(history.entry("a", b"".join(history.files.now().values())[-700:]))
+    history.write(history.entry("a", b"".join(history.files.read_all().values())[-700:]))
 
 
 def chop(history: History) -> None:
@@ -291,9 +291,9 @@ def test_no_changed_bit_goes_unnoticed(
 def two_segments() -> tuple[History, Contents]:
     history = History(segment_bytes=6_000, most_bytes=1 << 20)
     random = Random(SEED)
-    while sum(map(len, history.files.now().values())) < 8 << 10:
+    while sum(map(len, history.files.read_all().values())) < 8 << 10:
         history.write(history.entry("a", random.randbytes(1_000)), history.entry("b", bytes(40)))
-    return history, history.files.now()
+    return history, history.files.read_all()
 
 
 def change_bits(monkeypatch: pytest.MonkeyPatch, step: int) -> tuple[int, int]:
@@ -370,9 +370,9 @@ def test_a_damaged_or_foreign_mark_is_ignored(
             [LogEntry(EntryKind.APPENDED, "a", table["a"][0] + len(table["a"][1]), [b"x"])]
         )
         volume.close()
-        newest = max(each for each in files.now() if each != MARK)
+        newest = max(each for each in files.read_all() if each != MARK)
         with pytest.raises(StorageCorrupt, match="was on disk"):
-            recovered(MemoryFiles({**files.now(), newest: files.now()[newest][:-1]}))
+            recovered(MemoryFiles({**files.read_all(), newest: files.read_all()[newest][:-1]}))
 
 
 def test_a_publication_waits_for_room_and_for_a_disk_that_hangs() -> None:
@@ -401,12 +401,12 @@ def test_a_publication_waits_for_room_and_for_a_disk_that_hangs() -> None:
                 await trio.testing.wait_all_tasks_blocked()
             writer.take(Append("a", ((b"three",),), 3))
             assert told == [Persisted(1)]
-            kept, _ = recovered(MemoryFiles(files.now()))
+            kept, _ = recovered(MemoryFiles(files.read_all()))
             assert kept["a"] == (1, (b"one",))
             hangs.set()
             files.before = before
             files.room_bytes = None
-            while "disk_has_room" not in faults and not files.now():
+            while "disk_has_room" not in faults and not files.read_all():
                 await trio.testing.wait_all_tasks_blocked()
             assert told == [Persisted(1)]
             goes_on.set()
@@ -415,7 +415,7 @@ def test_a_publication_waits_for_room_and_for_a_disk_that_hangs() -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(story, clock=None)
-    table, _ = recovered(MemoryFiles(files.now()))
+    table, _ = recovered(MemoryFiles(files.read_all()))
     assert table["a"] == (1, (b"one", bytes(500), b"three"))
 
 
@@ -449,11 +449,11 @@ def test_a_log_that_cannot_be_read_is_not_begun_and_is_whole_when_it_can_be() ->
     history = History(1 << 20, 1 << 20)
     one(history)
     one(history)
-    files = MemoryFiles(history.files.now(), before=refuse_to_read)
+    files = MemoryFiles(history.files.read_all(), before=refuse_to_read)
     with pytest.raises(OSError, match=r"/logs/00000001\.log: " + os.strerror(errno.EIO)):
         LogVolume(FOLDER, files=files).begin(LOGS, recovering=True)
     assert not any(isinstance(step, Cut | Removed) for step in files.trail), "it is not torn"
-    table, _ = recovered(MemoryFiles(files.now()))
+    table, _ = recovered(MemoryFiles(files.read_all()))
     assert table == history.table
 
 
@@ -471,5 +471,5 @@ def test_a_log_that_cannot_be_read_any_more_ends_its_writer() -> None:
     with pytest.raises(DiskFailed, match=r"/logs/00000001\.log: " + os.strerror(errno.EIO)):
         trio.run(writer.run)
     assert told == [Persisted(1)]
-    table, _ = recovered(MemoryFiles(files.now()))
+    table, _ = recovered(MemoryFiles(files.read_all()))
     assert table["a"] == (1, (b"one",))

@@ -521,7 +521,7 @@ def test_a_received_run_is_forwarded_unchanged_and_its_parts_are_encoded_again()
         received.select([0, 1]),
         received.select([1]),
         received.after(5),
-        received.up_to(6),
+        received.select_through(6),
         replace(received, source=SourceId(9, 9, 9)),
         merge_runs([received, run(1, sequences=range(8, 9))]),
     ):
@@ -543,7 +543,7 @@ def test_only_a_run_with_origins_encodes_them() -> None:
     assert len(run_of(Deliveries(run(3), (1,)))) == 10
     placed = codec.decode(publish(PLACED), memoryview(b"xyz"))
     assert run_of(replace(placed, run=replace(placed.run))) == PLACED
-    for part in placed.run.by_origin():
+    for part in placed.run.split_by_origin():
         assert len(run_of(Publish(part))) == 10
 
 

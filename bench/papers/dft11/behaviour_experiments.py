@@ -20,11 +20,11 @@ from bench.papers.dft11.behaviour_files import (
     StartsExperiment,
     Tables,
 )
-from bench.papers.dft11.simulated_experiments import no_garbage_collection
+from bench.papers.dft11.simulated_experiments import disable_garbage_collection
 from bench.papers.record import ExperimentRecord, RunContext, draw_points
 from bench.papers.record import Tables as AllTables
 from brokerd.config import SessionParameters
-from brokerd.overlay.generate import balanced_tree, chain
+from brokerd.overlay.generate import chain, generate_balanced_tree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
@@ -50,7 +50,7 @@ def draw(experiment: BehaviourExperiment, point: Row, run: int) -> Tables:
         AssertionError: the story deviates from the course of every run.
     """
     drawn = Random(f"{experiment.seed}/{sorted(point.items())}/{run}")
-    with no_garbage_collection():
+    with disable_garbage_collection():
         table, rows, cluster = _STORIES[type(experiment)](experiment, point, drawn)
     judged = {
         "point": ", ".join(f"{name} = {value}" for name, value in point.items()),
@@ -71,7 +71,7 @@ Story = tuple[str, list[Row], SimulatedCluster]
 def _bypass(experiment: BypassExperiment, point: Row, drawn: Random) -> Story:
     """Measure the time from a silent failure on a publisher's path until deliveries continue."""
     silence_ns = point["suspicion_ms"] * MILLISECOND_NS
-    topology = balanced_tree(experiment.brokers, experiment.fanout, point["delta"])
+    topology = generate_balanced_tree(experiment.brokers, experiment.fanout, point["delta"])
     session = SessionParameters(suspicion_ns=silence_ns, heartbeat_ns=silence_ns // 3)
     cluster = _cluster(topology, drawn, network=NetworkParameters(session=session))
     inner = [n for n, near in enumerate(topology.neighbours()) if len(near) > 1]
@@ -108,7 +108,7 @@ def _bypass(experiment: BypassExperiment, point: Row, drawn: Random) -> Story:
 
 def _starts(experiment: StartsExperiment, point: Row, drawn: Random) -> Story:
     """Measure the time until a subscription starts, with some brokers failed for good."""
-    topology = balanced_tree(point["brokers"], experiment.fanout, point["delta"])
+    topology = generate_balanced_tree(point["brokers"], experiment.fanout, point["delta"])
     cluster = _cluster(topology, drawn)
     numbers = range(point["brokers"])
     failed = drawn.sample(numbers, point["brokers"] * point["failed_percent"] // 100)
@@ -140,7 +140,7 @@ def _starts(experiment: StartsExperiment, point: Row, drawn: Random) -> Story:
 
 def _overhead(experiment: OverheadExperiment, point: Row, drawn: Random) -> Story:
     """Measure the cost of lossless delivery while brokers fail silently one after the other."""
-    topology = balanced_tree(experiment.brokers, experiment.fanout, point["delta"])
+    topology = generate_balanced_tree(experiment.brokers, experiment.fanout, point["delta"])
     values = {"delta": point["delta"], "assist": "off", **experiment.variants[point["variant"]]}
     cluster = _cluster(
         topology,
@@ -213,7 +213,7 @@ def _exclusions(experiment: ExclusionsExperiment, point: Row, drawn: Random) -> 
     _publish_steadily(cluster, far, step_ns, lasts_ns + PATIENCE_S * SECOND_NS // 2)
     # Connection attempts to silent brokers recur; the heal is to meet them at any point.
     cluster.run_for(point["partitioned_s"] + 2.5 * drawn.random())
-    _come_back(cluster, down)
+    _restart(cluster, down)
     healed_ns = cluster.schedule.now_ns
     _publish_steadily(cluster, middle, step_ns, PATIENCE_S * SECOND_NS // 2)
     numbers = {BEHIND: 0, INSIDE: topology.number_of(middle)}
@@ -272,7 +272,7 @@ def _queue(experiment: QueueExperiment, point: Row, drawn: Random) -> Story:
     began_ns = cluster.schedule.now_ns
     broken_ns = began_ns + experiment.before_s * SECOND_NS
     cluster.schedule.at(broken_ns, _fall_silent, cluster, down)
-    cluster.schedule.at(broken_ns + experiment.broken_s * SECOND_NS, _come_back, cluster, down)
+    cluster.schedule.at(broken_ns + experiment.broken_s * SECOND_NS, _restart, cluster, down)
     rows = []
     for sample in range(whole_s * 1000 // experiment.sample_every_ms):
         rows.append(
@@ -343,7 +343,7 @@ def _fall_silent(cluster: SimulatedCluster, brokers: list[str]) -> None:
         cluster.broker(broker).freeze()
 
 
-def _come_back(cluster: SimulatedCluster, brokers: list[str]) -> None:
+def _restart(cluster: SimulatedCluster, brokers: list[str]) -> None:
     """Restart brokers as after a restart of the machine: state that was not on disk is lost."""
     for broker in brokers:
         cluster.broker(broker).restart()

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from bench.papers.record import ExperimentRecord, RunContext, Tables
 from bench.spec.experiment import ExperimentFile, Row
-from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
+from brokerd.overlay.generate import MAXIMUM_BROKERS, generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree_section import MAXIMUM_DELTA
@@ -73,7 +73,9 @@ class GraphExperiment(ExperimentFile):
 
     def build_topologies(self) -> Mapping[int, Topology]:
         deepest = max(self.deltas)
-        return {fanout: balanced_tree(self.brokers, fanout, deepest) for fanout in self.fanouts}
+        return {
+            fanout: generate_balanced_tree(self.brokers, fanout, deepest) for fanout in self.fanouts
+        }
 
 
 def compute_rows(experiment: GraphExperiment, context: RunContext) -> Tables:
@@ -86,7 +88,9 @@ def compute_rows(experiment: GraphExperiment, context: RunContext) -> Tables:
     return _tables(experiment, context.topologies, drawn)
 
 
-def failed_brokers(experiment: GraphExperiment, fanout: int, failed: int, run: int) -> list[int]:
+def draw_failed_brokers(
+    experiment: GraphExperiment, fanout: int, failed: int, run: int
+) -> list[int]:
     """Return the failing brokers of a draw, the same for every δ, in ascending order."""
     draw = Random(f"{experiment.seed}/{fanout}/{failed}/{run}")
     return sorted(draw.sample(range(experiment.brokers), failed))
@@ -113,7 +117,7 @@ def _draws(
     points = [(fanout, failed) for fanout in experiment.fanouts for failed in experiment.failed]
     for place, (fanout, failed) in enumerate(points):
         for run in range(experiment.runs):
-            yield fanout, failed, run, failed_brokers(experiment, fanout, failed, run)
+            yield fanout, failed, run, draw_failed_brokers(experiment, fanout, failed, run)
             if drawn is not None:
                 drawn(place * experiment.runs + run + 1, len(points) * experiment.runs)
 
@@ -138,7 +142,7 @@ def _connectivity_rows(
                 "failed": failed,
                 "run": run,
                 "live_pairs": graph.live_pairs(brokers),
-                "disconnected_pairs": graph.disconnected_pairs(brokers, delta),
+                "disconnected_pairs": graph.count_disconnected_pairs(brokers, delta),
             }
 
 
@@ -166,7 +170,7 @@ def _session_rows(
         for delta in experiment.deltas:
             answers = {"formula": graphs[fanout].active_sessions(brokers, delta + 1)}
             if run < experiment.protocol_runs:
-                answers["protocol"] = simulated_sessions(trees[fanout], delta, brokers)
+                answers["protocol"] = simulate_sessions(trees[fanout], delta, brokers)
             for by, sessions_of in answers.items():
                 for sessions, live in sorted(Counter(sessions_of.values()).items()):
                     yield {
@@ -180,7 +184,7 @@ def _session_rows(
                     }
 
 
-def simulated_sessions(topology: Topology, delta: int, failed: Sequence[int]) -> dict[int, int]:
+def simulate_sessions(topology: Topology, delta: int, failed: Sequence[int]) -> dict[int, int]:
     """Return active sessions per live broker, from simulated brokers in a quiet state.
 
     The brokers connect in a whole tree; then all brokers of `failed` die at once.

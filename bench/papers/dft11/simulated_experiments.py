@@ -32,7 +32,7 @@ from pydantic import Field, model_validator
 from bench.papers.record import ExperimentRecord, Progress, RunContext, SimulationFailed
 from bench.spec.experiment import ExperimentFile
 from brokerd.model.identity import SourceId
-from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
+from brokerd.overlay.generate import MAXIMUM_BROKERS, generate_balanced_tree
 from brokerd.overlay.graph import Connectivity
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree_section import MAXIMUM_DELTA
@@ -104,7 +104,9 @@ class SimulatedExperiment(ExperimentFile):
 
     def build_topologies(self) -> Mapping[int, Topology]:
         deepest = max(self.deltas)
-        return {fanout: balanced_tree(self.brokers, fanout, deepest) for fanout in self.fanouts}
+        return {
+            fanout: generate_balanced_tree(self.brokers, fanout, deepest) for fanout in self.fanouts
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +128,10 @@ def compute_rows(experiment: SimulatedExperiment, context: RunContext) -> dict[s
         SimulationFailed: a worker process died or failed.
     """
     assert context.processes > 0, context.processes
-    return _simulate(experiment, context.progress, context.processes) | _known_rows(experiment)
+    return _simulate(experiment, context.progress, context.processes) | _static_rows(experiment)
 
 
-def failed_brokers(
+def draw_failed_brokers(
     experiment: SimulatedExperiment, fanout: int, failed: int, run: int
 ) -> list[int]:
     """Return the failing brokers of a draw, the same for every δ, in ascending order.
@@ -141,23 +143,25 @@ def failed_brokers(
     return sorted(draw.sample(range(experiment.brokers), max(experiment.failed))[:failed])
 
 
-def _known_rows(experiment: SimulatedExperiment) -> dict[str, list[Row]]:
+def _static_rows(experiment: SimulatedExperiment) -> dict[str, list[Row]]:
     """Return the rows that need no simulation: failed brokers, and disconnected pairs."""
     failures: list[Row] = []
     connectivity: list[Row] = []
     for fanout in experiment.fanouts:
-        graph = Connectivity(balanced_tree(experiment.brokers, fanout, max(experiment.deltas)))
+        graph = Connectivity(
+            generate_balanced_tree(experiment.brokers, fanout, max(experiment.deltas))
+        )
         for failed in experiment.failed:
             for run in range(experiment.runs):
                 point = {"fanout": fanout, "failed": failed, "run": run}
-                dead = failed_brokers(experiment, fanout, failed, run)
+                dead = draw_failed_brokers(experiment, fanout, failed, run)
                 failures.append({**point, "brokers": dead})
                 connectivity += [
                     {
                         **point,
                         "delta": delta,
                         "live_pairs": graph.live_pairs(dead),
-                        "disconnected_pairs": graph.disconnected_pairs(dead, delta),
+                        "disconnected_pairs": graph.count_disconnected_pairs(dead, delta),
                     }
                     for delta in experiment.deltas
                 ]
@@ -244,7 +248,7 @@ def _work(connection: Connection, experiment: SimulatedExperiment, wanted: _Clus
     signal.signal(signal.SIGTERM, _exit_on_signal)
     child, status = 0, 1
     try:
-        with no_garbage_collection():
+        with disable_garbage_collection():
             connection.send(("at", "setting up"))
             cluster = set_up(experiment, wanted.fanout, wanted.delta, wanted.run)
             for failed in sorted(experiment.failed):
@@ -313,7 +317,7 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
-def no_garbage_collection() -> Iterator[None]:
+def disable_garbage_collection() -> Iterator[None]:
     """Disable the garbage collector inside the block.
 
     Simulated brokers create few reference cycles, and so many objects that a third of the time
@@ -339,7 +343,7 @@ def set_up(
     Args:
         assist: see DeltaTreeParameters; the paper has no relayed sessions.
     """
-    topology = balanced_tree(experiment.brokers, fanout, delta)
+    topology = generate_balanced_tree(experiment.brokers, fanout, delta)
     seed = Random(f"{experiment.seed}/{fanout}/{delta}/{run}/latencies").getrandbits(32)
     parameters = DeltaTreeParameters(delta=topology.delta, assist=assist)
     cluster = SimulatedCluster(
@@ -380,7 +384,7 @@ class Point:
     ) -> None:
         self._experiment = experiment
         self._where = {"fanout": fanout, "delta": delta, "failed": failed, "run": run}
-        self._dead = failed_brokers(experiment, fanout, failed, run)
+        self._dead = draw_failed_brokers(experiment, fanout, failed, run)
         self._live = [n for n in range(experiment.brokers) if n not in {*self._dead}]
         self._random = Random(f"{experiment.seed}/{fanout}/{failed}/{run}/instants")
         self._content = (encode_attributes({"n": 1}), bytes(experiment.payload_bytes))
@@ -404,7 +408,9 @@ class Point:
                 schedule.at(
                     schedule.now_ns + when_ns, _end_for_good, cluster, topology.brokers[number]
                 )
-        counts = {number: _received(cluster, topology.brokers[number]) for number in self._live}
+        counts = {
+            number: _count_received(cluster, topology.brokers[number]) for number in self._live
+        }
         published_at = self._plan_publications(cluster)
         delivered = cluster.oracle.deliveries
         for second in range(self._experiment.measured_s):
@@ -425,11 +431,11 @@ class Point:
                 **self._where,
                 "broker": number,
                 "published": self._experiment.publications_per_broker,
-                "deliveries": _received(cluster, topology.brokers[number]) - counts[number],
+                "deliveries": _count_received(cluster, topology.brokers[number]) - counts[number],
             }
             for number in self._live
         ]
-        suppressed, unexplained = self._suppressed(cluster, counts)
+        suppressed, unexplained = self._count_suppressed(cluster, counts)
         after = cluster.statistics()
         self._whole = {
             **self._where,
@@ -456,7 +462,9 @@ class Point:
             "simulated_seconds": self._seconds,
         }
 
-    def _suppressed(self, cluster: SimulatedCluster, before: Mapping[int, int]) -> tuple[int, int]:
+    def _count_suppressed(
+        self, cluster: SimulatedCluster, before: Mapping[int, int]
+    ) -> tuple[int, int]:
         """Return the number of publications missed by live subscribers, and of unexplained misses.
 
         A barrier between live brokers explains a miss.
@@ -464,7 +472,7 @@ class Point:
         graph = Connectivity(cluster.topology)
         delta = int(self._where["delta"])
         reached = {
-            number: {*graph.reached_from(number, self._dead, delta)} for number in self._live
+            number: {*graph.find_reached(number, self._dead, delta)} for number in self._live
         }
         suppressed = unexplained = 0
         for number in self._live:
@@ -512,7 +520,7 @@ def _deliveries(cluster: SimulatedCluster, broker: str) -> list[tuple[SourceId, 
     return received
 
 
-def _received(cluster: SimulatedCluster, broker: str) -> int:
+def _count_received(cluster: SimulatedCluster, broker: str) -> int:
     return len(_deliveries(cluster, broker))
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from bench.papers.dft11.simulated_experiments import (
     Point,
     SimulatedExperiment,
-    no_garbage_collection,
+    disable_garbage_collection,
     set_up,
 )
-from brokerd.overlay.generate import balanced_tree
+from brokerd.overlay.generate import generate_balanced_tree
 from brokerd.simulator.world.cluster import SimulatedCluster
 
 BROKERS, FANOUT, DELTA, FAILED = 100, 5, 3, 17
@@ -46,7 +46,7 @@ def measure_speed(brokers: int = BROKERS, failed: int = FAILED) -> list[Speed]:
 
     The last row is a story with checks of every step of every broker, as in a swarm.
     """
-    with no_garbage_collection():
+    with disable_garbage_collection():
         return [*_phases(brokers, failed)]
 
 
@@ -66,7 +66,9 @@ def _phases(brokers: int, failed: int) -> Iterator[Speed]:
         assert not cluster.oracle.violations, cluster.oracle.first_violations
         yield Speed(what, cluster.broker_events - events, time.process_time() - began_s)
     began_s = time.process_time()
-    watched = SimulatedCluster(balanced_tree(10, FANOUT, DELTA), "delta_tree", seed=1).start()
+    watched = SimulatedCluster(
+        generate_balanced_tree(10, FANOUT, DELTA), "delta_tree", seed=1
+    ).start()
     for broker in watched.topology.brokers:
         watched.subscribe(broker)
     watched.run_until_quiet()

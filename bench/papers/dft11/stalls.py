@@ -49,7 +49,7 @@ class Stalls:
     unacknowledged: int
 
     @property
-    def stalled(self) -> bool:
+    def is_stalled(self) -> bool:
         """True if anything waits."""
         return bool(self.missing or self.not_started or self.closed or self.unacknowledged)
 
@@ -102,7 +102,7 @@ def total_stalls(stories: Iterable[Stalls]) -> dict[str, int]:
     total = dict.fromkeys(("stories", "stalled", "links", *names), 0)
     for story in stories:
         total["stories"] += 1
-        total["stalled"] += story.stalled
+        total["stalled"] += story.is_stalled
         total["links"] += len(story.broken)
         for name in names:
             total[name] += getattr(story, name)
@@ -119,12 +119,12 @@ def _judge(
     early: set[str],
 ) -> Stalls:
     missing = not_started = 0
-    for client, _, started, lacking in cluster.oracle.obligations.lacking():
+    for client, _, started, lacking in cluster.oracle.obligations.find_lacking():
         not_started += not started
         if client in early:
             missing += sum(len(sequences) for _, sequences in lacking)
     homes = {client.broker for client in cluster.clients.values() if client.publishes}
-    closed = sum(len(homes & gates) for gates in cluster.oracle.closed_by_subscription())
+    closed = sum(len(homes & gates) for gates in cluster.oracle.list_closed_sources())
     unacknowledged = sum(len(left) for _, left in cluster.oracle.obligations.unacknowledged())
     return Stalls(seed, delta, broken, owed, missing, late, not_started, closed, unacknowledged)
 

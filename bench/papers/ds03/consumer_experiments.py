@@ -90,14 +90,14 @@ def _rows(
                 phase(f"{subscribers} subscribers, {lanes} lanes, batch {batch}, run {run + 1}")
                 scratch.mkdir(mode=0o700)
                 try:
-                    found = measured(experiment, subscribers, lanes, batch, scratch)
+                    found = measure(experiment, subscribers, lanes, batch, scratch)
                 finally:
                     shutil.rmtree(scratch)
                 way = {"subscribers": subscribers, "lanes": lanes, "batch": batch, "run": run}
                 yield {**way, **found}
 
 
-def measured(
+def measure(
     experiment: ConsumerExperiment, subscribers: int, lanes: int, batch: int, folder: Path
 ) -> dict[str, Any]:
     """Return the result of a run, with its files in an empty folder."""

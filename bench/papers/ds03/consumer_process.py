@@ -45,7 +45,7 @@ class Consumers:
             for name in self._names:
                 nursery.start_soon(self._consume, name)
             await self._all_here.wait()
-            _say({"begun": len(self._names)})
+            _report({"begun": len(self._names)})
             await trio.to_thread.run_sync(sys.stdin.readline)
             self._began = time.perf_counter()
             nursery.cancel_scope.deadline = trio.current_time() + self._seconds
@@ -72,10 +72,10 @@ def main(arguments: Sequence[str]) -> None:
     names = [f"consumer{number}" for number in range(int(first), int(first) + int(count))]
     consumers = Consumers(address, names, int(events), float(seconds))
     trio.run(consumers.run)
-    _say({"consumed": consumers.consumed, "last_s": consumers.last_s})
+    _report({"consumed": consumers.consumed, "last_s": consumers.last_s})
 
 
-def _say(what: Mapping[str, float]) -> None:
+def _report(what: Mapping[str, float]) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 

@@ -44,7 +44,7 @@ Wanted = Mapping[int, Sequence[int]]
 """The subscribers of each event, by tick."""
 
 
-class Way(ABC):
+class StorageMethod(ABC):
     """A method of storage, in a folder of its own; ticks ascend.
 
     Attributes:
@@ -73,7 +73,7 @@ class Way(ABC):
         """Close the files."""
 
 
-class _OnVolume(Way):
+class _OnVolume(StorageMethod):
     """Storage in logs of one volume, as in a broker: a group per second."""
 
     def __init__(self, folder: Path, subscribers: Sequence[int]) -> None:
@@ -181,7 +181,7 @@ class EventsPerSubscriber(_OnVolume):
         return [tick for tick in ticks if tick > after]
 
 
-class _InSqlite(Way):
+class _InSqlite(StorageMethod):
     """Storage in SQLite, a transaction per second, as safe as a broker's rows (WAL, FULL)."""
 
     tables: Sequence[str]
@@ -252,7 +252,7 @@ class SqliteOnce(_InSqlite):
         )
 
 
-class _InFiles(Way):
+class _InFiles(StorageMethod):
     """Storage in plain files, fsynced once per second; a new file for each part of the time."""
 
     PARTS: Final = 5
@@ -356,7 +356,7 @@ def _word_at(content: bytes, place: int) -> int:
     return int.from_bytes(content[place : place + WORD], "big")
 
 
-WAYS: Final[Mapping[str, type[Way]]] = {
+WAYS: Final[Mapping[str, type[StorageMethod]]] = {
     "matches": Matches,
     "events_per_subscriber": EventsPerSubscriber,
     "sqlite_per_subscriber": SqlitePerSubscriber,
@@ -420,12 +420,14 @@ def _rows(
             phase(f"{name}, {run + 1} of {experiment.repetitions}")
             scratch.mkdir()
             try:
-                yield {"way": name, "run": run, **measured(experiment, WAYS[name], scratch)}
+                yield {"way": name, "run": run, **measure(experiment, WAYS[name], scratch)}
             finally:
                 shutil.rmtree(scratch)
 
 
-def measured(experiment: StorageExperiment, way: type[Way], folder: Path) -> dict[str, Any]:
+def measure(
+    experiment: StorageExperiment, way: type[StorageMethod], folder: Path
+) -> dict[str, Any]:
     """Return the result of a method, in an empty folder."""
     everybody = range(1, experiment.subscribers + 1)
     by_kind = [
@@ -444,12 +446,12 @@ def measured(experiment: StorageExperiment, way: type[Way], folder: Path) -> dic
         }
         events = {tick: _event(tick, experiment.event_bytes) for tick in wanted}
         matches += sum(map(len, wanted.values()))
-        began = time.perf_counter(), time.process_time(), _written_bytes()
+        began = time.perf_counter(), time.process_time(), _count_written_bytes()
         store.drop(first - 1 - kept)
         store.write(events, wanted)
         wall_s += time.perf_counter() - began[0]
         processor_s += time.process_time() - began[1]
-        written += _written_bytes() - began[2]
+        written += _count_written_bytes() - began[2]
     last = experiment.seconds * experiment.events_per_s
     for subscriber in (1, experiment.subscribers):
         _check(store, subscriber, last - kept, last, experiment)
@@ -469,7 +471,7 @@ def _event(tick: int, size: int) -> bytes:
 
 
 def _check(
-    store: Way, subscriber: int, after: int, last: int, experiment: StorageExperiment
+    store: StorageMethod, subscriber: int, after: int, last: int, experiment: StorageExperiment
 ) -> None:
     kind = subscriber % experiment.kinds
     expected = [
@@ -481,7 +483,7 @@ def _check(
     )
 
 
-def _written_bytes() -> int:
+def _count_written_bytes() -> int:
     """Return the number of bytes that this process has passed to write calls."""
     for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(":")

@@ -108,7 +108,7 @@ def two_clusters() -> Topology:
     return read_topology(values, "two-clusters")
 
 
-class _Observed:
+class _Observations:
     """The observations of a case: publications over the slow link, and latencies of deliveries."""
 
     def __init__(self, topology: Topology) -> None:
@@ -134,7 +134,7 @@ class _Observed:
 def follow_case(experiment: LinkLoadExperiment, case: Case) -> Iterator[Row]:
     """Yield a row for each second of a case; the same arguments give the same rows."""
     topology = two_clusters()
-    seen = _Observed(topology)
+    seen = _Observations(topology)
     latency_ns = experiment.latency_ms * MILLISECOND_NS
     cluster = SimulatedCluster(
         topology, "ges", seed=experiment.seed, strict=False, trace=False, watcher=seen.watch,
@@ -162,7 +162,7 @@ def follow_case(experiment: LinkLoadExperiment, case: Case) -> Iterator[Row]:
             tick_before = seen.over_slow
             _publish(cluster, seen, experiment.rate, tick)
             waiting += seen.over_slow - tick_before
-            waiting = _slowed(link, case, waiting, is_slow=is_slow)
+            waiting = _slow_link(link, case, waiting, is_slow=is_slow)
         late_ns = seen.late_ns[delivered:]
         yield {
             "case": case.name, "second": second, "is_slow": is_slow,
@@ -172,7 +172,7 @@ def follow_case(experiment: LinkLoadExperiment, case: Case) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _publish(cluster: SimulatedCluster, seen: _Observed, rate: int, tick: int) -> None:
+def _publish(cluster: SimulatedCluster, seen: _Observations, rate: int, tick: int) -> None:
     """Publish the publications of a tick, evenly spaced."""
     ticks = round(1 / _TICK_S)
     count = rate * (tick + 1) // ticks - rate * tick // ticks
@@ -184,7 +184,7 @@ def _publish(cluster: SimulatedCluster, seen: _Observed, rate: int, tick: int) -
         cluster.run_for(_TICK_S)
 
 
-def _slowed(link: Any, case: Case, waiting: float, *, is_slow: bool) -> float:
+def _slow_link(link: Any, case: Case, waiting: float, *, is_slow: bool) -> float:
     """Set the delay of the link by the case; return the number of waiting publications."""
     if not case.capacity:
         delay_ns = case.delay_ms * MILLISECOND_NS

@@ -40,7 +40,7 @@ class FloodedGraph:
     """
 
     def __init__(self, topology: Topology, random: Random) -> None:
-        section = topology.of_kind("hierarchy").section
+        section = topology.restrict_to_kind("hierarchy").section
         assert isinstance(section, Hierarchy), f"{topology.name} is no hierarchy"
         self.section = section
         self.addresses = section.addresses
@@ -57,20 +57,20 @@ class FloodedGraph:
         for here, there in ((a, b), (b, a)):
             for statement in self.views[here].known():
                 self._send(here, there, statement)
-            self._say(here, there, factor)
+            self._broadcast(here, there, factor)
 
     def disconnect(self, a: BrokerNumber, b: BrokerNumber) -> None:
         """Disconnect two brokers; statements in flight between them are lost."""
         del self.up[a, b]
         for here, there in ((a, b), (b, a)):
             self._waiting.pop((here, there), None)
-            self._say(here, there, DOWN)
+            self._broadcast(here, there, DOWN)
 
     def charge(self, a: BrokerNumber, b: BrokerNumber, factor: int) -> None:
         """Change the cost of a connection."""
         self.up[a, b] = factor
         for here, there in ((a, b), (b, a)):
-            self._say(here, there, factor)
+            self._broadcast(here, there, factor)
 
     def step(self) -> bool:
         """Let a message arrive; return False without a message."""
@@ -91,7 +91,7 @@ class FloodedGraph:
         while self.step():
             pass
 
-    def _say(self, here: BrokerNumber, there: BrokerNumber, factor: int) -> None:
+    def _broadcast(self, here: BrokerNumber, there: BrokerNumber, factor: int) -> None:
         self._pass_on(here, self.views[here].state(there, self.addresses[there], factor), but=None)
 
     def _pass_on(self, here: BrokerNumber, statement: Statement, but: BrokerNumber | None) -> None:
@@ -102,7 +102,7 @@ class FloodedGraph:
                     self._send(here, other, statement)
 
     def _send(self, here: BrokerNumber, there: BrokerNumber, statement: Statement) -> None:
-        told = self.views[here].for_peer(statement, there, self.addresses[there])
+        told = self.views[here].statement_for_peer(statement, there, self.addresses[there])
         if told is not None:
             self._waiting.setdefault((here, there), deque()).append(told)
 
@@ -119,7 +119,7 @@ FACTORS = ((1,), (1, 2, 4, 8), (1, 64))
 _REROUTES = 4
 
 
-class RoutingWrong(Exception):
+class RoutingError(Exception):
     """An incorrect graph or path of a publication; names the error."""
 
 
@@ -185,22 +185,22 @@ class Routing:
             for target in targets if sent else ():
                 key = broker, target.level, target.unit, target.skip
                 if key in seen:
-                    raise RoutingWrong(f"{target} arrives at broker {broker} again")
+                    raise RoutingError(f"{target} arrives at broker {broker} again")
                 seen[key] = None
                 _check_wanted(target, inside)
             routed = self._routers[broker].route(targets, lambda unit: inside.get(unit, ()))
             if routed.lost:
-                raise RoutingWrong(f"no way from broker {broker}: {routed.lost}")
+                raise RoutingError(f"no way from broker {broker}: {routed.lost}")
             if routed.deliver and broker != origin:
                 got.append(broker)
             sent += len(routed.hops)
             packets.extend(routed.hops.items())
         if sorted(got) != sorted(wanted):
-            raise RoutingWrong(f"of broker {origin}: {sorted(got)} got it, not {sorted(wanted)}")
+            raise RoutingError(f"of broker {origin}: {sorted(got)} got it, not {sorted(wanted)}")
         return sent
 
 
-def flooded(topology: Topology, random: Random, factors: Sequence[int] = (1,)) -> FloodedGraph:
+def flood(topology: Topology, random: Random, factors: Sequence[int] = (1,)) -> FloodedGraph:
     """Return the graphs of all brokers after the flooding of all links."""
     found = FloodedGraph(topology, random)
     links = list(found.section.links)
@@ -216,7 +216,7 @@ def flooded(topology: Topology, random: Random, factors: Sequence[int] = (1,)) -
 def measure(topology: Topology, events: int, seed: int) -> Iterator[Traffic]:
     """Yield the cost of publications at each match rate; interests are drawn per publication."""
     random = Random(f"routing {seed}")
-    routing = Routing(flooded(topology, random))
+    routing = Routing(flood(topology, random))
     origin, always = topology.number_of(PUBLISHER), topology.number_of(MEASURING)
     others = [n for n in range(len(topology.brokers)) if n not in (origin, always)]
     patterns: dict[str, Callable[[int], bool]] = {
@@ -242,15 +242,15 @@ def check(seed: int) -> RoutingCheck:
     random = Random(f"hierarchy {seed}")
     brokers, levels = random.randint(4, 40), random.randint(2, 4)
     topology = random_hierarchy(brokers, levels, random.randrange)
-    found = flooded(topology, random, random.choice(FACTORS))
+    found = flood(topology, random, random.choice(FACTORS))
     try:
         check_graphs(found)
         routing = Routing(found)
         for _ in range(EVENTS_OF_HIERARCHY):
             chosen = random.sample(range(brokers), random.randint(0, brokers))
             routing.publish(random.randrange(brokers), chosen)
-    except RoutingWrong as error:
-        raise RoutingWrong(f"seed {seed}: {error}") from None
+    except RoutingError as error:
+        raise RoutingError(f"seed {seed}: {error}") from None
     return RoutingCheck(
         seed,
         brokers,
@@ -269,12 +269,12 @@ def check_graphs(found: FloodedGraph) -> None:
     for broker, view in enumerate(found.views):
         should = outline(dict(enumerate(found.addresses)), found.up, broker)
         if view.edges != should:
-            raise RoutingWrong(f"broker {broker} has {view.edges}, not {should}")
+            raise RoutingError(f"broker {broker} has {view.edges}, not {should}")
     for broker, statement in found.received:
         place = found.places[broker]
         level = place.link_level(statement.low_end, statement.high_end)
         if not place.is_in(statement.low_end[: len(place.address) - level - 1]):
-            raise RoutingWrong(f"{statement} arrived at broker {broker}")
+            raise RoutingError(f"{statement} arrived at broker {broker}")
 
 
 def _units_of(addresses: Iterable[Unit]) -> dict[Unit, list[Unit]]:
@@ -289,4 +289,4 @@ def _units_of(addresses: Iterable[Unit]) -> dict[Unit, list[Unit]]:
 def _check_wanted(target: Target, inside: dict[Unit, list[Unit]]) -> None:
     known = inside.get(target.unit[:-1], ())
     if target.level == 0 and target.skip == () and target.unit not in known:
-        raise RoutingWrong(f"{target} has no interested client")
+        raise RoutingError(f"{target} has no interested client")

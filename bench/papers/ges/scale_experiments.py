@@ -142,7 +142,7 @@ def topology_in_words(topology: Topology, fanout: int) -> str:
 
 def section_of(topology: Topology) -> Hierarchy:
     """Return the hierarchy of a topology of this kind."""
-    section = topology.of_kind("hierarchy").section
+    section = topology.restrict_to_kind("hierarchy").section
     assert isinstance(section, Hierarchy), f"{topology.name} is no hierarchy"
     return section
 
@@ -178,7 +178,7 @@ def deciding(section: Hierarchy, origin: BrokerNumber) -> int:
     for link in section.links:
         level = home.link_level(*(section.addresses[end] for end in link))
         for end in link:
-            if level and is_inside(section.addresses[end], home.own(level + 1)):
+            if level and is_inside(section.addresses[end], home.own_unit(level + 1)):
                 found[end] = None
     return len(found)
 

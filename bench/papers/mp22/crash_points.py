@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from bench.papers.mp22.proxy_world import HOMES, SETTLING_S, CrashExperiment, Row, World, said
+from bench.papers.mp22.proxy_world import (
+    HOMES,
+    SETTLING_S,
+    CrashExperiment,
+    Row,
+    World,
+    messages_of,
+)
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Publish
 from brokerd.protocols.interface import Append, Commit, Effect, Event, MessageReceived
@@ -68,13 +75,13 @@ def _gets(kind: type, field: str) -> Callable[[SimulatedBroker, Event, Sequence[
     return is_it
 
 
-def _says(kind: type, field: str) -> Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]:
+def _sends(kind: type, field: str) -> Callable[[SimulatedBroker, Event, Sequence[Effect]], bool]:
     """Return a test for the send of a message of the broker's own, after its fsync."""
 
     def is_it(broker: SimulatedBroker, event: Event, effects: Sequence[Effect]) -> bool:
         return type(event) is not MessageReceived and any(
             type(message) is kind and getattr(message, field) == broker.number
-            for message in said(effects)
+            for message in messages_of(effects)
         )
 
     return is_it
@@ -82,7 +89,7 @@ def _says(kind: type, field: str) -> Callable[[SimulatedBroker, Event, Sequence[
 
 def _forwards(broker: SimulatedBroker, event: Event, effects: Sequence[Effect]) -> bool:
     return _gets(Put, "")(broker, event, effects) and any(
-        type(message) is Put and message.server != broker.number for message in said(effects)
+        type(message) is Put and message.server != broker.number for message in messages_of(effects)
     )
 
 
@@ -129,7 +136,7 @@ CRASHES: Final[Mapping[str, CrashPoint]] = {
     "C3": CrashPoint(_gets(Messages, "home"), before=True),
     "C4": CrashPoint(_gets(Messages, "home"), before=False),
     "C5": CrashPoint(_writes(Put, "server", Append), before=True),
-    "C6": CrashPoint(_says(Stored, "server"), before=True),
+    "C6": CrashPoint(_sends(Stored, "server"), before=True),
     "C7": CrashPoint(_writes(Put, "server", Append), before=False),
     "C9": CrashPoint(_forwards, before=False),
     "C10": CrashPoint(_gets(Get, ""), before=True),
@@ -137,10 +144,10 @@ CRASHES: Final[Mapping[str, CrashPoint]] = {
     "C12": CrashPoint(_writes(Transfer, "server", Commit), before=False),
     "C13-pending": CrashPoint(_writes(Claim, "server", Commit), before=False),
     "C13-assigned": CrashPoint(_gets(Assigned, "arbiter"), before=True),
-    "C13-owned": CrashPoint(_says(Located, "server"), before=True),
+    "C13-owned": CrashPoint(_sends(Located, "server"), before=True),
     "C14-decided": CrashPoint(_writes(Move, "server", Commit), before=False),
-    "C14-frozen": CrashPoint(_says(Transfer, "giver"), before=True),
-    "C14-taken": CrashPoint(_says(Transferred, "server"), before=True),
+    "C14-frozen": CrashPoint(_sends(Transfer, "giver"), before=True),
+    "C14-taken": CrashPoint(_sends(Transferred, "server"), before=True),
     "C14-given": CrashPoint(_commits(MOVES, _is_given), before=False),
     "C14-owned": CrashPoint(_commits(OWNERS, _has_moved), before=False),
 }

@@ -17,7 +17,7 @@ from bench.papers.mp22.proxy_world import (
     Tables,
     TimeoutExperiment,
     World,
-    said,
+    messages_of,
 )
 from bench.papers.record import ExperimentRecord, RunContext, draw_points
 from bench.papers.record import Tables as AllTables
@@ -57,7 +57,7 @@ def values_of(parameters: MultiProxyParameters) -> dict[int, str]:
     """Return a value for each topic."""
     topics, found, number = Topics(parameters, decode_attribute_table), dict[int, str](), 0
     while len(found) < parameters.topics:
-        found.setdefault(topics.of_value(f"k{number}"), f"k{number}")
+        found.setdefault(topics.topic_of_value(f"k{number}"), f"k{number}")
         number += 1
     return found
 
@@ -68,7 +68,7 @@ def spread(experiment: SpreadExperiment, ownership: str, run: int, seed: int) ->
     stated: dict[BrokerNumber, tuple[int, ...]] = {}
 
     def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
-        for message in said(effects):
+        for message in messages_of(effects):
             if type(message) is Follow and message.home == broker.number:
                 followed[message.home, message.server] = message.topics
             elif type(message) is Owned and broker.name.startswith("v"):
@@ -103,7 +103,7 @@ def stall(experiment: StallExperiment, ownership: str, run: int, seed: int) -> I
     stored_at: dict[tuple[BrokerNumber, int], BrokerNumber] = {}
 
     def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
-        for message in said(effects):
+        for message in messages_of(effects):
             if type(message) is Put and message.home == broker.number:
                 for sequence in message.run.sequences:
                     stored_at[message.home, sequence] = message.server
@@ -167,7 +167,7 @@ def ask_again(experiment: TimeoutExperiment, point: Row, run: int, seed: int) ->
 
     def watch(broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
         nonlocal known
-        for message in said(effects):
+        for message in messages_of(effects):
             if type(message) is Put and message.home == broker.number:
                 for sequence in message.run.sequences:
                     put[sequence] = put.get(sequence, 0) + 1
@@ -206,14 +206,14 @@ def ask_again(experiment: TimeoutExperiment, point: Row, run: int, seed: int) ->
         "puts_mean": sum(during) / len(during),
         "puts_most": max(during),
         "known_already": known,
-        "nested_most": nested(point["timeout_ms"], point["stall_ms"]),
+        "nested_most": count_nested(point["timeout_ms"], point["stall_ms"]),
         "slowest_ms": max(late_ns) / MILLISECOND_NS,
         "undelivered": len(world.sent_ns) - len(late_ns),
         "violations": sum(violations.values()),
     }
 
 
-def nested(timeout_ms: int, stall_ms: int) -> int:
+def count_nested(timeout_ms: int, stall_ms: int) -> int:
     """Return the number of arrivals of a put at a server by the report's rules, computed.
 
     The client makes three tries, and for each the proxy makes three, as long as there is no answer.

@@ -27,7 +27,7 @@ from brokerd.protocols.multi_proxy.parameters import (
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.world.broker import SimulatedBroker
-from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from brokerd.simulator.world.cluster import PublicationHandle, SimulatedCluster
 from brokerd.simulator.world.sessions import NetworkParameters
 from brokerd.units import MILLISECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
@@ -195,7 +195,7 @@ SETTLING_S: Final = 12
 """More than two periods of the servers' announcements of ownership to proxies."""
 
 
-def said(effects: Sequence[Effect]) -> list[Any]:
+def messages_of(effects: Sequence[Effect]) -> list[Any]:
     """Return the messages that a step sends."""
     return [effect.message for effect in effects if type(effect) is Send]
 
@@ -243,7 +243,7 @@ class World:
 
     def arbiter(self, kind: str) -> str:
         """Return the server that decides about the owner of a kind's topic."""
-        topic = Topics(self.parameters, decode_attribute_table).of_value(kind)
+        topic = Topics(self.parameters, decode_attribute_table).topic_of_value(kind)
         return self.topology.brokers[
             Places(0, self.topology, self.parameters.topics).arbiters[topic]
         ]
@@ -253,7 +253,7 @@ class World:
         """The time of the only clock."""
         return self.cluster.schedule.now_ns
 
-    def publish(self, at: str, kind: str) -> Published:
+    def publish(self, at: str, kind: str) -> PublicationHandle:
         """Publish at an access broker."""
         sent = self.cluster.publish(at, kind=kind)
         self.sent_ns[str(sent)] = self.now_ns
@@ -271,7 +271,7 @@ class Observations:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def connected(self, client: Any, source: Any) -> None:
+    def on_connected(self, client: Any, source: Any) -> None:
         """Do nothing."""
 
     def started(self, client: Any, number: int) -> None:

@@ -27,10 +27,10 @@ from bench.systems.boundary import (
     WrongSettings,
     asked,
     check_one_of,
-    each_other,
     number_of,
+    pair_servers,
     settle,
-    told_as,
+    translate_errors,
 )
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class JetStreamClient:
         async def ignored(error: Exception) -> None:
             pass  # the callers that wait for an answer receive the error
 
-        with told_as(ConnectionLost, nats.errors.Error, nats.js.errors.Error):
+        with translate_errors(ConnectionLost, nats.errors.Error, nats.js.errors.Error):
             self._connection = await nats.connect(
                 [f"nats://{address}" for address in self._about.addresses],
                 name=self._about.name, allow_reconnect=False, dont_randomize=True,
@@ -176,7 +176,7 @@ class JetStreamClient:
         self._came = Arrivals()
         everything = set(topics) == set(self._about.topics)
         subjects = [">"] if everything else topics
-        with told_as(ConnectionLost, nats.errors.Error, nats.js.errors.Error):
+        with translate_errors(ConnectionLost, nats.errors.Error, nats.js.errors.Error):
             for place, subject in enumerate(subjects):
                 # The name of a consumer contains the client's name, but no dots.
                 durable = f"{self._about.name.replace('.', '-')}-{place}"
@@ -199,7 +199,7 @@ class JetStreamClient:
     async def receive(self) -> Sequence[Delivery]:
         while True:
             found = await self._came.take()
-            again = [each for each in found if _stored(each.receipt) in self._unconfirmed]
+            again = [each for each in found if _parse_stored(each.receipt) in self._unconfirmed]
             await self.acknowledge(again)
             if fresh := [each for each in found if each not in again]:
                 return fresh
@@ -207,22 +207,22 @@ class JetStreamClient:
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         import nats.errors
 
-        with told_as(ConnectionLost, nats.errors.Error):
+        with translate_errors(ConnectionLost, nats.errors.Error):
             if self._settings["acknowledge"] == "single":
                 for delivery in deliveries:
                     await delivery.receipt.ack()
                 return
-            self._unconfirmed |= {_stored(delivery.receipt) for delivery in deliveries}
+            self._unconfirmed |= {_parse_stored(delivery.receipt) for delivery in deliveries}
             within_s = number_of(self._settings, "ack_within_ms") / 1e3
             await asyncio.gather(*(each.receipt.ack_sync(within_s) for each in deliveries))
-            self._unconfirmed -= {_stored(delivery.receipt) for delivery in deliveries}
+            self._unconfirmed -= {_parse_stored(delivery.receipt) for delivery in deliveries}
 
     async def publish(self, topic: str, message_id: str, body: bytes) -> None:
         import nats.errors
         import nats.js.errors
 
         headers = {"Nats-Msg-Id": message_id}
-        with told_as(NotAcknowledged, nats.errors.Error, nats.js.errors.Error):
+        with translate_errors(NotAcknowledged, nats.errors.Error, nats.js.errors.Error):
             await self._stream.publish(f"{PREFIX}{topic}", body, headers=headers)
 
     async def drop(self) -> None:
@@ -262,7 +262,7 @@ class JetStreamClient:
                 pass  # the connection is closed either way
 
 
-def _stored(message: "Msg") -> _Stored:
+def _parse_stored(message: "Msg") -> _Stored:
     return message.metadata.sequence.stream, message.metadata.timestamp
 
 
@@ -287,7 +287,7 @@ SYSTEM = System(
     largest=5,
     start=start,
     is_up=is_up,
-    dials=each_other,
+    dials=pair_servers,
     dialled=2,
     leader=leader,
     client=JetStreamClient,

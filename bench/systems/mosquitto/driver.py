@@ -130,10 +130,10 @@ class MqttClient:
         client.max_queued_messages_set(0)
         client.reconnect_delay_set(1, 1)
         client.on_pre_connect = self._on_pre_connect
-        client.on_connect = self._in_loop(self._on_connect)
-        client.on_disconnect = self._in_loop(self._on_disconnect)
-        client.on_subscribe = self._in_loop(self._on_subscribe)
-        client.on_publish = self._in_loop(self._on_publish)
+        client.on_connect = self._call_in_loop(self._on_connect)
+        client.on_disconnect = self._call_in_loop(self._on_disconnect)
+        client.on_subscribe = self._call_in_loop(self._on_subscribe)
+        client.on_publish = self._call_in_loop(self._on_publish)
         client.on_message = self._on_message
 
     async def attach(self) -> None:
@@ -204,7 +204,7 @@ class MqttClient:
         for waiting in self._waiting:
             waiting.set()
 
-    def _in_loop(self, handle: Callable[..., None]) -> Callable[..., None]:
+    def _call_in_loop(self, handle: Callable[..., None]) -> Callable[..., None]:
         """Return a callback for paho's thread that calls `handle` in the loop's thread."""
 
         def told(*arguments: Any) -> None:
@@ -240,10 +240,10 @@ class MqttClient:
         """Pass a message to the application, and wait in paho's thread for its processing."""
         taken = threading.Event()
         delivery = Delivery(message.topic, bytes(message.payload), taken)
-        self._loop.call_soon_threadsafe(self._give, delivery)
+        self._loop.call_soon_threadsafe(self._deliver, delivery)
         taken.wait()
 
-    def _give(self, delivery: Delivery) -> None:
+    def _deliver(self, delivery: Delivery) -> None:
         self._came.put(delivery)
         if self._takes_no_answer:
             delivery.receipt.set()

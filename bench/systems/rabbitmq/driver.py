@@ -29,10 +29,10 @@ from bench.systems.boundary import (
     WrongSettings,
     asked,
     check_one_of,
-    each_other,
     number_of,
+    pair_servers,
     settle,
-    told_as,
+    translate_errors,
 )
 from bench.systems.rabbitmq import port_mapper
 
@@ -170,8 +170,8 @@ class RabbitClient:
         def closed(_: Any, error: BaseException | None) -> None:
             settle(lost, str(error) or "the connection was closed")
 
-        with told_as(ConnectionLost, aio_pika.exceptions.AMQPError):
-            connection = self._connection = await self._connected()
+        with translate_errors(ConnectionLost, aio_pika.exceptions.AMQPError):
+            connection = self._connection = await self._connect()
             connection.close_callbacks.add(closed)
             self._channel = await connection.channel(publisher_confirms=True)
             self._channel.close_callbacks.add(closed)
@@ -180,7 +180,7 @@ class RabbitClient:
                 EXCHANGE, aio_pika.ExchangeType.DIRECT, durable=True
             )
 
-    async def _connected(self) -> "AbstractConnection":
+    async def _connect(self) -> "AbstractConnection":
         """Return a connection to the first server that accepts."""
         import aio_pika
         import aio_pika.exceptions
@@ -202,7 +202,7 @@ class RabbitClient:
 
         self._came = Arrivals()
         kind = str(self._about.settings["queue"])
-        with told_as(ConnectionLost, aio_pika.exceptions.AMQPError):
+        with translate_errors(ConnectionLost, aio_pika.exceptions.AMQPError):
             queue = self._queue = await self._channel.declare_queue(
                 self._about.name, durable=True, arguments={"x-queue-type": kind}
             )
@@ -216,7 +216,7 @@ class RabbitClient:
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         import aio_pika.exceptions
 
-        with told_as(ConnectionLost, aio_pika.exceptions.AMQPError, OSError):
+        with translate_errors(ConnectionLost, aio_pika.exceptions.AMQPError, OSError):
             for delivery in deliveries:
                 await delivery.receipt.ack()
 
@@ -292,7 +292,7 @@ SYSTEM = System(
     start_within_s=90.0,
     start=start,
     is_up=is_up,
-    dials=each_other,
+    dials=pair_servers,
     dialled=2,
     leader=leader,
     client=RabbitClient,

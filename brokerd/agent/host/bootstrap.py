@@ -27,11 +27,11 @@ COMPLETE = "complete"  # in a venv folder: everything is installed in it
 VENV = re.compile(r"venv-([0-9a-f]{64})")
 
 
-class Refused(Exception):
+class InstallationRefusal(Exception):
     """A refusal: the files are not the expected files; nothing was installed."""
 
 
-class Damaged(Refused):
+class FileDamage(InstallationRefusal):
     """A file that differs from the uploaded file."""
 
 
@@ -76,14 +76,14 @@ def prepare(root: str) -> dict[str, Any]:
     """Make the folders for the upload."""
     for folder in (root, os.path.join(root, BLOBS)):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        _own(folder, stat.S_ISDIR)
+        _check_owner(folder, stat.S_ISDIR)
         os.chmod(folder, 0o700)
     return {}
 
 
 def verify(root: str, manifest: str) -> dict[str, Any]:
     """Check that all files of a manifest exist and match their digests."""
-    _verified(root, manifest)
+    _verify(root, manifest)
     return {}
 
 
@@ -94,7 +94,7 @@ def install(root: str, manifest: str) -> dict[str, Any]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if not os.path.exists(os.path.join(venv, COMPLETE)):
-            files = _verified(root, manifest)
+            files = _verify(root, manifest)
             if os.path.lexists(venv):  # of one that was cut off
                 shutil.rmtree(venv)
             try:
@@ -111,7 +111,9 @@ def clear(root: str) -> dict[str, Any]:
     """Remove uploaded and installed files, if the root contains nothing else of the program."""
     found = look(root)
     if found["entries"] or found["processes"]:
-        raise Refused(f"{root}: there is more than a program: {', '.join(found['entries'][:5])}")
+        raise InstallationRefusal(
+            f"{root}: there is more than a program: {', '.join(found['entries'][:5])}"
+        )
     if os.path.isdir(root) and not os.path.islink(root):
         shutil.rmtree(root)
     return {}
@@ -146,47 +148,47 @@ def _run(command: list[str], environment: Mapping[str, str] | None = None) -> No
     )
     if done.returncode != 0:
         said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise Refused(f"{os.path.basename(command[-1])}: {' | '.join(said[-3:])}")
+        raise InstallationRefusal(f"{os.path.basename(command[-1])}: {' | '.join(said[-3:])}")
 
 
-def _verified(root: str, manifest: str) -> dict[str, str]:
+def _verify(root: str, manifest: str) -> dict[str, str]:
     """Return file name → digest for the files of a manifest, all of them hashed."""
     if not re.fullmatch("[0-9a-f]{64}", manifest):
-        raise Refused(f"{manifest!r} is no bundle")
-    content = _hashed(root, manifest, keep=True)
+        raise InstallationRefusal(f"{manifest!r} is no bundle")
+    content = _hash(root, manifest, keep=True)
     files: dict[str, str] = json.loads(content)["files"]
     for name, digest in files.items():
         if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._+-]{0,199}", name):
-            raise Refused(f"a file of the bundle is called {name[:80]!r}")
+            raise InstallationRefusal(f"a file of the bundle is called {name[:80]!r}")
         if not re.fullmatch("[0-9a-f]{64}", digest):
-            raise Refused(f"{name}: {digest!r} is no digest")
-        _hashed(root, digest, keep=False, name=name)
+            raise InstallationRefusal(f"{name}: {digest!r} is no digest")
+        _hash(root, digest, keep=False, name=name)
     return files
 
 
-def _hashed(root: str, digest: str, keep: bool, name: str = "the manifest") -> bytes:
+def _hash(root: str, digest: str, keep: bool, name: str = "the manifest") -> bytes:
     path = os.path.join(root, BLOBS, digest)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
-        raise Refused(f"{path} ({name}): {error.strerror}") from None
+        raise InstallationRefusal(f"{path} ({name}): {error.strerror}") from None
     parts, found = [], hashlib.sha256()
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Refused(f"{path} ({name}): not a file")
+            raise InstallationRefusal(f"{path} ({name}): not a file")
         while chunk := file.read(1 << 20):
             found.update(chunk)
             if keep:
                 parts.append(chunk)
     if found.hexdigest() != digest:
-        raise Damaged(f"{path} ({name}) hashes to {found.hexdigest()}")
+        raise FileDamage(f"{path} ({name}) hashes to {found.hexdigest()}")
     return b"".join(parts)
 
 
-def _own(path: str, is_kind: Callable[[int], bool]) -> None:
+def _check_owner(path: str, is_kind: Callable[[int], bool]) -> None:
     found = os.lstat(path)
     if not is_kind(found.st_mode) or found.st_uid != os.geteuid():
-        raise Refused(f"{path}: not ours, or a link")
+        raise InstallationRefusal(f"{path}: not ours, or a link")
 
 
 def _processes(root: str) -> int:
@@ -213,8 +215,8 @@ def main(arguments: Sequence[str]) -> None:
     root = os.path.realpath(os.path.expanduser(arguments[1]))
     try:
         answer = COMMANDS[arguments[0]](root, *arguments[2:])
-    except Refused as error:
-        answer = {"refused": str(error), "damaged": isinstance(error, Damaged)}
+    except InstallationRefusal as error:
+        answer = {"refused": str(error), "damaged": isinstance(error, FileDamage)}
     sys.stdout.write(json.dumps(answer) + "\n")
 
 

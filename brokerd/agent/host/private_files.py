@@ -82,7 +82,7 @@ def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iter
         ControlError: `busy`: the lock is held; the text names holder, time and purpose.
     """
     path = lock_path(root)
-    descriptor = _locked(path)
+    descriptor = _try_lock(path)
     if descriptor is None:
         raise ControlError("busy", f"{root}: locked by {holder_text(root)}")
     try:
@@ -144,7 +144,7 @@ def holder_text(root: Path) -> str:
     )
 
 
-def _locked(path: Path) -> int | None:
+def _try_lock(path: Path) -> int | None:
     """Return a descriptor that holds the lock, or None if another process has it."""
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

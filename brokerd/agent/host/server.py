@@ -34,7 +34,7 @@ from brokerd.agent.host.private_files import (
     operator_lock,
     write_private,
 )
-from brokerd.agent.paths import announced_agent, socket_folder
+from brokerd.agent.paths import read_announcement, socket_folder
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
 from brokerd.runtime.control import ControlServer, Handler
@@ -266,7 +266,7 @@ class HostSide:
 
     async def stop_agent(self) -> dict[str, Any]:
         """End the agent and nothing else: its processes run on, for the next agent to adopt."""
-        announced = announced_agent(self.root)
+        announced = read_announcement(self.root)
         if announced is None:
             return {}
         identity = ProcessIdentity(announced["pid"], announced["start_time"])
@@ -404,7 +404,7 @@ class HostSide:
 
     def _socket_folders(self) -> list[Path]:
         """Return the folders of this root's sockets: the announced folder, and the computed one."""
-        announced = announced_agent(self.root)
+        announced = read_announcement(self.root)
         places = {socket_folder(self.root)}
         if announced is not None:
             places.add(Path(announced["socket"]).parent)

@@ -32,7 +32,7 @@ class BestEffort(ForwardingCore):
         self._routes = Routes(self, broker, self._neighbours, self.reaches, decode_attributes)
         self.begin(self._routes, self._routes.handlers())
 
-    def routing_statistics(self) -> Mapping[str, int]:
+    def count_routing(self) -> Mapping[str, int]:
         """See ForwardingCore."""
         return self._routes.statistics()
 

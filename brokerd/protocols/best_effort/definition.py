@@ -1,7 +1,7 @@
 """Definition of best_effort."""
 
-from brokerd.overlay.outage import reached_in_tree
-from brokerd.overlay.routes import Lost
+from brokerd.overlay.outage import find_reached_in_tree
+from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.best_effort.messages import KINDS
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
@@ -13,7 +13,9 @@ from brokerd.protocols.definition import (
 )
 
 
-def _excess(topology: Topology, parameters: BestEffortParameters, lost: Lost) -> Excess | None:
+def _excess(
+    topology: Topology, parameters: BestEffortParameters, lost: FailedElements
+) -> Excess | None:
     """Return the first lost broker: best_effort tolerates no loss of a broker.
 
     The fault bound of a schedule is no less than for other protocols on the tree, so that one
@@ -40,7 +42,7 @@ BEST_EFFORT = ProtocolDefinition(
     ),
     excess=_excess,
     fault_bound=lambda topology, parameters: topology.delta,
-    reaches=lambda topology, parameters, outage: reached_in_tree(topology, outage, radius=1),
+    reaches=lambda topology, parameters, outage: find_reached_in_tree(topology, outage, radius=1),
     keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.best_effort.core",
     checks="brokerd.protocols.best_effort.checks",

@@ -3,7 +3,7 @@
 from typing import Final
 
 from brokerd.model.identity import SubscriptionId
-from brokerd.model.message_kind import MessageKind, of_run
+from brokerd.model.message_kind import MessageKind, run_kind
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
@@ -46,5 +46,5 @@ KINDS: Final = (
     MessageKind(32, SubscriptionsOffered),
     MessageKind(33, SubscriptionsReached),
     MessageKind(34, SubscriptionsWithdrawn),
-    of_run(35, ForwardedPublications),
+    run_kind(35, ForwardedPublications),
 )

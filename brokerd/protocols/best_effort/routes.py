@@ -99,14 +99,14 @@ class Routes:
         self, client: ClientId, number: int, subscription: SubscriptionId, predicate: Predicate
     ) -> Route:
         """Add a subscription of a client here, and report its state to the client."""
-        route = Route(subscription, predicate, client, number, self._others(client))
+        route = Route(subscription, predicate, client, number, self._other_neighbours(client))
         self._add([route], origin=client)
         if route.awaited:
-            self.tell(route)
-        self._tell_reached([subscription])
+            self.report_state(route)
+        self._confirm_reached([subscription])
         return route
 
-    def tell(self, route: Route) -> None:
+    def report_state(self, route: Route) -> None:
         """Report the state of a subscription to its client."""
         state = Subscribed(route.number, "pending" if route.awaited else "started")
         self._machine.send(route.origin, state)
@@ -125,12 +125,12 @@ class Routes:
             ]
             self.forget(over, origin=peer)
         fresh = [
-            Route(subscription, predicate, peer, 0, self._others(peer))
+            Route(subscription, predicate, peer, 0, self._other_neighbours(peer))
             for subscription, predicate in message.subscriptions
             if subscription not in self._routes
         ]
         self._add(fresh, origin=peer)
-        self._tell_reached([subscription for subscription, _ in message.subscriptions])
+        self._confirm_reached([subscription for subscription, _ in message.subscriptions])
 
     def _on_reached(self, peer: BrokerNumber, message: SubscriptionsReached) -> None:
         routes = [self._routes.get(subscription) for subscription in message.subscriptions]
@@ -140,7 +140,7 @@ class Routes:
         awaiting = [route for route in routes if route is not None and peer in route.awaited]
         for route in awaiting:
             del route.awaited[peer]
-        self._tell_reached([route.subscription for route in awaiting])
+        self._confirm_reached([route.subscription for route in awaiting])
 
     def _on_withdrawn(self, peer: BrokerNumber, message: SubscriptionsWithdrawn) -> None:
         known = [
@@ -151,7 +151,7 @@ class Routes:
                 raise RemoteProtocolError(peer, f"{subscription} belongs to another direction")
         self.forget(known, origin=peer)
 
-    def _others(self, origin: Peer) -> dict[BrokerNumber, None]:
+    def _other_neighbours(self, origin: Peer) -> dict[BrokerNumber, None]:
         return {neighbour: None for neighbour in self._neighbours if neighbour != origin}
 
     def _add(self, routes: list[Route], origin: Peer) -> None:
@@ -164,7 +164,7 @@ class Routes:
         offer = SubscriptionsOffered(
             tuple((route.subscription, route.predicate) for route in routes), complete=False
         )
-        for neighbour in self._others(origin):
+        for neighbour in self._other_neighbours(origin):
             if self._reaches(neighbour):
                 self._machine.send(neighbour, offer)
 
@@ -176,11 +176,11 @@ class Routes:
             del self._routes[subscription]
             self._index.remove(subscription)
         self._memo.forget()
-        for neighbour in self._others(origin):
+        for neighbour in self._other_neighbours(origin):
             if self._reaches(neighbour):
                 self._machine.send(neighbour, SubscriptionsWithdrawn(tuple(subscriptions)))
 
-    def _tell_reached(self, subscriptions: list[SubscriptionId]) -> None:
+    def _confirm_reached(self, subscriptions: list[SubscriptionId]) -> None:
         """Confirm subscriptions to the side of their origin, if all other sides have confirmed."""
         reached: dict[BrokerNumber, list[SubscriptionId]] = {}
         for subscription in subscriptions:
@@ -190,7 +190,7 @@ class Routes:
             if isinstance(route.origin, int):
                 reached.setdefault(route.origin, []).append(subscription)
             elif self._reaches(route.origin):
-                self.tell(route)
+                self.report_state(route)
         for neighbour, those in reached.items():
             if self._reaches(neighbour):
                 self._machine.send(neighbour, SubscriptionsReached(tuple(those)))
@@ -215,7 +215,7 @@ class Routes:
                     places_by_client.setdefault(client, []).append(place)
         selection = RunSelection(run)
         for broker, places in places_by_broker.items():
-            part = selection.having(places)
+            part = selection.select(places)
             self._counters["publications_forwarded"] += len(part)
             self._machine.send(broker, ForwardedPublications(part))
         for client, places in places_by_client.items():

@@ -239,7 +239,7 @@ class DeltaTree(EventMachine):
             "queue_publications": self._queue.publications,
             "queue_bytes": self._queue.payload_bytes(),
             "subscriptions": len(self._subscriptions),
-            "subscriptions_tagged": self._subscriptions.tagged,
+            "subscriptions_tagged": self._subscriptions.tagged_count,
             "partitions": len(self._partitions),
             "matching_hits": self._subscriptions.table.memo.hits,
             "matching_misses": self._subscriptions.table.memo.misses,
@@ -250,7 +250,7 @@ class DeltaTree(EventMachine):
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol."""
         left = {
-            "subscriptions tagged": self._subscriptions.tagged,
+            "subscriptions tagged": self._subscriptions.tagged_count,
             "partitions in its table": len(self._partitions),
         }
         recovering = ["a recovery"] if self._state.recovering else []
@@ -259,7 +259,7 @@ class DeltaTree(EventMachine):
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
         nodes = self._sessions.nodes.values()
-        own, queued = self._subscriptions.of_own_clients, self._queue.publications
+        own, queued = self._subscriptions.own_client_count, self._queue.publications
         reasons = {
             f"{own} subscriptions of its own clients": own,
             f"{queued} publications that are not done": queued,
@@ -280,7 +280,7 @@ class DeltaTree(EventMachine):
             },
         )
 
-    def before_return(self) -> None:
+    def on_event_end(self) -> None:
         """Send the confirmations of one event together, behind all other messages."""
         self._clients.settle()
         if self._state.recovering:
@@ -301,7 +301,7 @@ class DeltaTree(EventMachine):
             self._unsubscriptions.recover(event.recovered)
             self._subscriptions.recover(event.recovered)
             self._clients.recover(event.recovered, event.logs)
-        self._unsubscriptions.begin(self._clients.living(), event.lineage)
+        self._unsubscriptions.begin(self._clients.list_live(), event.lineage)
         self._sessions_changed()
         if event.recovering and self._recovery.begin(log_is_read=self._clients.log_is_read):
             self._clients.admit()
@@ -314,10 +314,10 @@ class DeltaTree(EventMachine):
         if isinstance(event.peer, str):
             self._clients.on_established(event.peer, event.session)
             return
-        if not self._sessions.knows(event.peer):
+        if not self._sessions.has_broker(event.peer):
             self.emit(CloseSession(event.peer, DEPARTED))
             return
-        self._sessions.established(event.peer, event.session)
+        self._sessions.on_established(event.peer, event.session)
         accepted = self._subscriptions.all_ids()
         tombstones = self._unsubscriptions.statements()
         self.send(event.peer, Summary(accepted, self._state.recovering, tombstones))
@@ -328,14 +328,14 @@ class DeltaTree(EventMachine):
         if isinstance(event.peer, str):
             self._clients.on_lost(event.peer, event.session)
             return
-        if not self._sessions.knows(event.peer):
+        if not self._sessions.has_broker(event.peer):
             return  # it has left the tree
-        self._sessions.lost(event.peer, event.session)
+        self._sessions.on_lost(event.peer, event.session)
         self._sessions_changed()
 
     def _on_open_failed(self, event: OpenFailed) -> None:
         assert isinstance(event.peer, int), f"a broker opens no session to {event.peer!r}"
-        if not self._sessions.knows(event.peer):
+        if not self._sessions.has_broker(event.peer):
             return
         if self._sessions.open_failed(event.peer):
             self._sessions_changed()
@@ -347,7 +347,7 @@ class DeltaTree(EventMachine):
         neighbourhood, instead of the parent.
         """
         state = self._state
-        state.change_neighbourhood(state.neighbourhood.grown(event.broker, event.parent))
+        state.change_neighbourhood(state.neighbourhood.with_leaf(event.broker, event.parent))
         self._sessions.adjust_to_neighbourhood()
         self._subscriptions.table.add_broker(event.broker)
         state.machine.record("topology_grown", broker=event.broker, parent=event.parent)
@@ -360,11 +360,11 @@ class DeltaTree(EventMachine):
         their way.
         """
         state = self._state
-        state.change_neighbourhood(state.neighbourhood.shrunk(event.broker))
+        state.change_neighbourhood(state.neighbourhood.without_leaf(event.broker))
         self._sessions.adjust_to_neighbourhood()
         state.machine.emit(CloseSession(event.broker, DEPARTED))
         self._queue.forget_broker(event.broker)
-        self._unsubscriptions.departed(event.broker)
+        self._unsubscriptions.on_departed(event.broker)
         self._subscriptions.remove_broker(event.broker)
         self._partitions.forget(event.broker)
         state.machine.record("topology_shrunk", broker=event.broker)
@@ -413,7 +413,7 @@ class DeltaTree(EventMachine):
         if self._sessions.node(peer).ready:
             raise RemoteProtocolError(peer, "a second Summary on one session")
         self._unsubscriptions.on_summary(peer, message)
-        self._clients.revoke(self._unsubscriptions.revoked(message.tombstones))
+        self._clients.revoke(self._unsubscriptions.list_revoked(message.tombstones))
         self._subscriptions.set_known(peer, message.accepted)
         self._sessions.summary_came(peer, message.recovering)
         self._partitions.synchronise(self._sessions.node(peer))
@@ -421,7 +421,7 @@ class DeltaTree(EventMachine):
 
     def _on_unsubscription(self, peer: BrokerNumber, message: Unsubscription) -> None:
         self._unsubscriptions.on_unsubscription(peer, message)
-        self._clients.revoke(self._unsubscriptions.revoked(message.tombstones))
+        self._clients.revoke(self._unsubscriptions.list_revoked(message.tombstones))
 
     def _sessions_changed(self) -> None:
         """Adjust all parts to the present sessions; the order matters.

@@ -5,8 +5,8 @@ Paper: [DFT11] §II ("δ-fault-tolerance").
 
 from typing import Final
 
-from brokerd.overlay.outage import Outage, Reached, longest_lost, reached_in_tree, row_around
-from brokerd.overlay.routes import Lost
+from brokerd.overlay.outage import Outage, Reached, find_reached_in_tree, longest_lost, row_around
+from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import Acknowledgement, Excess, Promises, ProtocolDefinition
 from brokerd.protocols.delta_tree.messages import KINDS
@@ -17,7 +17,9 @@ LOG: Final = "publications"
 """The name of a broker's log."""
 
 
-def excess(topology: Topology, parameters: DeltaTreeParameters, lost: Lost) -> Excess | None:
+def excess(
+    topology: Topology, parameters: DeltaTreeParameters, lost: FailedElements
+) -> Excess | None:
     """Return δ + 1 consecutive lost brokers of a primary path; None without such brokers.
 
     Links count only in the number of simultaneous failures.
@@ -38,7 +40,7 @@ def excess(topology: Topology, parameters: DeltaTreeParameters, lost: Lost) -> E
 def reaches(topology: Topology, parameters: DeltaTreeParameters, outage: Outage) -> Reached:
     """Return the brokers from which publications arrive, past up to δ brokers."""
     relays = parameters.assist == "on"
-    return reached_in_tree(topology, outage, topology.delta + 1, relays=relays)
+    return find_reached_in_tree(topology, outage, topology.delta + 1, relays=relays)
 
 
 def _acknowledgement(parameters: DeltaTreeParameters) -> Acknowledgement:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from brokerd.model.identity import BrokerNumber, PartitionId, SourceId, SubscriptionId
-from brokerd.model.message_kind import MessageKind, of_ranges, of_run
+from brokerd.model.message_kind import MessageKind, ranges_kind, run_kind
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
@@ -296,8 +296,8 @@ KINDS: Final = (
     MessageKind(51, SubscriptionCopy),
     MessageKind(52, UpstreamCopy),
     MessageKind(53, SubscriptionConfirmation),
-    of_run(54, PublicationCopy, beside=lambda message: message.path),
-    of_ranges(55, PublicationConfirmation),
+    run_kind(54, PublicationCopy, beside=lambda message: message.path),
+    ranges_kind(55, PublicationConfirmation),
     MessageKind(56, RecoveryNotifier),
     MessageKind(57, Unsubscription),
     MessageKind(58, PartitionNew),

@@ -144,7 +144,7 @@ class Arrivals:
                 acknowledgement.
         """
         whose = local.client, local.number
-        self._go_on(whose, self._begin(whose, local.generation, local, lacks=lacks))
+        self._send_due(whose, self._begin(whose, local.generation, local, lacks=lacks))
 
     def start(self, incarnation: int) -> None:
         """Start an incarnation; requests of earlier incarnations are repeated if still needed."""
@@ -155,7 +155,7 @@ class Arrivals:
         for key, generation in recovered.get(ARRIVING, {}).items():
             client, _, number = key.rpartition("/")
             whose = client, int(number)
-            self._go_on(whose, self._begin(whose, generation, self._find(whose), lacks=True))
+            self._send_due(whose, self._begin(whose, generation, self._find(whose), lacks=True))
 
     def doubt(self, local: DurableSubscription, *, is_new: bool = False) -> None:
         """Ask all other brokers for a subscription, after a loss.
@@ -167,28 +167,28 @@ class Arrivals:
             return
         arrival = self._begin(whose, local.generation - 1, local, lacks=False)
         arrival.is_doubtful, arrival.is_new = True, is_new
-        self._go_on(whose, arrival)
+        self._send_due(whose, arrival)
 
-    def ended(self, local: DurableSubscription) -> None:
+    def on_ended(self, local: DurableSubscription) -> None:
         """End a subscription here, with all holds for it."""
         whose = local.client, local.number
         arrival = self._arrivals.get(whose)
         if arrival is not None and arrival.local is local:
             arrival.local, arrival.wait_ns = None, 0
-            self._go_on(whose, arrival)
+            self._send_due(whose, arrival)
 
-    def progressed(self) -> None:
+    def on_progress(self) -> None:
         """Reduce holds after acknowledgements have become durable."""
         for whose, arrival in list(self._arrivals.items()):
             for broker, holder in list(arrival.holders.items()):
                 if not holder.is_over and self._is_over(arrival, holder):
                     arrival.wait_ns = 0
-                    self._have_held(whose, arrival, broker, holder)
+                    self._request_holds(whose, arrival, broker, holder)
             self._settle(whose, arrival)
 
     def due(self, whose: Whose) -> None:
         """Repeat unanswered requests, and renew holds."""
-        self._go_on(whose, self._arrivals[whose])
+        self._send_due(whose, self._arrivals[whose])
 
     def drop(self, broker: BrokerNumber) -> None:
         """Remove a decommissioned broker, which has nothing and holds nothing."""
@@ -196,7 +196,7 @@ class Arrivals:
         for whose, arrival in list(self._arrivals.items()):
             arrival.holders.pop(broker, None)
             arrival.untold.pop(broker, None)
-            self._go_on(whose, arrival)
+            self._send_due(whose, arrival)
 
     def unheld(self, without: BrokerNumber) -> int:
         """Return the number of arrivals that may lose something without a broker's holds."""
@@ -218,7 +218,7 @@ class Arrivals:
             return
         if message.asked_in != self._incarnation:
             return  # a hold of an earlier incarnation may have ended since
-        whose, arrival = self._answered(message)
+        whose, arrival = self._on_answer(message)
         if arrival is None or message.stay != arrival.stay:
             return
         asked = arrival.holders.get(message.at)
@@ -239,7 +239,7 @@ class Arrivals:
         arrival = self._arrivals.get(whose)
         holder = arrival.holders.get(message.at) if arrival is not None else None
         if arrival is not None and holder is not None:
-            self._have_held(whose, arrival, message.at, holder)
+            self._request_holds(whose, arrival, message.at, holder)
         elif whose not in self._unbegun:
             question = self._incarnation, self._stays
             generation = message.generation
@@ -247,7 +247,7 @@ class Arrivals:
 
     def on_let_go(self, message: LetGo) -> None:
         """Record that a broker has released a subscription, or never had it."""
-        whose, arrival = self._answered(message)
+        whose, arrival = self._on_answer(message)
         if arrival is not None:
             arrival.untold.pop(message.at, None)
             self._settle(whose, arrival)
@@ -280,7 +280,7 @@ class Arrivals:
             # What was asked for here is the other's concern now.
             arrival.local, arrival.wait_ns = None, 0
             arrival.untold.clear()
-            self._go_on(whose, arrival)
+            self._send_due(whose, arrival)
         answer = LetGo(message.at, self._broker, *whose, message.generation)
         if local is None:
             self._disk.when_written(lambda: self._tell(answer))
@@ -301,7 +301,7 @@ class Arrivals:
         self._stays += 1
         return arrival
 
-    def _answered(self, message: Held | LetGo) -> tuple[Whose, Arrival | None]:
+    def _on_answer(self, message: Held | LetGo) -> tuple[Whose, Arrival | None]:
         whose = message.client, message.number
         arrival = self._arrivals.get(whose)
         if arrival is None or arrival.generation != message.generation:
@@ -309,17 +309,17 @@ class Arrivals:
         arrival.wait_ns = 0
         return whose, arrival
 
-    def _go_on(self, whose: Whose, arrival: Arrival) -> None:
+    def _send_due(self, whose: Whose, arrival: Arrival) -> None:
         """Send all requests that are due, and repeat them until answered."""
         is_held = self._is_held(arrival)
         for broker, holder in list(arrival.holders.items()):
             if self._is_over(arrival, holder) or self._is_stale(holder):
-                self._have_held(whose, arrival, broker, holder)
+                self._request_holds(whose, arrival, broker, holder)
         if is_held:
             self._announce(whose, arrival)
         self._settle(whose, arrival)
 
-    def _have_held(
+    def _request_holds(
         self, whose: Whose, arrival: Arrival, broker: BrokerNumber, asked: Holder
     ) -> None:
         behind: tuple[tuple[StreamId, int], ...] = ()

@@ -12,7 +12,7 @@ from brokerd.model.identity import StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
-from brokerd.protocols.durable.catchup import Catchup, Lost, LostRange
+from brokerd.protocols.durable.catchup import Catchup, LostPart, LostRange
 from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.catchup_window import CatchupWindow
 from brokerd.protocols.durable.hosted_streams import HostedStream
@@ -78,7 +78,7 @@ class CatchingUp:
         elif lane.catchup is not None:
             lane.catchup.unknown_through = max(lane.catchup.unknown_through, hosted.position)
 
-    def go_on(self, hosted: HostedStream) -> None:
+    def resume(self, hosted: HostedStream) -> None:
         """Continue after a page of the log of matches was read."""
         waiting, hosted.reading = hosted.reading, {}
         for lane in waiting:
@@ -88,7 +88,7 @@ class CatchingUp:
         self,
         hosted: HostedStream,
         lanes: Iterable[Lane],
-        lost: Lost,
+        lost: LostPart,
         ranges: Sequence[Range],
         run: PublicationRun | None,
     ) -> None:
@@ -106,7 +106,7 @@ class CatchingUp:
                     lane.lost_through = max(lane.lost_through, lost.through)
                 catchup.take(lost, ranges, run)
                 if not catchup.open:
-                    self._window.answered(lane)
+                    self._window.on_answer(lane)
                 if not catchup.is_busy:
                     self.advance(hosted, lane)
         self._admit()
@@ -116,7 +116,7 @@ class CatchingUp:
         for lane in lanes:
             catchup = lane.catchup
             if catchup is not None and catchup.defer(ranges) and not catchup.open:
-                self._window.answered(lane)
+                self._window.on_answer(lane)
                 if not catchup.is_busy:
                     self.advance(hosted, lane)
         self._admit()
@@ -144,9 +144,9 @@ class CatchingUp:
         catchup = lane.catchup
         while catchup is not None and catchup is lane.catchup and not catchup.open:
             if catchup.has_batch:
-                self._give(lane, catchup)
+                self._deliver(lane, catchup)
             elif catchup.given >= max(hosted.position, lane.lost_through):
-                self._say_lost(lane, catchup.rest())
+                self._announce_gap(lane, catchup.rest())
                 lane.mode, lane.catchup, lane.floor = Mode.LIVE, None, catchup.given
                 self._watch.leave(lane)
             elif lane.out_events >= self._most or not self._window.admit(lane, hosted):
@@ -177,14 +177,14 @@ class CatchingUp:
             hosted.reading[lane] = None
         return batch
 
-    def _give(self, lane: Lane, catchup: Catchup) -> None:
+    def _deliver(self, lane: Lane, catchup: Catchup) -> None:
         for each in catchup.finish():
             if isinstance(each, LostRange):
-                self._say_lost(lane, [each])
+                self._announce_gap(lane, [each])
             elif (wanted := self._wanted(each, lane)) is not None:
-                self._windows.give(wanted, [lane])
+                self._windows.queue_events(wanted, [lane])
 
-    def _say_lost(self, lane: Lane, lost: Sequence[LostRange]) -> None:
+    def _announce_gap(self, lane: Lane, lost: Sequence[LostRange]) -> None:
         for first, last, through in lost:
             origins = tuple((source, 1, sequence) for source, sequence in through)
             numbers = (lane.subscription.number,)

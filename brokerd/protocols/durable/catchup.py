@@ -28,7 +28,7 @@ class LostRange(NamedTuple):
     origins: Origins
 
 
-class Lost(NamedTuple):
+class LostPart(NamedTuple):
     """The lost part of a stream.
 
     Attributes:
@@ -45,7 +45,7 @@ class Lost(NamedTuple):
         return any(is_stream_marker(source) for source, _ in self.origins)
 
 
-NOTHING_LOST: Final = Lost(0, ())
+NOTHING_LOST: Final = LostPart(0, ())
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +71,7 @@ class Catchup:
     open: IntervalSet = field(default_factory=IntervalSet)
     is_reading: bool = False
     is_busy: bool = False
-    lost: Lost = NOTHING_LOST
+    lost: LostPart = NOTHING_LOST
     _found: list[tuple[Range, PublicationRun | None]] = field(default_factory=list)
     _begun: Range | None = None
 
@@ -96,7 +96,7 @@ class Catchup:
                 needed.append((behind, end))
         return needed
 
-    def take(self, lost: Lost, ranges: Sequence[Range], run: PublicationRun | None) -> None:
+    def take(self, lost: LostPart, ranges: Sequence[Range], run: PublicationRun | None) -> None:
         """Take arrived ranges; ticks through `lost` in them are lost."""
         if lost.origins and lost.through > self.lost.through:
             self.lost = lost
@@ -116,7 +116,7 @@ class Catchup:
         self.upto = start - 1
         return True
 
-    def _take_one(self, lost: Lost, start: int, end: int, run: PublicationRun | None) -> None:
+    def _take_one(self, lost: LostPart, start: int, end: int, run: PublicationRun | None) -> None:
         part = part_of(run, start, end) if run is not None else None
         if part is not None:
             self._found.append(((part.first, part.last), part))
@@ -124,7 +124,7 @@ class Catchup:
             end = part.first
         self._take_lost(lost, start, end)
 
-    def _take_lost(self, lost: Lost, start: int, end: int) -> int:
+    def _take_lost(self, lost: LostPart, start: int, end: int) -> int:
         """Record the lost part of [start, end), and return the beginning of the rest."""
         behind = max(start, min(lost.through + 1, end))
         if start < behind and lost.origins:

@@ -37,7 +37,7 @@ class CatchupWindow:
         self._asked[lane] = events
         self._events[lane.stream] = self._events.get(lane.stream, 0) + events
 
-    def answered(self, lane: Lane) -> None:
+    def on_answer(self, lane: Lane) -> None:
         """Record that a request was answered or dropped."""
         asked = self._asked.pop(lane, 0)
         if asked:
@@ -45,7 +45,7 @@ class CatchupWindow:
 
     def leave(self, lane: Lane) -> None:
         """Remove an ended stream."""
-        self.answered(lane)
+        self.on_answer(lane)
         self._waiting.pop(lane, None)
 
     def next(self) -> tuple[HostedStream, Lane] | None:

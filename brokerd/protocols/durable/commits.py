@@ -47,7 +47,7 @@ class CommitCycle(Generic[Snapshot]):
         self._then = then
         self._is_running = False
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Schedule a commit after a change."""
         if not self._is_running and (COMMIT, None) not in self._deadlines:
             self._deadlines.set((COMMIT, None), self._disk.machine.now_ns + self._interval_ns)
@@ -68,4 +68,4 @@ class CommitCycle(Generic[Snapshot]):
     def _on_committed(self, taken: Snapshot) -> None:
         self._is_running = False
         self._then(taken)
-        self.soon()
+        self.schedule()

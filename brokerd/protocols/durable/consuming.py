@@ -88,7 +88,7 @@ class ConsumingClients(MovingClients):
 
     def on_consume(self, name: ClientId, message: Consume) -> None:
         """See ClientService."""
-        client = _consuming(self._connected_client(name, "Consume"))
+        client = _make_consuming(self._client_of(name, "Consume"))
         if not 1 <= message.uncommitted <= MOST_UNCOMMITTED:
             raise RemoteProtocolError(name, f"{message.uncommitted} publications uncommitted")
         client.uncommitted = message.uncommitted
@@ -99,10 +99,10 @@ class ConsumingClients(MovingClients):
 
     def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
         """See ClientService; the place of the token is fixed when a subscription begins."""
-        client = _consuming(self._connected_client(name, "Subscribe"))
+        client = _make_consuming(self._client_of(name, "Subscribe"))
         found = client.subscriptions.get(message.number)
         if found is not None:
-            (local,) = self._ours((found,))
+            (local,) = self._is_ours((found,))
             if bool(local.uncommitted) != bool(client.uncommitted):
                 keeper = "broker" if local.uncommitted else "client"
                 reason = f"subscription {message.number} exists, and its {keeper} keeps its token"
@@ -111,16 +111,16 @@ class ConsumingClients(MovingClients):
         super().on_subscribe(name, message)
 
     def _rows_first(self, client: OwnClient, local: DurableSubscription) -> Sequence[Change]:
-        local.uncommitted = _consuming(client).uncommitted
+        local.uncommitted = _make_consuming(client).uncommitted
         return super()._rows_first(client, local)
 
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
         """See DurableClients; a higher limit of uncommitted events is durable first."""
-        (local,) = self._ours((subscription,))
-        more, session = _consuming(client).uncommitted, client.session
+        (local,) = self._is_ours((subscription,))
+        more, session = _make_consuming(client).uncommitted, client.session
         if more:
             self._adopt(local)
-        if local.generation < _consuming(client).generation:  # it was elsewhere meanwhile
+        if local.generation < _make_consuming(client).generation:  # it was elsewhere meanwhile
             for lane in local.lanes.values():
                 lane.given = ANY
         if more <= local.uncommitted:
@@ -137,7 +137,7 @@ class ConsumingClients(MovingClients):
     def _place(self, client: OwnClient, lane: Lane) -> None:
         """See DurableClients; the client's token is stored from now on, here only."""
         super()._place(client, lane)
-        moving = _consuming(client)
+        moving = _make_consuming(client)
         had = moving.brought.get(lane.subscription.number, {}).get(lane.stream)
         if moving.uncommitted and had is not None:
             lane.acknowledged = lane.committed = had
@@ -158,7 +158,7 @@ class ConsumingClients(MovingClients):
             for lane, last in ahead.items():
                 lane.committed = max(lane.committed, last)
                 self._moved[lane.stream] = None
-            self._commits.soon()
+            self._commits.schedule()
 
         rows = [Change(ACKNOWLEDGED, lane_key(lane), last) for lane, last in ahead.items()]
         self._disk.commit(rows, adopted)
@@ -189,18 +189,18 @@ class ConsumingClients(MovingClients):
 
     def _resume(self, client: OwnClient, message: Connect) -> None:
         super()._resume(client, message)
-        for local in self._ours(client.subscriptions.values()):
+        for local in self._is_ours(client.subscriptions.values()):
             self._early.pop(local, None)
 
     # ------------------------------------------------------------ commits
 
     def on_commit_consumed(self, name: ClientId, message: CommitConsumed) -> None:
         """See ClientService."""
-        client = self._connected_client(name, "CommitConsumed")
+        client = self._client_of(name, "CommitConsumed")
         found = client.subscriptions.get(message.number)
         if found is None:
             return  # its end was on its way
-        (local,) = self._ours((found,))
+        (local,) = self._is_ours((found,))
         streams = [stream for stream, _ in message.positions]
         if not local.uncommitted or not set(streams) <= self._hosted.keys():
             raise RemoteProtocolError(name, f"commits {message}"[:300])
@@ -243,15 +243,15 @@ class ConsumingClients(MovingClients):
                 self._moved[lane.stream] = None
             if self.session_of(local.client) == request.session and not local.is_over:
                 self._machine.send(local.client, ConsumedCommitted(local.number, request.number))
-        self._commits.soon()
+        self._commits.schedule()
 
     def uncommitted(self) -> Mapping[StreamId, None]:
         """See DurableClients; moved tokens release events with the next commit."""
         return {**super().uncommitted(), **self._moved}
 
-    def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
+    def recount_released(self) -> Iterator[tuple[StreamId, int, int]]:
         """See DurableClients; without streams with moved tokens."""
-        return (each for each in super().kept_released() if each[0] not in self._moved)
+        return (each for each in super().recount_released() if each[0] not in self._moved)
 
     def _take(self) -> Snapshot | None:
         """See DurableClients: commits may release events that the pubend retains."""
@@ -262,14 +262,14 @@ class ConsumingClients(MovingClients):
         moved, self._moved = self._moved, {}
         for stream in moved:
             self._released.pop(stream, None)
-            self._let_go(self._hosted[stream])
+            self._release(self._hosted[stream])
 
     def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
         super()._on_ended(over)
-        for local in self._ours(over):
+        for local in self._is_ours(over):
             self._early.pop(local, None)
 
 
-def _consuming(client: OwnClient) -> ConsumingClient:
+def _make_consuming(client: OwnClient) -> ConsumingClient:
     assert isinstance(client, ConsumingClient), f"{client.name} keeps all tokens itself"
     return client

@@ -59,7 +59,7 @@ class Durable(Gryphon):
         authority: DecommissionAuthority = NOBODY,
     ) -> None:
         surroundings = Surroundings(
-            routes.pubend_streams(), self._stream, self._fetch, self._on_delivered, self._tell
+            routes.pubend_streams(), self._stream, self._fetch, self._on_delivered, self._notify
         )
         make_clients = partial(ConsumingClients, surroundings)
         super().__init__(broker, routes, parameters, decode_attributes, make_clients)
@@ -71,7 +71,7 @@ class Durable(Gryphon):
             self._deadlines,
             parameters.hold_lease_ns,
             self._stream,
-            self._tell,
+            self._notify,
             self._settle_release,
         )
         takers = {Hold: self._on_hold, **clients.arrivals.takers()}
@@ -89,7 +89,7 @@ class Durable(Gryphon):
             clients.on_found,
             clients.on_beyond,
             clients.on_deferred,
-            lambda stream, first: self._retention.lost(stream, first),
+            lambda stream, first: self._retention.find_loss(stream, first),
             lambda broker: broker in self._decommissioning,
         )
         self._retention = Retention(
@@ -107,7 +107,7 @@ class Durable(Gryphon):
             parameters.ack_interval_ns,
             self._relay.stream,
             self._relay.links,
-            self._own_released,
+            self._own_released_tick,
             self._retention.released,
         )
         self._decommissioning = Decommissioning(
@@ -118,9 +118,9 @@ class Durable(Gryphon):
             routes.neighbours,
             has_session=self._sessions.__contains__,
             may_leave=routes.is_leaf,
-            leave=self._go_on_without,
+            leave=self._continue_without,
         )
-        for hosted in clients.hosted():
+        for hosted in clients.list_streams():
             self._hold_undelivered(hosted.stream)
         for each in (self._fetching, self._release, self._forwarding, self._decommissioning):
             self._from_brokers |= each.handlers()
@@ -136,15 +136,15 @@ class Durable(Gryphon):
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
         found = {**super().statistics(), "catching_up": len(self._durable.catchup_watch)}
-        for hosted in self._durable.hosted():
+        for hosted in self._durable.list_streams():
             stream = key_of(hosted.identity)
             found[f"delivered_us.{stream}"] = hosted.delivered
             found[f"released_us.{stream}"] = self._durable.released(hosted.identity)
         return found
 
-    def hosted(self) -> Iterator[HostedStream]:
+    def list_streams(self) -> Iterator[HostedStream]:
         """Return all streams, as this broker's subscribers have them."""
-        return self._durable.hosted()
+        return self._durable.list_streams()
 
     def subscriptions(self) -> Iterator[DurableSubscription]:
         """Return all subscriptions of this broker, with connected or disconnected clients."""
@@ -158,21 +158,21 @@ class Durable(Gryphon):
         """Return True if a subscription is here, and everything that it lacks is held."""
         return self._durable.arrivals.is_safe((client, number))
 
-    def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
+    def recount_released(self) -> Iterator[tuple[StreamId, int, int]]:
         """Yield the cached and the recomputed released tick of streams.
 
         Streams without a cached value, or with a new value at the next commit, are left out.
         """
-        return self._durable.kept_released()
+        return self._durable.recount_released()
 
     def pubend_streams(self) -> list[Stream]:
         """Return the streams of this broker's own pubends."""
         pubends = range(self._parameters.pubends)
         return [self._stream(self._pubends.stream(pubend)) for pubend in pubends]
 
-    def expired_tick(self) -> int:
+    def find_expired_tick(self) -> int:
         """Return the tick through which events are too old to be retained."""
-        return self._retention.expired()
+        return self._retention.expired_tick()
 
     def _stream(self, identity: StreamId) -> Stream:
         return self._relay.stream(identity)
@@ -193,19 +193,19 @@ class Durable(Gryphon):
         Paper: [DS03] §4.1 (latestDelivered).
         """
         if stream.upstream is not None:
-            stream.held = self._durable.delivered_on_disk(stream.identity)
+            stream.held = self._durable.durable_delivered_tick(stream.identity)
 
     def _on_delivered(self, stream: Stream) -> None:
         self._hold_undelivered(stream)
         self._relay.settle(stream)
         self._release.settle(stream)
 
-    def _own_released(self, stream: StreamId) -> int:
+    def _own_released_tick(self, stream: StreamId) -> int:
         """Return the released tick of this broker's subscriptions and holds."""
         own, held = self._durable.released(stream), self.bound_by_holds(stream)
         return own if held is None else min(own, held)
 
-    def released_tick(self, stream: StreamId) -> int:
+    def find_released_tick(self, stream: StreamId) -> int:
         """Return the released tick of a stream here and below."""
         return self._release.through(stream)
 
@@ -220,8 +220,8 @@ class Durable(Gryphon):
         """
         return self._holds.bound(stream)
 
-    def _tell(self, letter: Letter) -> None:
-        self._forwarding.tell(letter)
+    def _notify(self, letter: Letter) -> None:
+        self._forwarding.send(letter)
 
     def _on_hold(self, message: Hold) -> None:
         self._durable.arrivals.on_hold(message)
@@ -256,7 +256,7 @@ class Durable(Gryphon):
             bool(self._stream(hosted.identity).knowledge.events.events)
             or bool(hosted.stream.subend.gaps)
             or bool(len(hosted.log))
-            for hosted in self.hosted()
+            for hosted in self.list_streams()
             if hosted.identity.broker == broker
         )
         reasons = (
@@ -275,7 +275,7 @@ class Durable(Gryphon):
         losses = (f"{kept} publications are kept until all have acknowledged them",) if kept else ()
         return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
 
-    def _go_on_without(self, broker: BrokerNumber) -> None:
+    def _continue_without(self, broker: BrokerNumber) -> None:
         """Stop sending to a decommissioned broker, receiving from it, and retaining for it."""
         cell = self._routes.cell_of(broker)
         self._release.drop(cell)
@@ -316,7 +316,7 @@ class Durable(Gryphon):
             return
         self._durable.on_records(event)
         if self.is_reading and self._is_read():
-            self.go_on()
+            self.resume()
 
     def _is_read(self) -> bool:
         return super()._is_read() and self._durable.is_read
@@ -324,7 +324,7 @@ class Durable(Gryphon):
     def _begin(self, event: Started) -> None:
         repetition_ns = self._parameters.nack_repetition_limit_ns if event.lineage else 0
         self._holds.recover(event.recovered, repetition_ns)
-        for hosted in self._durable.hosted():
+        for hosted in self._durable.list_streams():
             self._hold_undelivered(hosted.stream)
         self._retention.begin()
         for stream in self.pubend_streams():
@@ -339,11 +339,11 @@ class Durable(Gryphon):
         is_new = isinstance(peer, int) and self._incarnations.get(peer) != event.incarnation
         super()._on_session_established(event)
         if isinstance(peer, int):
-            self._decommissioning.met(peer)
+            self._decommissioning.on_session(peer)
             if peer in self._decommissioning:
                 return
-            self._release.met(peer)
-            self._fetching.met(peer, is_new=is_new)
+            self._release.on_session(peer)
+            self._fetching.on_session(peer, is_new=is_new)
             self._expect_of(peer)
             if self._relay.has_lost:
                 self._offer_all(peer)
@@ -354,7 +354,7 @@ class Durable(Gryphon):
         After a loss, the neighbour learns from less than before that this broker lacks the rest.
         """
         cell = self._routes.cell_of(peer)
-        streams = [each.stream for each in self.hosted() if each.stream.upstream == cell]
+        streams = [each.stream for each in self.list_streams() if each.stream.upstream == cell]
         through = tuple((stream.identity, stream.knowledge.final) for stream in streams)
         if through:
             self.send(peer, Done(self._routes.cell, through))
@@ -374,7 +374,9 @@ class Durable(Gryphon):
         for stream in self._relay:
             if cell not in stream.children:
                 continue
-            through = max(stream.knowledge.highest, stream.subend.expected, stream.done_by(cell))
+            through = max(
+                stream.knowledge.highest, stream.subend.expected, stream.acknowledged_by(cell)
+            )
             if self._release.below(cell, stream) < through:
                 self.send(peer, AckExpected(stream.identity, through, EVERYWHERE))
 
@@ -383,7 +385,7 @@ class Durable(Gryphon):
         self._take_done(peer, message)
         cell = self._routes.cell_of(peer)
         for identity, through in message.through if message.cell == cell else ():
-            known = self._stream(identity).done_by(cell)
+            known = self._stream(identity).acknowledged_by(cell)
             if through < known:
                 self.send(peer, AckExpected(identity, known, EVERYWHERE))
 

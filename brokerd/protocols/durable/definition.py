@@ -33,7 +33,7 @@ def _check_topology(topology: Topology, where: str) -> None:
 
 
 def _stream_logs(topology: Topology, parameters: DurableParameters) -> tuple[str, ...]:
-    streams = _routes(topology.of_kind(KIND), parameters).pubend_streams()
+    streams = _routes(topology.restrict_to_kind(KIND), parameters).pubend_streams()
     return tuple(log_of(each) for each in streams)
 
 

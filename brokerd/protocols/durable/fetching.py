@@ -14,7 +14,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.message_kind import JOINED_BYTES
 from brokerd.model.publication import PublicationRun, merge_runs
-from brokerd.protocols.durable.catchup import NOTHING_LOST, Lost, ranges_of
+from brokerd.protocols.durable.catchup import NOTHING_LOST, LostPart, ranges_of
 from brokerd.protocols.durable.fetched_events import FetchedEvents
 from brokerd.protocols.durable.messages import (
     Beyond,
@@ -22,7 +22,7 @@ from brokerd.protocols.durable.messages import (
     Fetch,
     Fetched,
     NothingFetched,
-    clipped,
+    clip_ranges,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.questions import Questions
@@ -45,7 +45,7 @@ ANSWER_WINDOWS: Final = 2
 A second window keeps the link busy while the first one is taken.
 """
 
-Found = Callable[[StreamId, Lost, Sequence[Range], PublicationRun | None], None]
+Found = Callable[[StreamId, LostPart, Sequence[Range], PublicationRun | None], None]
 
 
 class Fetching:
@@ -77,7 +77,7 @@ class Fetching:
         on_found: Found,
         on_beyond: Callable[[StreamId, int, Sequence[Range]], None],
         on_deferred: Callable[[StreamId, Sequence[Range]], None],
-        lost: Callable[[Stream, int], Lost],
+        lost: Callable[[Stream, int], LostPart],
         is_gone: Callable[[BrokerNumber], bool],
     ) -> None:
         self._machine = machine
@@ -128,7 +128,7 @@ class Fetching:
         """Drop cached events of a stream through a tick, which is acknowledged here and below."""
         self._lately.drop_through(identity, through)
 
-    def met(self, peer: BrokerNumber, *, is_new: bool) -> None:
+    def on_session(self, peer: BrokerNumber, *, is_new: bool) -> None:
         """Repeat requests to a neighbour with a new session, which may have lost them.
 
         The neighbour repeats its own requests, too.
@@ -140,7 +140,7 @@ class Fetching:
             if is_new:
                 stream.forget(peer)
             if stream.upstream == self._routes.cell_of(peer):
-                stream.answered(0, _behind_all(stream))
+                stream.on_answer(0, _is_behind_all(stream))
         self.due()
 
     def due(self) -> None:
@@ -192,12 +192,12 @@ class Fetching:
 
     def _answer_in_part(self, peer: BrokerNumber, identity: StreamId, asked: IntervalSet) -> None:
         """Answer as much as one answer may contain, and defer the rest."""
-        ranges = self._fitting(identity, asked, self._answer_bytes)
+        ranges = self._clip_to_room(identity, asked, self._answer_bytes)
         for start, end in ranges:
             asked.remove(start, end)
         self._answer_at_pubend(peer, identity, ranges)
         if asked:
-            self._say_deferred(peer, identity, list(asked))
+            self._reply_deferred(peer, identity, list(asked))
 
     def _answer_at_pubend(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
@@ -205,9 +205,9 @@ class Fetching:
         """Answer with all retained events, and with silence for the rest."""
         stream = self._streams(identity)
         highest = stream.knowledge.highest
-        if beyond := clipped(ranges, highest + 1, ranges[-1][1]):
-            self._say_beyond(peer, identity, highest, beyond)
-        if not (ranges := clipped(ranges, 0, highest + 1)):
+        if beyond := clip_ranges(ranges, highest + 1, ranges[-1][1]):
+            self._reply_beyond(peer, identity, highest, beyond)
+        if not (ranges := clip_ranges(ranges, 0, highest + 1)):
             return
         parts = [
             part
@@ -255,26 +255,26 @@ class Fetching:
             while unanswered[identity]:
                 left_bytes = self._left_bytes.get((peer, identity), JOINED_BYTES)
                 if left_bytes <= 0:
-                    self._say_deferred(peer, identity, list(unanswered[identity]))
+                    self._reply_deferred(peer, identity, list(unanswered[identity]))
                     break
                 room_bytes = min(self._flow.answer_room_bytes(peer, identity), JOINED_BYTES)
                 if room_bytes <= 0:
                     return
-                ranges = self._fitting(identity, unanswered[identity], room_bytes)
+                ranges = self._clip_to_room(identity, unanswered[identity], room_bytes)
                 for start, end in ranges:
                     unanswered[identity].remove(start, end)
                 self._want(peer, identity, ranges)
                 if (peer, identity) in self._left_bytes:
-                    self._left_bytes[peer, identity] -= self._told_bytes(identity, ranges)
+                    self._left_bytes[peer, identity] -= self._count_sent_bytes(identity, ranges)
             del unanswered[identity]
             self._left_bytes.pop((peer, identity), None)
 
-    def _told_bytes(self, identity: StreamId, ranges: Sequence[Range]) -> int:
+    def _count_sent_bytes(self, identity: StreamId, ranges: Sequence[Range]) -> int:
         events = self._streams(identity).knowledge.events
         found = [events.within(start, end) for start, end in ranges]
         return sum(weight_bytes(run) for run in found if run is not None)
 
-    def _fitting(self, identity: StreamId, asked: IntervalSet, room_bytes: int) -> list[Range]:
+    def _clip_to_room(self, identity: StreamId, asked: IntervalSet, room_bytes: int) -> list[Range]:
         """Return the lowest part of some ranges that has room for its events here."""
         events = self._streams(identity).knowledge.events
         found: list[Range] = []
@@ -292,31 +292,31 @@ class Fetching:
         inside = [part_of(run, start, end) for start, end in message.ranges]
         if sum(len(part) for part in inside if part is not None) != len(run) or not run.origins:
             raise RemoteProtocolError(peer, f"{run} outside {message.ranges}"[:300])
-        self._found(peer, run.source, _lost_of(message), message.ranges, run)
+        self._found(peer, run.source, _find_loss(message), message.ranges, run)
 
     def _on_nothing_fetched(self, peer: BrokerNumber, message: NothingFetched) -> None:
-        self._found(peer, message.stream, _lost_of(message), message.ranges, None)
+        self._found(peer, message.stream, _find_loss(message), message.ranges, None)
 
     def _found(
         self,
         peer: BrokerNumber,
         identity: StreamId,
-        lost: Lost,
+        lost: LostPart,
         ranges: Sequence[Range],
         run: PublicationRun | None,
     ) -> None:
         if run is not None and identity in self._wanted:
             self._lately.add(run)
-        for asker, theirs in self._who_asked(peer, identity, ranges):
+        for asker, theirs in self._take_requests(peer, identity, ranges):
             parts = [part_of(run, *each) for each in theirs] if run is not None else []
             found = [part for part in parts if part is not None]
             self._answer(asker, identity, lost, theirs, merge_runs(found) if found else None)
 
     def _on_beyond_of(self, peer: BrokerNumber, message: Beyond) -> None:
-        for asker, theirs in self._who_asked(peer, message.stream, message.ranges):
-            self._say_beyond(asker, message.stream, message.highest, theirs)
+        for asker, theirs in self._take_requests(peer, message.stream, message.ranges):
+            self._reply_beyond(asker, message.stream, message.highest, theirs)
 
-    def _say_beyond(
+    def _reply_beyond(
         self, peer: BrokerNumber, identity: StreamId, highest: int, ranges: Sequence[Range]
     ) -> None:
         if peer == self._broker:
@@ -325,10 +325,10 @@ class Fetching:
             self._machine.send(peer, Beyond(identity, highest, tuple(ranges)))
 
     def _on_deferred_of(self, peer: BrokerNumber, message: Deferred) -> None:
-        for asker, theirs in self._who_asked(peer, message.stream, message.ranges):
-            self._say_deferred(asker, message.stream, theirs)
+        for asker, theirs in self._take_requests(peer, message.stream, message.ranges):
+            self._reply_deferred(asker, message.stream, theirs)
 
-    def _say_deferred(
+    def _reply_deferred(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
     ) -> None:
         if peer == self._broker:
@@ -336,7 +336,7 @@ class Fetching:
         else:
             self._machine.send(peer, Deferred(identity, tuple(ranges)))
 
-    def _who_asked(
+    def _take_requests(
         self, peer: BrokerNumber, identity: StreamId, ranges: Sequence[Range]
     ) -> list[tuple[BrokerNumber, list[Range]]]:
         """Return the open requests for some ranges by broker, and close them.
@@ -352,7 +352,7 @@ class Fetching:
         if stream is None:
             return []
         for start, end in ranges:
-            stream.answered(start, end)
+            stream.on_answer(start, end)
         waiting = []
         for asker in list(stream.curious):
             theirs = [each for low, high in ranges for each in stream.wanted(asker, low, high)]
@@ -368,7 +368,7 @@ class Fetching:
         self,
         peer: BrokerNumber,
         identity: StreamId,
-        lost: Lost,
+        lost: LostPart,
         ranges: Sequence[Range],
         run: PublicationRun | None,
     ) -> None:
@@ -384,11 +384,11 @@ class Fetching:
             self._flow.sent(peer, run, again=True)
 
 
-def _lost_of(message: Fetched | NothingFetched) -> Lost:
-    return Lost(message.lost, message.origins)
+def _find_loss(message: Fetched | NothingFetched) -> LostPart:
+    return LostPart(message.lost, message.origins)
 
 
-def _behind_all(stream: Stream) -> int:
+def _is_behind_all(stream: Stream) -> int:
     return stream.asked.last + 1 if stream.asked else 0
 
 

@@ -105,7 +105,7 @@ class FilterLog:
         Raises:
             StorageCorrupt: the log has other content than this class writes.
         """
-        records = [_unpacked(self.name, *each) for each in enumerate(event.records, event.first)]
+        records = [_unpack(self.name, *each) for each in enumerate(event.records, event.first)]
         if self.is_read:
             return self._on_page(event.first, records)
         for record in records:
@@ -246,7 +246,7 @@ class FilterLog:
         return self._pages[page]
 
 
-def _unpacked(log: str, index: int, content: bytes) -> MatchRecord:
+def _unpack(log: str, index: int, content: bytes) -> MatchRecord:
     try:
         return MatchRecord.unpack(content)
     except ValueError as error:

@@ -39,7 +39,7 @@ class Forwarding:
         """Return the handlers of neighbours' messages."""
         return dict.fromkeys(self._takers, self._on_message)
 
-    def tell(self, letter: Letter) -> None:
+    def send(self, letter: Letter) -> None:
         """Route a message to its destination; without a route it is lost."""
         if letter.to == self._broker:
             self._takers[type(letter)](letter)
@@ -60,7 +60,7 @@ class Forwarding:
             host = letter.to if type(letter) is Hold else letter.at
             if stream.broker != host or tick < 0:
                 raise RemoteProtocolError(peer, f"{tick} of {tuple(stream)}, not of {host}")
-        self.tell(letter)
+        self.send(letter)
 
 
 def _place(broker: BrokerNumber) -> StreamId:

@@ -35,7 +35,7 @@ def parts_by_client(
     for places in by_client.values():
         lanes = next(iter(places.values()))
         if all(each == lanes for each in places.values()):
-            yield selection.having([*places]), lanes
+            yield selection.select([*places]), lanes
         else:
             yield from _stretches(run, places)
 

@@ -30,7 +30,7 @@ _Key = tuple[ClientId, int, BrokerNumber]
 
 
 @dataclass(slots=True, eq=False)
-class _Named:
+class _Hold:
     """A hold: nothing after these ticks is released."""
 
     generation: int
@@ -64,7 +64,7 @@ class Holds:
         self._streams = streams
         self._tell = tell
         self._on_less = on_less
-        self._holds: dict[_Key, _Named] = {}
+        self._holds: dict[_Key, _Hold] = {}
         self._repetition_ns = 0
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Holds:
             client, _, number = owner.rpartition("/")
             ticks = {StreamId(*stream): tick for stream, tick in behind}
             found = client, int(number), int(at)
-            self._holds[found] = _Named(generation, ticks, is_on_disk=True)
+            self._holds[found] = _Hold(generation, ticks, is_on_disk=True)
             self._extend(found)
             if repetition_ns:
                 self._doubt(found)
@@ -120,7 +120,7 @@ class Holds:
         if known is not None and known.behind == behind and known.generation == message.generation:
             self._disk.when_written(lambda: self._answer(message))
             return
-        self._holds[key] = named = _Named(message.generation, behind, is_on_disk=is_less)
+        self._holds[key] = named = _Hold(message.generation, behind, is_on_disk=is_less)
         if is_less:
             self._machine.emit(Commit((_row(key, named),), None))
             self._answer(message)
@@ -196,6 +196,6 @@ def _row_key(key: _Key) -> str:
     return f"{client}/{number}/{at}"
 
 
-def _row(key: _Key, named: _Named) -> Change:
+def _row(key: _Key, named: _Hold) -> Change:
     behind = [[list(stream), tick] for stream, tick in named.behind.items()]
     return Change(HOLDS, _row_key(key), [named.generation, behind])

@@ -13,7 +13,7 @@ from brokerd.protocols.durable.filter_log import FilterLog
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
 from brokerd.protocols.durable.logs import log_of
 from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.gryphon.subend import InFlightEvents
 
 DELIVERED: Final = "delivered"
 """Per stream, the tick through which matches are durable and were given to live clients."""
@@ -57,7 +57,7 @@ class HostedStream:
         self.reading: dict[Lane, None] = {}
         self._streams = streams
         self._stream: Stream | None = None
-        self._open: deque[tuple[int, Delivered]] = deque()
+        self._open: deque[tuple[int, InFlightEvents]] = deque()
 
     @property
     def stream(self) -> Stream:
@@ -82,11 +82,11 @@ class HostedStream:
         committed = [each.lane(self.identity).committed for each in subscriptions]
         return min([self.delivered_on_disk, *committed])
 
-    def opened(self, last: int, entry: Delivered) -> None:
+    def mark_uncommitted(self, last: int, entry: InFlightEvents) -> None:
         """Record that matches through a tick are not durable yet."""
         self._open.append((last, entry))
 
-    def commit(self, delivered: int) -> list[Delivered]:
+    def commit(self, delivered: int) -> list[InFlightEvents]:
         """Record that everything through a tick is durable, and return the completed entries."""
         self.delivered = max(self.delivered, delivered)
         self.delivered_on_disk = max(self.delivered_on_disk, delivered)

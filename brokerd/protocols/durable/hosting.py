@@ -13,7 +13,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.catching_up import CatchingUp, Fetch
-from brokerd.protocols.durable.catchup import Lost
+from brokerd.protocols.durable.catchup import LostPart
 from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.commits import CommitCycle
 from brokerd.protocols.durable.handing import parts_by_client
@@ -23,7 +23,7 @@ from brokerd.protocols.durable.hosted_streams import (
     HostedStream,
     Snapshot,
 )
-from brokerd.protocols.durable.lanes import DurableSubscription, Handed, Lane, Mode
+from brokerd.protocols.durable.lanes import DurableSubscription, InFlightDelivery, Lane, Mode
 from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Letter
 from brokerd.protocols.durable.parameters import DurableParameters
@@ -39,7 +39,7 @@ from brokerd.protocols.durable.tokens import PresentedTokens
 from brokerd.protocols.durable.windows import DurableWindows
 from brokerd.protocols.gryphon.clients import Clients
 from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.protocols.interface import (
     Append,
     Change,
@@ -139,7 +139,7 @@ class DurableClients(Clients):
 
     # ------------------------------------------------------------ start
 
-    def hosted(self) -> Iterator[HostedStream]:
+    def list_streams(self) -> Iterator[HostedStream]:
         """Return all streams."""
         return iter(self._hosted.values())
 
@@ -150,7 +150,7 @@ class DurableClients(Clients):
     def lanes(self, client: ClientId, stream: StreamId) -> Iterator[Lane]:
         """Return the lanes of a client's subscriptions in a stream."""
         locals_ = self._clients[client].subscriptions.values()
-        return (local.lane(stream) for local in self._ours(locals_))
+        return (local.lane(stream) for local in self._is_ours(locals_))
 
     def uncommitted(self) -> Mapping[StreamId, None]:
         """Return the streams with uncommitted deliveries or acknowledgements."""
@@ -161,7 +161,7 @@ class DurableClients(Clients):
                 changed[identity] = None
         return changed
 
-    def delivered_on_disk(self, stream: StreamId) -> int:
+    def durable_delivered_tick(self, stream: StreamId) -> int:
         """Return the durable delivered tick of a stream, from which a restart continues."""
         return self._hosted[stream].delivered_on_disk
 
@@ -191,7 +191,7 @@ class DurableClients(Clients):
         hosted = next(each for each in self._hosted.values() if each.log.name == event.log)
         for effect in hosted.log.on_records(event):
             self._machine.emit(effect)
-        self._catching_up.go_on(hosted)
+        self._catching_up.resume(hosted)
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """See OwnSubscriptions; streams continue from their durable matches."""
@@ -224,19 +224,19 @@ class DurableClients(Clients):
 
     # ------------------------------------------------------------ the one stream for all
 
-    def deliver(self, stream: StreamId, run: PublicationRun) -> Delivered | None:
+    def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
         """Log the matches of events, and deliver to live clients; None without a match."""
         hosted = self._hosted[stream]
         results = match_run(self.memo, run, run.source.broker)
-        wanted = [[local.lane(stream) for local in self._ours(those)] for those in results]
+        wanted = [[local.lane(stream) for local in self._is_ours(those)] for those in results]
         if not any(wanted):
             return None
         self._write(hosted, run, wanted)
         # After that: a lane that falls behind now reads up to the end of the run.
         for part, lanes in parts_by_client(run, wanted):
-            self._give_live(hosted, part, lanes)
-        entry = Delivered(stream, run.first)
-        hosted.opened(run.last, entry)
+            self._deliver_live(hosted, part, lanes)
+        entry = InFlightEvents(stream, run.first)
+        hosted.mark_uncommitted(run.last, entry)
         return entry
 
     def _write(
@@ -263,7 +263,9 @@ class DurableClients(Clients):
         if records := hosted.log.records(ticks, whose):
             self._machine.emit(Append(hosted.log.name, tuple(records), None))
 
-    def _give_live(self, hosted: HostedStream, part: PublicationRun, lanes: Sequence[Lane]) -> None:
+    def _deliver_live(
+        self, hosted: HostedStream, part: PublicationRun, lanes: Sequence[Lane]
+    ) -> None:
         """Deliver events to the live lanes of a client, as far as the lanes have room."""
         groups: dict[tuple[int, int], list[Lane]] = {}
         behind: list[tuple[Lane, int]] = []
@@ -280,9 +282,9 @@ class DurableClients(Clients):
         for (had, last), theirs in groups.items():
             rest = part.after(had) if had else part
             if rest is not None and last < rest.last:
-                rest = rest.up_to(last)
+                rest = rest.select_through(last)
             if rest is not None:
-                self._outlets.give(rest, theirs)
+                self._outlets.queue_events(rest, theirs)
         for lane, last in behind:
             self._catching_up.begin(hosted, lane, max(last, lane.floor))
 
@@ -293,9 +295,9 @@ class DurableClients(Clients):
         hosted = self._hosted[stream.identity]
         if hosted.position > hosted.seen:
             hosted.seen = hosted.position
-            self._commits.soon()
+            self._commits.schedule()
             if self._all:
-                self.silence.soon()
+                self.silence.schedule()
 
     def skip_final(self, stream: Stream) -> None:
         """Fetch ticks that are final upstream, and missing here after an accepted loss.
@@ -331,7 +333,7 @@ class DurableClients(Clients):
     def _work_out_released(self, stream: StreamId) -> int:
         return self._hosted[stream].released((*self._all.values(), *self._ending.values()))
 
-    def kept_released(self) -> Iterator[tuple[StreamId, int, int]]:
+    def recount_released(self) -> Iterator[tuple[StreamId, int, int]]:
         """Yield the cached and the recomputed released tick of streams with a cached value."""
         for stream, kept in self._released.items():
             yield stream, kept, self._work_out_released(stream)
@@ -375,26 +377,26 @@ class DurableClients(Clients):
             for entry in hosted.commit(taken.delivered.get(identity, 0)):
                 entry.open -= 1
                 super()._on_done(entry)
-            self._let_go(hosted)
+            self._release(hosted)
 
-    def _let_go(self, hosted: HostedStream) -> None:
+    def _release(self, hosted: HostedStream) -> None:
         """Release a stream as far as all subscriptions here have acknowledged."""
         for effect in hosted.log.chop(self.released(hosted.identity)):
             self._machine.emit(effect)
         self._around.on_delivered(hosted.stream)
 
-    def _on_done(self, entry: Delivered) -> None:
-        assert isinstance(entry, Handed), f"{entry} was never assigned"
+    def _on_done(self, entry: InFlightEvents) -> None:
+        assert isinstance(entry, InFlightDelivery), f"{entry} was never assigned"
         lane = entry.lane
         if lane.settle():
             self._changed[lane] = None
-            self._commits.soon()
+            self._commits.schedule()
         self._catching_up.advance(self._hosted[lane.stream], lane)
 
     def on_found(
         self,
         identity: StreamId,
-        lost: Lost,
+        lost: LostPart,
         ranges: Sequence[tuple[int, int]],
         run: PublicationRun | None,
     ) -> None:
@@ -470,13 +472,13 @@ class DurableClients(Clients):
         self._start(local)
 
     def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
-        (durable,) = self._ours((local,))
+        (durable,) = self._is_ours((local,))
         durable.accepted = True
         if client.connected and client.session == durable.claimed:
             self._attach(durable)
 
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
-        (durable,) = self._ours((subscription,))
+        (durable,) = self._is_ours((subscription,))
         durable.claimed = client.session
         if durable.accepted:
             self._attach(durable)
@@ -498,7 +500,7 @@ class DurableClients(Clients):
             lane = local.lane(identity)
             had = local.presented.get(identity, lane.acknowledged)
             self._catching_up.begin(hosted, lane, had)
-        self.silence.soon()
+        self.silence.schedule()
         self._tokens.prove(local)
 
     def _end(
@@ -510,7 +512,7 @@ class DurableClients(Clients):
         drain: bool = False,
     ) -> None:
         """See ClientService: releases the subscription's events once its end is durable."""
-        ended = list(self._ours(over))
+        ended = list(self._is_ours(over))
         self._leave_lanes(ended)
 
         def both() -> None:
@@ -518,7 +520,7 @@ class DurableClients(Clients):
                 del self._ending[local.identity]
             self._released.clear()
             for hosted in self._hosted.values() if ended else ():
-                self._let_go(hosted)
+                self._release(hosted)
             then()
 
         super()._end(client, over, both, drain=drain)
@@ -530,17 +532,17 @@ class DurableClients(Clients):
             self._machine.emit(Commit(rows, None))
 
     def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
-        for local in self._ours(over):
+        for local in self._is_ours(over):
             self._ending[local.identity] = self._all.pop(local.identity)
             for lane in local.lanes.values():
                 self._changed.pop(lane, None)
                 self._hosted[lane.stream].log.forget(local.identity)
         super()._on_ended(over)
-        self._commits.soon()
+        self._commits.schedule()
 
     def _on_gone(self, client: OwnClient) -> None:
         super()._on_gone(client)
-        self._leave_lanes([*self._ours(client.subscriptions.values())])
+        self._leave_lanes([*self._is_ours(client.subscriptions.values())])
 
     def _leave_lanes(self, locals_: Sequence[DurableSubscription]) -> None:
         for local in locals_:
@@ -552,14 +554,14 @@ class DurableClients(Clients):
         client.submitted = client.told = message.next_sequence - 1
         for number, seen in message.resume:
             if number in client.subscriptions:
-                (local,) = self._ours((client.subscriptions[number],))
+                (local,) = self._is_ours((client.subscriptions[number],))
                 local.presented = dict(seen)
 
     def _ends_unstated(self, message: Connect) -> bool:
         """See ClientService; a client without memory states none, and resumes all."""
         return bool(message.resume)
 
-    def _ours(self, locals_: Any) -> Iterator[DurableSubscription]:
+    def _is_ours(self, locals_: Any) -> Iterator[DurableSubscription]:
         for local in locals_:
             assert isinstance(local, DurableSubscription), f"{local} is not durable"
             yield local

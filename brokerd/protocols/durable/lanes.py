@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.catchup import Catchup
-from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
 
 
@@ -46,7 +46,7 @@ class Lane:
     committed: int
     mode: Mode = Mode.AWAY
     floor: int = 0
-    out: deque["Handed"] = field(default_factory=deque)
+    out: deque["InFlightDelivery"] = field(default_factory=deque)
     out_events: int = 0
     catchup: Catchup | None = None
     matched_after: int = 0
@@ -112,7 +112,7 @@ class DurableSubscription(OwnSubscription):
         return found
 
 
-class Handed(Delivered):
+class InFlightDelivery(InFlightEvents):
     """A delivery to a client for a subscription.
 
     Attributes:

@@ -160,7 +160,7 @@ Letter = Hold | Held | Moved | LetGo
 """A message that neighbours forward to its destination."""
 
 
-def clipped(ranges: Sequence[Range], start: int, end: int) -> tuple[Range, ...]:
+def clip_ranges(ranges: Sequence[Range], start: int, end: int) -> tuple[Range, ...]:
     """Return the parts of ranges in [start, end)."""
     cut = [(max(start, low), min(end, high)) for low, high in ranges]
     return tuple((low, high) for low, high in cut if low < high)
@@ -175,15 +175,15 @@ def _halves(message: Fetched) -> Sequence[Fetched | NothingFetched]:
     first, second = run.select(range(half)), run.select(range(half, len(run)))
     cut = first.last + 1
     return (
-        Fetched(message.lost, clipped(ranges, 0, cut), first, message.origins),
-        Fetched(message.lost, clipped(ranges, cut, ranges[-1][1]), second, message.origins),
+        Fetched(message.lost, clip_ranges(ranges, 0, cut), first, message.origins),
+        Fetched(message.lost, clip_ranges(ranges, cut, ranges[-1][1]), second, message.origins),
     )
 
 
 def _one_apart(message: Fetched) -> Sequence[Fetched | NothingFetched]:
     """Return a lone event, and the silence around it, which may be larger than the event."""
     tick, ranges = message.run.first, message.ranges
-    around = (*clipped(ranges, 0, tick), *clipped(ranges, tick + 1, ranges[-1][1]))
+    around = (*clip_ranges(ranges, 0, tick), *clip_ranges(ranges, tick + 1, ranges[-1][1]))
     if not around:
         return ()
     return (

@@ -52,7 +52,7 @@ class MovingClients(DurableClients):
             surroundings.all_streams,
             surroundings.tell,
             self._find,
-            self._let_go_of,
+            self._release_subscription,
             self._cut,
         )
 
@@ -77,13 +77,13 @@ class MovingClients(DurableClients):
 
     def _resume(self, client: OwnClient, message: Connect) -> None:
         super()._resume(client, message)
-        moving = _moving(client)
+        moving = _make_moving(client)
         moving.generation = message.incarnation
         moving.brought = {number: dict(seen) for number, seen in message.resume if seen}
 
     def _on_gone(self, client: OwnClient) -> None:
         super()._on_gone(client)
-        _moving(client).brought = {}
+        _make_moving(client).brought = {}
 
     def _place(self, client: OwnClient, lane: Lane) -> None:
         """See DurableClients: at the reported position.
@@ -91,7 +91,7 @@ class MovingClients(DurableClients):
         Matches begin at this broker's position. After an accepted loss, this broker may have had
         the subscription, and have released events in between.
         """
-        brought = _moving(client).brought.get(lane.subscription.number, {})
+        brought = _make_moving(client).brought.get(lane.subscription.number, {})
         had, position = brought.get(lane.stream), lane.acknowledged
         if had is not None:
             lane.acknowledged = lane.committed = max(0, min(had, position))
@@ -99,7 +99,7 @@ class MovingClients(DurableClients):
             lane.lost_through = lane.matched_after if self.lineage else 0
 
     def _rows_first(self, client: OwnClient, local: DurableSubscription) -> Sequence[Change]:
-        moving = _moving(client)
+        moving = _make_moving(client)
         local.generation = moving.generation
         rows = super()._rows_first(client, local)
         brought = moving.brought.pop(local.number, None)
@@ -111,14 +111,14 @@ class MovingClients(DurableClients):
 
     def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
         super()._on_kept(client, local)
-        (durable,) = self._ours((local,))
+        (durable,) = self._is_ours((local,))
         if self._coming.pop(durable.identity, None) is None:
             if self.lineage and not durable.is_over:
                 self.arrivals.doubt(durable, is_new=True)
             return
         self.arrivals.begin(durable, lacks=True)
         if durable.is_over:
-            self.arrivals.ended(durable)
+            self.arrivals.on_ended(durable)
 
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
         """See DurableClients; nothing is lacking here that others could have released.
@@ -126,9 +126,9 @@ class MovingClients(DurableClients):
         A later generation is durable before the client is notified: after a crash the broker would
         otherwise not recall that the subscription was elsewhere, and would not end it there.
         """
-        moving = _moving(client)
+        moving = _make_moving(client)
         moving.brought.pop(subscription.number, None)
-        (durable,) = self._ours((subscription,))
+        (durable,) = self._is_ours((subscription,))
         generation = moving.generation
         if durable.generation < generation:
             durable.generation, durable.accepted, durable.unwritten = generation, False, True
@@ -138,7 +138,7 @@ class MovingClients(DurableClients):
 
     def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
         """See DurableClients; waits for the row of a later generation."""
-        (durable,) = self._ours((local,))
+        (durable,) = self._is_ours((local,))
         if not durable.unwritten:
             super()._begin_one(client, local)
 
@@ -149,7 +149,7 @@ class MovingClients(DurableClients):
         local.unwritten = False
         self.arrivals.begin(local, lacks=False)
         if local.is_over:
-            self.arrivals.ended(local)
+            self.arrivals.on_ended(local)
         else:
             self._begin_one(client, local)
 
@@ -161,15 +161,15 @@ class MovingClients(DurableClients):
         found = hosted.subscriptions.get(number) if hosted is not None else None
         if found is None:
             return None
-        (durable,) = self._ours((found,))
+        (durable,) = self._is_ours((found,))
         return durable
 
     def _cut(self, name: ClientId, generation: int) -> None:
         client = self._clients[name]
-        if client.session and _moving(client).generation < generation:
+        if client.session and _make_moving(client).generation < generation:
             self._machine.emit(CloseSession(name, "it is at another broker"))
 
-    def _let_go_of(
+    def _release_subscription(
         self, local: DurableSubscription, generation: int, then: Callable[[], None]
     ) -> None:
         client = self._clients[local.client]
@@ -181,15 +181,15 @@ class MovingClients(DurableClients):
 
     def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
         super()._on_ended(over)
-        for local in self._ours(over):
+        for local in self._is_ours(over):
             if local.identity not in self._coming:
-                self.arrivals.ended(local)
+                self.arrivals.on_ended(local)
 
     def _on_committed(self, taken: Snapshot) -> None:
         super()._on_committed(taken)
-        self.arrivals.progressed()
+        self.arrivals.on_progress()
 
 
-def _moving(client: OwnClient) -> MovingClient:
+def _make_moving(client: OwnClient) -> MovingClient:
     assert isinstance(client, MovingClient), f"{client.name} does not move"
     return client

@@ -101,14 +101,16 @@ class Release:
             for peer in self._links.up(identity, None, sideways=False):
                 by_peer.setdefault(peer, []).append(identity)
         for peer, identities in by_peer.items():
-            self._tell(peer, identities)
+            self._announce(peer, identities)
 
-    def met(self, peer: BrokerNumber) -> None:
+    def on_session(self, peer: BrokerNumber) -> None:
         """Send all ticks to a neighbour with a new session, which may lack them."""
         cell = self._routes.cell_of(peer)
-        self._tell(peer, [each for each in self._through if self._streams(each).upstream == cell])
+        self._announce(
+            peer, [each for each in self._through if self._streams(each).upstream == cell]
+        )
 
-    def _tell(self, peer: BrokerNumber, identities: list[StreamId]) -> None:
+    def _announce(self, peer: BrokerNumber, identities: list[StreamId]) -> None:
         if not identities:
             return
         for each in identities:  # later ticks are news again
@@ -119,13 +121,13 @@ class Release:
 
     def _on_message(self, peer: BrokerNumber, message: Released) -> None:
         cell = self._routes.cell_of(peer)
-        told = list(self._checked(peer, message))
+        told = list(self._check(peer, message))
         for stream, through in told:
             key = cell, stream.identity
             self._below[key] = max(through, self._below.get(key, 0))
             self.settle(stream)
 
-    def _checked(self, peer: BrokerNumber, message: Released) -> Iterator[tuple[Stream, int]]:
+    def _check(self, peer: BrokerNumber, message: Released) -> Iterator[tuple[Stream, int]]:
         for identity, through in message.through:
             if self._routes.upstream(peer, identity) == self._routes.cell_of(peer):
                 raise RemoteProtocolError(peer, f"{identity} does not go there")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from brokerd.model.identity import StreamId
-from brokerd.protocols.durable.catchup import NOTHING_LOST, Lost
+from brokerd.protocols.durable.catchup import NOTHING_LOST, LostPart
 from brokerd.protocols.durable.messages import Origins
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.gryphon.pubends import Pubends
@@ -83,10 +83,10 @@ class Retention:
         self.published()
 
     def _hold(self, stream: Stream) -> None:
-        stream.held = max(self._released[stream.identity], stream.held or 0, self.expired())
+        stream.held = max(self._released[stream.identity], stream.held or 0, self.expired_tick())
         self._settle(stream)
 
-    def expired(self) -> int:
+    def expired_tick(self) -> int:
         """Return the tick through which events are older than the retention."""
         if not self._max_retain_ns or self._machine.now_ns < self._from_ns:
             return 0
@@ -107,15 +107,15 @@ class Retention:
 
     # ------------------------------------------------------------ losses
 
-    def lost(self, stream: Stream, first: int) -> Lost:
+    def find_loss(self, stream: Stream, first: int) -> LostPart:
         """Return the loss in an answer about ticks from `first` on.
 
         Below a loss marker, events may be lost that are neither released nor in the log.
         """
         final, (marked, markers) = stream.knowledge.final, self._pubends.losses(stream.identity)
         if first <= final:
-            return Lost(max(final, marked), self.lost_origins(stream))
-        return Lost(marked, tuple(sorted(markers))) if first <= marked else NOTHING_LOST
+            return LostPart(max(final, marked), self.lost_origins(stream))
+        return LostPart(marked, tuple(sorted(markers))) if first <= marked else NOTHING_LOST
 
     def lost_origins(self, stream: Stream) -> Origins:
         """Return the lost numbers per source: of publications that were on disk and are no more."""

@@ -42,7 +42,7 @@ class Silences:
         self._subscriptions = subscriptions
         self._windows = windows
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Schedule silence messages."""
         if (SILENCE, None) not in self._deadlines:
             self._deadlines.set((SILENCE, None), self._machine.now_ns + self._interval_ns)
@@ -64,4 +64,4 @@ class Silences:
                     silence = Silence((local.number,), lane.stream, first, position)
                     self._windows.say(lane, position, silence)
         if is_behind:
-            self.soon()
+            self.schedule()

@@ -61,9 +61,9 @@ class TokenCommits:
         """Commit a request, with all others that wait."""
         shard = request.subscription.identity % len(self._waiting)
         self._waiting[shard][request.subscription] = request
-        self._go_on(shard)
+        self._continue_commits(shard)
 
-    def _go_on(self, shard: int) -> None:
+    def _continue_commits(self, shard: int) -> None:
         waiting = self._waiting[shard]
         if self._running[shard] or not waiting:
             return
@@ -77,7 +77,7 @@ class TokenCommits:
     def _on_durable(self, shard: int, taken: Sequence[TokenRequest]) -> None:
         self._running[shard] = False
         self._then(taken)
-        self._go_on(shard)
+        self._continue_commits(shard)
 
 
 def _rows(taken: Sequence[TokenRequest]) -> Sequence[Change]:

@@ -5,20 +5,20 @@ from collections.abc import Sequence
 from brokerd.model.client_messages import Gap, Silence
 from brokerd.model.identity import ClientId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.durable.lanes import Handed, Lane
-from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.durable.lanes import InFlightDelivery, Lane
+from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 
 
-class DurableWindows(DeliveryWindows[Delivered, OwnSubscription]):
+class DurableWindows(DeliveryWindows[InFlightEvents, OwnSubscription]):
     """See DeliveryWindows: a client that returns receives dropped events from their source."""
 
     def close(self, client: ClientId) -> None:
         """See DeliveryWindows."""
         self._outlets.pop(client, None)
 
-    def give(self, run: PublicationRun, lanes: Sequence[Lane]) -> None:
+    def queue_events(self, run: PublicationRun, lanes: Sequence[Lane]) -> None:
         """Queue events for subscriptions of a client."""
         self._queue(run, lanes, None)
 
@@ -32,7 +32,7 @@ class DurableWindows(DeliveryWindows[Delivered, OwnSubscription]):
     ) -> None:
         entries = []
         for lane in lanes:
-            handed = Handed(lane, run.first, run.last, len(run))
+            handed = InFlightDelivery(lane, run.first, run.last, len(run))
             lane.out.append(handed)
             lane.out_events += handed.events
             lane.given = max(lane.given, handed.last)

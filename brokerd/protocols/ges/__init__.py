@@ -5,7 +5,7 @@ whatever it carries.
 """
 
 from brokerd.protocols.ges.messages import SYSTEM, Target
-from brokerd.protocols.ges.parameters import INDUCE_ROAM, STAY, check_hints, warned_of_hints
+from brokerd.protocols.ges.parameters import INDUCE_ROAM, STAY, check_hints, warn_of_hints
 from brokerd.protocols.ges.state import Outcome, ProfileConfirmation, Refusal
 from brokerd.protocols.ges.unit_router import MESSAGES, UnitRouter
 from brokerd.protocols.ges.units import KIND, hierarchy_from, hierarchy_of
@@ -24,5 +24,5 @@ __all__ = [
     "check_hints",
     "hierarchy_from",
     "hierarchy_of",
-    "warned_of_hints",
+    "warn_of_hints",
 ]

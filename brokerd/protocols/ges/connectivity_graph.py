@@ -22,9 +22,9 @@ from brokerd.protocols.ges.units import (
     Unit,
     Version,
     after,
-    in_its_place,
     is_inside,
     is_its_own,
+    substitute_version,
 )
 from brokerd.protocols.parts.leaps import is_leap
 
@@ -68,9 +68,15 @@ class GraphView:
         own, other = (self._broker, self._place.address), (peer, address)
         (low, low_end), (high, high_end) = sorted((own, other))
         made = Statement(
-            low, high, self._broker, version, low_end, self._place.seen_as(high_end), factor
+            low,
+            high,
+            self._broker,
+            version,
+            low_end,
+            self._place.outermost_unit_of(high_end),
+            factor,
         )
-        made = replace(made, low_end=self._place.seen_as(low_end))
+        made = replace(made, low_end=self._place.outermost_unit_of(low_end))
         self._take(made)
         return made
 
@@ -113,11 +119,11 @@ class GraphView:
         """Return the latest statement about the same connection from the same end."""
         return self._latest.get((statement.low, statement.high), {}).get(statement.by)
 
-    def said_by(self, speaker: BrokerNumber, other: BrokerNumber) -> Statement | None:
+    def statement_by(self, speaker: BrokerNumber, other: BrokerNumber) -> Statement | None:
         """Return the latest statement of one end of a connection."""
         return self._latest.get((min(speaker, other), max(speaker, other)), {}).get(speaker)
 
-    def spoken_for_since(self, statement: Statement) -> Statement | None:
+    def find_substitute(self, statement: Statement) -> Statement | None:
         """Return the later statement of others in the place of this one's author, or None."""
         known = self.latest(statement)
         if known is None or is_its_own(known.version) or known.version <= statement.version:
@@ -146,7 +152,7 @@ class GraphView:
         is_in_place = not is_its_own(statement.version) and statement.version[0] == own[0]
         return statement.version > own and not is_in_place
 
-    def outbid(self, forged: Version) -> None:
+    def raise_version(self, forged: Version) -> None:
         """Make later statements of this broker later than a forged version."""
         latest = max(forged, (self._incarnation, self._counter))
         self._incarnation, self._counter = latest
@@ -159,7 +165,7 @@ class GraphView:
         self._take(made)
         return made
 
-    def connected(self) -> Iterable[Unit]:
+    def list_connected(self) -> Iterable[Unit]:
         """Return brokers and units that state connections."""
         return [_speaker(each) for each in self.known() if each.factor]
 
@@ -181,7 +187,7 @@ class GraphView:
             low_end = self._place.address
         else:
             high_end = self._place.address
-        version = in_its_place(statement.version)
+        version = substitute_version(statement.version)
         about = statement.low, statement.high, statement.by, version, low_end, high_end
         made = Statement(*about, DOWN)
         self._take(made)
@@ -197,12 +203,14 @@ class GraphView:
 
     def _state_in_place(self, of: Callable[[Statement], bool]) -> Sequence[Statement]:
         lost = [each for each in self.known() if each.factor and of(each)]
-        made = [replace(each, version=in_its_place(each.version), factor=DOWN) for each in lost]
+        made = [
+            replace(each, version=substitute_version(each.version), factor=DOWN) for each in lost
+        ]
         for statement in made:
             self._take(statement)
         return made
 
-    def for_peer(
+    def statement_for_peer(
         self, statement: Statement, peer: BrokerNumber, address: Address
     ) -> Statement | None:
         """Return the statement as a neighbour sees it; None if irrelevant there.
@@ -215,7 +223,7 @@ class GraphView:
         level = self._place.link_level(self._place.address, address)
         if level == 0:
             return statement
-        left = self._place.own(level)
+        left = self._place.own_unit(level)
         low, high = (
             left if is_inside(end, left) else end for end in (statement.low_end, statement.high_end)
         )
@@ -246,7 +254,7 @@ class GraphView:
 
         Paper: [GES] §3 (link sets).
         """
-        own = self._place.own(level)
+        own = self._place.own_unit(level)
         found: dict[Unit, None] = {}
         for edge in self.edges:
             inside = [end for end in edge if is_inside(end, own)]
@@ -312,7 +320,7 @@ class Paths:
         """Return cost and path to a broker or unit in the graph; None without a path."""
         return self._from_here(()).get(to)
 
-    def leaving(self, unit: Unit, to: Unit) -> tuple[int, Path] | None:
+    def paths_out_of(self, unit: Unit, to: Unit) -> tuple[int, Path] | None:
         """Return the same, over brokers and units inside a unit until the last link."""
         found = self._from_here(unit)
         ways = [

@@ -102,7 +102,7 @@ class Ges(ForwardingCore):
 
     # ------------------------------------------------------------ for the driver
 
-    def routing_statistics(self) -> Mapping[str, int]:
+    def count_routing(self) -> Mapping[str, int]:
         """See ForwardingCore."""
         return {
             **self._forwarding.counters,
@@ -159,14 +159,14 @@ class Ges(ForwardingCore):
                 about = {"client": route.client, "number": route.number}
                 self.record(LATE, **about, path_age_ns=route.path_age_ns)
             if self._clients.is_connected(route.client):
-                self.tell(route)
+                self.report_state(route)
         if restates:
             self._take(self.units.propagation.change_own((), (), self.now_ns))
 
     def _relocate(self, relocation: Relocation) -> None:
         """Restart at another address, with the current clients."""
         if relocation.is_return:
-            self.units.fragment.came_back(self.now_ns)
+            self.units.fragment.on_return(self.now_ns)
         self.units.neighbours.linked.clear()
         self.renew_sessions(READDRESSED)
         self._take(self.units.restart_at(relocation.address, self.now_ns))
@@ -174,7 +174,7 @@ class Ges(ForwardingCore):
     def _link(self, peer: BrokerNumber) -> None:
         incarnation = self.incarnation_of(peer)
         self._take(self.units.on_neighbour_up(peer, incarnation, self.now_ns))
-        self._take(self._load.came(peer, self.now_ns))
+        self._take(self._load.on_session(peer, self.now_ns))
         self._slow.look(self.now_ns)
 
     # ------------------------------------------------------------ sessions and deadlines
@@ -185,13 +185,13 @@ class Ges(ForwardingCore):
 
     def neighbour_came(self, peer: BrokerNumber) -> None:
         """See ForwardingCore; first sends the address of this broker."""
-        self._take((self._readdressing.established(peer),))
+        self._take((self._readdressing.on_established(peer),))
 
     def neighbour_went(self, peer: BrokerNumber) -> None:
         """See ForwardingCore; routes around the neighbour from now on."""
-        self._readdressing.lost(peer)
+        self._readdressing.on_lost(peer)
         self._take(self.units.on_neighbour_down(peer, self.now_ns))
-        self._load.went(peer)
+        self._load.on_session_lost(peer)
         self._slow.look(self.now_ns)
 
     def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
@@ -199,7 +199,7 @@ class Ges(ForwardingCore):
         if purpose == LOAD:
             self._take(self._load.check(self.now_ns))
         elif purpose == SLOW:
-            self.emit(self._slow.waited())
+            self.emit(self._slow.on_wait_end())
         else:
             clients, is_alone = [*self._clients.here], not self._sessions
             due = self.units.on_deadline(purpose, peer, clients, self.now_ns, is_alone=is_alone)
@@ -237,7 +237,7 @@ class Ges(ForwardingCore):
         self._load.on_answered(peer, self.now_ns)
 
     def _on_address_stated(self, peer: BrokerNumber, message: AddressStated) -> None:
-        may_follow = self.units.fragment.may_follow(self.now_ns)
+        may_follow = self.units.fragment.can_follow(self.now_ns)
         self._take(self._readdressing.on_stated(peer, message, may_follow=may_follow))
 
     def _on_address_taken(self, peer: BrokerNumber, message: AddressTaken) -> None:
@@ -259,10 +259,10 @@ class Ges(ForwardingCore):
         self._subscriptions.add(route)
         self._take(propagation.change_own([(subscription, predicate)], (), self.now_ns))
         if not propagation.is_everywhere(coming):
-            self.tell(route)
+            self.report_state(route)
         return route
 
-    def tell(self, route: Subscription) -> None:
+    def report_state(self, route: Subscription) -> None:
         """See Forwarding."""
         if self.units.propagation.is_everywhere(route.version):
             answer = Subscribed(route.number, "started", path_age_ns=route.path_age_ns)

@@ -76,7 +76,7 @@ class Dissemination:
         sends: list[Send] = []
         for statement in message.statements:
             if self._view.is_forged(statement):
-                sends += self._outbid(statement)
+                sends += self._restate(statement)
         statements = [self._view.precise(each) for each in message.statements]
         self._note_only_outside(message.statements)
         news = [each for each in statements if self._view.learn(each)]
@@ -84,12 +84,12 @@ class Dissemination:
         refuted = [
             each
             for each in message.statements
-            if self._view.is_refuted(each) and _other_end(each) in self._neighbours.addresses
+            if self._view.is_refuted(each) and _opposite_end(each) in self._neighbours.addresses
         ]
         for each in refuted:
-            self._view.outbid(each.version)
+            self._view.raise_version(each.version)
         sends += self._flood([self._state_anew(each) for each in refuted], None)
-        later = [self._view.spoken_for_since(each) for each in message.statements]
+        later = [self._view.find_substitute(each) for each in message.statements]
         sends += self._send(peer, [each for each in later if each is not None])
         return sends
 
@@ -101,7 +101,7 @@ class Dissemination:
         """State the same in the place of one broker, at any address."""
         return self._flood(self._view.state_for_broker(broker), None)
 
-    def only_outside(self) -> Iterable[BrokerNumber]:
+    def find_outside_only(self) -> Iterable[BrokerNumber]:
         """Return brokers of an own unit that are connected by statements from outside only."""
         self._only_outside = {
             about: said
@@ -111,18 +111,18 @@ class Dissemination:
         return tuple({said.by: None for said in self._only_outside.values() if said.factor})
 
     def speak_for_unknown(self, broker: BrokerNumber) -> list[Send]:
-        """State in the place of a broker of `only_outside` that it has no connection.
+        """State in the place of a broker of `find_outside_only` that it has no connection.
 
         A live broker refutes the statement.
         """
         found = [each for each in self._only_outside.values() if each.by == broker and each.factor]
         return self._flood([self._view.state_for_unknown(each) for each in found], None)
 
-    def _outbid(self, forged: Statement) -> list[Send]:
+    def _restate(self, forged: Statement) -> list[Send]:
         """State a connection correctly, under a version later than a forged one."""
         self.counters["statements_outbid"] += 1
-        self._view.outbid(forged.version)
-        peer = _other_end(forged)
+        self._view.raise_version(forged.version)
+        peer = _opposite_end(forged)
         if peer in self._neighbours.addresses:
             return self._flood([self._state_anew(forged)], None)
         return self._flood([self._view.deny(forged)], None)
@@ -141,7 +141,7 @@ class Dissemination:
 
     def _state_anew(self, refuted: Statement) -> Statement:
         """Return the correct statement in place of others' statement about this broker."""
-        peer = _other_end(refuted)
+        peer = _opposite_end(refuted)
         factor = self.factor(peer) if peer in self._neighbours.linked else DOWN
         return self._view.state(peer, self._neighbours.addresses[peer], factor)
 
@@ -157,7 +157,7 @@ class Dissemination:
     def _send(self, peer: BrokerNumber, statements: Iterable[Statement]) -> list[Send]:
         """Return the message with the relevant statements, as a neighbour sees them, if any."""
         address = self._neighbours.addresses[peer]
-        seen = [self._view.for_peer(each, peer, address) for each in statements]
+        seen = [self._view.statement_for_peer(each, peer, address) for each in statements]
         relevant = tuple(each for each in seen if each is not None)
         return [Send(peer, GraphStated(relevant))] if relevant else []
 
@@ -182,6 +182,6 @@ class Dissemination:
             )
 
 
-def _other_end(statement: Statement) -> BrokerNumber:
+def _opposite_end(statement: Statement) -> BrokerNumber:
     """Return the broker at the other end of the connection from the statement's author."""
     return statement.high if statement.by == statement.low else statement.low

@@ -120,7 +120,7 @@ class Readdressing:
 
     # ------------------------------------------------------------ sessions
 
-    def established(self, peer: BrokerNumber) -> Outcome:
+    def on_established(self, peer: BrokerNumber) -> Outcome:
         """Open a session; first send the address if it differs from the topology's."""
         self._neighbours.addresses[peer] = self._homes[peer]
         if self._is_home:
@@ -128,7 +128,7 @@ class Readdressing:
         self._held[peer] = None
         return Send(peer, AddressStated(self._place.address))
 
-    def lost(self, peer: BrokerNumber) -> None:
+    def on_lost(self, peer: BrokerNumber) -> None:
         """Forget a closed session."""
         self._held.pop(peer, None)
 
@@ -159,9 +159,9 @@ class Readdressing:
         rank = ranked.index(min(part))
         if rank >= len(free):
             return []
-        return [self._go((*self._home[:place], free[rank], *self._home[place + 1 : -1]))]
+        return [self._move((*self._home[:place], free[rank], *self._home[place + 1 : -1]))]
 
-    def _go(self, unit: Unit, *, is_return: bool = False) -> Relocation:
+    def _move(self, unit: Unit, *, is_return: bool = False) -> Relocation:
         self.counters["readdressed"] += 1
         self._held.clear()
         return Relocation((*unit, self._home[-1]), is_return)
@@ -191,7 +191,7 @@ class Readdressing:
         if not is_beside or not 0 <= address[differ[0]] < BLOCK_LIMIT:
             raise RemoteProtocolError(peer, f"has {home}, but announces {address}"[:300])
         if self._is_of_cluster(peer) and self._is_home and may_follow:
-            return [self._go(address[:-1])]
+            return [self._move(address[:-1])]
         taken = Send(peer, AddressTaken(self._place.address))
         if peer in self._held:
             self._neighbours.addresses[peer] = address
@@ -207,6 +207,6 @@ class Readdressing:
         if peer not in self._held:
             raise RemoteProtocolError(peer, "takes an address that was not assigned to it")
         if self._is_of_cluster(peer) and message.address[:-1] != self._place.address[:-1]:
-            return self._go(self._home[:-1], is_return=True)
+            return self._move(self._home[:-1], is_return=True)
         del self._held[peer]
         return NeighbourArrival(peer)

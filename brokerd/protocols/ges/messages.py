@@ -3,7 +3,7 @@
 from typing import Final
 
 from brokerd.model.identity import BrokerNumber, SubscriptionId
-from brokerd.model.message_kind import MessageKind, of_run
+from brokerd.model.message_kind import MessageKind, run_kind
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
@@ -178,7 +178,7 @@ KINDS: Final = (
     MessageKind(113, ProfileStated),
     MessageKind(114, ProfileChanged),
     MessageKind(115, ProfileReached),
-    of_run(116, RoutedPublications, beside=route_of),
+    run_kind(116, RoutedPublications, beside=route_of),
     MessageKind(135, LoadProbe),
     MessageKind(136, LoadAnswered),
     MessageKind(137, ClientsCounted),

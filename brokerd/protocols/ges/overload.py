@@ -92,7 +92,7 @@ class LinkLoad:
             link = self._links[peer] = _Link()
         return [] if link.is_probed else self._probe(peer, link, now_ns)
 
-    def came(self, peer: BrokerNumber, now_ns: Instant) -> list[Send]:
+    def on_session(self, peer: BrokerNumber, now_ns: Instant) -> list[Send]:
         """Probe the link of a new session if the cost is raised.
 
         The cost stays until checks change it.
@@ -100,7 +100,7 @@ class LinkLoad:
         is_raised = self._factor(peer) > UP
         return self._probe(peer, self._links[peer], now_ns) if is_raised else []
 
-    def went(self, peer: BrokerNumber) -> None:
+    def on_session_lost(self, peer: BrokerNumber) -> None:
         """Forget the measurements of a closed session."""
         link = self._links.get(peer)
         if link is not None:
@@ -157,7 +157,7 @@ class LinkLoad:
 
     def _judge(self, peer: BrokerNumber, link: _Link, now_ns: Instant) -> list[CostChange]:
         stated = self._factor(peer)
-        called = self._called_for(link, stated, now_ns)
+        called = self._required_factor(link, stated, now_ns)
         if called is None:
             return []
         link.higher = [*link.higher, called] if called > stated else []
@@ -168,7 +168,7 @@ class LinkLoad:
             return [self._fall(peer, link, now_ns)]
         return []
 
-    def _called_for(self, link: _Link, stated: int, now_ns: Instant) -> int | None:
+    def _required_factor(self, link: _Link, stated: int, now_ns: Instant) -> int | None:
         """Return the factor that the last round trip calls for; None if undecided.
 
         A probe without an answer has either taken too long already, or proves nothing yet.
@@ -244,7 +244,7 @@ class SlowBroker:
         elif deadline not in self._deadlines:
             self._deadlines.set(deadline, now_ns + self._slow_ns)
 
-    def waited(self) -> Shutdown:
+    def on_wait_end(self) -> Shutdown:
         """Return the shutdown of this broker, which has been slow for long."""
         seconds = self._slow_ns / 1e9
         reason = f"all neighbours have found this broker slow for {seconds:g} s (slow_broker_ns)"
@@ -252,13 +252,13 @@ class SlowBroker:
 
     def _is_slow(self) -> bool:
         near = self._neighbours.all_linked()
-        if any(self._said_by(peer) < DEAREST for peer in near):
+        if any(self._factor_stated_by(peer) < DEAREST for peer in near):
             return False
         return sum(map(self._finds_another_cheap, near)) >= WITNESSES
 
-    def _said_by(self, peer: BrokerNumber) -> int:
+    def _factor_stated_by(self, peer: BrokerNumber) -> int:
         """Return the factor that a neighbour states for the cost of its link to this broker."""
-        statement = self._view.said_by(peer, self._broker)
+        statement = self._view.statement_by(peer, self._broker)
         return DOWN if statement is None else statement.factor
 
     def _finds_another_cheap(self, peer: BrokerNumber) -> bool:

@@ -136,7 +136,7 @@ class GesParameters:
                 f"roam_clients_above = {self.roam_clients_above}: a redirected subscriber misses "
                 "publications while it moves"
             )
-        return (*found, *warned_of_hints(self))
+        return (*found, *warn_of_hints(self))
 
 
 def check_hints(parameters: HintParameters, where: str, policies: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ def check_hints(parameters: HintParameters, where: str, policies: Sequence[str])
         raise ConfigError(f"{where}: partition_policy = {policy!r}; {known}")
 
 
-def warned_of_hints(parameters: HintParameters) -> tuple[str, ...]:
+def warn_of_hints(parameters: HintParameters) -> tuple[str, ...]:
     """Return warnings for a topology's author about a partition policy."""
     if parameters.partition_policy == STAY:
         return ()

@@ -38,7 +38,7 @@ class Interest(NamedTuple):
     places: tuple[Unit, ...]
     clients: Mapping[ClientId, tuple[int, ...]]
 
-    def inside(self, unit: Unit) -> Sequence[Unit]:
+    def interested_units(self, unit: Unit) -> Sequence[Unit]:
         """Return the interested units in a unit, one level below."""
         length = len(unit)
         inner = {place[: length + 1]: None for place in self.places if is_inside(place, unit)}

@@ -25,9 +25,9 @@ from brokerd.protocols.ges.units import (
     Unit,
     Version,
     after,
-    in_its_place,
     is_inside,
     is_its_own,
+    substitute_version,
 )
 from brokerd.protocols.interface import Instant, Send
 from brokerd.protocols.parts.leaps import is_leap
@@ -37,7 +37,7 @@ ENTRIES_LIMIT: Final = 1 << 18
 
 
 @dataclass(slots=True)
-class _Awaited:
+class _AwaitedVersion:
     """A version of a profile that was sent to neighbours and awaits confirmations.
 
     Attributes:
@@ -73,7 +73,7 @@ class Propagation:
         self.counters = {"profiles_outbid": 0}
         self._brokers: Container[BrokerNumber] = ()
         self._given_up: dict[BrokerNumber, None] = {}
-        self._awaited: dict[BrokerNumber, list[_Awaited]] = {}
+        self._awaited: dict[BrokerNumber, list[_AwaitedVersion]] = {}
         self._only_outside: dict[BrokerNumber, Version] = {}
         self._incomplete: dict[BrokerNumber, Version] = {}
 
@@ -110,19 +110,19 @@ class Propagation:
         origins = self._profiles.origins()
         return [self._send(peer, self._profiles.statement(origin)) for origin in origins]
 
-    def restarted(self, peer: BrokerNumber) -> None:
+    def on_restart(self, peer: BrokerNumber) -> None:
         """Record that a neighbour has forgotten the confirmations that it owed and awaited."""
         for waiting in self._awaited.values():
             for each in waiting:
                 if peer in each.awaited:
                     each.is_complete = False
 
-    def give_up(self, peer: BrokerNumber, now_ns: Instant) -> list[Outcome]:
+    def stop_waiting(self, peer: BrokerNumber, now_ns: Instant) -> list[Outcome]:
         """Stop waiting for a neighbour that has been unreachable for long."""
         self._given_up[peer] = None
         outcomes: list[Outcome] = []
         for origin in tuple(self._awaited):
-            outcomes += self._answered(origin, peer, None, now_ns, is_complete=False)
+            outcomes += self._on_confirmation(origin, peer, None, now_ns, is_complete=False)
         return outcomes
 
     def use(self, hierarchy: Hierarchy) -> None:
@@ -163,11 +163,11 @@ class Propagation:
         if not self._profiles.wants(origin):
             return []
         known = self._profiles.statement(origin)
-        gone = replace(known, version=in_its_place(known.version), predicates=())
+        gone = replace(known, version=substitute_version(known.version), predicates=())
         self._profiles.replace(gone)
         return self._pass_on(gone, None, now_ns)
 
-    def only_outside(self) -> Iterable[BrokerNumber]:
+    def find_outside_only(self) -> Iterable[BrokerNumber]:
         """Return brokers of an own unit with later versions of profiles outside than inside."""
         self._only_outside = {
             origin: version
@@ -177,13 +177,13 @@ class Propagation:
         return tuple(self._only_outside)
 
     def speak_for_unknown(self, origin: BrokerNumber, now_ns: Instant) -> list[Outcome]:
-        """State an empty profile in the place of a broker of `only_outside`.
+        """State an empty profile in the place of a broker of `find_outside_only`.
 
         A live broker refutes the statement.
         """
         if origin not in self._only_outside:
             return []
-        version = in_its_place(self._only_outside.pop(origin))
+        version = substitute_version(self._only_outside.pop(origin))
         gone = ProfileStated(origin, self._place.address, version, ())
         self._profiles.replace(gone)
         return self._pass_on(gone, None, now_ns)
@@ -199,7 +199,7 @@ class Propagation:
         self._check(peer, message)
         message = self._precise(message)
         if self._is_forged(message):
-            return self._outbid(message.version, now_ns)
+            return self._restate(message.version, now_ns)
         if self._is_refuted(message):
             answers = self._answer_known(peer, message)
             return [*answers, *self._refute(peer, message, now_ns)]
@@ -219,7 +219,7 @@ class Propagation:
         """
         self._check(peer, message)
         if self._is_forged(message):
-            return self._outbid(message.version, now_ns)
+            return self._restate(message.version, now_ns)
         if not self._is_news(message):
             return self._answer_known(peer, message)
         incarnation, number = message.version
@@ -237,7 +237,7 @@ class Propagation:
         self, peer: BrokerNumber, message: ProfileReached, now_ns: Instant
     ) -> list[Outcome]:
         """Record that all on a neighbour's side have a version of a profile, and all before."""
-        return self._answered(
+        return self._on_confirmation(
             message.origin, peer, message.version, now_ns, is_complete=message.is_complete
         )
 
@@ -268,7 +268,7 @@ class Propagation:
             return False
         return is_its_own(message.version) or message.version[0] > own[0]
 
-    def _outbid(self, forged: Version, now_ns: Instant) -> list[Outcome]:
+    def _restate(self, forged: Version, now_ns: Instant) -> list[Outcome]:
         """State the own profile under a version later than a forged version.
 
         Link-state protocols do the same with forged statements in their own name.
@@ -352,22 +352,22 @@ class Propagation:
                 awaited[peer] = None
             if peer in self._neighbours.linked:
                 outcomes.append(self._send(peer, message))
-        waiting = _Awaited(message.version, told_by, awaited, now_ns)
+        waiting = _AwaitedVersion(message.version, told_by, awaited, now_ns)
         self._awaited.setdefault(message.origin, []).append(waiting)
         return [*outcomes, *self._confirm_unawaited(message.origin, now_ns)]
 
     def _send(self, peer: BrokerNumber, message: ProfileStated | ProfileChanged) -> Send:
-        place = self._told(message.place, peer)
+        place = self._place_for(message.place, peer)
         told: Any = replace(message, place=place) if place != message.place else message
         return Send(peer, told)
 
-    def _told(self, place: Unit, peer: BrokerNumber) -> Unit:
+    def _place_for(self, place: Unit, peer: BrokerNumber) -> Unit:
         """Return a place as a neighbour sees it."""
         level = self._place.link_level(self._place.address, self._neighbours.addresses[peer])
-        left = self._place.own(level)
+        left = self._place.own_unit(level)
         return left if level and is_inside(place, left) else place
 
-    def _answered(
+    def _on_confirmation(
         self,
         origin: BrokerNumber,
         peer: BrokerNumber,
@@ -406,6 +406,6 @@ class Propagation:
                 sends.append(Send(each.told_by, reached))
         return sends
 
-    def unconfirmed(self) -> int:
+    def count_unconfirmed(self) -> int:
         """Return the number of versions of profiles that await confirmations."""
         return sum(map(len, self._awaited.values()))

@@ -35,7 +35,7 @@ STEPS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Redirect:
     """The redirect of a client: its time, and the broker to go to."""
 
     at_ns: Instant
@@ -61,20 +61,20 @@ class RoamingHints:
         self._step = max(1, self._limit // STEPS)
         self._said = 0
         self._heard: dict[BrokerNumber, int] = {}
-        self._told: dict[ClientId, _Told] = {}
+        self._told: dict[ClientId, _Redirect] = {}
 
-    def changed(self, now_ns: Instant) -> None:
+    def on_change(self, now_ns: Instant) -> None:
         """Schedule a look after the number of clients here or at a neighbour has changed."""
         if self._limit and self._deadline not in self._deadlines:
             self._deadlines.set(self._deadline, now_ns + self._check_ns)
 
-    def came(self, peer: BrokerNumber) -> list[Send]:
+    def on_session(self, peer: BrokerNumber) -> list[Send]:
         """Send the number of clients to a neighbour with a new session."""
         if self._limit and self._neighbours.is_in_cluster(peer):
-            return [self._tell(peer)]
+            return [self._announce(peer)]
         return []
 
-    def went(self, peer: BrokerNumber) -> None:
+    def on_session_lost(self, peer: BrokerNumber) -> None:
         """Forget the number of a neighbour without a session; no client is sent there."""
         self._heard.pop(peer, None)
 
@@ -90,7 +90,7 @@ class RoamingHints:
                 peer, f"{message} of another cluster, or with a negative number"
             )
         self._heard[peer] = message.clients
-        self.changed(now_ns)
+        self.on_change(now_ns)
 
     def look(self, here: Sequence[ClientId], now_ns: Instant) -> list[Effect]:
         """Send the number of clients if it has changed by a step, and redirect clients.
@@ -101,12 +101,12 @@ class RoamingHints:
         effects: list[Effect] = []
         if abs(len(here) - self._said) >= self._step:
             self._said = len(here)
-            effects += [self._tell(peer) for peer in self._around()]
+            effects += [self._announce(peer) for peer in self._around()]
         oldest_ns = now_ns - LOOKS_TO_STAY * self._check_ns
         self._told = {name: told for name, told in self._told.items() if told.at_ns > oldest_ns}
         effects += self._redirect(here, now_ns)
-        if self._going(now_ns):
-            self.changed(now_ns)
+        if self._list_redirected(now_ns):
+            self.on_change(now_ns)
         return effects
 
     def _redirect(self, here: Sequence[ClientId], now_ns: Instant) -> list[RedirectClient]:
@@ -116,7 +116,7 @@ class RoamingHints:
         clients than reported.
         """
         redirects: list[RedirectClient] = []
-        going = self._going(now_ns)
+        going = self._list_redirected(now_ns)
         staying = [name for name in here if name not in going]
         left, may_have = len(staying), {}
         for peer in self._around():
@@ -129,14 +129,14 @@ class RoamingHints:
                 break
             if name not in self._told:
                 better.sort(key=lambda peer: (may_have[peer], peer))
-                self._told[name] = _Told(now_ns, better[0])
+                self._told[name] = _Redirect(now_ns, better[0])
                 redirects.append(RedirectClient(name, tuple(better)))
                 self.counters["clients_redirected"] += 1
                 may_have[better[0]] += 1
                 left -= 1
         return redirects
 
-    def _going(self, now_ns: Instant) -> dict[ClientId, _Told]:
+    def _list_redirected(self, now_ns: Instant) -> dict[ClientId, _Redirect]:
         """Return clients that were redirected a short while ago."""
         since_ns = now_ns - LOOKS_TO_GO * self._check_ns
         return {name: told for name, told in self._told.items() if told.at_ns > since_ns}
@@ -146,7 +146,7 @@ class RoamingHints:
         near = self._neighbours
         return [each for each in near.addresses if near.is_in_cluster(each) and each in near.linked]
 
-    def _tell(self, peer: BrokerNumber) -> Send:
+    def _announce(self, peer: BrokerNumber) -> Send:
         self.counters["client_counts_told"] += 1
         return Send(peer, ClientsCounted(self._said))
 
@@ -239,7 +239,7 @@ class Fragment:
         wait_ns = self._wait_ns << min(self._returns, MOST_DOUBLINGS)
         return wait_ns if is_first else wait_ns * 3 // 2
 
-    def waited(self, clients: Iterable[ClientId], now_ns: Instant) -> list[Outcome]:
+    def on_wait_end(self, clients: Iterable[ClientId], now_ns: Instant) -> list[Outcome]:
         """Close this part to clients, or move it, or reopen it `purge_ns` after it closed.
 
         Paper: [GES] §4, §6 (a broker may fail for ever, and clients are not denied service).
@@ -257,11 +257,11 @@ class Fragment:
         self._deadlines.set(self._deadline, now_ns + self._wait_ns)
         return [Refusal(REFUSAL), *self.send_out(clients)]
 
-    def may_follow(self, now_ns: Instant) -> bool:
+    def can_follow(self, now_ns: Instant) -> bool:
         """Return True while this broker is partitioned and may follow a broker of its part."""
         return self._deadline in self._deadlines and now_ns >= self._stays_until_ns
 
-    def came_back(self, now_ns: Instant) -> None:
+    def on_return(self, now_ns: Instant) -> None:
         """Note a return to the cluster before the lowest member has become reachable."""
         self._returns += 1
         wait_ns = self._wait_ns << min(self._returns, MOST_DOUBLINGS)

@@ -26,7 +26,7 @@ from brokerd.protocols.parts.selection import RunSelection
 
 
 @dataclass(slots=True)
-class Routed:
+class RoutingResult:
     """The result of routing a packet at a broker.
 
     Attributes:
@@ -65,8 +65,8 @@ class Router:
         """Return the targets of a local publication: this broker, the cluster, and units beyond."""
         own = self._place.address
         here = Target(0, own, SYSTEM, (), 0)
-        cluster = Target(0, self._place.own(1), own, (), 0)
-        beyond = [Target(1, self._place.own(1), SYSTEM, (), 0)] if self._place.top else []
+        cluster = Target(0, self._place.own_unit(1), own, (), 0)
+        beyond = [Target(1, self._place.own_unit(1), SYSTEM, (), 0)] if self._place.top else []
         return [here, cluster, *beyond]
 
     def keepers(self, level: int) -> Sequence[Unit]:
@@ -76,7 +76,7 @@ class Router:
         unit, or, where none does, the unit's controller.
         """
         for above in range(level, self._place.top + 1):
-            own = self._place.own(level)
+            own = self._place.own_unit(level)
             inside = [unit for unit in self._view.gatekeepers(above) if unit[: len(own)] == own]
             if inside:
                 return inside
@@ -87,26 +87,26 @@ class Router:
 
         Paper: [GES] §2 (unit controllers).
         """
-        own = self._place.own(level)
+        own = self._place.own_unit(level)
         return min(unit for unit in self._view.units() if unit[: len(own)] == own)
 
     def route(
         self, targets: Iterable[Target], interested: Callable[[Unit], Iterable[Unit]]
-    ) -> Routed:
+    ) -> RoutingResult:
         """Decide on targets that can be decided here, and route the rest onwards.
 
         Args:
             interested: returns, for a unit, the inner units of the level below with interested
                 clients.
         """
-        found = Routed()
+        found = RoutingResult()
         waiting = deque(targets)
         while waiting:
             came = waiting.popleft()
-            target = self._advanced(came)
+            target = self._advance(came)
             arrived = came.frames[0][-1] if came.frames and not target.frames else SYSTEM
             if target.frames and not self._follow(target, found):
-                target = self._given_up(target)
+                target = self._abandon(target)
                 if self._is_lost(target, found):
                     continue
             if not target.frames:
@@ -117,7 +117,7 @@ class Router:
         self,
         target: Target,
         interested: Callable[[Unit], Iterable[Unit]],
-        found: Routed,
+        found: RoutingResult,
         arrived: Unit,
     ) -> list[Target]:
         if target.level:
@@ -126,20 +126,20 @@ class Router:
         if unit == self._place.address:
             found.deliver = True
         elif not self._place.is_in(unit):
-            self._go(target, [self._place.seen_as(unit)], found, arrived)
+            self._route_nearest(target, [self._place.outermost_unit_of(unit)], found, arrived)
         else:
             keepers = self.keepers(self._place.level(unit))
             if self._place.address in keepers:
                 chosen = [inner for inner in interested(unit) if inner != target.skip]
                 return [Target(0, inner, SYSTEM, (), target.reroutes) for inner in chosen]
-            self._go(target, keepers, found, arrived)
+            self._route_nearest(target, keepers, found, arrived)
         return []
 
     def _dispatch(
         self,
         target: Target,
         interested: Callable[[Unit], Iterable[Unit]],
-        found: Routed,
+        found: RoutingResult,
         arrived: Unit,
     ) -> list[Target]:
         level = target.level
@@ -147,20 +147,22 @@ class Router:
         decided: list[Target] = []
         if gatekeepers:
             if self._place.address not in gatekeepers:
-                self._go(target, gatekeepers, found, arrived)
+                self._route_nearest(target, gatekeepers, found, arrived)
                 return []
-            siblings = interested(self._place.own(level + 1))
+            siblings = interested(self._place.own_unit(level + 1))
             decided = [
                 Target(0, unit, SYSTEM, (), target.reroutes)
                 for unit in siblings
-                if unit != self._place.own(level)
+                if unit != self._place.own_unit(level)
             ]
         if level < self._place.top:
-            above = self._place.own(level + 1)
+            above = self._place.own_unit(level + 1)
             decided.append(Target(level + 1, above, SYSTEM, (), target.reroutes))
         return decided
 
-    def _go(self, target: Target, candidates: Sequence[Unit], found: Routed, arrived: Unit) -> None:
+    def _route_nearest(
+        self, target: Target, candidates: Sequence[Unit], found: RoutingResult, arrived: Unit
+    ) -> None:
         """Route to the nearest of several units, first those in the smallest unit around here.
 
         Args:
@@ -178,21 +180,21 @@ class Router:
             return
         chosen = min(ways)[2]
         if not is_inside(chosen[-1], arrived):
-            target = self._given_up(target)
+            target = self._abandon(target)
         if not self._is_lost(target, found):
             taken = self._follow(replace(target, frames=(chosen,)), found)
             assert taken, f"no link begins the way {chosen}"
 
-    def _given_up(self, target: Target) -> Target:
+    def _abandon(self, target: Target) -> Target:
         return replace(target, frames=(), reroutes=target.reroutes + 1)
 
-    def _is_lost(self, target: Target, found: Routed) -> bool:
+    def _is_lost(self, target: Target, found: RoutingResult) -> bool:
         if target.reroutes > self._reroute_limit:
             found.lost.append(target)
             return True
         return False
 
-    def _advanced(self, target: Target) -> Target:
+    def _advance(self, target: Target) -> Target:
         """Return the target without the finished parts of its paths."""
         if not target.frames:
             return target
@@ -207,14 +209,14 @@ class Router:
                 break
         return replace(target, frames=tuple(frames))
 
-    def _follow(self, target: Target, found: Routed) -> bool:
+    def _follow(self, target: Target, found: RoutingResult) -> bool:
         """Continue along the innermost path; return False if that has become impossible."""
         current, onward = target.frames[-1][:2]
         if not self._place.is_in(current):
             return False
         peer = self._link_to(onward)
         if peer is None:
-            inside = self._paths.leaving(current, onward)
+            inside = self._paths.paths_out_of(current, onward)
             if inside is None or len(inside[1]) < 3:
                 return False
             target = replace(target, frames=(*target.frames, inside[1]))
@@ -270,7 +272,7 @@ class PublicationForwarding:
 
     def publish(self, run: PublicationRun, client: ClientId) -> list[Send | Deliver]:
         """Route publications of a client of this broker."""
-        return self._go(run, self._router.first_targets(), 0, client)
+        return self._forward(run, self._router.first_targets(), 0, client)
 
     def on_routed(self, peer: BrokerNumber, message: RoutedPublications) -> list[Send | Deliver]:
         """Route publications that a neighbour has forwarded.
@@ -279,7 +281,7 @@ class PublicationForwarding:
             RemoteProtocolError: a target is impossible; the fault of the neighbour.
         """
         self._check(peer, message)
-        return self._go(message.run, message.targets, message.hops, peer)
+        return self._forward(message.run, message.targets, message.hops, peer)
 
     def _check(self, peer: BrokerNumber, message: RoutedPublications) -> None:
         if message.hops > HOPS_PER_LEVEL * len(self._place.address):
@@ -291,24 +293,24 @@ class PublicationForwarding:
             if empty or target.level > self._place.top:
                 raise RemoteProtocolError(peer, f"nothing can be done for {target}"[:300])
 
-    def _go(
+    def _forward(
         self, run: PublicationRun, targets: Sequence[Target], hops: int, origin: Peer
     ) -> list[Send | Deliver]:
         self.counters["publications_received"] += len(run)
-        undecided = _Undecided()
+        undecided = _EmptyInterest()
         routed = self._router.route(targets, undecided.interested)
         if not (undecided.asked or routed.deliver):
             return [*self._send(run, routed, hops)]
         interests = self._profiles.match(run, origin)
         effects: list[Send | Deliver] = []
         for interest, stretch in RunSelection(run).stretches(interests):
-            routed = self._router.route(targets, interest.inside)
+            routed = self._router.route(targets, interest.interested_units)
             effects += self._send(stretch, routed, hops)
             if routed.deliver:
                 effects += self._deliver(stretch, interest)
         return effects
 
-    def _send(self, run: PublicationRun, routed: Routed, hops: int) -> list[Send]:
+    def _send(self, run: PublicationRun, routed: RoutingResult, hops: int) -> list[Send]:
         if routed.lost:
             self.counters["publications_without_route"] += len(run)
         self.counters["publications_forwarded"] += len(run) * len(routed.hops)
@@ -336,7 +338,7 @@ class PublicationForwarding:
         return deliveries
 
 
-class _Undecided:
+class _EmptyInterest:
     """An empty interest that records if a router has requested it."""
 
     def __init__(self) -> None:

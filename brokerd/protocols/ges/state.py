@@ -41,7 +41,7 @@ class Neighbours:
     def is_in_cluster(self, peer: BrokerNumber) -> bool:
         """Return True if a neighbour is in the cluster of this broker."""
         address = self.addresses.get(peer)
-        return address is not None and self.place.seen_as(address) == address
+        return address is not None and self.place.outermost_unit_of(address) == address
 
     def all_linked(self) -> list[BrokerNumber]:
         """Return the linked neighbours, in the order of `addresses`."""

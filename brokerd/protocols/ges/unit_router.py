@@ -112,7 +112,7 @@ class UnitRouter:
         wanting = [each for each in self._left if self.profiles.wants(each)]
         if wanting:
             found.append(f"has subscriptions of brokers that have left: {wanting}")
-        outbid = sum(self.outbid_counters().values())
+        outbid = sum(self.count_restated().values())
         if outbid:
             found.append(
                 f"others have stated profiles or connections in its name {outbid} times, forged "
@@ -120,7 +120,7 @@ class UnitRouter:
             )
         return tuple(found)
 
-    def outbid_counters(self) -> Mapping[str, int]:
+    def count_restated(self) -> Mapping[str, int]:
         """Return the numbers of statements of other brokers in this broker's name."""
         return {**self.dissemination.counters, **self.propagation.counters}
 
@@ -129,7 +129,7 @@ class UnitRouter:
         return {
             **self.hints.counters,
             **self.fragment.counters,
-            **self.outbid_counters(),
+            **self.count_restated(),
             "spoken_for": self.failures.spoken_for,
         }
 
@@ -142,7 +142,7 @@ class UnitRouter:
             costs={peer: factor for peer, factor in near.factors.items() if factor > 1},
             connections=edges_text(self.view.edges),
             profiles={each: self.profiles.size(each) for each in self.profiles.origins()},
-            unconfirmed=self.propagation.unconfirmed(),
+            unconfirmed=self.propagation.count_unconfirmed(),
             missing={unit_text(unit): looks for unit, looks in self.failures.missed.items()},
             is_closed=self.fragment.is_closed,
         )
@@ -173,18 +173,18 @@ class UnitRouter:
         self.neighbours.linked[peer] = None
         self._deadlines.cancel((PURGE, peer))
         if self._met.get(peer, incarnation) != incarnation:
-            self.propagation.restarted(peer)
+            self.propagation.on_restart(peer)
         self._met[peer] = incarnation
         yield from self.dissemination.on_up(peer)
         yield from self.propagation.offer_all(peer)
-        yield from self.hints.came(peer)
+        yield from self.hints.on_session(peer)
         yield from self._look_later(now_ns)
 
     def on_neighbour_down(self, peer: BrokerNumber, now_ns: Instant) -> Iterator[Outcome]:
         """Route around a neighbour without a session from now on."""
         self.neighbours.linked.pop(peer, None)
         yield from self.dissemination.on_down(peer)
-        self.hints.went(peer)
+        self.hints.on_session_lost(peer)
         self._purge_later(peer, now_ns)
         yield from self._look_later(now_ns)
 
@@ -195,7 +195,7 @@ class UnitRouter:
         yield from self.dissemination.on_down(peer)
         self.neighbours.addresses[peer] = address
         yield from self.dissemination.on_up(peer)
-        self.propagation.restarted(peer)
+        self.propagation.on_restart(peer)
         yield from self.propagation.offer_all(peer)
         yield from self._look_later(now_ns)
 
@@ -209,7 +209,7 @@ class UnitRouter:
         for peer in sorted(linked(hierarchy.links, self._broker)):
             if peer not in self.neighbours.addresses:
                 self.neighbours.addresses[peer] = hierarchy.addresses[peer]
-                yield from self.propagation.give_up(peer, now_ns)
+                yield from self.propagation.stop_waiting(peer, now_ns)
 
     def use_members(self, hierarchy: Hierarchy, now_ns: Instant) -> Iterator[Outcome]:
         """Take the members of a topology, after new neighbours were added.
@@ -228,7 +228,7 @@ class UnitRouter:
         for peer in former:
             self._purge_later(peer, now_ns)
             yield from self.dissemination.on_down(peer)
-            self.hints.went(peer)
+            self.hints.on_session_lost(peer)
             del self.neighbours.addresses[peer]
         self._left = hierarchy.left
         for broker in hierarchy.left:
@@ -256,10 +256,10 @@ class UnitRouter:
             yield from self._on_graph_stated(peer, message, now_ns)
         elif kind is ProfileChanged:
             yield from self.propagation.on_changed(peer, message, now_ns)
-            yield from self._after_profile(message.origin, now_ns)
+            yield from self._on_profile(message.origin, now_ns)
         elif kind is ProfileStated:
             yield from self.propagation.on_stated(peer, message, now_ns)
-            yield from self._after_profile(message.origin, now_ns)
+            yield from self._on_profile(message.origin, now_ns)
         else:
             self.hints.on_counted(peer, message, now_ns)
 
@@ -273,7 +273,7 @@ class UnitRouter:
                 yield from self.dissemination.speak_for_broker(broker)
         yield from self._look_later(now_ns)
 
-    def _after_profile(self, origin: BrokerNumber, now_ns: Instant) -> Iterator[Outcome]:
+    def _on_profile(self, origin: BrokerNumber, now_ns: Instant) -> Iterator[Outcome]:
         if origin in self._left:
             yield from self.propagation.speak_for_broker(origin, now_ns)
         yield from self._look_later(now_ns)
@@ -282,7 +282,7 @@ class UnitRouter:
         self, clients: Collection[ClientId], now_ns: Instant
     ) -> Iterator[Outcome]:
         """Redirect clients after the admission or departure of a client, if necessary."""
-        self.hints.changed(now_ns)
+        self.hints.on_change(now_ns)
         yield from self.fragment.send_out(clients)
 
     def on_deadline(
@@ -301,11 +301,11 @@ class UnitRouter:
             is_alone: True if this broker has no session: then it is itself the missing broker.
         """
         if purpose == PURGE:
-            yield from self.propagation.give_up(peer, now_ns)
+            yield from self.propagation.stop_waiting(peer, now_ns)
         elif purpose == HINT:
             yield from self.hints.look(clients, now_ns)
         elif purpose == APART:
-            yield from self.fragment.waited(clients, now_ns)
+            yield from self.fragment.on_wait_end(clients, now_ns)
         else:
             assert purpose == LOOK, f"{purpose!r} of broker {peer}"
             self._looked_at = self.view.changes
@@ -316,7 +316,7 @@ class UnitRouter:
 
     def _look(self, now_ns: Instant) -> Iterator[Outcome]:
         """Count missing brokers and units, and state the failure of long missing ones."""
-        named = dict.fromkeys((*self.view.connected(), *self.profiles.places()))
+        named = dict.fromkeys((*self.view.list_connected(), *self.profiles.places()))
         missing = [
             unit for unit in named if not self.place.is_in(unit) and self.paths.best(unit) is None
         ]
@@ -331,7 +331,7 @@ class UnitRouter:
 
     def _unknown(self) -> Sequence[BrokerNumber]:
         """Return brokers of own units with later statements outside than inside."""
-        return *self.dissemination.only_outside(), *self.propagation.only_outside()
+        return *self.dissemination.find_outside_only(), *self.propagation.find_outside_only()
 
     def _look_later(self, now_ns: Instant) -> Iterator[Outcome]:
         """Schedule a look after a change of the graph; units may be missing."""

@@ -28,7 +28,7 @@ class Place:
         """Return the level: 0 for a broker, 1 for a cluster, and so on."""
         return len(self.address) - len(unit)
 
-    def own(self, level: int) -> Unit:
+    def own_unit(self, level: int) -> Unit:
         """Return the unit of a level that this broker is in."""
         return self.address[: len(self.address) - level]
 
@@ -36,21 +36,21 @@ class Place:
         """Return True if this broker is in a unit, or is the unit."""
         return is_inside(self.address, unit)
 
-    def seen_as(self, address: Address) -> Unit:
+    def outermost_unit_of(self, address: Address) -> Unit:
         """Return the largest unit around another broker that does not contain this broker.
 
         Paper: [GES] §3 (abbreviated system views).
         """
         if address == self.address:
             return address
-        return address[: shared(self.address, address) + 1]
+        return address[: common_length(self.address, address) + 1]
 
     def link_level(self, a: Unit, b: Unit) -> int:
         """Return the level at which two units that do not lie in each other differ.
 
         Paper: [GES] §2.
         """
-        return self.top - shared(a, b)
+        return self.top - common_length(a, b)
 
 
 def is_inside(inner: Unit, outer: Unit) -> bool:
@@ -58,7 +58,7 @@ def is_inside(inner: Unit, outer: Unit) -> bool:
     return inner[: len(outer)] == outer
 
 
-def shared(a: Unit, b: Unit) -> int:
+def common_length(a: Unit, b: Unit) -> int:
     """Return the number of parts in the common beginning of two addresses."""
     length = 0
     for one, other in zip(a, b, strict=False):
@@ -80,7 +80,7 @@ def after(number: int) -> int:
     return number + _STEP - number % _STEP
 
 
-def in_its_place(version: Version) -> Version:
+def substitute_version(version: Version) -> Version:
     """Return the version of a statement in the place of a broker with this latest version."""
     incarnation, number = version
     return incarnation, number + 1

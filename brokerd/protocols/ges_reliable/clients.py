@@ -214,7 +214,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
     # ------------------------------------------------------------ subscriptions
 
     def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
-        roaming = _roaming(client)
+        roaming = _make_roaming(client)
         brought = roaming.brought.get(message.number, {})
         found = self.searches.stored_at(brought)
         if found is None and brought:
@@ -290,7 +290,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
                     by_client.setdefault(about, []).append(local)
             for (name, had, last, had_of), locals_ in by_client.items():
                 lacked = part.after(had) if had else part
-                lacked = lacked.up_to(last) if lacked is not None else None
+                lacked = lacked.select_through(last) if lacked is not None else None
                 lacked = beyond(lacked, dict(had_of)) if lacked is not None else None
                 if lacked is not None:
                     entry.open += 1
@@ -303,7 +303,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
 
     def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
         """See ClientService; any storage may have a subscription that this broker has not."""
-        client = self._connected_client(name, "Unsubscribe")
+        client = self._client_of(name, "Unsubscribe")
         number, session = message.number, client.session
         if number < 1:
             raise RemoteProtocolError(name, f"there is no subscription {number}")
@@ -312,11 +312,11 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         if found is not None:
             self._end_stored(client, [found], report)
             return
-        self._end_everywhere(_roaming(client), number, report)
+        self._end_everywhere(_make_roaming(client), number, report)
 
     def on_detach(self, name: ClientId, message: Detach) -> None:
         """See ClientService; ends the client's subscriptions at all storages."""
-        client = self._connected_client(name, "Detach")
+        client = self._client_of(name, "Detach")
         client.leaving, session = True, client.session
         over = [*client.subscriptions.values()]
         for local in map(_stored, over):
@@ -324,7 +324,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
             if local.storage is None:
                 self.handovers.add_pending_end(local)
         super()._end(client, over, lambda: None, drain=message.drain)
-        self._end_everywhere(_roaming(client), 0, EndReport(client, session, 0))
+        self._end_everywhere(_make_roaming(client), 0, EndReport(client, session, 0))
 
     def _end_everywhere(
         self, client: RoamingClient, number: int, then: EndReport | PendingEnd
@@ -364,7 +364,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
             if not local.started:
                 self.handovers.add_pending_end(local)
             if local.storage is None:
-                self._end_everywhere(_roaming(client), local.number, ended)
+                self._end_everywhere(_make_roaming(client), local.number, ended)
                 continue
             local.ended = ended
             if local.started:
@@ -396,7 +396,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
 
     def _resume(self, client: OwnClient, message: Connect) -> None:
         super()._resume(client, message)
-        roaming = _roaming(client)
+        roaming = _make_roaming(client)
         roaming.generation = message.incarnation
         roaming.brought = {number: dict(seen) for number, seen in message.resume if seen}
         if client.source is not None:
@@ -423,13 +423,13 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         self.check_run(run, client.name)
         client.submitted = max(client.submitted, run.last)
         self.take(self.publishes.add(run, self._machine.now_ns))
-        self.tell_done(client, self.publishes.done(run.source))
+        self.acknowledge_through(client, self.publishes.done(run.source))
 
     def _tell_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""
         for client in self._clients.values():
             if client.source == source:
-                self.tell_done(client, self.publishes.done(source))
+                self.acknowledge_through(client, self.publishes.done(source))
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """See OwnSubscriptions; nothing is stored here."""
@@ -446,7 +446,7 @@ def beyond(run: PublicationRun, had_of: Mapping[SourceId, int]) -> PublicationRu
     return run.select(found) if found else None
 
 
-def _roaming(client: OwnClient) -> RoamingClient:
+def _make_roaming(client: OwnClient) -> RoamingClient:
     assert isinstance(client, RoamingClient), f"{client} keeps no generation"
     return client
 

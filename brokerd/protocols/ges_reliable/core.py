@@ -245,7 +245,7 @@ class GesReliable(ForwardingCore):
         """See DeliveryProtocol."""
         return self.access.windows.clients_behind()
 
-    def routing_statistics(self) -> Mapping[str, int]:
+    def count_routing(self) -> Mapping[str, int]:
         """See ForwardingCore."""
         return {
             **self._counters,
@@ -260,13 +260,13 @@ class GesReliable(ForwardingCore):
         queued_bytes = self.storage.log.retained_bytes if self.storage else 0
         return {
             **super().statistics(),
-            "queue_publications": self._queued(),
+            "queue_publications": self._count_queued(),
             "queue_bytes": queued_bytes,
         }
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
-        own, queued = self.access.subscriptions(), self._queued()
+        own, queued = self.access.subscriptions(), self._count_queued()
         idle_reasons = [f"{own} subscriptions of its own clients"] * bool(own)
         if queued:
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
@@ -307,7 +307,7 @@ class GesReliable(ForwardingCore):
         """Return the number of waits for a root that was behind before a tree handover."""
         return self.access.handovers.trees.waited
 
-    def _queued(self) -> int:
+    def _count_queued(self) -> int:
         stored = self.storage.log.retained() if self.storage else 0
         return self.access.publishes.pending() + stored
 
@@ -386,7 +386,7 @@ class GesReliable(ForwardingCore):
         if handler is not None:
             handler(peer, message)
 
-    def before_return(self) -> None:
+    def on_event_end(self) -> None:
         """See EventMachine; a storage answers its own clients after all other processing."""
         own = self._forwarding.own
         while own:

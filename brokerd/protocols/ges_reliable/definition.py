@@ -13,7 +13,7 @@ from typing import Any, Final
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Address, Hierarchy
-from brokerd.overlay.routes import Lost
+from brokerd.overlay.routes import FailedElements
 from brokerd.overlay.topology import ALL_PROTOCOLS, Topology
 from brokerd.protocols.definition import (
     Acknowledgement,
@@ -142,7 +142,7 @@ def _check_topology(topology: Topology, where: str) -> None:
     check_storages(topology, where)
 
 
-def _excess(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
+def _excess(topology: Topology, parameters: Any, lost: FailedElements) -> Excess | None:
     """Return the excess of a loss: storages must return, all other brokers need not."""
     stores = [broker for broker, _ in hierarchy_of(topology).storages if broker in lost.brokers]
     if stores:

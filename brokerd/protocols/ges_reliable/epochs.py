@@ -137,7 +137,7 @@ class EpochLog:
     def keep(self, run: PublicationRun, root: BrokerNumber) -> Iterator[LogAppend]:
         """Store publications of another storage with the epochs assigned there."""
         assert run.first > self.assigned, f"{run.sequences}, behind {self.assigned}"
-        for part in run.by_origin():
+        for part in run.split_by_origin():
             assert part.place is not None, f"{part.source} is of no storage"
             yield self._append(part.place.positions, replace(part, place=None), root)
 

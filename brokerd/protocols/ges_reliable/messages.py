@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
-from brokerd.model.message_kind import MessageKind, of_run
+from brokerd.model.message_kind import MessageKind, run_kind
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
@@ -222,7 +222,7 @@ class Fetched:
 Carried = Change | Changed | Store | Stored | Fetch | Events | Fetched
 
 
-def _beside_store(message: Store) -> object:
+def _fits_store(message: Store) -> object:
     return message.target, message.hops, message.home
 
 
@@ -239,7 +239,7 @@ def _halves(message: Events) -> Sequence[Events]:
 KINDS: Final = (
     MessageKind(118, Change),
     MessageKind(119, Changed),
-    of_run(120, Store, _beside_store),
+    run_kind(120, Store, _fits_store),
     MessageKind(121, Stored),
     MessageKind(122, Fetch),
     MessageKind(123, Events, None, _halves),

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from brokerd.config import read_section
 from brokerd.errors import ConfigError
-from brokerd.protocols.ges import INDUCE_ROAM, STAY, check_hints, warned_of_hints
+from brokerd.protocols.ges import INDUCE_ROAM, STAY, check_hints, warn_of_hints
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 _AT_LEAST_ONE = ("timeout_ns", "fetch_wait_ns", "fetch_publications", "home_window", "held_limit")
@@ -81,4 +81,4 @@ class GesReliableParameters:
 
     def warnings(self) -> tuple[str, ...]:
         """See Parameters."""
-        return warned_of_hints(self)
+        return warn_of_hints(self)

@@ -243,11 +243,11 @@ class Storage:
         self._take(self.log.store(run, self._broker))
         source, home = run.source, message.home
         if self.log.stored(source) >= run.last:
-            self._tell_stored(home, run)
+            self._report_stored(home, run)
         else:
-            self._disk.sync(LOG, partial(self._tell_stored, home, run))
+            self._disk.sync(LOG, partial(self._report_stored, home, run))
 
-    def _tell_stored(self, home: BrokerNumber, run: PublicationRun) -> None:
+    def _report_stored(self, home: BrokerNumber, run: PublicationRun) -> None:
         through = self.log.stored(run.source)
         target = self._forwarding.to(home)
         self._forwarding.send(Stored(target, 0, self._broker, run.source, through))
@@ -300,7 +300,7 @@ class Storage:
         if number == latest:
             known = self.others.begun if message.stores else self.registrations.begun
             begun = [self._look(wish) or known(wish, home) for wish in message.wishes]
-        elif not self._may_begin(message):
+        elif not self._can_begin(message):
             self._waiting[asker] = message
             return
         else:
@@ -321,7 +321,7 @@ class Storage:
         def written() -> None:
             self.registrations.ended(ends)
             self._forwarding.send(answer)
-            self._let_go()
+            self._release_unneeded()
 
         def write() -> None:
             if rows:
@@ -331,9 +331,9 @@ class Storage:
 
         # A crash could give a later epoch to another publication: none is written, or sent.
         self._disk.sync(LOG, write)
-        self._let_go()
+        self._release_unneeded()
 
-    def _let_go(self) -> None:
+    def _release_unneeded(self) -> None:
         """Release publications, and predicates of this unit, that are not needed any more."""
         self._release()
         if self.profile is not None:
@@ -345,7 +345,7 @@ class Storage:
             return None
         return Begun(wish.key, self.log.assigned, had_of=self.log.reached())
 
-    def _may_begin(self, message: Change) -> bool:
+    def _can_begin(self, message: Change) -> bool:
         """Return True if the parent sends everything that begins here; request the rest.
 
         Paper: [GES] §4 (all storages up to the root have a profile change before its epoch is
@@ -406,7 +406,7 @@ class Storage:
             self._answer(asker)
         else:
             due_ns = self._machine.now_ns + self._parameters.fetch_wait_ns
-            self._deadlines.set(_waiting(asker), due_ns)
+            self._deadlines.set(_count_waiting(asker), due_ns)
 
     def _take_receipts(self, message: Fetch) -> None:
         if message.stores:
@@ -438,7 +438,7 @@ class Storage:
                 found_for = self.registrations.match(event.run)
             places = [place for place, those in enumerate(found_for) if fetch.follower in those]
             if places:
-                run = RunSelection(event.run).having(places)
+                run = RunSelection(event.run).select(places)
                 if found and count + len(run) > fetch.most:
                     return found, through
                 found.append(run)
@@ -451,7 +451,7 @@ class Storage:
         fetch = self._followers[asker].waits
         assert fetch is not None, f"{asker} has not fetched anything"
         self._followers[asker].waits = None
-        self._deadlines.cancel(_waiting(asker))
+        self._deadlines.cancel(_count_waiting(asker))
         found, through = self._find(fetch)
         target, after = self._forwarding.to(fetch.follower), fetch.after
         about = self._broker, fetch.incarnation, fetch.number
@@ -470,6 +470,6 @@ class Storage:
             self._take(self.log.release(through))
 
 
-def _waiting(asker: _Asker) -> tuple[str, BrokerNumber]:
+def _count_waiting(asker: _Asker) -> tuple[str, BrokerNumber]:
     broker, stores = asker
     return (OTHER_WAITING if stores else WAITING), broker

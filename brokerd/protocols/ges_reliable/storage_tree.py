@@ -210,7 +210,7 @@ class StorageFeeds:
 
         A run of that root has gaps if a publisher was elsewhere meanwhile.
         """
-        for whole in run.by_origin():
+        for whole in run.split_by_origin():
             for part in _without_holes(whole):
                 assert part.place is not None, f"{part.source} is of no storage"
                 epoch = part.place.positions[0]

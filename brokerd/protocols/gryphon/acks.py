@@ -39,13 +39,13 @@ class Acks:
         self._up: dict[StreamId, Stream] = {}
         self._beside: dict[tuple[Cell, StreamId], Stream] = {}
 
-    def grown(self, stream: Stream) -> None:
+    def on_final_advanced(self, stream: Stream) -> None:
         """Add a stream with a new final tick to the batch; at its pubend, call `on_final`."""
         if stream.upstream is None:
             self._on_final(stream)
         else:
             self._up[stream.identity] = stream
-            self._soon()
+            self._schedule()
 
     def pass_on(self, stream: Stream, cell: Cell) -> None:
         """Add an ack of a cell below to the batch, for the other members of this cell.
@@ -54,7 +54,7 @@ class Acks:
         """
         if self._routes.peers:
             self._beside[cell, stream.identity] = stream
-            self._soon()
+            self._schedule()
 
     def due(self) -> None:
         """Send the batch."""
@@ -68,32 +68,32 @@ class Acks:
         self._up.clear()
         self._beside.clear()
         for peer, streams in up.items():
-            self._tell_final(peer, streams)
+            self._send_final(peer, streams)
         for peer in self._routes.peers:
             for cell, streams in beside.items():
-                self._tell_done(peer, cell, streams)
+                self._send_done(peer, cell, streams)
 
     def offer(self, streams: Iterable[Stream], peer: BrokerNumber) -> None:
         """Send all acks to a neighbour with a new session; earlier acks may be lost."""
         theirs = self._routes.cell_of(peer)
         if theirs != self._routes.cell:
-            self._tell_final(peer, [each for each in streams if each.upstream == theirs])
+            self._send_final(peer, [each for each in streams if each.upstream == theirs])
             return
         for cell in self._routes.cells:
-            self._tell_done(peer, cell, [each for each in streams if cell in each.children])
+            self._send_done(peer, cell, [each for each in streams if cell in each.children])
 
-    def _tell_final(self, peer: BrokerNumber, streams: Iterable[Stream]) -> None:
+    def _send_final(self, peer: BrokerNumber, streams: Iterable[Stream]) -> None:
         through = [(each.identity, each.knowledge.final) for each in streams]
         self._send(peer, self._routes.cell, through)
 
-    def _tell_done(self, peer: BrokerNumber, cell: Cell, streams: Iterable[Stream]) -> None:
-        self._send(peer, cell, [(each.identity, each.done_by(cell)) for each in streams])
+    def _send_done(self, peer: BrokerNumber, cell: Cell, streams: Iterable[Stream]) -> None:
+        self._send(peer, cell, [(each.identity, each.acknowledged_by(cell)) for each in streams])
 
     def _send(self, peer: BrokerNumber, cell: Cell, through: list[tuple[StreamId, int]]) -> None:
         told = tuple((identity, last) for identity, last in through if last)
         if told:
             self._machine.send(peer, Done(cell, told))
 
-    def _soon(self) -> None:
+    def _schedule(self) -> None:
         if (ACKS, None) not in self._deadlines:
             self._deadlines.set((ACKS, None), self._machine.now_ns + self._interval_ns)

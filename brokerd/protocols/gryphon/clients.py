@@ -16,7 +16,7 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import (
     OwnClient,
@@ -27,7 +27,7 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
 
 
-class Clients(OwnSubscriptions[Delivered]):
+class Clients(OwnSubscriptions[InFlightEvents]):
     """See ClientService.
 
     Args:
@@ -54,7 +54,7 @@ class Clients(OwnSubscriptions[Delivered]):
         *,
         publish: Callable[[PublicationRun, Callable[[], None]], None],
         durable: Callable[[SourceId], int],
-        on_done: Callable[[Delivered], None],
+        on_done: Callable[[InFlightEvents], None],
         on_unwanted: Callable[[], None],
         is_host: bool,
         streams: Sequence[StreamId],
@@ -84,9 +84,9 @@ class Clients(OwnSubscriptions[Delivered]):
             raise RemoteProtocolError(name, "this broker is one of a cell of several: no clients")
         super().on_connect(name, message)
 
-    def deliver(self, stream: StreamId, run: PublicationRun) -> Delivered | None:
+    def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
         """Deliver events to all matching subscriptions; return None without a match."""
-        entry = Delivered(stream, run.first)
+        entry = InFlightEvents(stream, run.first)
         self.hand_out(run, entry)
         entry.open -= 1
         return entry if entry.open else None
@@ -119,7 +119,7 @@ class Clients(OwnSubscriptions[Delivered]):
                 local.is_restarted |= any(last < begun.get(stream, 0) for stream, last in seen)
         super()._resume(client, message)
 
-    def _begun_after(
+    def _starts_after(
         self, client: OwnClient, subscription: OwnSubscription
     ) -> Mapping[StreamId, int]:
         """See OwnSubscriptions: no filter decides where streams of own pubends begin."""
@@ -168,7 +168,7 @@ class Clients(OwnSubscriptions[Delivered]):
             then()
 
         for local in over:
-            own_filter.ended(local)
+            own_filter.on_ended(local)
         super()._end(client, over, ended, drain=drain)
 
     def _rows_over(self, key: str) -> Sequence[Change]:
@@ -182,7 +182,7 @@ class Clients(OwnSubscriptions[Delivered]):
     def _publish(self, client: OwnClient, message: Publish) -> None:
         self.check_run(message.run, client.name)
         client.submitted = max(client.submitted, message.run.last)
-        self._publish_run(message.run, partial(self._tell_durable, client.name))
+        self._publish_run(message.run, partial(self._acknowledge_durable, client.name))
 
     def _durable_of(self, source: SourceId) -> int | None:
         return self._durable(source)
@@ -190,11 +190,11 @@ class Clients(OwnSubscriptions[Delivered]):
     def _publish_marker(self, client: OwnClient, run: PublicationRun) -> None:
         self._publish_run(run, lambda: None)
 
-    def _tell_durable(self, name: ClientId) -> None:
+    def _acknowledge_durable(self, name: ClientId) -> None:
         """Acknowledge the durable publications of a publisher, if connected."""
         client = self._clients.get(name)
         if client is not None and client.source is not None:
-            self.tell_done(client, self._durable(client.source))
+            self.acknowledge_through(client, self._durable(client.source))
 
-    def _on_done(self, entry: Delivered) -> None:
+    def _on_done(self, entry: InFlightEvents) -> None:
         self._on_done_with(entry)

@@ -15,7 +15,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.gryphon.acks import ACKS
 from brokerd.protocols.gryphon.clients import Clients
-from brokerd.protocols.gryphon.early_questions import asked_once
+from brokerd.protocols.gryphon.early_questions import drop_repeated
 from brokerd.protocols.gryphon.exchange import Exchange
 from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl
@@ -28,7 +28,7 @@ from brokerd.protocols.gryphon.pubends import Pubends
 from brokerd.protocols.gryphon.relay import FORGETTING, UNWANTED, Relay
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.protocols.gryphon.ticks import ticks_in
 from brokerd.protocols.interface import (
     CoreStatus,
@@ -43,7 +43,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.parts.backoff import backed_off_ns, dials_at_once
+from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, message_handler
@@ -105,7 +105,7 @@ class Gryphon(LogFirstMachine):
             self._deadlines,
             on_answers=self._answer_more,
             on_missed=lambda peer, missed: self._relay.expect_missed(peer, missed),
-            on_room=lambda: self._pubends.go_on(),
+            on_room=lambda: self._pubends.log_waiting(),
         )
         self._pubends = Pubends(
             broker,
@@ -225,7 +225,7 @@ class Gryphon(LogFirstMachine):
         """See DeliveryProtocol."""
         return {
             **self._counters,
-            "queue_publications": self._retained(),
+            "queue_publications": self._count_retained(),
             "publications_held": self._pubends.held(),
             "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self._relay),
             "subscriptions": self._clients.subscriptions(),
@@ -238,7 +238,7 @@ class Gryphon(LogFirstMachine):
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
         neighbours = self._routes.neighbours
-        subscriptions, queued = self._clients.subscriptions(), self._retained()
+        subscriptions, queued = self._clients.subscriptions(), self._count_retained()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
@@ -263,7 +263,7 @@ class Gryphon(LogFirstMachine):
         """Yield all streams with knowledge or requests at this broker."""
         return iter(self._relay)
 
-    def _retained(self) -> int:
+    def _count_retained(self) -> int:
         return sum(stream.knowledge.events.events for stream in self._relay)
 
     # ------------------------------------------------------------ start
@@ -277,21 +277,21 @@ class Gryphon(LogFirstMachine):
         self._lineage = event.lineage
         self._relay.has_lost = bool(event.lineage)
         if event.lineage:
-            self._pubends.exclude_past(self._go_on_if_read)
+            self._pubends.exclude_past(self._resume_if_read)
         self.begin_after_log(event, is_read=self._is_read())
 
     def _on_records(self, event: RecordsRead) -> None:
         self._pubends.on_records(event)
-        self._go_on_if_read()
+        self._resume_if_read()
 
-    def _go_on_if_read(self) -> None:
+    def _resume_if_read(self) -> None:
         if self.is_reading and self._is_read():
-            self.go_on()
+            self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """See LogFirstMachine."""
-        self._early = list(asked_once(self._early))
-        super().go_on()
+        self._early = list(drop_repeated(self._early))
+        super().resume()
 
     def _is_read(self) -> bool:
         """Return True if the state of earlier incarnations is complete."""
@@ -328,9 +328,9 @@ class Gryphon(LogFirstMachine):
         self._waited_ns.pop(peer, None)
         is_new = self._incarnations.get(peer) != event.incarnation
         self._incarnations[peer] = event.incarnation
-        self.flow.met(peer)
-        self._exchange.met(peer)
-        self._relay.met(peer, is_new=is_new)
+        self.flow.on_session(peer)
+        self._exchange.on_session(peer)
+        self._relay.on_session(peer, is_new=is_new)
         self._relay.answer_more(peer)
         self._check_acks()
         self._look_at_all()
@@ -341,8 +341,8 @@ class Gryphon(LogFirstMachine):
             return
         assert self._sessions.get(event.peer) == event.session, f"no session for {event}"
         del self._sessions[event.peer]
-        self._relay.lost(event.peer)
-        self.flow.lost(event.peer)
+        self._relay.on_session_lost(event.peer)
+        self.flow.on_session_lost(event.peer)
         self._look_at_all()
         self._retry_lost(event)
 
@@ -358,7 +358,7 @@ class Gryphon(LogFirstMachine):
         assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
         if peer in self._sessions:
             return
-        wait_ns = backed_off_ns(self._waited_ns.get(peer, 0), self._parameters)
+        wait_ns = next_wait_ns(self._waited_ns.get(peer, 0), self._parameters)
         self._waited_ns[peer] = wait_ns
         self._deadlines.set((RETRY, peer), self.now_ns + wait_ns)
 
@@ -417,7 +417,7 @@ class Gryphon(LogFirstMachine):
         for pubend in range(self._parameters.pubends):
             stream = self._relay.stream(self._pubends.stream(pubend))
             waits = waits or bool(stream.knowledge.events.events)
-            last = stream.knowledge.events.last_up_to(max(old, self._pubends.restored(pubend)))
+            last = stream.knowledge.events.last_up_to(max(old, self._pubends.restored_tick(pubend)))
             if last is not None:
                 self._relay.expect_acks(stream, last)
         if waits:
@@ -448,9 +448,9 @@ class Gryphon(LogFirstMachine):
     def _on_final(self, stream: Stream) -> None:
         self._pubends.release(stream.identity, stream.knowledge.final)
 
-    def _on_clients_done(self, entry: Delivered) -> None:
+    def _on_clients_done(self, entry: InFlightEvents) -> None:
         stream = self._relay.stream(entry.stream)
-        stream.subend.closed()
+        stream.subend.drop_closed()
         self._relay.settle(stream)
 
     # ------------------------------------------------------------ this broker's clients
@@ -471,7 +471,7 @@ class Gryphon(LogFirstMachine):
             run = knowledge.events.within(*ready)
             entry = self._clients.deliver(stream.identity, run) if run is not None else None
             if entry is not None:
-                subend.opened(entry)
+                subend.on_delivered(entry)
         subend.see_gaps(knowledge, self.now_ns)
         self._time_gaps(stream)
         self._relay.settle(stream)
@@ -481,17 +481,17 @@ class Gryphon(LogFirstMachine):
         for run in self._merge.next_runs():
             entry = self._clients.deliver(run.source, run)
             if entry is not None:
-                self._relay.stream(run.source).subend.opened(entry)
+                self._relay.stream(run.source).subend.on_delivered(entry)
         for stream in self._merge:
             self._relay.settle(stream)
-        _, lacking = self._merge.doubted()
+        _, lacking = self._merge.find_doubt()
         if lacking and (DOUBT, None) not in self._deadlines:
             due_ns = self.now_ns + self._parameters.doubt_curiosity_ns
             self._deadlines.set((DOUBT, None), due_ns)
 
     def _resolve_doubt(self) -> None:
         """Resolve doubt for a waiting event: nacks to other pubends, silence at own pubends."""
-        last, lacking = self._merge.doubted()
+        last, lacking = self._merge.find_doubt()
         for stream in lacking if self._clients.started else ():
             if stream.upstream is None:
                 self._assign_silence(stream, last)

@@ -15,7 +15,7 @@ from brokerd.protocols.gryphon.messages import Nack
 from brokerd.protocols.interface import MessageReceived
 
 
-def asked_once(early: Iterable[Any]) -> Iterator[Any]:
+def drop_repeated(early: Iterable[Any]) -> Iterator[Any]:
     """Yield the events that wait for a log, without repeated requests on the same session."""
     asked: dict[tuple[object, int, StreamId], IntervalSet] = {}
     for event in early:

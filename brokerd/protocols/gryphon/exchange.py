@@ -112,7 +112,7 @@ class Exchange:
 
     # ------------------------------------------------------------ sending
 
-    def met(self, peer: BrokerNumber) -> None:
+    def on_session(self, peer: BrokerNumber) -> None:
         """Send all versions of filters to a neighbour with a new session, before any event."""
         if not self._table.is_on:
             return
@@ -134,27 +134,27 @@ class Exchange:
         version = FilterVersion(broker, incarnation, number)
         named = () if added is None else (Named(number, added),)
         self._table.change(version, dict(named), removed)
-        self._tell(FilterChange(version, named, tuple(removed)))
+        self._send(FilterChange(version, named, tuple(removed)))
         return number
 
-    def _tell(self, message: Any, but: BrokerNumber | None = None) -> None:
+    def _send(self, message: Any, but: BrokerNumber | None = None) -> None:
         for peer in self._routes.neighbours:
             if peer != but and self._has_session(peer):
                 self._machine.send(peer, message)
 
     def _versions(self, versions: Sequence[FilterVersion]) -> FilterVersions:
-        lacking = [each.broker for each in versions if not self._knows(each.broker)]
+        lacking = [each.broker for each in versions if not self._has_version(each.broker)]
         return FilterVersions(tuple(versions), tuple(lacking))
 
-    def _knows(self, broker: BrokerNumber) -> bool:
+    def _has_version(self, broker: BrokerNumber) -> bool:
         return self._table.predicates(broker) is not None
 
-    def _tell_set(self, broker: BrokerNumber, peers: Iterable[BrokerNumber]) -> None:
+    def _send_set(self, broker: BrokerNumber, peers: Iterable[BrokerNumber]) -> None:
         version, predicates = self._table.version(broker), self._table.predicates(broker)
         assert predicates is not None, f"{version} is missing"
         messages = [
             FilterSet(version, part, is_last)
-            for part, is_last in _in_parts([Named(*each) for each in predicates.items()])
+            for part, is_last in _split([Named(*each) for each in predicates.items()])
         ]
         for peer in peers:
             for message in messages:
@@ -169,23 +169,25 @@ class Exchange:
             raise RemoteProtocolError(peer, f"lacks filters of {message.lacking}"[:300])
         for version in message.versions:
             if self._is_forged(version):
-                self._outbid(version)
+                self._restate(version)
         newer = [each for each in message.versions if each > self._table.version(each.broker)]
         for version in newer:
             self._table.replace(version, None)
         if newer:
-            self._tell(self._versions(newer), but=peer)
+            self._send(self._versions(newer), but=peer)
             self._hold_against(newer)
         for version in message.versions:
             is_behind = version < self._table.version(version.broker)
-            if self._knows(version.broker) and (is_behind or version.broker in message.lacking):
-                self._tell_set(version.broker, (peer,))
+            if self._has_version(version.broker) and (
+                is_behind or version.broker in message.lacking
+            ):
+                self._send_set(version.broker, (peer,))
 
     def _on_set(self, peer: BrokerNumber, message: FilterSet) -> None:
         version = message.version
         self._check(peer, version)
         if self._is_forged(version):
-            self._outbid(version)
+            self._restate(version)
             return
         key = peer, version.broker
         begun = self._parts.pop(key, None)
@@ -195,10 +197,10 @@ class Exchange:
             self._parts[key] = version, predicates
             return
         ours = self._table.version(version.broker)
-        if version > ours or (version == ours and not self._knows(version.broker)):
+        if version > ours or (version == ours and not self._has_version(version.broker)):
             self._table.replace(version, predicates)
             others = [each for each in self._routes.neighbours if each != peer]
-            self._tell_set(version.broker, filter(self._has_session, others))
+            self._send_set(version.broker, filter(self._has_session, others))
             if version > ours:
                 self._hold_against((version,))
             self._on_less()
@@ -207,25 +209,25 @@ class Exchange:
         version = message.version
         self._check(peer, version)
         if self._is_forged(version):
-            self._outbid(version)
+            self._restate(version)
             return
         ours = self._table.version(version.broker)
         if version <= ours:
             return
         follows = version == ours._replace(number=ours.number + 1)
-        if follows and self._knows(version.broker):
+        if follows and self._has_version(version.broker):
             known = self._table.predicates(version.broker) or {}
             if any(each.number in known for each in message.added):
                 raise RemoteProtocolError(peer, f"adds to {version} what it has"[:300])
             self._table.change(version, dict(message.added), message.removed)
-            self._tell(message, but=peer)
+            self._send(message, but=peer)
             if message.removed:
                 self._on_less()
             if not message.added:
                 return
         else:
             self._table.replace(version, None)
-            self._tell(self._versions((version,)))
+            self._send(self._versions((version,)))
         self._hold_against((version,))
 
     def _check(self, peer: BrokerNumber, version: FilterVersion) -> None:
@@ -246,7 +248,7 @@ class Exchange:
         """Return True for a version of this broker's own filter that it has not stated."""
         return version.broker == self._broker and version > self._table.version(self._broker)
 
-    def _outbid(self, forged: FilterVersion) -> None:
+    def _restate(self, forged: FilterVersion) -> None:
         """State the own filter under a later version than a forged filter.
 
         A broker that lost its disk finds versions of earlier incarnations, and replaces these, too.
@@ -254,7 +256,7 @@ class Exchange:
         self.outbid += 1
         version = forged._replace(number=forged.number + 1)
         self._table.replace(version, dict(self._table.predicates(self._broker) or {}))
-        self._tell_set(self._broker, filter(self._has_session, self._routes.neighbours))
+        self._send_set(self._broker, filter(self._has_session, self._routes.neighbours))
 
     # ------------------------------------------------------------ beginnings of added predicates
 
@@ -309,7 +311,7 @@ class Exchange:
     def _is_for(self, peer: BrokerNumber, beginning: Beginning) -> bool:
         """Return True if a neighbour is at least as near to the filter's broker as this broker."""
         whose = beginning.version.broker
-        nearer = (self._routes.towards(whose), self._routes.cell)
+        nearer = (self._routes.cell_towards(whose), self._routes.cell)
         return whose != self._broker and self._routes.cell_of(peer) in nearer
 
 
@@ -322,7 +324,7 @@ def _refuse(peer: Peer, message: Any) -> None:
     raise RemoteProtocolError(peer, f"filters are off: {message}"[:300])
 
 
-def _in_parts(predicates: Sequence[Named]) -> Iterator[tuple[tuple[Named, ...], bool]]:
+def _split(predicates: Sequence[Named]) -> Iterator[tuple[tuple[Named, ...], bool]]:
     """Yield predicates in parts that fit into a message, with True for the last part."""
     part: list[Named] = []
     tests = 0

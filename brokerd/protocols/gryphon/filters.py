@@ -61,7 +61,7 @@ class FilterTable:
         self.is_on = is_on
         self.changes = 0
         self._broker = broker
-        self._towards = {host: routes.towards(host) for host in routes.hosts}
+        self._towards = {host: routes.cell_towards(host) for host in routes.hosts}
         self._filters = {host: _Filter(FilterVersion(host, 0, 0)) for host in routes.hosts}
         self._index: MatchingIndex[tuple[BrokerNumber, int]] = MatchingIndex()
         self.memo: MatchMemo[tuple[BrokerNumber, int], int] = MatchMemo(
@@ -96,7 +96,7 @@ class FilterTable:
         self._filters[broker] = _Filter(version, None if predicates is None else {})
         for number, predicate in (predicates or {}).items():
             self._put_in(broker, number, predicate)
-        self._changed()
+        self._on_change()
 
     def change(
         self, version: FilterVersion, added: Mapping[int, Predicate], removed: Iterable[int]
@@ -111,7 +111,7 @@ class FilterTable:
                 del known.predicates[number]
         for number, predicate in added.items():
             self._put_in(version.broker, number, predicate)
-        self._changed()
+        self._on_change()
 
     def _put_in(self, broker: BrokerNumber, number: int, predicate: Predicate) -> None:
         known = self._filters[broker]
@@ -128,7 +128,7 @@ class FilterTable:
         if broker != self._broker:
             self._index.remove((broker, number))
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self.changes += 1
         self.memo.forget()
         self._open = self._find_open()
@@ -210,7 +210,7 @@ class Selection:
         contents = self._contents(cell)
         if self._parts is None:
             self._parts = RunSelection(self._run)
-        return self._parts.having(contents) if contents else None
+        return self._parts.select(contents) if contents else None
 
     def places(self, cell: Cell, among: range) -> Iterator[int]:
         """Yield the places in `among` with an event that a cell wants."""

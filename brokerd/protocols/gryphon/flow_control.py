@@ -136,14 +136,14 @@ class FlowControl:
 
     # ------------------------------------------------------------ sessions
 
-    def met(self, peer: BrokerNumber) -> None:
+    def on_session(self, peer: BrokerNumber) -> None:
         """Create empty windows for a neighbour's new session."""
         limits, own = self._parameters, self._routes.cell
         for origin in self._routes.cells if self._routes.cell_of(peer) == own else (own,):
             self._windows[peer, origin, False] = SendWindow(limits.send_window_bytes)
             self._windows[peer, origin, True] = SendWindow(limits.answer_window_bytes)
 
-    def lost(self, peer: BrokerNumber) -> None:
+    def on_session_lost(self, peer: BrokerNumber) -> None:
         """Discard the windows of a lost session; the broker no longer waits for the neighbour."""
         for key in [key for key in (*self._windows, *self._owed) if key[0] == peer]:
             self._windows.pop(key, None)
@@ -163,7 +163,7 @@ class FlowControl:
         assert origin is not None, f"{stream} begins here, and {peer} is of the same cell"
         return peer, origin, again
 
-    def may_tell(self, peer: BrokerNumber, stream: StreamId) -> bool:
+    def can_send(self, peer: BrokerNumber, stream: StreamId) -> bool:
         """Return True if first transmissions of a stream may be sent to a neighbour."""
         window = self._full.get(self._key(peer, stream, False)) if self._full else None
         return window is None or window.room_bytes > (1 - FIRST_LIMIT) * window.limit_bytes
@@ -232,12 +232,12 @@ class FlowControl:
         is_repeated = message.sent_bytes in owed
         if not is_repeated:
             owed.append(message.sent_bytes)
-        self._say_taken(key)
+        self._send_update(key)
         if is_repeated and message.sent_bytes in owed:  # proves that this broker is alive
             granted = self._granted.get(key, 0)
             self._machine.send(peer, WindowUpdate(message.origin, message.again, granted))
 
-    def _say_taken(self, key: WindowKey) -> None:
+    def _send_update(self, key: WindowKey) -> None:
         """Send a WindowUpdate, unless onward windows are full; in steps while room is short.
 
         Events from a cell never return to the cell, so no two brokers wait for each other.
@@ -302,6 +302,6 @@ class FlowControl:
     def _settle(self) -> None:
         """Send the updates for which room exists, and let publications continue."""
         for key in list(self._owed):
-            self._say_taken(key)
+            self._send_update(key)
         if not self.holds_up():
             self._on_room()

@@ -121,7 +121,7 @@ class GapTable:
         """The gaps with their timers."""
         return self._pieces
 
-    def heard(self, now_ns: Instant) -> None:
+    def on_knowledge(self, now_ns: Instant) -> None:
         """Record that new knowledge of the stream has arrived, so its pubend is not down."""
         self._heard_ns = now_ns
 

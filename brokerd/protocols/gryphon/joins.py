@@ -21,7 +21,7 @@ from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.ticks import LAST_TICK
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.backoff import backed_off_ns
+from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
@@ -32,7 +32,7 @@ MERGED: Final = "merged"
 
 
 @dataclass(slots=True)
-class _Asking:
+class _JoiningPubend:
     """A pubend of this broker that is joining.
 
     Attributes:
@@ -48,7 +48,7 @@ class _Asking:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _LatestRequest:
     """The latest request of a pubend: its number, and the neighbour that forwarded it."""
 
     incarnation: int
@@ -91,8 +91,8 @@ class Joins:
         self._on_joined = on_joined
         self._incarnation = 0
         self._number = 0
-        self._asking: dict[StreamId, _Asking] = {}
-        self._heard: dict[StreamId, _Heard] = {}
+        self._asking: dict[StreamId, _JoiningPubend] = {}
+        self._heard: dict[StreamId, _LatestRequest] = {}
         self._merged: dict[StreamId, bool] = {}
 
     def handlers(self) -> dict[type, MessageHandler]:
@@ -128,16 +128,16 @@ class Joins:
 
     def join(self, stream: StreamId) -> None:
         """Ask all brokers with clients to wait for a pubend here, until all have answered."""
-        self._asking[stream] = _Asking(self._number + 1)
+        self._asking[stream] = _JoiningPubend(self._number + 1)
         self.ask(stream)
 
     def ask(self, stream: StreamId) -> None:
         """Send the request, or repeat it after a vain wait."""
         asking = self._asking[stream]
-        asking.waited_ns = backed_off_ns(asking.waited_ns, self._parameters)
+        asking.waited_ns = next_wait_ns(asking.waited_ns, self._parameters)
         self._deadlines.set((JOINING, stream), self._machine.now_ns + asking.waited_ns)
         self._number += 1
-        self._hear(Join(stream, self._incarnation, self._number), None)
+        self._on_request(Join(stream, self._incarnation, self._number), None)
 
     def _take(self, answer: Joined) -> None:
         """Record an answer for a pubend of this broker."""
@@ -153,7 +153,7 @@ class Joins:
             self._deadlines.cancel((JOINING, stream))
             self._on_joined(stream, max(asking.ticks.values()))
         else:
-            self._asking[stream] = _Asking(self._number + 1, is_second=True)
+            self._asking[stream] = _JoiningPubend(self._number + 1, is_second=True)
             self.ask(stream)
 
     # ------------------------------------------------------------ at all brokers
@@ -163,12 +163,12 @@ class Joins:
         heard = self._heard.get(message.stream)
         known = (0, 0) if heard is None else (heard.incarnation, heard.number)
         if (message.incarnation, message.number) > known:
-            self._hear(message, peer)
+            self._on_request(message, peer)
 
-    def _hear(self, message: Join, peer: BrokerNumber | None) -> None:
+    def _on_request(self, message: Join, peer: BrokerNumber | None) -> None:
         """Forward a new request, and answer it."""
         stream = message.stream
-        self._heard[stream] = _Heard(message.incarnation, message.number, peer)
+        self._heard[stream] = _LatestRequest(message.incarnation, message.number, peer)
         for each in self._routes.neighbours:
             if each != peer and self._has_session(each):
                 self._machine.send(each, message)

@@ -36,13 +36,13 @@ class Links:
         self._said: dict[BrokerNumber, LinkStatus] = {}
         self._down: dict[tuple[int, Cell, bool], tuple[Way, ...]] = {}
 
-    def changed(self, peer: BrokerNumber) -> None:
+    def on_session_change(self, peer: BrokerNumber) -> None:
         """Discard the status of a neighbour after the start or end of a session."""
         self._heard.pop(peer, None)
         self._said.pop(peer, None)
         self._down.clear()
 
-    def hear(self, peer: BrokerNumber, message: LinkStatus) -> None:
+    def record_cells(self, peer: BrokerNumber, message: LinkStatus) -> None:
         """Record the cells that a neighbour reaches.
 
         Raises:
@@ -106,12 +106,12 @@ class Links:
         if near or not sideways:
             return tuple(near)
         beside = [each for each in routes.peers if self._heard.get(each, _NOTHING)[0] & goal]
-        return tuple(_rotated(beside, stream.publisher)[:1])
+        return tuple(_rotate(beside, stream.publisher)[:1])
 
     def _find_down(self, pubend: int, cell: Cell, sideways: bool) -> Iterator[Way]:
         near = [
             (each, *self._reach(cell, each))
-            for each in _rotated(self._routes.linked(cell), pubend)
+            for each in _rotate(self._routes.linked_members(cell), pubend)
             if self._has_session(each)
         ]
         near.sort(key=lambda item: -item[1].bit_count())  # stable: then the order of rotation
@@ -122,7 +122,7 @@ class Links:
                 yield each, EVERYWHERE
         if not sideways:
             return
-        for each in _rotated(self._routes.peers, pubend):
+        for each in _rotate(self._routes.peers, pubend):
             direct = self._heard.get(each, _NOTHING)[0] & self._routes.behind[cell]
             if self._has_session(each) and direct & ~covered:
                 covered |= direct
@@ -131,7 +131,7 @@ class Links:
     # ------------------------------------------------------------ reachable cells
 
     def _present(self, cell: Cell) -> list[BrokerNumber]:
-        return [each for each in self._routes.linked(cell) if self._has_session(each)]
+        return [each for each in self._routes.linked_members(cell) if self._has_session(each)]
 
     def _reach(self, cell: Cell, member: BrokerNumber) -> tuple[int, int]:
         """Return the cells behind `cell` that a member reaches: directly, and around.
@@ -159,7 +159,7 @@ class Links:
         return found & self._routes.behind[cell]
 
 
-def _rotated(members: Sequence[BrokerNumber], by: int) -> list[BrokerNumber]:
+def _rotate(members: Sequence[BrokerNumber], by: int) -> list[BrokerNumber]:
     place = by % len(members) if members else 0
     return [*members[place:], *members[:place]]
 

@@ -50,16 +50,16 @@ class Merge:
                 part = each.knowledge.events.within(start, through + 1)
                 if part is not None:
                     parts.append(part)
-        return merged(parts)
+        return merge(parts)
 
-    def doubted(self) -> tuple[int, list[Stream]]:
+    def find_doubt(self) -> tuple[int, list[Stream]]:
         """Return the last event at this broker, and the streams with unknown ticks below it."""
         last = max((each.knowledge.events.last for each in self), default=0)
         lacking = [each for each in self if each.knowledge.horizon(each.subend.position) < last]
         return last, lacking
 
 
-def merged(parts: Sequence[PublicationRun]) -> list[PublicationRun]:
+def merge(parts: Sequence[PublicationRun]) -> list[PublicationRun]:
     """Return runs of different streams, cut into the order of ticks; equal ticks as the runs."""
     if len(parts) < 2:
         return [*parts]

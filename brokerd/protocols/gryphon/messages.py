@@ -255,7 +255,7 @@ def _halves(message: Events) -> Sequence[Events]:
     return replace(message, run=first, end=cut), replace(message, run=second, start=cut)
 
 
-def in_messages_of(message: Events, most: int) -> list[Events]:
+def split_by_events(message: Events, most: int) -> list[Events]:
     """Return messages of at most `most` events; the last one covers the final silence."""
     parts: list[Events] = []
     for place in range(0, len(message.run), most):
@@ -275,7 +275,7 @@ def _continues(before: Events, message: Events) -> bool:
     )
 
 
-def _joined(messages: Sequence[Events]) -> Events:
+def _join(messages: Sequence[Events]) -> Events:
     runs = merge_runs([message.run for message in messages])
     last = messages[-1]
     return replace(messages[0], run=runs, end=last.end, final=last.final)
@@ -290,7 +290,7 @@ KINDS = (
         64,
         Events,
         Joining(
-            JOINED_PUBLICATIONS, lambda message: len(message.run), _size_bytes, _continues, _joined
+            JOINED_PUBLICATIONS, lambda message: len(message.run), _size_bytes, _continues, _join
         ),
         _halves,
     ),

@@ -15,7 +15,7 @@ from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.links import Links
-from brokerd.protocols.gryphon.messages import EVERYWHERE, Events, Silent, in_messages_of
+from brokerd.protocols.gryphon.messages import EVERYWHERE, Events, Silent, split_by_events
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Cell, Routes
 from brokerd.protocols.gryphon.stream import Stream
@@ -66,7 +66,7 @@ class Ostreams:
         """
         selection = self._filters.select(run)
         for cell, ways in self.ways(stream, onto):
-            final = stream.done_by(cell)
+            final = stream.acknowledged_by(cell)
             wanted = selection.wanted(cell)
             part = wanted.after(final) if wanted is not None else None
             for peer, further in ways:
@@ -76,14 +76,14 @@ class Ostreams:
                     final = stream.knowledge.final
                 if part is None:
                     if wanted is None:
-                        self._tell_silence(stream, cell, peer, end)
+                        self._send_silence(stream, cell, peer, end)
                     continue
-                if not self._flow.may_tell(peer, stream.identity):  # it detects the gap, and asks
+                if not self._flow.can_send(peer, stream.identity):  # it detects the gap, and asks
                     self._flow.missed(peer, stream.identity, further)
                     continue
                 start = self._bracket(stream, whose, peer, part.first, part.first)
                 self._counters["publications_forwarded"] += len(part)
-                self._tell(peer, Events(final, start, end, False, self._any, further, part))
+                self._send(peer, Events(final, start, end, False, self._any, further, part))
                 stream.told[peer] = max(end, stream.told.get(peer, 0))
                 stream.satisfy(peer, start, end)
 
@@ -109,14 +109,14 @@ class Ostreams:
         """Send silence up to `end` downstream for the first time, if cells wait for silence."""
         for cell, ways in self.ways(stream, EVERYWHERE):
             for peer, _ in ways:
-                self._tell_silence(stream, cell, peer, end)
+                self._send_silence(stream, cell, peer, end)
 
-    def _tell_silence(self, stream: Stream, cell: Cell, peer: BrokerNumber, end: int) -> None:
+    def _send_silence(self, stream: Stream, cell: Cell, peer: BrokerNumber, end: int) -> None:
         """Send unwanted ticks as silence in total order, where other streams wait for them."""
         is_beside = self._routes.cell_of(peer) != cell
         if not self._is_total or is_beside or not self._filters.wants_any(cell):
             return
-        final = stream.done_by(cell)
+        final = stream.acknowledged_by(cell)
         start = self._bracket(stream, cell, peer, end - 1, end) if final < end - 1 else end
         if start < end:
             self._machine.send(peer, Silent(stream.identity, final, ((start, end),), again=False))
@@ -132,7 +132,7 @@ class Ostreams:
         """
         events = stream.knowledge.events
         for cell in stream.children if self._filters.is_on else ():
-            done = stream.done_by(cell)
+            done = stream.acknowledged_by(cell)
             first = events.after(done)
             # Otherwise every later event would match the same event again.
             if first == done + 1 and stream.waits_for.get(cell) == (first, self._filters.changes):
@@ -167,7 +167,9 @@ class Ostreams:
         The other ranges stay requested.
         """
         cell, silent = self._routes.cell_of(peer), []
-        final = stream.knowledge.final if cell == self._routes.cell else stream.done_by(cell)
+        final = (
+            stream.knowledge.final if cell == self._routes.cell else stream.acknowledged_by(cell)
+        )
         for start, end, run in self._pieces(stream, peer, known):
             stream.satisfy(peer, start, end)
             if run is not None and cell != self._routes.cell:
@@ -176,7 +178,7 @@ class Ostreams:
                 silent.append((start, end))
             else:
                 self._counters["resent_publications"] += len(run)
-                self._tell(peer, Events(final, start, end, True, self._any, EVERYWHERE, run))
+                self._send(peer, Events(final, start, end, True, self._any, EVERYWHERE, run))
         if silent:
             self._machine.send(peer, Silent(stream.identity, final, tuple(silent)))
 
@@ -195,9 +197,9 @@ class Ostreams:
                 yield start, cut, events.within(start, cut)
                 start = cut
 
-    def _tell(self, peer: BrokerNumber, message: Events) -> None:
+    def _send(self, peer: BrokerNumber, message: Events) -> None:
         """Send a message, split at the limit of events per message."""
-        for each in [message] if self._any else in_messages_of(message, self._most):
+        for each in [message] if self._any else split_by_events(message, self._most):
             self._machine.send(peer, each)
         self._flow.sent(peer, message.run, again=message.again)
 
@@ -210,9 +212,9 @@ class Ostreams:
         unwanted.
         """
         events = stream.knowledge.events
-        wanted = {*events.ticks(stream.done_here() + 1, events.last + 1)}
+        wanted = {*events.ticks(stream.acknowledged_here() + 1, events.last + 1)}
         for cell in stream.children:
-            done = stream.done_by(cell)
+            done = stream.acknowledged_by(cell)
             for run in events.runs_after(done):
                 part = self._filters.select(run).wanted(cell)
                 rest = part.after(done) if part is not None else None

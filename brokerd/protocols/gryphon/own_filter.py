@@ -24,7 +24,7 @@ BEGINS: Final = "begins"
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _OwnPredicate:
     """A predicate of subscriptions here, with the number of the version that added it."""
 
     number: int
@@ -52,7 +52,7 @@ class OwnFilter:
         self._disk = disk
         self._change = change
         self._position = position
-        self._wanted: dict[Predicate, _Wanted] = {}
+        self._wanted: dict[Predicate, _OwnPredicate] = {}
         self._added: dict[OwnSubscription, None] = {}
         self._waiting: dict[OwnSubscription, Callable[[], None]] = {}
         self._answers: dict[BrokerNumber, Beginning] = {}
@@ -68,7 +68,7 @@ class OwnFilter:
         self._want(local)
         self._begin(local, row)
 
-    def ended(self, local: OwnSubscription) -> None:
+    def on_ended(self, local: OwnSubscription) -> None:
         """Stop waiting for the start of an ended subscription; `release` follows."""
         self._waiting.pop(local, None)
 
@@ -93,7 +93,9 @@ class OwnFilter:
         self._added[local] = None
         wanted = self._wanted.get(local.predicate)
         if wanted is None:
-            wanted = self._wanted[local.predicate] = _Wanted(self._change(local.predicate, ()))
+            wanted = self._wanted[local.predicate] = _OwnPredicate(
+                self._change(local.predicate, ())
+            )
         wanted.subscriptions += 1
 
     def _look_at(self, local: OwnSubscription) -> None:

@@ -54,7 +54,7 @@ class PubendParameters(SilenceParameters, Protocol):
         """See WindowParameters: the limit of bytes on the way to the log."""
 
 
-class _Logged(NamedTuple):
+class _LogSpan(NamedTuple):
     """One or more records of the log: the index of the first, and their last tick and number."""
 
     first: int
@@ -121,7 +121,7 @@ class Pubends:
         self._marked = [0] * pubends
         self._assigned: dict[SourceId, int] = {}
         self._durable: dict[SourceId, int] = {}
-        self._logged: deque[_Logged] = deque()
+        self._logged: deque[_LogSpan] = deque()
         self._next = 1
         self._is_releasing = False
 
@@ -229,12 +229,12 @@ class Pubends:
             self._restored[pubend] = last = first + len(run) - 1
             self._has_begun[pubend] = True
             self._note_marked(pubend, first, run)
-            self._note_logged(_Logged(index, pubend, last, run.source, run.last))
+            self._note_logged(_LogSpan(index, pubend, last, run.source, run.last))
             self._last[pubend] = max(self._last[pubend], last)
             self._assigned[run.source] = max(run.last, self._assigned.get(run.source, 0))
             self._durable[run.source] = self._assigned[run.source]
             if last > self._released[pubend]:
-                placed = _placed(self.stream(pubend), first, run)
+                placed = _place(self.stream(pubend), first, run)
                 self._on_durable(self.stream(pubend), placed, placed.last)
         after = event.first + len(event.records)
         self.is_read = after == self._next
@@ -244,7 +244,7 @@ class Pubends:
             self._disk.machine.emit(Read(LOG, after, self._next))
 
     def _begin(self) -> None:
-        self._clock.go_on(self._disk.machine.now_ns, max(self._last))
+        self._clock.advance_past(self._disk.machine.now_ns, max(self._last))
         self._restored = [*self._last]
         self._release()
 
@@ -272,7 +272,7 @@ class Pubends:
         ]
         return self._marked[stream.publisher], found
 
-    def restored(self, pubend: int) -> int:
+    def restored_tick(self, pubend: int) -> int:
         """Return the last tick of an event of an earlier incarnation."""
         return self._restored[pubend]
 
@@ -287,7 +287,7 @@ class Pubends:
         pubend = rest.source.publisher % len(self._last)
         if self._has_begun[pubend]:
             self._held.append((pubend, rest, then))
-            self.go_on()
+            self.log_waiting()
             return
         is_first = pubend not in self._waiting
         self._waiting.setdefault(pubend, []).append((rest, then))
@@ -300,16 +300,16 @@ class Pubends:
         self._has_begun[pubend] = True
         self.assign_silence(stream, tick)
         self._held.extend((pubend, run, then) for run, then in self._waiting.pop(pubend, ()))
-        self.go_on()
+        self.log_waiting()
 
-    def go_on(self) -> None:
+    def log_waiting(self) -> None:
         """Log waiting publications within the room of brokers below and of the log.
 
         At most one window is on the way to the log. Publishers receive no acknowledgement
         meanwhile, and have windows of their own.
         """
         while self._held and self._logging_bytes < self._window_bytes and self._may_log():
-            self._give(*self._held.popleft())
+            self._assign(*self._held.popleft())
 
     def held(self) -> int:
         """Return the number of publications that wait for room."""
@@ -319,13 +319,13 @@ class Pubends:
         """Return the number of publications that wait for the begin of their pubend."""
         return sum(len(run) for runs in self._waiting.values() for run, _ in runs)
 
-    def _give(self, pubend: int, rest: PublicationRun, then: Callable[[], None]) -> None:
+    def _assign(self, pubend: int, rest: PublicationRun, then: Callable[[], None]) -> None:
         first = max(self._last[pubend] + 1, self._clock.tick(self._disk.machine.now_ns))
         last = first + len(rest) - 1
         silent = self._last[pubend] = self._silent_after(pubend, last, len(rest))
         self._pending[pubend].append(first)
         self._note_marked(pubend, first, rest)
-        self._note_logged(_Logged(self._next, pubend, last, rest.source, rest.last))
+        self._note_logged(_LogSpan(self._next, pubend, last, rest.source, rest.last))
         self._next += 1
 
         def see() -> None:
@@ -334,12 +334,10 @@ class Pubends:
             self._pending[pubend].popleft()
             # Else a restart could give an event one of these ticks.
             through = silent if silent <= self.reserved else last
-            self._on_durable(
-                self.stream(pubend), _placed(self.stream(pubend), first, rest), through
-            )
+            self._on_durable(self.stream(pubend), _place(self.stream(pubend), first, rest), through)
             then()
-            self._say_silent(pubend)
-            self.go_on()
+            self._announce_silence(pubend)
+            self.log_waiting()
 
         self._logging_bytes += weight_bytes(rest)
         head, *payload = pack_run(rest)
@@ -351,7 +349,7 @@ class Pubends:
         if is_stream_marker(run.source):
             self._marked[pubend] = tick
 
-    def _note_logged(self, record: _Logged) -> None:
+    def _note_logged(self, record: _LogSpan) -> None:
         """Record the place of a record; in a long list, adjacent records share an entry.
 
         Released and unreleased records share none: after a crash before a chop, rows of released
@@ -364,7 +362,7 @@ class Pubends:
             and not before.last <= self._released[record.pubend] < record.last
             and record.first - before.first < _LOGGED_TOGETHER
         ):
-            record = _Logged(before.first, *record[1:])
+            record = _LogSpan(before.first, *record[1:])
             self._logged.pop()
         self._logged.append(record)
 
@@ -384,9 +382,9 @@ class Pubends:
             return
         self._promised[pubend] = through
         self._last[pubend] = max(self._last[pubend], through)
-        self._clock.go_on(self._disk.machine.now_ns, through)
+        self._clock.advance_past(self._disk.machine.now_ns, through)
         self._reserve(through)
-        self._say_silent(pubend)
+        self._announce_silence(pubend)
 
     def _silent_after(self, pubend: int, last: int, events: int) -> int:
         """Return the tick through which silence follows the last of `events` events.
@@ -407,9 +405,9 @@ class Pubends:
     def _on_reserved(self, tick: int) -> None:
         self.reserved = max(self.reserved, tick)
         for pubend in range(len(self._last)):
-            self._say_silent(pubend)
+            self._announce_silence(pubend)
 
-    def _say_silent(self, pubend: int) -> None:
+    def _announce_silence(self, pubend: int) -> None:
         through, pending = self._promised[pubend], self._pending[pubend]
         is_free = not pending or pending[0] > through
         if self._said[pubend] < through <= self.reserved and is_free:
@@ -454,7 +452,7 @@ def unpack_logged(record: Buffer) -> tuple[int, int, PublicationRun]:
     return pubend, first, unpack_run(record, _HEAD.size)
 
 
-def _placed(stream: StreamId, first: int, run: PublicationRun) -> PublicationRun:
+def _place(stream: StreamId, first: int, run: PublicationRun) -> PublicationRun:
     """Return a publisher's run as a run of the stream, with consecutive ticks."""
     return PublicationRun(
         stream,

@@ -151,30 +151,30 @@ class Relay:
 
     # ------------------------------------------------------------ sessions
 
-    def met(self, peer: BrokerNumber, *, is_new: bool) -> None:
+    def on_session(self, peer: BrokerNumber, *, is_new: bool) -> None:
         """Handle a neighbour's new session; `is_new`: without memory of an earlier one."""
         for stream in self:
             stream.told.pop(peer, None)
             if is_new:
                 stream.forget(peer)
-        self.links.changed(peer)
-        self._tell_links()
+        self.links.on_session_change(peer)
+        self._send_links()
         self.acks.offer(self, peer)
 
-    def lost(self, peer: BrokerNumber) -> None:
+    def on_session_lost(self, peer: BrokerNumber) -> None:
         """Handle the end of a neighbour's session."""
         for stream in self:
             if stream.via == peer:
                 stream.via = None
-        self.links.changed(peer)
-        self._tell_links()
+        self.links.on_session_change(peer)
+        self._send_links()
 
     def _on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
-        self.links.hear(peer, message)
-        self._tell_links()
+        self.links.record_cells(peer, message)
+        self._send_links()
         self._on_links()
 
-    def _tell_links(self) -> None:
+    def _send_links(self) -> None:
         for peer, message in self.links.news():
             self._machine.send(peer, message)
 
@@ -207,7 +207,7 @@ class Relay:
         Paper: [GD02] §3.2 (AckExpected).
         """
         for cell, ways in self.below.ways(stream, onto):
-            if stream.done_by(cell) < through:
+            if stream.acknowledged_by(cell) < through:
                 for peer, further in ways:
                     self._counters["acks_expected"] += 1
                     self._machine.send(peer, AckExpected(stream.identity, through, further))
@@ -254,7 +254,7 @@ class Relay:
         stream.is_expected = True
         self.expect_acks(stream, message.through, message.onto)
         if message.onto != EVERYWHERE:
-            through = (stream.identity, stream.done_by(message.onto))
+            through = (stream.identity, stream.acknowledged_by(message.onto))
             if through[1] >= message.through:
                 self._machine.send(peer, Done(message.onto, (through,)))
             return
@@ -282,8 +282,8 @@ class Relay:
 
     def _learn(self, stream: Stream, fresh: Sequence[Range], start: int, end: int) -> None:
         if fresh:
-            stream.subend.gaps.heard(self._machine.now_ns)
-            stream.answered(start, end)
+            stream.subend.gaps.on_knowledge(self._machine.now_ns)
+            stream.on_answer(start, end)
 
     # ------------------------------------------------------------ up
 
@@ -331,12 +331,12 @@ class Relay:
         for cell in self.below.skip_unwanted(stream):
             self.acks.pass_on(stream, cell)
         if stream.settle(skips_silence=self._filters.is_on):
-            self.acks.grown(stream)
-        if (UNWANTED, None) not in self._deadlines and self._may_be_unwanted(stream):
+            self.acks.on_final_advanced(stream)
+        if (UNWANTED, None) not in self._deadlines and self._has_unwanted(stream):
             due_ns = self._machine.now_ns + self._parameters.ack_expected_ns
             self._deadlines.set((UNWANTED, None), due_ns)
 
-    def _may_be_unwanted(self, stream: Stream) -> bool:
+    def _has_unwanted(self, stream: Stream) -> bool:
         """Return True if events are kept here that brokers above may have released."""
         is_between = stream.upstream is not None and bool(stream.children)
         is_kept = is_between and self._filters.is_on and bool(stream.knowledge.events.events)
@@ -366,7 +366,7 @@ class Relay:
         knowledge = stream.knowledge
         highest = max(end for _, end in message.ranges) - 1
         is_ahead = stream.upstream is None and highest > knowledge.highest
-        if is_ahead and not self._may_doubt(highest):
+        if is_ahead and not self._can_nack_future(highest):
             what = f"asks for {highest} of {message.stream}, which ends at {knowledge.highest}"
             raise RemoteProtocolError(peer, what)
         known, unknown = [], []
@@ -382,7 +382,7 @@ class Relay:
             else:
                 self.ask(stream, [unknown], sideways=peer not in self._routes.peers)
 
-    def _may_doubt(self, tick: int) -> bool:
+    def _can_nack_future(self, tick: int) -> bool:
         """Return True if a nack for a future tick is permitted: clocks differ by any amount."""
         return (self._parameters.is_total or self.has_lost) and tick < LAST_TICK
 
@@ -390,7 +390,9 @@ class Relay:
         cell, theirs = message.cell, self._routes.cell_of(peer)
         if cell not in self._routes.cells or theirs not in (cell, self._routes.cell):
             raise RemoteProtocolError(peer, f"acknowledges for cell {cell}")
-        streams = [(self._for_cell(peer, identity, cell), n) for identity, n in message.through]
+        streams = [
+            (self._messages_for_cell(peer, identity, cell), n) for identity, n in message.through
+        ]
         beyond = [
             (stream, through)
             for stream, through in streams
@@ -439,7 +441,7 @@ class Relay:
             raise RemoteProtocolError(peer, f"{identity} does not go there")
         return self.stream(identity)
 
-    def _for_cell(self, peer: BrokerNumber, identity: StreamId, cell: Cell) -> Stream:
+    def _messages_for_cell(self, peer: BrokerNumber, identity: StreamId, cell: Cell) -> Stream:
         if self._routes.upstream(peer, identity) == cell:
             raise RemoteProtocolError(peer, f"{identity} does not go there")
         return self.stream(identity)

@@ -89,7 +89,7 @@ class Routes:
         """Return True if the broker exists, and no broker lies behind it."""
         return broker in self._cells and len(self._near.get(self._cells[broker], ())) == 1
 
-    def towards(self, broker: BrokerNumber) -> Cell:
+    def cell_towards(self, broker: BrokerNumber) -> Cell:
         """Return the neighbouring cell that leads to a broker; this cell for its members."""
         cell = self._cells[broker]
         return self._towards.get(cell, cell)
@@ -98,7 +98,7 @@ class Routes:
         """Return the cell of a broker."""
         return self._cells[broker]
 
-    def linked(self, cell: Cell) -> tuple[BrokerNumber, ...]:
+    def linked_members(self, cell: Cell) -> tuple[BrokerNumber, ...]:
         """Return the members of a neighbouring cell that are linked to this broker."""
         return tuple(each for each in self._members[cell] if each in self.neighbours)
 

@@ -79,11 +79,11 @@ class Stream:
 
     # ------------------------------------------------------------ acks
 
-    def done_by(self, child: Cell) -> int:
+    def acknowledged_by(self, child: Cell) -> int:
         """Return the tick through which a cell and all cells below have acknowledged."""
         return max(self._done[child], self.knowledge.final)
 
-    def done_here(self) -> int:
+    def acknowledged_here(self) -> int:
         """Return the tick through which clients here have acknowledged, within `held`."""
         done = self.subend.done
         return done if self.held is None else min(done, self.held)
@@ -109,7 +109,7 @@ class Stream:
             skips_silence: whether silence counts as acknowledged without a transmission.
         """
         self.knowledge.condense(self.subend.done)
-        done = [*map(self.done_by, self.children)]
+        done = [*map(self.acknowledged_by, self.children)]
         if self._has_subend:
             is_skipping = skips_silence and self.held is None
             subend, knowledge = self.subend, self.knowledge
@@ -122,7 +122,7 @@ class Stream:
         """Make everything through a tick final; return True if the final tick advanced."""
         if not self.knowledge.finish(through):
             return False
-        self.answered(0, through + 1)
+        self.on_answer(0, through + 1)
         for peer in list(self.curious):
             self.satisfy(peer, 0, through + 1)
         return True
@@ -193,7 +193,7 @@ class Stream:
             self._asked_until.clear()
         return self._asked_until[0][2] if self._asked_until else None
 
-    def answered(self, start: int, end: int) -> None:
+    def on_answer(self, start: int, end: int) -> None:
         """Remove [start, end) from the requests upstream, since its ticks have arrived."""
         if self.asked:
             self.asked.remove(start, end)

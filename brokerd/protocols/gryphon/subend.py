@@ -14,7 +14,7 @@ from brokerd.protocols.interface import Instant
 
 
 @dataclass(slots=True, eq=False)
-class Delivered:
+class InFlightEvents:
     """Events that were delivered to clients; `open` parts have no acknowledgement yet."""
 
     stream: StreamId
@@ -41,7 +41,7 @@ class Subend:
         self.gaps = GapTable(parameters)
         self.expected = 0
         self._doubted = 0
-        self._open: deque[Delivered] = deque()
+        self._open: deque[InFlightEvents] = deque()
 
     @property
     def done(self) -> int:
@@ -88,11 +88,11 @@ class Subend:
         if self.gaps:
             self.gaps.hurry(asked, now_ns)
 
-    def opened(self, entry: Delivered) -> None:
+    def on_delivered(self, entry: InFlightEvents) -> None:
         """Record delivered events, the latest ones, until clients acknowledge them."""
         self._open.append(entry)
 
-    def closed(self) -> None:
+    def drop_closed(self) -> None:
         """Remove the first entries without open parts."""
         while self._open and not self._open[0].open:
             self._open.popleft()

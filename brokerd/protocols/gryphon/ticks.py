@@ -38,7 +38,7 @@ class TickClock:
         """Start the clock; the machine's clock shows `wall_ns` now."""
         self._base, self._started_ns = max(1, wall_ns // TICK_NS), now_ns
 
-    def go_on(self, now_ns: Instant, used: int) -> None:
+    def advance_past(self, now_ns: Instant, used: int) -> None:
         """Advance the clock behind tick `used`."""
         if self.tick(now_ns) <= used:
             self._base, self._started_ns = used + 1, now_ns

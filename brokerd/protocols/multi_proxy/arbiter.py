@@ -130,7 +130,7 @@ class Arbiter:
                 decision = Decision(candidate, decision.generation + 1, waiting=waiting)
                 self._decide(peer, topic, decision)
             elif decision.is_kept:
-                self._tell(peer, topic, decision)
+                self._send(peer, topic, decision)
             decision.waiting[message.home] = None
         if owners:
             self._answer(message.home, Located(self._broker, message.home, tuple(owners)))
@@ -144,12 +144,12 @@ class Arbiter:
 
         def kept() -> None:
             decision.is_kept = True
-            self._tell(peer, topic, decision)
+            self._send(peer, topic, decision)
 
         self._disk.commit((_row(topic, decision),), kept)
         return decision
 
-    def _tell(self, peer: BrokerNumber, topic: int, decision: Decision) -> None:
+    def _send(self, peer: BrokerNumber, topic: int, decision: Decision) -> None:
         generation = Generation(topic, decision.generation)
         self._assign(peer, Assign(decision.server, self._broker, (generation,)))
 
@@ -167,9 +167,9 @@ class Arbiter:
             if number > decision.generation:
                 self._move(topic, decision, message.server)
             elif number == decision.generation and decision.is_kept and not decision.is_owner:
-                self._own(topic, decision)
+                self._assign_owner(topic, decision)
 
-    def _own(self, topic: int, decision: Decision) -> None:
+    def _assign_owner(self, topic: int, decision: Decision) -> None:
         decision.is_owner, decision.is_kept = True, False
 
         def kept() -> None:
@@ -185,7 +185,7 @@ class Arbiter:
 
     def begin(self) -> None:
         """Repeat unanswered requests after all rows and the log are read."""
-        self._give_all()
+        self._order_transfers()
 
     def on_move(self, peer: Peer, message: Move) -> None:
         """Take a proxy's proposal to move topics; no past owner becomes owner again.
@@ -201,23 +201,23 @@ class Arbiter:
                 continue
             if decision.to is None and server not in (decision.server, *decision.had):
                 decision.to = server
-                tell = partial(self._give_one, topic, decision)
+                tell = partial(self._order_transfer, topic, decision)
                 self._disk.commit((_row(topic, decision),), tell)
 
-    def _give_one(self, topic: int, decision: Decision) -> None:
+    def _order_transfer(self, topic: int, decision: Decision) -> None:
         if decision.to is None or self._decisions[topic] is not decision:
             return
         self._deadlines.set((GIVING, self._broker), self._disk.machine.now_ns + self._retry_ns)
         generation = decision.generation + 1
         self._give(Give(decision.server, self._broker, topic, decision.to, generation))
 
-    def _give_all(self) -> None:
+    def _order_transfers(self) -> None:
         for topic, decision in self._decisions.items():
-            self._give_one(topic, decision)
+            self._order_transfer(topic, decision)
 
     def due(self) -> None:
         """Repeat requests to give topics away."""
-        self._give_all()
+        self._order_transfers()
 
     def _move(self, topic: int, decision: Decision, server: BrokerNumber) -> None:
         """Record the new owner that the giving server reports."""
@@ -321,10 +321,10 @@ class Ownership:
             retry_ns,
             decides=decides,
             assign=self._assign,
-            give=self._give,
+            give=self._transfer,
             answer=answer,
         )
-        self.assignments = Assignments(disk, self._assigned)
+        self.assignments = Assignments(disk, self._list_assigned)
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore decisions and assignments of an earlier incarnation."""
@@ -362,7 +362,7 @@ class Ownership:
         else:
             self._send(proxy, message)
 
-    def _assigned(self, proxy: BrokerNumber, message: Assigned) -> None:
+    def _list_assigned(self, proxy: BrokerNumber, message: Assigned) -> None:
         if message.arbiter == self._broker:
             self.arbiter.on_assigned(proxy, message)
         else:
@@ -380,14 +380,16 @@ class Ownership:
 
     # ------------------------------------------------------------ topics that move
 
-    def given(self, arbiter: BrokerNumber, topic: int, owner: BrokerNumber, number: int) -> None:
+    def report_given(
+        self, arbiter: BrokerNumber, topic: int, owner: BrokerNumber, number: int
+    ) -> None:
         """Report to an arbiter that another server has a topic that this server gave away."""
-        self._over_any(arbiter, Assigned(owner, arbiter, (Generation(topic, number),)))
+        self._send_over_any(arbiter, Assigned(owner, arbiter, (Generation(topic, number),)))
 
-    def _give(self, message: Give) -> None:
-        self._over_any(message.server, message)
+    def _transfer(self, message: Give) -> None:
+        self._send_over_any(message.server, message)
 
-    def _over_any(self, server: BrokerNumber, message: Give | Assigned) -> None:
+    def _send_over_any(self, server: BrokerNumber, message: Give | Assigned) -> None:
         """Send a message to a server, over one proxy after the other; it may be this server."""
         proxies = [*self._proxies]
         if server == self._broker:

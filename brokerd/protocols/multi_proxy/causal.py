@@ -96,7 +96,7 @@ class CausalOwners(MovingOwners):
         self._check(peer, message.owners)
         self._choose([owner for owner in message.owners if self._is_new(owner.topic)])
         moved = [owner for owner in message.owners if self._is_before(owner)]
-        self._hear_again(message.owners)
+        self._follow_again(message.owners)
         self._change(moved)
 
     def _is_before(self, owner: Owner) -> bool:

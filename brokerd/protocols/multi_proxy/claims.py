@@ -71,7 +71,7 @@ class Claims:
             tuple(Owner(topic, self._candidate(topic, peer)) for topic in message.topics),
         )
 
-    def located(self, message: Locate, peer: Peer) -> Located | None:
+    def locate(self, message: Locate, peer: Peer) -> Located | None:
         """Return the answer to a request if this proxy decides; None: an arbiter does."""
         return None
 
@@ -131,7 +131,7 @@ class Claims:
 
     # ------------------------------------------------------------ topics that are to move
 
-    def hear(self, server: BrokerNumber) -> None:
+    def on_announcement(self, server: BrokerNumber) -> None:
         """Record that a server has announced its topics."""
         self._heard[server] = None
 

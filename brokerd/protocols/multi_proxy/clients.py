@@ -13,7 +13,7 @@ from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
-from brokerd.protocols.multi_proxy.gets import Gets, Handed, Heads
+from brokerd.protocols.multi_proxy.gets import Gets, Heads, InFlightDelivery
 from brokerd.protocols.multi_proxy.messages import LOST, Lost, Owner
 from brokerd.protocols.multi_proxy.owners import Owners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
@@ -34,7 +34,7 @@ RESTARTED: Final = "restarted"
 """Subscriptions that started again after this broker had lost them, behind gaps."""
 
 
-class Clients(OwnSubscriptions[Handed]):
+class Clients(OwnSubscriptions[InFlightDelivery]):
     """See ClientService."""
 
     keeps_subscriptions = True
@@ -98,14 +98,14 @@ class Clients(OwnSubscriptions[Handed]):
             self._follow(local, partial(self._on_followed, client, local))
 
     def _follow(self, local: OwnSubscription, then: Callable[[Heads], None] | None) -> None:
-        topics = self._topics.of_predicate(local.predicate)
+        topics = self._topics.topics_of_predicate(local.predicate)
 
         def follow() -> None:
             if not local.is_over:
                 self._followed[local] = topics
                 self._gets.follow(topics, then)
 
-        self._owners.when_known(topics, follow)
+        self._owners.call_when_known(topics, follow)
 
     def _on_followed(self, client: OwnClient, local: OwnSubscription, heads: Heads) -> None:
         """Start a subscription; no later publication is missed.
@@ -160,7 +160,7 @@ class Clients(OwnSubscriptions[Handed]):
         rows = (*super()._rows_over(key), Change(BEGINS, key, None))
         return (*rows, Change(RESTARTED, key, None)) if self.lineage else rows
 
-    def tell_lost(self, message: Lost, handed: Handed) -> None:
+    def deliver_gaps(self, message: Lost, handed: InFlightDelivery) -> None:
         """Deliver gaps to followers of a topic, and count the deliveries.
 
         A gap names everything lost, because its predicates can no longer be tested.
@@ -178,7 +178,7 @@ class Clients(OwnSubscriptions[Handed]):
             handed.open += 1
             self.windows.deliver(local.client, run, (local,), (handed,), gap)
 
-    def _on_done(self, entry: Handed) -> None:
+    def _on_done(self, entry: InFlightDelivery) -> None:
         self._gets.done(entry)
 
     # ------------------------------------------------------------ publications
@@ -189,20 +189,20 @@ class Clients(OwnSubscriptions[Handed]):
         parts = list(self._topics.parts(run, client.name))
         client.submitted = max(client.submitted, run.last)
         self._puts.put(run.source, parts)
-        self.tell_done(client, self._puts.done(run.source))
+        self.acknowledge_through(client, self._puts.done(run.source))
 
     def tell_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""
         client = self._clients.get(self._publishers.name_of(source.publisher))
         if client is not None and client.source == source:
-            self.tell_done(client, self._puts.done(source))
+            self.acknowledge_through(client, self._puts.done(source))
 
     def _resume(self, client: OwnClient, message: Connect) -> None:
         super()._resume(client, message)
         if client.source is not None:
-            self._puts.come(client.source, message.next_sequence - 1)
+            self._puts.add_publisher(client.source, message.next_sequence - 1)
 
     def _on_gone(self, client: OwnClient) -> None:
         super()._on_gone(client)
         if client.source is not None:
-            self._puts.gone(client.source)
+            self._puts.remove_publisher(client.source)

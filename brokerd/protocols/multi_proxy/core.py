@@ -27,7 +27,7 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.multi_proxy.arbiter import GIVING, Ownership
 from brokerd.protocols.multi_proxy.causal import CausalClaims
 from brokerd.protocols.multi_proxy.claims import Claims
-from brokerd.protocols.multi_proxy.giving import Giving
+from brokerd.protocols.multi_proxy.giving import OwnerTransfers
 from brokerd.protocols.multi_proxy.held_puts import HELD
 from brokerd.protocols.multi_proxy.home import Home
 from brokerd.protocols.multi_proxy.logs import LOG
@@ -54,7 +54,7 @@ from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.proxy import Proxy
 from brokerd.protocols.multi_proxy.retention import RETAINED
 from brokerd.protocols.multi_proxy.server import WAITING, Server
-from brokerd.protocols.multi_proxy.sharing import PERIOD, Passing, Sharing
+from brokerd.protocols.multi_proxy.sharing import PERIOD, SharedTransfers, TopicTransfers
 from brokerd.protocols.multi_proxy.ways import UNANSWERED
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -62,7 +62,7 @@ from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthorit
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler, message_handler
 from brokerd.protocols.parts.log_first import LogFirstMachine
 
-Sharer = TypeVar("Sharer", bound=Passing)
+Sharer = TypeVar("Sharer", bound=TopicTransfers)
 
 _COUNTERS: Final = (
     "publications_received",
@@ -105,7 +105,7 @@ class MultiProxy(LogFirstMachine):
             places.neighbours,
             has_session=self._sessions.__contains__,
             may_leave=places.edges.__contains__,
-            leave=self._go_on_without,
+            leave=self._continue_without,
         )
         self.server: Server | None = None
         self._ownership: Ownership | None = None
@@ -203,11 +203,11 @@ class MultiProxy(LogFirstMachine):
             self._from_brokers[Merge] = self._on_merge
 
         if parameters.ownership == CAUSAL and self.server is not None:
-            self._share(self.server, Sharing)
+            self._share(self.server, SharedTransfers)
         elif self._ownership is not None and self.server is not None:
             ownership, arbiters = self._ownership, places.arbiters
-            kind = partial(Giving, ownership=ownership, arbiter=arbiters.__getitem__)
-            ownership.give = self._share(self.server, kind).give
+            kind = partial(OwnerTransfers, ownership=ownership, arbiter=arbiters.__getitem__)
+            ownership.give = self._share(self.server, kind).transfer
 
     def _share(self, server: Server, kind: Callable[..., Sharer]) -> Sharer:
         server.sharing = sharing = kind(
@@ -241,11 +241,11 @@ class MultiProxy(LogFirstMachine):
             (self.is_reading, "this one is starting, and reads its log"),
             (broker not in self._places.edges, "it is no edge, and others need it"),
         )
-        kept = self.server.retained() if self.server else 0
+        kept = self.server.count_retained() if self.server else 0
         losses = (f"{kept} publications are kept until all have acknowledged them",) if kept else ()
         return Farewell(False, tuple(why for holds, why in reasons if holds), losses)
 
-    def _go_on_without(self, broker: BrokerNumber) -> None:
+    def _continue_without(self, broker: BrokerNumber) -> None:
         """Remove a decommissioned broker: retain nothing for it, and accept nothing from it."""
         self._deadlines.cancel((RETRY, broker))
         if self.server is not None:
@@ -259,7 +259,7 @@ class MultiProxy(LogFirstMachine):
         """See DeliveryProtocol."""
         return {
             **self._counters,
-            "queue_publications": self._queued(),
+            "queue_publications": self._count_queued(),
             "queue_bytes": self.server.retained_bytes() if self.server else 0,
             "subscriptions": self._clients.subscriptions(),
             "matching_hits": self._clients.memo.hits,
@@ -271,7 +271,7 @@ class MultiProxy(LogFirstMachine):
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
         neighbours = [peer for peer in self._places.neighbours if peer not in self._gone]
-        subscriptions, queued = self._clients.subscriptions(), self._queued()
+        subscriptions, queued = self._clients.subscriptions(), self._count_queued()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
@@ -292,8 +292,10 @@ class MultiProxy(LogFirstMachine):
         """Return True if a client here needs a topic, at any server."""
         return self._gets.follows(topic)
 
-    def _queued(self) -> int:
-        return self._home.puts.pending() + (self.server.retained() if self.server else 0)
+    def _count_queued(self) -> int:
+        return self._home.puts.count_pending() + (
+            self.server.count_retained() if self.server else 0
+        )
 
     # ------------------------------------------------------------ start
 
@@ -308,7 +310,7 @@ class MultiProxy(LogFirstMachine):
         assert self.server is not None, f"{self._broker} is no server and read {event.log}"
         self.server.on_records(event)
         if self._is_read():
-            self.go_on()
+            self.resume()
 
     def _is_read(self) -> bool:
         return self.server is None or self.server.log.is_read
@@ -317,7 +319,7 @@ class MultiProxy(LogFirstMachine):
         if self.server is not None:
             self.server.begin(event.incarnation)
         if self._periods is not None:
-            self._periods.tell()
+            self._periods.announce()
         self._owners.recover(event.recovered)
         self._clients.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
@@ -335,16 +337,16 @@ class MultiProxy(LogFirstMachine):
             self._clients.on_established(peer, event.session)
             return
         assert isinstance(peer, int), f"a session with {peer!r}"
-        self._neighbours.met(peer, event)
-        self._gone.met(peer)
+        self._neighbours.on_session(peer, event)
+        self._gone.on_session(peer)
         if peer in self._gone:
             return
         if self._proxy is not None:
-            self._proxy.met(peer)
+            self._proxy.on_session(peer)
         if self._ownership is not None and self.server is not None:
             self._ownership.tell(peer, self.server.asked)
         if self.server is not None and self.server.sharing is not None:
-            self.server.sharing.tell(peer)
+            self.server.sharing.announce_to(peer)
 
     def _on_session_lost(self, event: SessionLost) -> None:
         peer = event.peer
@@ -352,9 +354,9 @@ class MultiProxy(LogFirstMachine):
             self._clients.on_lost(peer, event.session)
             return
         assert isinstance(peer, int), f"a session with {peer!r}"
-        self._neighbours.lost(peer, event)
+        self._neighbours.on_session_lost(peer, event)
         if self._proxy is not None:
-            self._proxy.lost(peer)
+            self._proxy.on_session_lost(peer)
         else:
             self._reaches(peer, ())
         if peer not in self._gone:
@@ -421,7 +423,7 @@ class MultiProxy(LogFirstMachine):
         if message.home in self._gone:
             self._counters["messages_ignored"] += 1
             return
-        self._neighbours.asked_over(peer, message.home)
+        self._neighbours.record_proxy(peer, message.home)
         handler(peer, message)
 
     def _on_answer(self, peer: Any, message: Answer) -> None:
@@ -437,7 +439,7 @@ class MultiProxy(LogFirstMachine):
             elif purpose == UNANSWERED:
                 self._ways.due(whose)
             elif purpose == PERIOD:
-                self._tell_owned()
+                self._announce_owned()
             elif purpose == MOVING:
                 assert self.server is not None, f"{whose} does not transfer topics"
                 assert self.server.sharing is not None, f"{whose} does not transfer topics"
@@ -453,18 +455,18 @@ class MultiProxy(LogFirstMachine):
                 self.server.retention.due()
             elif purpose == HELD:
                 assert self.server is not None, f"puts to {whose} wait at no server"
-                self.server.held_due(whose)
+                self.server.on_held_deadline(whose)
             else:
                 assert purpose == LINGER, f"{purpose!r} of {whose!r}"
                 self._clients.linger_over(whose)
 
-    def _tell_owned(self) -> None:
+    def _announce_owned(self) -> None:
         sharing = self.server.sharing if self.server is not None else None
         if sharing is not None:
             sharing.period()
         else:
             assert self._periods is not None, f"{self._broker} does not announce its topics"
-            self._periods.tell()
+            self._periods.announce()
 
 
 def make_core(context: CoreContext) -> MultiProxy:

@@ -4,7 +4,7 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.bipartite import Bipartite
 from brokerd.overlay.outage import Outage, Reached
-from brokerd.overlay.routes import Lost, is_open
+from brokerd.overlay.routes import FailedElements, is_open
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.definition import (
     Acknowledgement,
@@ -27,7 +27,9 @@ def _servers(topology: Topology) -> tuple[int, ...]:
     return overlay.servers
 
 
-def _excess(topology: Topology, parameters: MultiProxyParameters, lost: Lost) -> Excess | None:
+def _excess(
+    topology: Topology, parameters: MultiProxyParameters, lost: FailedElements
+) -> Excess | None:
     """Return the excess of a loss, which is a server, or all routes of a broker to a server."""
     servers = [broker for broker in lost.brokers if broker in _servers(topology)]
     if servers:

@@ -93,7 +93,7 @@ class Followers:
     def _need_nothing_gone(self, follower: Follower, number: int) -> None:
         for topic in self._log.parts(number):
             done = follower.done.get(topic.part, 0)
-            follower.done[topic.part] = max(done, topic.needed_after)
+            follower.done[topic.part] = max(done, topic.needed_position)
 
     def row(self, home: BrokerNumber) -> Change:
         """Return the row of a follower."""
@@ -134,14 +134,14 @@ class Followers:
             for server, topic, done in carried.done:
                 follower.done[Part(server, topic)] = done
 
-    def carried(self, number: int, parts: Sequence[Topic]) -> Iterator[Change]:
+    def take_positions(self, number: int, parts: Sequence[Topic]) -> Iterator[Change]:
         """Take another server's positions, and yield the changes on disk."""
         for home, follower in self._all.items():
             if self.follows(follower, number):
                 self._need_nothing_gone(follower, number)
                 for topic in parts:
                     done = follower.done.get(topic.part, 0)
-                    follower.done[topic.part] = max(done, topic.needed_after)
+                    follower.done[topic.part] = max(done, topic.needed_position)
                 yield self.row(home)
 
     def leave(self, number: int) -> list[Change]:

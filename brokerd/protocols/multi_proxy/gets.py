@@ -35,7 +35,7 @@ Heads = Mapping[StreamId, int]
 
 
 @dataclass(slots=True, eq=False)
-class Handed:
+class InFlightDelivery:
     """Publications that were delivered to clients; `open` parts are not acknowledged yet."""
 
     topic: "FollowedTopic"
@@ -67,7 +67,7 @@ class FollowedTopic:
     after: int | None = None
     last: int = 0
     age: int = 0
-    handed: deque[Handed] = field(default_factory=deque)
+    handed: deque[InFlightDelivery] = field(default_factory=deque)
 
     @property
     def number(self) -> int:
@@ -86,7 +86,7 @@ class FollowedTopic:
 
 
 @dataclass(slots=True, eq=False)
-class Beginning:
+class PendingSubscription:
     """A subscription that waits until all servers of its topics have confirmed."""
 
     then: Callable[[Heads], None]
@@ -115,8 +115,8 @@ class FollowedServer:
     follow: Follow | None = None
     is_answered: bool = True
     is_stale: bool = False
-    next: list[tuple[Beginning, tuple[int, ...]]] = field(default_factory=list)
-    asked: list[tuple[Beginning, tuple[int, ...]]] = field(default_factory=list)
+    next: list[tuple[PendingSubscription, tuple[int, ...]]] = field(default_factory=list)
+    asked: list[tuple[PendingSubscription, tuple[int, ...]]] = field(default_factory=list)
     got: int = 0
     is_getting: bool = False
     takes_none: tuple[StreamId, ...] = ()
@@ -148,8 +148,8 @@ class Gets:
         window: int,
         *,
         send: Callable[[Request], None],
-        hand_out: Callable[[PublicationRun, Handed], None],
-        tell_lost: Callable[[Lost, Handed], None],
+        hand_out: Callable[[PublicationRun, InFlightDelivery], None],
+        tell_lost: Callable[[Lost, InFlightDelivery], None],
         check_run: Callable[[PublicationRun, Peer], None],
         answered: Callable[[BrokerNumber, type], None],
     ) -> None:
@@ -180,8 +180,8 @@ class Gets:
             then: receives the head of each topic, as soon as nothing later is missed; None if the
                 servers had confirmed these topics before.
         """
-        beginning = Beginning(then) if then is not None else None
-        for followed, numbers in self._by_server(topics):
+        beginning = PendingSubscription(then) if then is not None else None
+        for followed, numbers in self._group_by_server(topics):
             is_new = False
             for number in numbers:
                 if self._stream(followed.server, number) not in followed.topics:
@@ -280,9 +280,11 @@ class Gets:
                         followed.is_stale = True
             self._follow(followed)
 
-    def _by_server(self, topics: Sequence[int]) -> Iterator[tuple[FollowedServer, tuple[int, ...]]]:
+    def _group_by_server(
+        self, topics: Sequence[int]
+    ) -> Iterator[tuple[FollowedServer, tuple[int, ...]]]:
         for server, followed in self._servers.items():
-            numbers = self._owners.owned_by(server, topics)
+            numbers = self._owners.topics_of(server, topics)
             if numbers:
                 yield followed, numbers
 
@@ -322,7 +324,7 @@ class Gets:
         for each in message.topics:
             stream = self._stream(each.part, each.topic)
             heads.setdefault(each.topic, {})[stream] = each.head
-            topic = self._told_of(followed, stream)
+            topic = self._find_or_add(followed, stream)
             if topic is not None and topic.after is None:
                 topic.after = each.head if each.topic in new else each.done
             if topic is not None and each.part != followed.server:
@@ -349,7 +351,7 @@ class Gets:
         own = followed.topics.get(self._stream(followed.server, number))
         return own is not None and own.after is None and not own.goes_on
 
-    def _told_of(self, followed: FollowedServer, stream: StreamId) -> FollowedTopic | None:
+    def _find_or_add(self, followed: FollowedServer, stream: StreamId) -> FollowedTopic | None:
         """Return a followed part that a server has answered with, which is added if new."""
         topic = followed.topics.get(stream)
         own = followed.topics.get(self._stream(followed.server, stream.publisher))
@@ -367,7 +369,7 @@ class Gets:
 
     # ------------------------------------------------------------ publications
 
-    def done(self, handed: Handed) -> None:
+    def done(self, handed: InFlightDelivery) -> None:
         """Take the acknowledgement of a delivery."""
         topic = handed.topic
         topic.close()
@@ -384,7 +386,7 @@ class Gets:
             return
         wanted = tuple(
             Wanted(topic.stream.broker, topic.number, topic.done, topic.after, self._room(topic))
-            for topic in self._in_turn(followed)
+            for topic in self._topics_in_turn(followed)
             if topic.after is not None
         )
         followed.is_getting = bool(wanted)
@@ -396,7 +398,7 @@ class Gets:
         )
         self._send(Get(followed.server, self._broker, self._incarnation, followed.got, wanted))
 
-    def _in_turn(self, followed: FollowedServer) -> Iterable[FollowedTopic]:
+    def _topics_in_turn(self, followed: FollowedServer) -> Iterable[FollowedTopic]:
         """Return the topics to request.
 
         A later owner's part waits for the earlier owners' parts.
@@ -465,10 +467,10 @@ class Gets:
 
     @staticmethod
     def _hand(
-        topic: FollowedTopic, first: int, last: int, to_clients: Callable[[Handed], None]
+        topic: FollowedTopic, first: int, last: int, to_clients: Callable[[InFlightDelivery], None]
     ) -> None:
         topic.after = last
-        handed = Handed(topic, first)
+        handed = InFlightDelivery(topic, first)
         topic.handed.append(handed)
         to_clients(handed)
         handed.open -= 1

@@ -18,17 +18,17 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.arbiter import Ownership
-from brokerd.protocols.multi_proxy.known import Known
+from brokerd.protocols.multi_proxy.known import StoredPositions
 from brokerd.protocols.multi_proxy.messages import Give, Located, Merged, Owner
 from brokerd.protocols.multi_proxy.moving_owners import CHOSEN, MovingOwners
 from brokerd.protocols.multi_proxy.owners import Owners
-from brokerd.protocols.multi_proxy.sharing import Hosting, Passing, SharingParameters
+from brokerd.protocols.multi_proxy.sharing import SharingParameters, TopicTransfers, TransferHost
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.parts.leaps import check_generation
 
 
-class Giving(Passing):
+class OwnerTransfers(TopicTransfers):
     """The transfers of topics from and to a server, by decision of their arbiters.
 
     Args:
@@ -43,13 +43,13 @@ class Giving(Passing):
         disk: Durability,
         deadlines: DeadlineQueue[Any],
         parameters: SharingParameters,
-        server: Hosting,
+        server: TransferHost,
         *,
         ownership: Ownership,
         arbiter: Callable[[int], BrokerNumber],
         proxies: Collection[BrokerNumber],
     ) -> None:
-        alone = Known(broker, [broker], server.log)
+        alone = StoredPositions(broker, [broker], server.log)
         super().__init__(
             broker, names, disk, deadlines, parameters, server, known=alone, proxies=proxies
         )
@@ -65,37 +65,37 @@ class Giving(Passing):
         """See Passing: continues only while access brokers have to be notified."""
         super().period()
         if any(follower.expected for _, follower in self._server.followers):
-            self._again()
+            self._schedule()
 
-    def give(self, message: Give) -> None:
+    def transfer(self, message: Give) -> None:
         """Give a topic away, or report a completed transfer again."""
         number, generation = message.topic, message.generation
         if self.moves.generations.get(number, 0) >= generation:
             if number in self.moves.moved:
-                self._say_given(number)
+                self._report_given(number)
         elif 0 < self._ownership.assignments.generation(number) < generation:
-            self.moves.give(number, message.owner, generation)
+            self.moves.transfer(number, message.owner, generation)
 
-    def _say_given(self, number: int) -> None:
+    def _report_given(self, number: int) -> None:
         owner, generation = self.moves.moved[number], self.moves.generations[number]
-        self._ownership.given(self._arbiter(number), number, owner, generation)
+        self._ownership.report_given(self._arbiter(number), number, owner, generation)
 
-    def _here(self, number: int) -> Owner:
+    def _is_here(self, number: int) -> Owner:
         return Owner(number, self._broker, self._ownership.assignments.generation(number))
 
     def _rows(self, number: int, generation: int) -> Sequence[Change]:
         return (self._ownership.assignments.row(number, generation),)
 
-    def _gone(self, number: int) -> None:
-        super()._gone(number)
-        self._say_given(number)
+    def _on_given(self, number: int) -> None:
+        super()._on_given(number)
+        self._report_given(number)
 
-    def _came(self, number: int, generation: int) -> None:
+    def _on_received(self, number: int, generation: int) -> None:
         self._ownership.assignments.keep(number, generation)
-        super()._came(number, generation)
+        super()._on_received(number, generation)
         self._ownership.announce((number,))
         if any(follower.expected for _, follower in self._server.followers):
-            self._again()
+            self._schedule()
 
 
 class GivenOwners(MovingOwners):
@@ -139,7 +139,7 @@ class GivenOwners(MovingOwners):
                 raise RemoteProtocolError(peer, reason)
         first = [owner for owner in owners if self._is_new(owner.topic)]
         self._choose([owner for owner in first if owner.generation > 1])
-        self._go_by([owner for owner in first if owner.generation <= 1])
+        self._use_owners([owner for owner in first if owner.generation <= 1])
         self._change([owner for owner in owners if self._is_later(owner)])
 
     def _generation(self, owner: Owner) -> int:
@@ -153,11 +153,11 @@ class GivenOwners(MovingOwners):
             return False
         return owner.generation > self._generation(owner)
 
-    def _go_by(self, owners: Sequence[Owner]) -> None:
+    def _use_owners(self, owners: Sequence[Owner]) -> None:
         """See MovingOwners."""
         for owner in owners:
             self._generations[owner.topic] = owner.generation
-        super()._go_by(owners)
+        super()._use_owners(owners)
 
     def _row(self, owner: Owner) -> Change:
         return Change(CHOSEN, str(owner.topic), [owner.server, owner.generation])
@@ -169,7 +169,7 @@ class GivenOwners(MovingOwners):
     def on_merged(self, peer: Peer, message: Merged) -> None:
         """See MovingOwners."""
         self.learn(peer, message.owners)
-        self._hear_again(message.owners)
+        self._follow_again(message.owners)
 
     def _move(self, owner: Owner) -> None:
         self._generations[owner.topic] = owner.generation

@@ -100,7 +100,7 @@ class HeldPuts:
         reader = readers.get(home)
         if reader is None or after > reader.after:
             readers[home] = Reader(after, self._machine.now_ns)
-            self._go_on(topic)
+            self._process_ready(topic)
 
     def drop(self, number: int) -> None:
         """Drop the waiting requests to a topic that moves to another server.
@@ -114,11 +114,11 @@ class HeldPuts:
     def left(self, home: BrokerNumber, topic: Topic) -> None:
         """Remove a follower of a topic."""
         self._readers.get(topic.number, {}).pop(home, None)
-        self._go_on(topic)
+        self._process_ready(topic)
 
     def due(self, topic: Topic) -> None:
         """Append requests that wait no longer, and notify the access brokers of the others."""
-        self._go_on(topic)
+        self._process_ready(topic)
         if topic.number not in self._held:
             return
         sources: dict[SourceId, Put] = {}
@@ -138,7 +138,7 @@ class HeldPuts:
         readers = self._readers.get(topic.number, {}).values()
         return any(reader.after < lowest and reader.moved_ns > since_ns for reader in readers)
 
-    def _go_on(self, topic: Topic) -> None:
+    def _process_ready(self, topic: Topic) -> None:
         held = self._held.get(topic.number)
         while held and not self._is_full(topic):
             self._append(held.pop(next(iter(held))))

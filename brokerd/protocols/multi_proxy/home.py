@@ -36,7 +36,7 @@ from brokerd.protocols.multi_proxy.parameters import (
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.puts import Puts
 from brokerd.protocols.multi_proxy.topics import Topics
-from brokerd.protocols.multi_proxy.ways import Ways
+from brokerd.protocols.multi_proxy.ways import ServerRoutes
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
@@ -60,7 +60,7 @@ class Home:
         *,
         pass_on: Callable[[Request], None],
     ) -> None:
-        self.ways = Ways(
+        self.ways = ServerRoutes(
             broker,
             disk.machine,
             places.proxies_of(broker),
@@ -80,7 +80,7 @@ class Home:
             self.owners,
             send=self.ways.send,
             on_stored=lambda source: self.clients.tell_stored(source),
-            answered=self.ways.answered,
+            answered=self.ways.on_answer,
         )
         self.gets = Gets(
             broker,
@@ -89,9 +89,9 @@ class Home:
             parameters.home_window,
             send=self.ways.send,
             hand_out=lambda run, handed: self.clients.hand_out(run, handed),
-            tell_lost=lambda message, handed: self.clients.tell_lost(message, handed),
+            tell_lost=lambda message, handed: self.clients.deliver_gaps(message, handed),
             check_run=lambda run, peer: self.clients.check_run(run, peer),
-            answered=self.ways.answered,
+            answered=self.ways.on_answer,
         )
         self.clients = Clients(
             broker,
@@ -108,13 +108,13 @@ class Home:
 
     def _make_owners(self, broker: BrokerNumber, places: Places, ownership: str) -> Owners:
         """Return the owners at this broker, by the topology's `ownership`."""
-        send, answered, arbiters = self.ways.send, self.ways.answered, places.arbiters
+        send, answered, arbiters = self.ways.send, self.ways.on_answer, places.arbiters
 
         def on_known(topics: Sequence[int]) -> None:
-            self.puts.owned(topics)
+            self.puts.on_owners(topics)
 
         def on_gone(gone: Mapping[int, BrokerNumber]) -> Sequence[int]:
-            return self.puts.disowned(gone)
+            return self.puts.forget_owners(gone)
 
         if ownership == PAPER:
             return PaperOwners(

@@ -20,7 +20,7 @@ Version = tuple[int, int]
 """Incarnation of a server and number of the announcement."""
 
 
-class Known:
+class StoredPositions:
     """The positions that a server has received, and those that other servers have."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Known:
                 known[topic.part] = max(topic.durable, known.get(topic.part, 0))
         return tuple(Elsewhere(*part, through) for part, through in sorted(known.items()))
 
-    def hear(self, message: Periodic) -> bool:
+    def on_announcement(self, message: Periodic) -> bool:
         """Take another server's announcement; return True if it is new."""
         version = message.incarnation, message.number
         if self._heard.get(message.server, version) >= version:
@@ -65,7 +65,7 @@ class Known:
                 theirs[part] = max(through, theirs.get(part, 0))
         return True
 
-    def everywhere(self, topic: Topic) -> int:
+    def owed_nothing_through(self, topic: Topic) -> int:
         """Return the position through which followers at other servers are owed nothing."""
         known = [theirs.get(topic.part, 0) for theirs in self._theirs.values()]
         return min((topic.durable, *known))

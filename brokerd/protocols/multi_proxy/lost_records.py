@@ -42,7 +42,7 @@ class LostRecords:
 
     def add(self, run: PublicationRun) -> None:
         """Add a run that is not retained any more."""
-        self._records[run.last] = LostRecord(tuple(_lost_runs(run)))
+        self._records[run.last] = LostRecord(tuple(_list_lost_runs(run)))
 
     def carry(self, runs: Sequence[LostRun]) -> Iterator[Change]:
         """Add another server's lost runs, and return the changes on disk."""
@@ -98,7 +98,7 @@ class LostRecords:
         self._records = dict(sorted(self._records.items()))
 
 
-def _lost_runs(run: PublicationRun) -> Iterator[LostRun]:
+def _list_lost_runs(run: PublicationRun) -> Iterator[LostRun]:
     """Yield the sources of a topic's run, with their numbers and positions."""
     position = run.first
     for source, sequences in run.origins:

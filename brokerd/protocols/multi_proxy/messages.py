@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from brokerd.model.identity import BrokerNumber, SourceId
-from brokerd.model.message_kind import MessageKind, of_run
+from brokerd.model.message_kind import MessageKind, run_kind
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 from brokerd.protocols.parts.decommissioning import Signed
@@ -468,7 +468,7 @@ KINDS = (
     MessageKind(99, Follow),
     MessageKind(100, Following),
     MessageKind(101, Get),
-    of_run(102, Messages, lambda message: (message.home, message.topic)),
+    run_kind(102, Messages, lambda message: (message.home, message.topic)),
     MessageKind(103, Answered),
     MessageKind(104, Owned),
     MessageKind(105, Locate),
@@ -480,7 +480,7 @@ KINDS = (
     MessageKind(111, Merged),
     MessageKind(117, Lost),
     MessageKind(128, Periodic),
-    of_run(129, Carry, lambda message: (message.server, message.giver, message.topic)),
+    run_kind(129, Carry, lambda message: (message.server, message.giver, message.topic)),
     MessageKind(130, Transfer),
     MessageKind(131, Transferred),
     MessageKind(132, Decommissioned),

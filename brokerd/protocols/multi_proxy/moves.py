@@ -122,7 +122,7 @@ class Moves:
         """Return True if a topic has moved, or moves, to another server."""
         return number in self.moving or number in self.moved
 
-    def tell_owner(self, home: BrokerNumber, topics: Sequence[int]) -> bool:
+    def notify_moved(self, home: BrokerNumber, topics: Sequence[int]) -> bool:
         """Notify an access broker of topics that have moved away; return True if there are any."""
         owners = tuple(
             Owner(each, self.moved[each], self.generations.get(each, 0))
@@ -146,9 +146,9 @@ class Moves:
                 raise RemoteProtocolError(peer, f"topic {number} is to be {owner}'s")
         for number, owner, _ in message.owners:
             if not self.is_away(number):
-                self.give(number, owner)
+                self.transfer(number, owner)
 
-    def give(self, number: int, owner: BrokerNumber, generation: int = 0) -> None:
+    def transfer(self, number: int, owner: BrokerNumber, generation: int = 0) -> None:
         """Give a topic of this server to another server."""
         self.moving[number] = owner
         if generation:
@@ -200,7 +200,7 @@ class Moves:
                 self._broker,
                 number,
                 self.generations.get(number, 0),
-                tuple(map(_carried, topics)),
+                tuple(map(_carry, topics)),
                 tuple(PutThrough(*pair) for pair in sources),
                 tuple(
                     CarriedFollower(home, tuple(Elsewhere(*part, done[part]) for part in done))
@@ -241,7 +241,7 @@ class Moves:
         def over() -> None:
             self._drop(number)
             for home in homes:
-                self.tell_owner(home, (number,))
+                self.notify_moved(home, (number,))
 
         change = self._row(number, message.owner, is_over=True)
         self._disk.commit((change, *self._followers.leave(number)), over)
@@ -283,11 +283,11 @@ class Moves:
         """Return, per part, True if everything is durable here."""
         return [
             each.released >= each.last
-            or self._kept_through(Part(each.part, number), each) >= each.last
+            or self._needed_through(Part(each.part, number), each) >= each.last
             for each in message.parts
         ]
 
-    def _kept_through(self, part: Part, carried: CarriedPart) -> int:
+    def _needed_through(self, part: Part, carried: CarriedPart) -> int:
         durable = self._log.part(part).durable
         return max(durable, carried.lost[-1].end if carried.lost else 0)
 
@@ -304,7 +304,7 @@ class Moves:
         for each_home in message.followers:
             self._followers.expect(each_home, number)
         parts = [self._log.part(Part(each.part, number)) for each in message.parts]
-        rows += self._followers.carried(number, parts)
+        rows += self._followers.take_positions(number, parts)
         rows += self._rows(number, message.generation)
 
         def taken() -> None:
@@ -314,7 +314,7 @@ class Moves:
             if self.is_away(number):
                 self._freeze(number)
             for source, through in message.sources:
-                self._log.topic(number).came(source, through)
+                self._log.topic(number).on_durable(source, through)
             self._came(number, message.generation)
             self._answer(peer, Transferred(self._broker, message.giver, number, self._broker))
 
@@ -325,7 +325,7 @@ class Moves:
             self._disk.machine.send(proxy, message)
 
 
-def _carried(topic: Topic) -> CarriedPart:
+def _carry(topic: Topic) -> CarriedPart:
     return CarriedPart(
-        topic.part.server, topic.needed_after, topic.durable, tuple(topic.lost.after(0))
+        topic.part.server, topic.needed_position, topic.durable, tuple(topic.lost.after(0))
     )

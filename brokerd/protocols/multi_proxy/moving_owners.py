@@ -14,7 +14,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.messages import Locate, Merged, Owner
-from brokerd.protocols.multi_proxy.owners import Answered, Owners
+from brokerd.protocols.multi_proxy.owners import AnswerCallback, Owners
 from brokerd.protocols.parts.event_machine import Durability
 
 CHOSEN: Final = "chosen"
@@ -43,7 +43,7 @@ class MovingOwners(Owners, ABC):
         *,
         send: Callable[[Locate], None],
         on_known: Callable[[Sequence[int]], None],
-        answered: Answered,
+        answered: AnswerCallback,
         on_gone: Callable[[Mapping[int, BrokerNumber]], object],
         on_moved: Callable[[int, BrokerNumber, BrokerNumber], None],
         on_merged: Callable[[int, BrokerNumber], None],
@@ -71,7 +71,7 @@ class MovingOwners(Owners, ABC):
     def _is_new(self, topic: int) -> bool:
         return topic not in self._known and topic not in self._choosing
 
-    def _go_by(self, owners: Sequence[Owner]) -> None:
+    def _use_owners(self, owners: Sequence[Owner]) -> None:
         """Use servers for topics from now on."""
         self._add(owners)
 
@@ -85,7 +85,7 @@ class MovingOwners(Owners, ABC):
         def chosen() -> None:
             for owner in owners:
                 self._choosing.pop(owner.topic, None)
-            self._go_by(owners)
+            self._use_owners(owners)
 
         self._disk.commit([self._row(owner) for owner in owners], chosen)
 
@@ -99,7 +99,7 @@ class MovingOwners(Owners, ABC):
 
         self._disk.commit([self._row(owner) for owner in owners], chosen)
 
-    def _hear_again(self, owners: Sequence[Owner]) -> None:
+    def _follow_again(self, owners: Sequence[Owner]) -> None:
         """Repeat the Follow to servers that have more of a topic, or wait for it."""
         for topic, server, _ in owners:
             if self._known.get(topic) == server:

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Instant, OpenSession, SessionEstablished, SessionLost
 from brokerd.protocols.multi_proxy.messages import Answer
-from brokerd.protocols.parts.backoff import backed_off_ns, dials_at_once
+from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
@@ -56,7 +56,7 @@ class Neighbours:
         """Open a session with a broker."""
         self._machine.emit(OpenSession(peer))
 
-    def met(self, peer: BrokerNumber, event: SessionEstablished) -> None:
+    def on_session(self, peer: BrokerNumber, event: SessionEstablished) -> None:
         """Record an established session."""
         assert peer not in self.sessions, f"second session with {peer}"
         self.sessions[peer] = event.session
@@ -64,7 +64,7 @@ class Neighbours:
         self._deadlines.cancel((RETRY, peer))
         self._waited_ns.pop(peer, None)
 
-    def lost(self, peer: BrokerNumber, event: SessionLost) -> None:
+    def on_session_lost(self, peer: BrokerNumber, event: SessionLost) -> None:
         """Record that a session is lost."""
         assert self.sessions.get(peer) == event.session, f"no session for {event}"
         del self.sessions[peer]
@@ -82,11 +82,11 @@ class Neighbours:
         assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
         if peer in self.sessions:
             return
-        wait_ns = backed_off_ns(self._waited_ns.get(peer, 0), self._parameters)
+        wait_ns = next_wait_ns(self._waited_ns.get(peer, 0), self._parameters)
         self._waited_ns[peer] = wait_ns
         self._deadlines.set((RETRY, peer), self._machine.now_ns + wait_ns)
 
-    def asked_over(self, proxy: BrokerNumber, home: BrokerNumber) -> None:
+    def record_proxy(self, proxy: BrokerNumber, home: BrokerNumber) -> None:
         """Record the proxy of an access broker's request, for the answer."""
         self._over[home] = proxy
 

@@ -17,14 +17,14 @@ from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.multi_proxy.messages import Locate, Located, Owner
 
 
-class Answered(Protocol):
+class AnswerCallback(Protocol):
     """A callback for an answer of a server to requests of one type, complete or not."""
 
     def __call__(self, server: BrokerNumber, kind: type, *, wholly: bool) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _OwnerWait:
     """An action that needs the owners of these topics."""
 
     topics: tuple[int, ...]
@@ -57,7 +57,7 @@ class Owners:
         *,
         send: Callable[[Locate], None],
         on_known: Callable[[Sequence[int]], None],
-        answered: Answered,
+        answered: AnswerCallback,
     ) -> None:
         self._broker = broker
         self._arbiters = arbiters
@@ -66,32 +66,34 @@ class Owners:
         self._on_known = on_known
         self._answered = answered
         self._sought: dict[BrokerNumber, dict[int, None]] = {}
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_OwnerWait] = []
 
     def of(self, topic: int) -> BrokerNumber | None:
         """Return the owner of a topic; None without one, or without such a topic."""
         return self._known.get(topic)
 
-    def owned_by(self, server: BrokerNumber, topics: Sequence[int]) -> tuple[int, ...]:
+    def topics_of(self, server: BrokerNumber, topics: Sequence[int]) -> tuple[int, ...]:
         """Return the topics that a server owns."""
         return tuple(topic for topic in topics if self._known.get(topic) == server)
 
-    def when_known(self, topics: Sequence[int], then: Callable[[], None]) -> None:
+    def call_when_known(self, topics: Sequence[int], then: Callable[[], None]) -> None:
         """Call `then` once all these topics have owners: at once if they have."""
         unknown = [topic for topic in topics if topic not in self._known]
         if not unknown:
             then()
             return
-        self._waiting.append(_Waiting(tuple(topics), then))
+        self._waiting.append(_OwnerWait(tuple(topics), then))
         self.seek(unknown)
 
     def seek(self, topics: Sequence[int]) -> None:
         """Request the owners of topics, unless present or requested."""
-        for arbiter, new in self._by_arbiter(topics):
+        for arbiter, new in self._group_by_arbiter(topics):
             self._sought.setdefault(arbiter, {}).update(dict.fromkeys(new))
             self._send(Locate(arbiter, self._broker, new))
 
-    def _by_arbiter(self, topics: Sequence[int]) -> Iterator[tuple[BrokerNumber, tuple[int, ...]]]:
+    def _group_by_arbiter(
+        self, topics: Sequence[int]
+    ) -> Iterator[tuple[BrokerNumber, tuple[int, ...]]]:
         found: dict[BrokerNumber, list[int]] = {}
         for topic in topics:
             arbiter = self._arbiters[topic]
@@ -137,9 +139,9 @@ class Owners:
                 sought.pop(topic, None)
         if topics:
             self._on_known(topics)
-            self._go_on()
+            self._call_ready()
 
-    def _go_on(self) -> None:
+    def _call_ready(self) -> None:
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if all(topic in self._known for topic in each.topics):
@@ -147,7 +149,7 @@ class Owners:
             else:
                 self._waiting.append(each)
 
-    def waited_for(self) -> tuple[int, ...]:
+    def list_awaited(self) -> tuple[int, ...]:
         """Return the topics without an owner that an action waits for."""
         return tuple({topic: None for each in self._waiting for topic in each.topics})
 
@@ -167,6 +169,6 @@ class Owners:
         if self.awaits(server):
             self._send(Locate(server, self._broker, tuple(self._sought[server])))
 
-    def sought(self) -> int:
+    def count_requested(self) -> int:
         """Return the number of topics with a request for an owner."""
         return sum(map(len, self._sought.values()))

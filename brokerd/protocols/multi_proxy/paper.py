@@ -17,7 +17,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.multi_proxy.claims import Claims
 from brokerd.protocols.multi_proxy.messages import Locate, Located, Merge, Owned, Owner
-from brokerd.protocols.multi_proxy.owners import Answered, Owners
+from brokerd.protocols.multi_proxy.owners import AnswerCallback, Owners
 from brokerd.protocols.multi_proxy.server import Server
 from brokerd.protocols.multi_proxy.sharing import PERIOD
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -40,7 +40,7 @@ class PaperOwners(Owners):
         *,
         send: Callable[[Locate], None],
         on_known: Callable[[Sequence[int]], None],
-        answered: Answered,
+        answered: AnswerCallback,
         on_gone: Callable[[Mapping[int, BrokerNumber]], Sequence[int]],
     ) -> None:
         super().__init__(broker, arbiters, {}, send=send, on_known=on_known, answered=answered)
@@ -54,7 +54,7 @@ class PaperOwners(Owners):
         self._proxy = first
         gone, self._known = self._known, {}
         self._sought.clear()
-        self.seek((*self._on_gone(gone), *self.waited_for()))
+        self.seek((*self._on_gone(gone), *self.list_awaited()))
 
     def learn(self, peer: Peer, owners: Sequence[Owner]) -> None:
         """See Owners: a proxy has merged these topics."""
@@ -89,7 +89,7 @@ class PaperOwners(Owners):
 class PaperClaims(Claims):
     """The owners at a proxy that gives topics to servers itself, and detects double owners."""
 
-    def located(self, message: Locate, peer: Peer) -> Located:
+    def locate(self, message: Locate, peer: Peer) -> Located:
         """Return the owners of topics; a new topic is given to the server with the fewest."""
         claim = self.claim(message, peer)
         super().learn(peer, claim.candidates)
@@ -147,7 +147,7 @@ class Periods:
         self._server = server
         self._proxies = proxies
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         """Send the announcement, and schedule the next."""
         owned = Owned(tuple(Owner(topic, self._broker) for topic in self._server.asked))
         for proxy in self._proxies:

@@ -94,25 +94,25 @@ class Proxy:
         }
         return {**requests, **answers, **between}
 
-    def met(self, peer: BrokerNumber) -> None:
+    def on_session(self, peer: BrokerNumber) -> None:
         """Announce a new server to access brokers, or all servers to a new access broker."""
         if peer in self._servers:
-            self._tell_all()
+            self._announce_all()
         else:
-            self._machine.send(peer, self._reached())
+            self._machine.send(peer, self._reachable_servers())
         if known := self._claims.known():
             self._machine.send(peer, Owned(known))
 
-    def lost(self, peer: BrokerNumber) -> None:
+    def on_session_lost(self, peer: BrokerNumber) -> None:
         """Record a closed session."""
         if peer in self._servers:
             self._claims.lose(peer)
-            self._tell_all()
+            self._announce_all()
 
     def pass_on(self, request: Request) -> None:
         """Forward a request; without a session the access broker repeats the request later."""
         if type(request) is Locate:
-            located = self._claims.located(request, request.home)
+            located = self._claims.locate(request, request.home)
             if located is not None:
                 self._answer(self._broker, located)
                 return
@@ -149,7 +149,7 @@ class Proxy:
 
     def _on_owners(self, peer: Any, message: Owned) -> None:
         self._check_server(peer)
-        self._claims.hear(peer)
+        self._claims.on_announcement(peer)
         self._learn(peer, message.owners)
 
     def _learn(self, peer: BrokerNumber, owners: Sequence[Owner]) -> None:
@@ -212,11 +212,11 @@ class Proxy:
         if broker not in self._servers:
             raise RemoteProtocolError(broker if peer is None else peer, f"{broker} is no server")
 
-    def _reached(self) -> Servers:
+    def _reachable_servers(self) -> Servers:
         return Servers(tuple(server for server in self._servers if self._has_session(server)))
 
-    def _tell_all(self) -> None:
-        reached = self._reached()
+    def _announce_all(self) -> None:
+        reached = self._reachable_servers()
         for home in self._homes:
             if self._has_session(home):
                 self._machine.send(home, reached)

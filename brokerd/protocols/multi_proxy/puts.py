@@ -35,7 +35,7 @@ Chain = deque[AskedPut]
 
 
 @dataclass(slots=True)
-class Answering:
+class PutAnswers:
     """The answers of a server to publish requests, in order of arrival.
 
     Attributes:
@@ -97,9 +97,9 @@ class Puts:
         self._on_stored = on_stored
         self._answered = answered
         self._sources: dict[SourceId, PendingSource] = {}
-        self._servers: dict[BrokerNumber, Answering] = {}
+        self._servers: dict[BrokerNumber, PutAnswers] = {}
 
-    def come(self, source: SourceId, published: int) -> None:
+    def add_publisher(self, source: SourceId, published: int) -> None:
         """Add a publisher with earlier publications acknowledged through a number."""
         pending = self._sources.get(source)
         if pending is None:
@@ -107,7 +107,7 @@ class Puts:
         else:
             pending.is_here = True
 
-    def gone(self, source: SourceId) -> None:
+    def remove_publisher(self, source: SourceId) -> None:
         """Remove a publisher, after its publications are stored."""
         pending = self._sources[source]
         pending.is_here = False
@@ -132,7 +132,7 @@ class Puts:
                 self._server(server).unanswered += 1
                 self._send(Put(server, self._broker, topic, previous, rest))
 
-    def owned(self, topics: Iterable[int]) -> None:
+    def on_owners(self, topics: Iterable[int]) -> None:
         """Send the publications that have waited for owners of topics."""
         for pending in self._sources.values():
             for topic in topics:
@@ -141,7 +141,7 @@ class Puts:
                 self._server(server).unanswered += len(chain)
                 self._put_all(server, topic, chain)
 
-    def disowned(self, gone: Mapping[int, BrokerNumber]) -> tuple[int, ...]:
+    def forget_owners(self, gone: Mapping[int, BrokerNumber]) -> tuple[int, ...]:
         """Forget owners of topics, and return all topics with publish requests."""
         topics: dict[int, None] = {}
         for pending in self._sources.values():
@@ -177,10 +177,10 @@ class Puts:
         oldest, answering = min(firsts), self._server(server)
         return oldest if oldest < answering.asked_ns else max(oldest, answering.heard_ns)
 
-    def _server(self, server: BrokerNumber) -> Answering:
-        return self._servers.setdefault(server, Answering())
+    def _server(self, server: BrokerNumber) -> PutAnswers:
+        return self._servers.setdefault(server, PutAnswers())
 
-    def pending(self) -> int:
+    def count_pending(self) -> int:
         """Return the number of publications that are not stored."""
         return sum(
             len(put.run)

@@ -60,7 +60,7 @@ class Retention:
         self._log = log
         self.bounds = bounds
 
-    def kept(self) -> None:
+    def on_append(self) -> None:
         """Release publications beyond the size, and schedule the release of old ones."""
         if self.bounds.max_retain_bytes:
             for topic, last in self._log.beyond(self.bounds.max_retain_bytes):
@@ -80,7 +80,7 @@ class Retention:
             through = topic.old_through(self._machine.now_ns - self.bounds.max_retain_ns)
             if through > topic.released and topic.is_here and not topic.is_frozen:
                 self._log.expire(topic, through)
-        self.kept()
+        self.on_append()
 
     def told(self, home: BrokerNumber, topic: Topic, after: int) -> Iterator[Lost]:
         """Yield the losses after a position, for an access broker."""

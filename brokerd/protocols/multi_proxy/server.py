@@ -30,7 +30,7 @@ from brokerd.protocols.multi_proxy.messages import (
 )
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.retention import Retention
-from brokerd.protocols.multi_proxy.sharing import Passing
+from brokerd.protocols.multi_proxy.sharing import TopicTransfers
 from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
@@ -80,9 +80,9 @@ class Server:
         self._announce = announce
         self.asked: dict[int, None] = {}
         self.followers = Followers(broker, self.log)
-        self.sharing: Passing | None = None
+        self.sharing: TopicTransfers | None = None
         self._held = HeldPuts(
-            self._machine, deadlines, parameters, append=self._append, say_held=self._say_held
+            self._machine, deadlines, parameters, append=self._append, say_held=self._report_held
         )
 
     def handlers(self) -> dict[type, MessageHandler]:
@@ -112,7 +112,7 @@ class Server:
         """Release publications of all topics that are not needed, or not retained any longer."""
         for topic in self.log:
             self._settle(topic)
-        self.retention.kept()
+        self.retention.on_append()
 
     def drop(self, home: BrokerNumber) -> None:
         """Remove a decommissioned access broker."""
@@ -124,7 +124,7 @@ class Server:
                 self._held.left(home, self.log.part(part))
         self.settle_all()
 
-    def retained(self) -> int:
+    def count_retained(self) -> int:
         """Return the number of retained and waiting publications."""
         kept = sum(topic.durable - topic.released for topic in self.log)
         return kept + self._held.count()
@@ -154,13 +154,13 @@ class Server:
         """Drop waiting publish requests to a topic that moves; they are repeated elsewhere."""
         self._held.drop(number)
 
-    def held_due(self, number: int) -> None:
+    def on_held_deadline(self, number: int) -> None:
         """Process publish requests to a topic that have waited for a while."""
         self._held.due(self.log.topic(number))
 
     # ------------------------------------------------------------ requests
 
-    def _own(self, number: int) -> Part:
+    def _take_ownership(self, number: int) -> Part:
         return Part(self._broker, number)
 
     def _check(self, peer: Peer, home: BrokerNumber, topics: Sequence[int]) -> None:
@@ -201,7 +201,7 @@ class Server:
 
         self.log.put(number, message.previous, message.run, tell)
 
-    def _say_held(self, message: Put) -> None:
+    def _report_held(self, message: Put) -> None:
         home, number, source = message.home, message.topic, message.run.source
         through = self.log.topic(number).stored.get(source, 0)
         self._answer(home, Stored(self._broker, home, number, source, through))
@@ -215,7 +215,7 @@ class Server:
             return
         known: dict[Part, int] = {}
         if self.sharing is not None:
-            if not self.sharing.may_follow(home, follower, message.topics):
+            if not self.sharing.can_follow(home, follower, message.topics):
                 return
             known = self.sharing.known.of(message.topics)
         if follower is None:
@@ -223,7 +223,7 @@ class Server:
         is_restarted = version.incarnation > follower.version.incarnation
         follower.version = version
         before = follower.done
-        self._ask([topic for topic in message.topics if self._own(topic) not in before])
+        self._ask([topic for topic in message.topics if self._take_ownership(topic) not in before])
         parts = [part for topic in message.topics for part in self.log.parts(topic)]
         heads = {part.part: part.assigned for part in parts}
         follower.done = {part: before.get(part, head) for part, head in heads.items()}
@@ -297,7 +297,7 @@ class Server:
             if wanted is not None and self._has(wanted):
                 self._end_get(home, follower)
         self._settle(topic)
-        self.retention.kept()
+        self.retention.on_append()
 
     def _end_get(self, home: BrokerNumber, follower: Follower) -> None:
         """Answer a get with the present publications."""
@@ -322,6 +322,6 @@ class Server:
         done = self.followers.done_with(topic)
         through = min((topic.durable, *done))
         if self.sharing is not None:
-            through = min(through, self.sharing.known.everywhere(topic))
+            through = min(through, self.sharing.known.owed_nothing_through(topic))
         if through > topic.released or len(topic.lost):
             self.log.release(topic, through)

@@ -1,7 +1,7 @@
 """A server with topics that move between servers without loss.
 
-`Giving` is for topics that arbiters move, `Sharing` for topics that two servers may own until that
-is detected (`causal`).
+`OwnerTransfers` is for topics that arbiters move, `SharedTransfers` for topics that two servers may
+own until that is detected (`causal`).
 
 Paper: [MP22] §3.1.5 (PERIODIC), §3.1.6, §3.1.7, §4. Deviates: see `known.py` and `moves.py`.
 """
@@ -13,7 +13,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import Change, Instant
 from brokerd.protocols.multi_proxy.followers import Follower, Followers
-from brokerd.protocols.multi_proxy.known import Known
+from brokerd.protocols.multi_proxy.known import StoredPositions
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Carry,
@@ -34,7 +34,7 @@ PERIOD: Final = "period"
 """Purpose of the deadline at which a server announces its topics."""
 
 
-class Hosting(Protocol):
+class TransferHost(Protocol):
     """The parts of a server that transfers use."""
 
     log: TopicLog
@@ -63,7 +63,7 @@ class SharingParameters(Protocol):
         """The wait before an unanswered transfer is repeated."""
 
 
-class Passing:
+class TopicTransfers:
     """The lossless transfers of topics from and to a server.
 
     Args:
@@ -83,9 +83,9 @@ class Passing:
         disk: Durability,
         deadlines: DeadlineQueue[Any],
         parameters: SharingParameters,
-        server: Hosting,
+        server: TransferHost,
         *,
-        known: Known,
+        known: StoredPositions,
         proxies: Collection[BrokerNumber],
     ) -> None:
         self._broker = broker
@@ -104,11 +104,11 @@ class Passing:
             server.log,
             server.followers,
             proxies=proxies,
-            may_have=self._may_have,
+            may_have=self._can_take,
             frozen=server.freeze,
-            gone=self._gone,
+            gone=self._on_given,
             rows=self._rows,
-            came=self._came,
+            came=self._on_received,
             tell=server.tell,
         )
 
@@ -140,15 +140,15 @@ class Passing:
         """Notify access brokers of topics that have arrived, until they have confirmed."""
         for home, follower in self._server.followers:
             for number in follower.expected:
-                self._server.tell(home, Merged(home, (self._here(number),)))
+                self._server.tell(home, Merged(home, (self._is_here(number),)))
 
-    def tell(self, proxy: BrokerNumber) -> None:
+    def announce_to(self, proxy: BrokerNumber) -> None:
         """Announce topics to a proxy with a new session."""
 
-    def _here(self, number: int) -> Owner:
+    def _is_here(self, number: int) -> Owner:
         return Owner(number, self._broker)
 
-    def _may_have(self, owner: BrokerNumber) -> bool:
+    def _can_take(self, owner: BrokerNumber) -> bool:
         """Return True if a topic of this server may be given to another server."""
         return owner != self._broker
 
@@ -156,7 +156,7 @@ class Passing:
         """Return further rows of a topic that arrives."""
         return ()
 
-    def _again(self) -> None:
+    def _schedule(self) -> None:
         """Schedule the next announcement."""
         self._deadlines.set((PERIOD, self._broker), self._machine.now_ns + self._period_ns)
 
@@ -164,16 +164,16 @@ class Passing:
 
     def is_away(self, home: BrokerNumber, topics: Sequence[int]) -> bool:
         """Return True if topics have moved or move away; notify the access broker of owners."""
-        return self.moves.tell_owner(home, topics) or any(map(self.moves.is_away, topics))
+        return self.moves.notify_moved(home, topics) or any(map(self.moves.is_away, topics))
 
-    def may_follow(
+    def can_follow(
         self, home: BrokerNumber, follower: Follower | None, topics: Sequence[int]
     ) -> bool:
         """Return True if an access broker may follow topics here.
 
         Moving topics take no new follower.
         """
-        if self.moves.tell_owner(home, topics):
+        if self.moves.notify_moved(home, topics):
             return False
         followers = self._server.followers
         return all(
@@ -211,18 +211,18 @@ class Passing:
             and self._server.log.holds(part)
         }
         if unknown:
-            owners = tuple(map(self._here, unknown))
+            owners = tuple(map(self._is_here, unknown))
             self._server.tell(home, Merged(home, owners))
 
     # ------------------------------------------------------------ topics that come and go
 
-    def _gone(self, number: int) -> None:
+    def _on_given(self, number: int) -> None:
         self._server.asked.pop(number, None)
 
-    def _came(self, number: int, generation: int) -> None:
+    def _on_received(self, number: int, generation: int) -> None:
         self._server.asked[number] = None
         for home, _ in self._server.followers.of(number):
-            self._server.tell(home, Merged(home, (self._here(number),)))
+            self._server.tell(home, Merged(home, (self._is_here(number),)))
         self._server.settle_all()
 
     def _from_server(self, handler: MessageHandler) -> MessageHandler:
@@ -240,7 +240,7 @@ class Passing:
         self.moves.on_transferred(peer, message)
 
 
-class Sharing(Passing):
+class SharedTransfers(TopicTransfers):
     """The same for topics with two owners, and with the positions of other servers."""
 
     def __init__(
@@ -250,11 +250,11 @@ class Sharing(Passing):
         disk: Durability,
         deadlines: DeadlineQueue[Any],
         parameters: SharingParameters,
-        server: Hosting,
+        server: TransferHost,
         *,
         proxies: Collection[BrokerNumber],
     ) -> None:
-        known = Known(broker, [*names], server.log)
+        known = StoredPositions(broker, [*names], server.log)
         super().__init__(
             broker, names, disk, deadlines, parameters, server, known=known, proxies=proxies
         )
@@ -276,11 +276,11 @@ class Sharing(Passing):
     def period(self) -> None:
         """See Passing: also announces the topics in use."""
         for proxy in self._proxies:
-            self.tell(proxy)
+            self.announce_to(proxy)
         super().period()
-        self._again()
+        self._schedule()
 
-    def tell(self, proxy: BrokerNumber) -> None:
+    def announce_to(self, proxy: BrokerNumber) -> None:
         """See Passing: sends the announcement to a proxy."""
         self._number += 1
         topics = tuple(self._server.asked)
@@ -288,12 +288,12 @@ class Sharing(Passing):
         said = Periodic(self._broker, self._incarnation, self._number, topics, known)
         self._machine.send(proxy, said)
 
-    def _may_have(self, owner: BrokerNumber) -> bool:
+    def _can_take(self, owner: BrokerNumber) -> bool:
         """See Passing: the server with the earlier name gets the topic."""
         return self._names[owner] < self._names[self._broker]
 
     def _on_periodic(self, peer: Peer, message: Periodic) -> None:
         if message.server not in self._names:
             raise RemoteProtocolError(peer, f"broker {message.server} answers a request for itself")
-        if self.known.hear(message):
+        if self.known.on_announcement(message):
             self._server.settle_all()

@@ -41,7 +41,7 @@ class Part(NamedTuple):
     topic: int
 
 
-class _Logged(NamedTuple):
+class _LogRecord(NamedTuple):
     """A record of the log."""
 
     record: int
@@ -103,7 +103,7 @@ class Topic:
         """Begin after a position; nothing through it is ever needed here."""
         self.assigned = self.durable = self.released = position
 
-    def came(self, source: SourceId, sequence: int) -> None:
+    def on_durable(self, source: SourceId, sequence: int) -> None:
         """Record the durable number of a source."""
         sequence = max(sequence, self.put.get(source, 0))
         self.put[source] = self.stored[source] = sequence
@@ -138,7 +138,7 @@ class Topic:
             self.since.popleft()
 
     @property
-    def needed_after(self) -> int:
+    def needed_position(self) -> int:
         """The position through which no follower needs anything, not even a gap."""
         first = self.lost.first
         return self.released if first is None else first - 1
@@ -181,7 +181,7 @@ class TopicLog:
         self._disk = disk
         self._on_durable = on_durable
         self._topics: dict[Part, Topic] = {}
-        self._logged: deque[_Logged] = deque()
+        self._logged: deque[_LogRecord] = deque()
         self._next = 1
         self._is_chopping = False
 
@@ -225,20 +225,20 @@ class TopicLog:
     def recover(self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds) -> None:
         """Restore the state of an earlier incarnation; the log is read in pages."""
         for key, position in recovered.get(RELEASED, {}).items():
-            self._keyed(key).begin_behind(position)
+            self._make_key(key).begin_behind(position)
         for key, sequence in recovered.get(PUT, {}).items():
             number, *source = map(int, key.split("."))
             topic = self.topic(number)
             topic.put[SourceId(*source)] = topic.stored[SourceId(*source)] = sequence
         for key, runs in recovered.get(LOST_ROWS, {}).items():
             number, last, *server = map(int, key.split("."))
-            self._keyed(".".join(map(str, (number, *server)))).lost.recover(last, runs)
+            self._make_key(".".join(map(str, (number, *server)))).lost.recover(last, runs)
         self._next = ends.next
         self.is_read = ends.first == ends.next
         if not self.is_read:
             self._disk.machine.emit(Read(LOG, ends.first, ends.next))
 
-    def _keyed(self, key: str) -> Topic:
+    def _make_key(self, key: str) -> Topic:
         number, *server = map(int, key.split("."))
         return self.part(Part(server[0] if server else self._broker, number))
 
@@ -267,9 +267,9 @@ class TopicLog:
                     )
                 topic.assigned = last
                 now_ns = self._disk.machine.now_ns
-                topic.retain(_placed(topic.part, first, run), now_ns)
-            own.came(run.source, run.last)
-            self._logged.append(_Logged(index, topic, last, run.source, len(record)))
+                topic.retain(_place(topic.part, first, run), now_ns)
+            own.on_durable(run.source, run.last)
+            self._logged.append(_LogRecord(index, topic, last, run.source, len(record)))
             self.logged_bytes += len(record)
         after = event.first + len(event.records)
         self.is_read = after == self._next
@@ -300,7 +300,7 @@ class TopicLog:
         first = topic.assigned + 1
         topic.assigned += len(rest)
         topic.put[rest.source] = rest.last
-        placed = _placed(topic.part, first, rest)
+        placed = _place(topic.part, first, rest)
         head, *payload = pack_run(rest)
         record = (_HEAD.pack(number, first) + bytes(head), *payload)
         self._log(topic, placed.last, rest.source, record)
@@ -323,12 +323,12 @@ class TopicLog:
             topic.begin_behind(released)
         rest = run.after(topic.assigned)
         if rest is not None and rest.first == topic.assigned + 1:
-            for first, published in _unplaced(rest):
+            for first, published in _split_by_publisher(rest):
                 self._carry(topic, first, published)
 
     def _carry(self, topic: Topic, first: int, published: PublicationRun) -> None:
         topic.assigned += len(published)
-        placed = _placed(topic.part, first, published)
+        placed = _place(topic.part, first, published)
         head, *payload = pack_run(published)
         place = _HEAD.pack(topic.number | _CARRIED, first) + _PART.pack(topic.part.server)
         record = (place + bytes(head), *payload)
@@ -359,7 +359,7 @@ class TopicLog:
 
     def _log(self, topic: Topic, last: int, source: SourceId, record: Sequence[Buffer]) -> None:
         size_bytes = sum(map(len, record))
-        self._logged.append(_Logged(self._next, topic, last, source, size_bytes))
+        self._logged.append(_LogRecord(self._next, topic, last, source, size_bytes))
         self.logged_bytes += size_bytes
         self._next += 1
 
@@ -438,10 +438,10 @@ def read_placed(broker: BrokerNumber, record: Buffer) -> list[PublicationRun]:
     number, first = _HEAD.unpack_from(record)
     if number & _CARRIED:
         return []
-    return [_placed(Part(broker, number), first, unpack_run(record, _HEAD.size))]
+    return [_place(Part(broker, number), first, unpack_run(record, _HEAD.size))]
 
 
-def _placed(part: Part, first: int, run: PublicationRun) -> PublicationRun:
+def _place(part: Part, first: int, run: PublicationRun) -> PublicationRun:
     """Return a publisher's run as a run of a topic, with consecutive positions."""
     return PublicationRun(
         StreamId(*part, 0),
@@ -454,7 +454,7 @@ def _placed(part: Part, first: int, run: PublicationRun) -> PublicationRun:
     )
 
 
-def _unplaced(run: PublicationRun) -> Iterator[tuple[int, PublicationRun]]:
+def _split_by_publisher(run: PublicationRun) -> Iterator[tuple[int, PublicationRun]]:
     """Yield a topic's run as runs of its publishers, with their first positions."""
     place = 0
     for source, sequences in run.origins:

@@ -57,11 +57,11 @@ class Topics:
         """All topics."""
         return range(self._count + 1)
 
-    def of_value(self, value: Scalar) -> int:
+    def topic_of_value(self, value: Scalar) -> int:
         """Return the topic of publications with this value of the topic attribute."""
         return 1 + _hash(_canonical(value)) % self._count
 
-    def of_predicate(self, predicate: Predicate) -> tuple[int, ...]:
+    def topics_of_predicate(self, predicate: Predicate) -> tuple[int, ...]:
         """Return the topics in which a predicate may hold, ascending."""
         found: dict[int, None] = {}
         for conjunction in predicate.any_of:
@@ -76,7 +76,7 @@ class Topics:
             if is_apart:
                 found[NO_TOPIC] = None
             elif values is not None:
-                found.update(dict.fromkeys(map(self.of_value, values)))
+                found.update(dict.fromkeys(map(self.topic_of_value, values)))
             else:
                 return tuple(self.every)
         return tuple(sorted(found))
@@ -98,7 +98,7 @@ class Topics:
         selection = RunSelection(run)
         return iter(
             [
-                (topic, selection.having(places))
+                (topic, selection.select(places))
                 for topic, places in places_by_result(by_place).items()
             ]
         )
@@ -117,7 +117,7 @@ class Topics:
         if self._apart in attributes:
             reason = f"a publication has both {self._attribute!r} and {self._apart!r}"
             raise RemoteProtocolError(peer, reason)
-        return self.of_value(value)
+        return self.topic_of_value(value)
 
 
 def owners(topics: int, servers: Sequence[tuple[BrokerNumber, str]]) -> tuple[BrokerNumber, ...]:

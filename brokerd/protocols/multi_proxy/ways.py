@@ -38,7 +38,7 @@ class WayParameters(Protocol):
 
 
 @dataclass(slots=True)
-class Way:
+class ServerRoute:
     """The route to a server.
 
     Attributes:
@@ -53,7 +53,7 @@ class Way:
     asked: dict[type, Instant] = field(default_factory=dict)
 
 
-class Ways:
+class ServerRoutes:
     """The routes of an access broker to all servers.
 
     Args:
@@ -88,9 +88,9 @@ class Ways:
         self._awaits = awaits
         self._puts_since = puts_since
         self._reached: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
-        self._ways = {server: Way(server) for server in servers}
+        self._ways = {server: ServerRoute(server) for server in servers}
 
-    def __iter__(self) -> Iterator[Way]:
+    def __iter__(self) -> Iterator[ServerRoute]:
         return iter(self._ways.values())
 
     def send(self, request: Request) -> None:
@@ -110,7 +110,7 @@ class Ways:
         if set_ns is None or due_ns < set_ns:
             self._deadlines.set((UNANSWERED, request.server), due_ns)
 
-    def answered(self, server: BrokerNumber, kind: type, *, wholly: bool = True) -> None:
+    def on_answer(self, server: BrokerNumber, kind: type, *, wholly: bool = True) -> None:
         """Record the answer of a server to a request of one type.
 
         Args:
@@ -181,7 +181,7 @@ class Ways:
         more_ns = self._parameters.get_wait_ns if kind is Get else 0
         return self._parameters.timeout_ns + more_ns
 
-    def _due_ns(self, way: Way) -> Instant:
+    def _due_ns(self, way: ServerRoute) -> Instant:
         """Return the time at which the first unanswered request times out."""
         dues = [since_ns + self._timeout_ns(kind) for kind, since_ns in way.asked.items()]
         puts_ns = self._puts_since(way.server)

@@ -17,7 +17,7 @@ class RetryParameters(Protocol):
         """The longest wait before a later attempt."""
 
 
-def backed_off_ns(last_ns: int, parameters: RetryParameters) -> int:
+def next_wait_ns(last_ns: int, parameters: RetryParameters) -> int:
     """Return the next wait after a vain wait of `last_ns`; 0 for no wait so far."""
     return min(max(2 * last_ns, parameters.retry_first_ns), parameters.retry_limit_ns)
 

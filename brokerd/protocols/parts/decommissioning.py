@@ -32,7 +32,7 @@ Signed = tuple[BrokerNumber, bytes]
 """A decommissioned broker, and the authority's signature of the act."""
 
 
-class SaysDecommissioned(Protocol):
+class DecommissionMessage(Protocol):
     """A protocol's message that announces decommissions; a broker that is named ends."""
 
     @property
@@ -83,7 +83,7 @@ class Decommissioning:
         self,
         broker: BrokerNumber,
         disk: Durability,
-        kind: Callable[[tuple[Signed, ...]], SaysDecommissioned],
+        kind: Callable[[tuple[Signed, ...]], DecommissionMessage],
         authority: DecommissionAuthority,
         neighbours: Sequence[BrokerNumber],
         *,
@@ -139,7 +139,7 @@ class Decommissioning:
             row = Change(DECOMMISSIONED, str(broker), signature)
             self._disk.commit((row,), lambda: self._on_kept(broker, signature))
 
-    def met(self, peer: BrokerNumber) -> None:
+    def on_session(self, peer: BrokerNumber) -> None:
         """Announce all signed decommissions to a neighbour with a new session."""
         signed = tuple(each for each in self._gone.items() if each[1])
         if signed:
@@ -151,13 +151,13 @@ class Decommissioning:
         self._take(broker, signature)
         for peer in self._neighbours:
             if self._has_session(peer):
-                self.met(peer)
+                self.on_session(peer)
 
     def _take(self, broker: BrokerNumber, signature: bytes) -> None:
         self._gone[broker] = signature
         self._leave(broker)
 
-    def _on_message(self, peer: BrokerNumber, message: SaysDecommissioned) -> None:
+    def _on_message(self, peer: BrokerNumber, message: DecommissionMessage) -> None:
         for broker, signature in message.decommissions:
             if broker == peer or not self._may_leave(broker):
                 raise RemoteProtocolError(peer, f"broker {broker} cannot be decommissioned")

@@ -52,12 +52,12 @@ class EventMachine:
         except RemoteProtocolError:
             assert not self.effects, f"emitted before a message was refused: {self.effects}"
             raise
-        self.before_return()
+        self.on_event_end()
         effects = self.effects[:]
         self.effects.clear()
         return effects
 
-    def before_return(self) -> None:
+    def on_event_end(self) -> None:
         """Emit effects that are gathered over one event; empty unless overridden."""
 
     def emit(self, effect: Effect) -> None:

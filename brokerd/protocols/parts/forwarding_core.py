@@ -22,7 +22,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.parts.backoff import RetryParameters, backed_off_ns
+from brokerd.protocols.parts.backoff import RetryParameters, next_wait_ns
 from brokerd.protocols.parts.clients.service import LINGER, ClientParameters, ClientService
 from brokerd.protocols.parts.clients.unkept import Forwarding, UnkeptClients
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -119,7 +119,7 @@ class ForwardingCore(EventMachine):
     # ------------------------------------------------------------ overrides of a protocol
 
     @abstractmethod
-    def routing_statistics(self) -> Mapping[str, int]:
+    def count_routing(self) -> Mapping[str, int]:
         """Return the protocol's statistics, with the number of `subscriptions`."""
 
     def start_routing(self, incarnation: int) -> None:
@@ -149,7 +149,7 @@ class ForwardingCore(EventMachine):
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
         return {
-            **self.routing_statistics(),
+            **self.count_routing(),
             "messages_ignored": self._ignored,
             "queue_publications": 0,
             "queue_bytes": 0,
@@ -166,7 +166,7 @@ class ForwardingCore(EventMachine):
         own = self._clients.subscriptions()
         return CoreStatus(
             state="running",
-            subscriptions=self.routing_statistics()["subscriptions"],
+            subscriptions=self.count_routing()["subscriptions"],
             own_subscriptions=own,
             wanted=self._neighbours,
             ready=tuple(peer for peer in self._neighbours if peer in self._sessions),
@@ -225,7 +225,7 @@ class ForwardingCore(EventMachine):
             self._retry_later(event.peer)
 
     def _retry_later(self, peer: BrokerNumber) -> None:
-        wait_ns = backed_off_ns(self._waited_ns.get(peer, 0), self._parameters)
+        wait_ns = next_wait_ns(self._waited_ns.get(peer, 0), self._parameters)
         self._waited_ns[peer] = wait_ns
         self._deadlines.set((RETRY, peer), self.now_ns + wait_ns)
 

@@ -51,7 +51,7 @@ class LogFirstMachine(EventMachine):
         else:
             self._early.append(event)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Begin after the log was read, and handle the queued events."""
         (started, *early), self._early = self._early, []
         self._begin(started)

@@ -78,7 +78,7 @@ class PublisherTable:
         if message.source is not None:
             if message.source.broker != self._broker:
                 return f"publisher {client!r} is {message.source}, a source of another broker"
-            if not self._may_continue(known, message.source):
+            if not self._can_continue(known, message.source):
                 return (
                     f"publisher {client!r} continues as {message.source}, which this broker has no "
                     "record of: its state was lost or replaced"
@@ -97,7 +97,7 @@ class PublisherTable:
             )
         return ""
 
-    def give(self, client: ClientId, message: Connect) -> tuple[SourceId, Change]:
+    def assign_source(self, client: ClientId, message: Connect) -> tuple[SourceId, Change]:
         """Return a source for a client, and the change to commit before the client learns it.
 
         The same request of the same instance gets the same source. Every other request gets an
@@ -126,7 +126,7 @@ class PublisherTable:
         self._rows[client] = row
         return Change(TABLE, client, tuple(row))
 
-    def _may_continue(self, known: _Publisher | None, source: SourceId) -> bool:
+    def _can_continue(self, known: _Publisher | None, source: SourceId) -> bool:
         """Return whether a source is recorded for its client, or its row may have been lost."""
         if known is None:
             is_free = all(row.number != source.publisher for row in self._rows.values())

@@ -72,7 +72,7 @@ class RunSelection:
         self._positions: list[list[int]] | None = None
         self._parts: dict[tuple[int, ...], PublicationRun] = {}
 
-    def having(self, places: Sequence[int]) -> PublicationRun:
+    def select(self, places: Sequence[int]) -> PublicationRun:
         """Return the publications with attributes at one of `places` (increasing, not empty)."""
         if len(places) == len(self._run.attribute_table):
             return self._run
@@ -87,14 +87,14 @@ class RunSelection:
             self._parts[key] = part
         return part
 
-    def made(self, places: Sequence[int]) -> PublicationRun | None:
+    def find_made(self, places: Sequence[int]) -> PublicationRun | None:
         """Return the part for `places` if it was made before, or is small compared with the run.
 
         None if the whole run is cheaper to store than a part of it.
         """
         part = self._parts.get(tuple(places))
         if part is None and _SMALL_SHARE * self.extent(places)[2] <= len(self._run):
-            part = self.having(places)
+            part = self.select(places)
         return part
 
     def extent(self, places: Sequence[int]) -> tuple[int, int, int]:

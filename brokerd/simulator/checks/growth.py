@@ -23,7 +23,7 @@ LOWERED: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ContainerLimits:
     """The limits of a core's containers by name, as in `sizes_of`.
 
     Attributes:
@@ -40,7 +40,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class LiveState:
     """The live state of a cluster.
 
     Attributes:
@@ -70,7 +70,7 @@ class Alive:
         return (self.brokers + self.subscriptions) * sources + _ALWAYS
 
 
-def check_growth(broker: BrokerView, alive: Alive, kept: Kept) -> None:
+def check_growth(broker: BrokerView, alive: LiveState, kept: ContainerLimits) -> None:
     """Check the size of all containers and tables of a broker in a quiet cluster.
 
     Raises:

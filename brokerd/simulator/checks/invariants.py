@@ -19,7 +19,7 @@ The places of the checks for each invariant of a protocol that promises reliabil
     I10  honesty               oracle: `withheld`, `_check_first` (silent)
     I11  locality              no subject: there is no processor time to lose in a simulation
     I13  no step back          positions: durable rows of positions
-    I12  no residue            swarm: `_has_converged`, `_left_over`; effects of faults on hosts:
+    I12  no residue            swarm: `_has_converged`, `_list_rest`; effects of faults on hosts:
                                tests/fault_injection
 """
 
@@ -94,9 +94,9 @@ class StepChecker:
         self._oracle.homes[client] = home
         self.own.client_added(client, home)
 
-    def joined(self, newcomer: BrokerNumber) -> None:
+    def on_joined(self, newcomer: BrokerNumber) -> None:
         """Record a new broker in the overlay, without clients."""
-        self.own.joined(newcomer)
+        self.own.on_joined(newcomer)
 
     def look_into(self, brokers: Sequence[BrokerView]) -> None:
         """Check the state of every live broker."""
@@ -104,7 +104,7 @@ class StepChecker:
             if broker.alive:
                 self.own.look_into(broker, brokers)
 
-    def left_over(self, brokers: Sequence[BrokerView], *, may_queue: bool = False) -> list[str]:
+    def list_rest(self, brokers: Sequence[BrokerView], *, may_queue: bool = False) -> list[str]:
         """Return the remaining state of live brokers once nothing is owed, in words.
 
         Args:
@@ -119,7 +119,7 @@ class StepChecker:
                 lines.append(f"{broker.name} has {', '.join(left)}")
         return lines
 
-    def driven(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
+    def on_driven(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
         """Add an event of a driver to the trace; see broker.Observer."""
         if self._trace is not None:
             self._trace.step(self._schedule.now_ns, broker.name, event, effects)
@@ -180,7 +180,7 @@ class StepChecker:
         assert isinstance(client, str), f"{message} sent to a broker"
         source = self._sources[broker.number, client]
         for sequence in range(message.first, message.last + 1):
-            missing = self._oracle.missing_at(source, sequence)
+            missing = self._oracle.list_missing_subscribers(source, sequence)
             if missing:
                 raise InvariantViolated(
                     "acknowledged too early",

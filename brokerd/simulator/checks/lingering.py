@@ -94,7 +94,7 @@ class LingerChecker:
                     if self._oracle.homes.get(client) != broker.number:
                         self.left.append((client, int(number)))
                         continue
-                    self._oracle.given_up(client, int(number))
+                    self._oracle.on_expired(client, int(number))
                     given_up.append((client, int(number)))
                 elif self._publishers and change.table == self._publishers:
                     self._oracle.publisher_given_up(change.key)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.protocol_checks import planning_of, simulated
+from brokerd.simulator.checks.protocol_checks import planning_of, simulation_of
 from brokerd.simulator.search.moves import FaultInjection, Reattachment, Relocation
 from brokerd.simulator.search.plan import Plan
 from brokerd.simulator.world.broker import DISK_NS
@@ -22,7 +22,7 @@ class WhileBroken:
 
     def __init__(self, cluster: SimulatedCluster, broken: Iterable[Pair]) -> None:
         self._cluster = cluster
-        self._reach = simulated(cluster.protocol).make_reach(
+        self._reach = simulation_of(cluster.protocol).make_reach(
             cluster.graph, cluster.parameters, broken, cluster.gone
         )
         self._let_off = {
@@ -34,26 +34,26 @@ class WhileBroken:
     def missing(self) -> list[str]:
         """Return the unmet demands, in words."""
         return [
-            *self._cluster.waits.unsettled(all_attempts=False, may_ask=self._reach.ends),
-            *self._unfinished(),
-            *self._undelivered(),
-            *self._unacknowledged(),
+            *self._cluster.waits.describe_unsettled(all_attempts=False, may_ask=self._reach.ends),
+            *self._describe_unfinished(),
+            *self._describe_undelivered(),
+            *self._describe_unacknowledged(),
         ]
 
     def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
         """Return True if publications of one broker reach another broker."""
         return self._reach.reaches(source, home)
 
-    def _unfinished(self) -> Iterator[str]:
+    def _describe_unfinished(self) -> Iterator[str]:
         for number in self._cluster.graph.present:
             broker = self._cluster.brokers[number]
             state = broker.core.status().state
             if state != "running" and broker.number not in self._let_off:
                 yield f"{broker.name} is {state}"
 
-    def _undelivered(self) -> Iterator[str]:
+    def _describe_undelivered(self) -> Iterator[str]:
         clients = self._cluster.clients
-        for subscriber, number, started, lacking in self._cluster.oracle.obligations.lacking():
+        for subscriber, number, started, lacking in self._cluster.oracle.obligations.find_lacking():
             home = clients[subscriber].broker
             if home in self._let_off or subscriber in self._cluster.held:
                 continue
@@ -64,7 +64,7 @@ class WhileBroken:
                 if missing and source not in self._let_off and self.reaches(source, home):
                     yield f"{subscriber}/{number} misses {missing[:6]} of {publisher}"
 
-    def _unacknowledged(self) -> Iterator[str]:
+    def _describe_unacknowledged(self) -> Iterator[str]:
         clients = self._cluster.clients
         if self._cluster.held:
             return  # held publications are not acknowledged, and may wait for broken links
@@ -102,7 +102,7 @@ def bounds_of(plan: Plan) -> Bounds:
     parameters, network, session = plan.parameters, plan.network, plan.network.session
     planning = planning_of(plan.protocol)
     bypasses_links = definition_of(plan.protocol).bypasses_links(parameters)
-    delays = [int(move.on[-1]) for move in _failing(plan, "delay")]
+    delays = [int(move.on[-1]) for move in _find_failing(plan, "delay")]
     message_ns = network.latency_highest_ns + network.jitter_ns
     slowest_ns = message_ns + max(delays, default=0) * MILLISECOND_NS
     disk_ns = 2 * DISK_NS
@@ -121,7 +121,7 @@ def bounds_of(plan: Plan) -> Bounds:
     # Recoveries end one after the other; then subscriptions are sent, confirmations return, and
     # notifiers return, each broker on the path waiting for its disk.
     gates_ns = sessions_ns + brokers * (4 * message_ns + 2 * disk_ns)
-    slow = [int(move.on[-1]) for move in _failing(plan, "slow_client")]
+    slow = [int(move.on[-1]) for move in _find_failing(plan, "slow_client")]
     window = planning.client_window(parameters)
     windows = 1 + (plan.publications // window if window else 0)
     window_ns = 2 * message_ns + max(slow, default=0) * MILLISECOND_NS
@@ -133,9 +133,9 @@ def bounds_of(plan: Plan) -> Bounds:
     if parameters.client_linger_ns < NEVER_NS:  # subscriptions without a repeated request end then
         everything_ns += parameters.client_linger_ns
     # A new interval, a further interval, and an answer that a slow client may delay.
-    saying_ns = planning.saying_ns(parameters) + 2 * window_ns + 2 * slowest_ns + disk_ns
+    saying_ns = planning.announce_within_ns(parameters) + 2 * window_ns + 2 * slowest_ns + disk_ns
     return Bounds(sessions_ns, gates_ns, everything_ns, saying_ns)
 
 
-def _failing(plan: Plan, kind: str) -> list[FaultInjection]:
+def _find_failing(plan: Plan, kind: str) -> list[FaultInjection]:
     return [move for move in plan.moves if type(move) is FaultInjection and move.kind == kind]

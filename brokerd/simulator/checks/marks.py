@@ -56,7 +56,7 @@ class MarkObserver(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class MarkCoverage:
     """The coverage of a mark by a number of seeds.
 
     Attributes:
@@ -76,13 +76,13 @@ class Reached:
         return self.seeds >= self.required
 
 
-def reached(marks: Iterable[Mark], reports: Sequence[SeedReport]) -> list[Reached]:
+def compute_coverage(marks: Iterable[Mark], reports: Sequence[SeedReport]) -> list[MarkCoverage]:
     """Return the coverage of each mark, in the order of the marks."""
     found = []
     for mark in marks:
         counted = [report.counters.get(PREFIX + mark.name, 0) for report in reports]
         required = len(reports) // mark.seeds if mark.seeds else 0
-        found.append(Reached(mark, sum(map(bool, counted)), sum(counted), required))
+        found.append(MarkCoverage(mark, sum(map(bool, counted)), sum(counted), required))
     return found
 
 
@@ -92,7 +92,7 @@ def as_counters(counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
         yield PREFIX + name, count
 
 
-def in_words(found: Iterable[Reached]) -> str:
+def describe_coverage(found: Iterable[MarkCoverage]) -> str:
     """Return the coverage for people: a summary, and a line per mark without enough seeds."""
     rows = list(found)
     met = sum(bool(row.seeds) for row in rows)

@@ -15,7 +15,7 @@ class Obligations:
         self._register = register
         self._promises = promises
 
-    def undelivered(self) -> list[str]:
+    def describe_undelivered(self) -> list[str]:
         """Return the owed deliveries that are missing, in words, one line per stream."""
         lines = []
         for subscription in self._register.subscriptions.values():
@@ -26,9 +26,9 @@ class Obligations:
             for publisher, stream in self._register.streams(subscription):
                 missing = self.owed(stream, publisher)
                 if missing:
-                    lines.append(f"{name} misses {listed(missing)} of {publisher.name}")
+                    lines.append(f"{name} misses {list_numbers(missing)} of {publisher.name}")
                 if unexplained := sorted(stream.unexplained):
-                    what = f"the loss of {listed(unexplained)} of {publisher.name}"
+                    what = f"the loss of {list_numbers(unexplained)} of {publisher.name}"
                     lines.append(f"{name} received no gap for {what}")
         for publisher in self._register.current.values():
             left = len(publisher.contents) - len(publisher.acknowledged)
@@ -36,7 +36,7 @@ class Obligations:
                 lines.append(f"{publisher.client} has {left} publications unacknowledged")
         return lines
 
-    def lacking(
+    def find_lacking(
         self,
     ) -> Iterator[tuple[ClientId, int, bool, list[tuple[ClientId, list[int]]]]]:
         """Yield (client, number, started, missing publications) of each subscription.
@@ -71,7 +71,7 @@ class Obligations:
         ]
         return all(sequence in stream.got for stream in streams if sequence in stream.ranks)
 
-    def owed_to(self, client: ClientId, sequence: int) -> list[ClientId]:
+    def list_owed_subscribers(self, client: ClientId, sequence: int) -> list[ClientId]:
         """Return the started subscribers with a predicate that matches a publication."""
         return [
             subscription.client
@@ -111,14 +111,16 @@ class Obligations:
         """Return the publications that the stream owes and has not delivered."""
         if not self._promises.order.is_of_sources:
             owed = [n for n in stream.matching if stream.fence is not None and n > stream.fence]
-            return [n for n in self.owed_of(stream, owed) if n not in stream.got]
+            return [n for n in self.list_owed_after(stream, owed) if n not in stream.got]
         if stream.at is not None:
-            return self.owed_of(stream, stream.matching[stream.at + 1 :])
+            return self.list_owed_after(stream, stream.matching[stream.at + 1 :])
         if stream.fence is None:
             return []
-        return self.owed_of(stream, stream.matching[bisect_right(stream.matching, stream.fence) :])
+        return self.list_owed_after(
+            stream, stream.matching[bisect_right(stream.matching, stream.fence) :]
+        )
 
-    def owed_of(self, stream: Stream, sequences: list[int]) -> list[int]:
+    def list_owed_after(self, stream: Stream, sequences: list[int]) -> list[int]:
         """Return the publications behind a delivered publication that must not be missing.
 
         A reliable stream has no holes, from any start. An unreliable stream counts from the start
@@ -134,7 +136,7 @@ class Obligations:
         return [n for n in sequences if stream.fence is not None and n > stream.fence]
 
 
-def listed(sequences: list[int]) -> str:
+def list_numbers(sequences: list[int]) -> str:
     """Return sequence numbers in words: a few numbers, and the count of the rest."""
     more = f" and {len(sequences) - 6} more" if len(sequences) > 6 else ""
     return ", ".join(map(str, sequences[:6])) + more

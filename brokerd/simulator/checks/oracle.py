@@ -34,7 +34,7 @@ from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.model.publication import Buffer
 from brokerd.protocols.definition import Order, Promises
-from brokerd.simulator.checks.obligations import Obligations, listed
+from brokerd.simulator.checks.obligations import Obligations, list_numbers
 from brokerd.simulator.checks.streams import (
     Publisher,
     Stream,
@@ -141,7 +141,7 @@ class Oracle:
                 stream.ranks[sequence] = len(stream.matching)
                 stream.matching.append(sequence)
 
-    def subscribed(self, client: ClientId, number: int, predicate: Predicate) -> None:
+    def on_subscribed(self, client: ClientId, number: int, predicate: Predicate) -> None:
         """Record a requested subscription."""
         subscription = Subscription(client, number, predicate, self._total_order.begin())
         subscription.closed = self._closed.get((client, number), frozenset())
@@ -156,15 +156,15 @@ class Oracle:
                     stream.ranks[sequence] = len(stream.matching)
                     stream.matching.append(sequence)
 
-    def unsubscribed(self, client: ClientId, number: int) -> None:
+    def on_unsubscribed(self, client: ClientId, number: int) -> None:
         """Record the end of a subscription, after which no delivery is owed or permitted."""
         self.register.ended[client, number] = self.register.subscriptions.pop((client, number))
 
-    def forgot(self, client: ClientId) -> None:
+    def on_memory_loss(self, client: ClientId) -> None:
         """Record a client's loss of memory, after which only its new requests count."""
         for (name, number), subscription in list(self.register.subscriptions.items()):
             if name == client:
-                self.unsubscribed(name, number)
+                self.on_unsubscribed(name, number)
                 before = subscription.before  # without a start since the last loss
                 is_kept = subscription.started and not subscription.given_up
                 if before is None and is_kept and not subscription.lost:
@@ -175,7 +175,7 @@ class Oracle:
         if publisher is not None:
             publisher.over = True
 
-    def draining(self, client: ClientId) -> None:
+    def on_drain(self, client: ClientId) -> None:
         """Record a client's request for its remaining deliveries, before it leaves the broker.
 
         Other owed deliveries are owed at the new broker of the client.
@@ -183,7 +183,7 @@ class Oracle:
         for (name, _), subscription in self.register.subscriptions.items():
             subscription.draining = subscription.draining or name == client
 
-    def moved(self, client: ClientId, successor: ClientId, *, whole: bool) -> None:
+    def on_moved(self, client: ClientId, successor: ClientId, *, whole: bool) -> None:
         """Record the move of a client to another broker, as `successor`.
 
         The client keeps its subscriptions. A subscription that ended at the new broker after a
@@ -197,7 +197,7 @@ class Oracle:
         for (name, number), before in list(self.register.subscriptions.items()):
             if name != client:
                 continue
-            self.unsubscribed(name, number)
+            self.on_unsubscribed(name, number)
             after = self.register.subscriptions.get((successor, number))
             if after is None:
                 assert (successor, number) in self.register.ended, f"{successor} never had {number}"
@@ -235,7 +235,7 @@ class Oracle:
 
     # ------------------------------------------------------------ observations of the applications
 
-    def connected(self, client: ClientId, source: SourceId | None) -> None:
+    def on_connected(self, client: ClientId, source: SourceId | None) -> None:
         """Record the source that a client was notified of."""
         if source is None:
             return
@@ -344,14 +344,14 @@ class Oracle:
         else:
             stream.asked = max(old.asked, old.last)
 
-    def given_up(self, client: ClientId, number: int) -> None:
+    def on_expired(self, client: ClientId, number: int) -> None:
         """Record the end of a subscription of a client that was away for too long."""
         subscription = self.register.subscriptions.get((client, number))
         if subscription is not None:
             subscription.given_up, subscription.before = True, None
         self._before.pop((client, number), None)
 
-    def released_by_absence(self, client: ClientId, number: int) -> None:
+    def on_absence(self, client: ClientId, number: int) -> None:
         """Record that all publications so far may be lost to a subscription at another broker.
 
         The broker that the client has left ended the subscription, because the client was away for
@@ -389,7 +389,7 @@ class Oracle:
         if publisher.given_up:
             stream.old_until = -1  # the return of the publisher shows the extent
 
-    def joined(self, client: ClientId, number: int, newcomer: BrokerNumber) -> None:
+    def on_joined(self, client: ClientId, number: int, newcomer: BrokerNumber) -> None:
         """Record a new source broker behind a closed gate of a subscription."""
         subscription = self.register.subscriptions.get((client, number))
         if subscription is not None:
@@ -421,11 +421,11 @@ class Oracle:
             if self.homes.get(publisher.client, -1) in closed:
                 self.register.stream(subscription, publisher).restart()
 
-    def closed_by_subscription(self) -> list[frozenset[BrokerNumber]]:
+    def list_closed_sources(self) -> list[frozenset[BrokerNumber]]:
         """Return the source brokers behind closed gates, by subscription."""
         return [subscription.closed for subscription in self.register.subscriptions.values()]
 
-    def closed_gates(self) -> list[str]:
+    def describe_closed_gates(self) -> list[str]:
         """Return the subscriptions with closed gates, in words."""
         return [
             f"{subscription.client}/{subscription.number} does not receive {sorted(closed)}"
@@ -531,11 +531,14 @@ class Oracle:
         elif rank < stream.at:
             self._break("order", f"{what} after {stream.matching[stream.at]}")
         elif rank > stream.at + 1:
-            missing = self.obligations.owed_of(stream, stream.matching[stream.at + 1 : rank])
+            missing = self.obligations.list_owed_after(
+                stream, stream.matching[stream.at + 1 : rank]
+            )
             missing = self._put_lost_aside(stream, publisher, missing)
             if missing:
                 self._break(
-                    "gap", f"{what} after {stream.matching[stream.at]}, without {listed(missing)}"
+                    "gap",
+                    f"{what} after {stream.matching[stream.at]}, without {list_numbers(missing)}",
                 )
 
     def gap(
@@ -612,7 +615,7 @@ class Oracle:
         age_ns = self._now_ns() - publisher.published_ns[sequence - 1]
         return age_ns >= self.promises.gap_age_ns
 
-    def committed(
+    def on_committed(
         self, client: ClientId, number: int, source: SourceId, first: int, last: int
     ) -> None:
         """Record committed publications, which need not arrive after a restart."""
@@ -638,7 +641,7 @@ class Oracle:
 
     # ------------------------------------------------------------ queries
 
-    def missing_at(self, source: SourceId, sequence: int) -> list[ClientId]:
+    def list_missing_subscribers(self, source: SourceId, sequence: int) -> list[ClientId]:
         """Return the subscribers that are owed a publication and have not received it."""
         publisher = self.register.by_source.get(source)
         if publisher is None or sequence > len(publisher.contents):
@@ -667,7 +670,7 @@ class Oracle:
                     self.owed += sum(n not in never for n in stream.matching[first:])
         for source, notices in self._unnamed.items():
             self._break("phantom", f"{notices[0][0]} received {source}, which does not exist")
-        for line in self.obligations.undelivered():
+        for line in self.obligations.describe_undelivered():
             self._break("incomplete", line)
 
     # ------------------------------------------------------------ internals
@@ -684,7 +687,9 @@ class Oracle:
         before = [sequence for sequence in owed if sequence < stream.matching[rank]]
         before = self._put_lost_aside(stream, publisher, before)
         if before:
-            self._break("gap", f"{what} first, without {listed(before)}, published after the start")
+            self._break(
+                "gap", f"{what} first, without {list_numbers(before)}, published after the start"
+            )
         if self.reliable:
             silent = [
                 sequence
@@ -694,7 +699,7 @@ class Oracle:
                 and sequence not in stream.unexplained
             ]
             if silent:
-                self._break("silent", f"{what} first, without a notice of {listed(silent)}")
+                self._break("silent", f"{what} first, without a notice of {list_numbers(silent)}")
 
     def _compare_orders(
         self, subscription: Subscription, publisher: Publisher, sequence: int, what: str

@@ -57,7 +57,7 @@ class ProtocolPlanning:
         """True if the protocol draws its own topologies."""
         return self._definition.kind != TREE
 
-    def tolerated(self, topology: Topology) -> int:
+    def count_tolerated(self, topology: Topology) -> int:
         """Return the number of simultaneous failures that break no promise."""
         return topology.delta if topology.kind == TREE else 1
 
@@ -102,7 +102,7 @@ class ProtocolPlanning:
                 chosen[name] = random.choice(values)
         return replace(parameters, **chosen)
 
-    def waiting_options(self, seed: int, parameters: Any) -> Any:
+    def wait_options(self, seed: int, parameters: Any) -> Any:
         """Return the parameters for seeds that may wait for links: no link stays broken."""
         return parameters
 
@@ -110,11 +110,11 @@ class ProtocolPlanning:
         """Return the parameters of a world without a clock, which tries events in any order."""
         return self.parameters(delta, values)
 
-    def needed(self, bugs: Iterable[str]) -> Mapping[str, Any]:
+    def required_parameters(self, bugs: Iterable[str]) -> Mapping[str, Any]:
         """Return the parameters without which these bugs have no effect."""
         return {}
 
-    def may_wait_for_links(self, parameters: Any) -> bool:
+    def can_wait_for_links(self, parameters: Any) -> bool:
         """Return True if the protocol waits for ever for a link that stays broken."""
         return False
 
@@ -127,14 +127,14 @@ class ProtocolPlanning:
         known = nearest(profile, [*self.profiles])
         raise ConfigError(f"{self._definition.name} has no profile {profile!r}{known}")
 
-    def lost(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
+    def draw_losses(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
         """Return the brokers that are lost in a plan, grouped by simultaneous losses.
 
         A protocol that needs all brokers back returns none.
         """
         return ()
 
-    def slowed(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
+    def draw_slow(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
         """Return the brokers that are slow for a long time in a plan, over all their links."""
         return ()
 
@@ -152,7 +152,7 @@ class ProtocolPlanning:
         """
         return ()
 
-    def forgetting_ns(self, parameters: Any) -> int:
+    def forget_after_ns(self, parameters: Any) -> int:
         """Return the time until all brokers have forgotten a lost broker, in nanoseconds."""
         return 0
 
@@ -164,8 +164,8 @@ class ProtocolPlanning:
         """Return the longest time without detection or repair of a loss, in nanoseconds."""
         return 0
 
-    def saying_ns(self, parameters: Any) -> int:
-        """Return the longest delay of announcements in nanoseconds; see `still_to_say`."""
+    def announce_within_ns(self, parameters: Any) -> int:
+        """Return the longest delay of announcements in nanoseconds; see `list_pending`."""
         return 0
 
     def client_window(self, parameters: Any) -> int:

@@ -18,14 +18,14 @@ from brokerd.overlay.topology import nearest
 from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.protocols.interface import Effect, Event, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS, definition_of
-from brokerd.simulator.checks.growth import SHARED, Kept, Limit
+from brokerd.simulator.checks.growth import SHARED, ContainerLimits, Limit
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, Mark, MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.reach import Reach
 from brokerd.simulator.checks.recounts import Position, PositionChecks, Recount
 from brokerd.simulator.checks.wording import NamedWorld, Wording
-from brokerd.simulator.named_bugs import NamedBug, bugs_of, planted
+from brokerd.simulator.named_bugs import NamedBug, bugs_of, plant
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
 
@@ -70,7 +70,7 @@ class CheckedWorld:
     strict: bool
 
 
-def heard(broker: BrokerView, event: Event) -> Any:
+def message_of(broker: BrokerView, event: Event) -> Any:
     """Return the message of an event; None for a message on a closed session.
 
     No core acts on such a message, so checks must ignore the message too.
@@ -92,7 +92,7 @@ class ProtocolChecks:
     def client_added(self, client: ClientId, home: BrokerNumber) -> None:
         """Record the access broker of a client."""
 
-    def joined(self, newcomer: BrokerNumber) -> None:
+    def on_joined(self, newcomer: BrokerNumber) -> None:
         """Record a new broker in the overlay, without clients."""
 
     def step(
@@ -113,14 +113,14 @@ class ProtocolChecks:
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """Check a live broker's state."""
 
-    def settled(self, brokers: Sequence[BrokerView]) -> None:
+    def check_settled(self, brokers: Sequence[BrokerView]) -> None:
         """Check the state of brokers after the end of all faults, with nothing in flight.
 
         Args:
             brokers: all brokers, by number; lost brokers are down.
         """
 
-    def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
+    def list_rest(self, brokers: Sequence[BrokerView]) -> list[str]:
         """Return the remaining state of brokers once nothing is owed, in words.
 
         Args:
@@ -137,18 +137,18 @@ class ProtocolChecks:
         """
         return 0
 
-    def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
+    def list_pending(self, brokers: Sequence[BrokerView]) -> list[str]:
         """Return the announcements that brokers delay, with the state kept for them, in words.
 
         No announcement is owed, so a run may end before. The state that is kept meanwhile may
         exceed the growth limits.
 
         Args:
-            brokers: as in `left_over`.
+            brokers: as in `list_rest`.
         """
         return []
 
-    def are_serving(self, one: BrokerView, other: BrokerView) -> bool:
+    def can_serve(self, one: BrokerView, other: BrokerView) -> bool:
         """Return True if two live brokers have exchanged their state, or need not."""
         return True
 
@@ -185,7 +185,7 @@ class SimulatedProtocol:
     checks_always: bool = False
     forgiven: tuple[str, ...] = ()
     make_reach: Callable[[OverlayGraph, Any, Iterable[Link], Iterable[BrokerNumber]], Reach] = Reach
-    kept: Kept = field(default_factory=Kept)
+    kept: ContainerLimits = field(default_factory=ContainerLimits)
     limits: tuple[Limit, ...] = ()
     positions: tuple[Position, ...] = ()
     recounts: tuple[Recount, ...] = ()
@@ -200,7 +200,7 @@ COMMON_COUNTERS: Final = ("duplicates_received", "resent_publications", "message
 """Statistics of brokers of several protocols that reports of seeds add up."""
 
 
-def simulated(protocol: str) -> SimulatedProtocol:
+def simulation_of(protocol: str) -> SimulatedProtocol:
     """Return the parts of a protocol for simulations; empty if its definition names no module.
 
     Raises:
@@ -216,23 +216,23 @@ def simulated(protocol: str) -> SimulatedProtocol:
 
 def marks_of(protocol: str) -> tuple[Mark, ...]:
     """Return the marks of a protocol; empty if its document names none."""
-    found = simulated(protocol)
+    found = simulation_of(protocol)
     return (*found.marks, ADVANCED_AGAIN) if found.positions else found.marks
 
 
 def limits_of(protocol: str) -> tuple[Limit, ...]:
     """Return the limits that seeds of a protocol lower."""
-    return (*SHARED, *simulated(protocol).limits)
+    return (*SHARED, *simulation_of(protocol).limits)
 
 
 def planning_of(protocol: str) -> ProtocolPlanning:
     """Return the planning of a protocol."""
-    return simulated(protocol).make_planning(definition_of(protocol))
+    return simulation_of(protocol).make_planning(definition_of(protocol))
 
 
 def make_checks(protocol: str, world: CheckedWorld) -> ProtocolChecks:
     """Return the checks of a protocol; empty checks for a protocol that promises less."""
-    found = simulated(protocol)
+    found = simulation_of(protocol)
     if not (world.oracle.reliable or found.checks_always):
         return ProtocolChecks(world)
     return found.make_checks(world)
@@ -240,12 +240,12 @@ def make_checks(protocol: str, world: CheckedWorld) -> ProtocolChecks:
 
 def make_position_checks(protocol: str) -> PositionChecks:
     """Return the check that no position in a durable row of a protocol decreases."""
-    return PositionChecks(simulated(protocol).positions)
+    return PositionChecks(simulation_of(protocol).positions)
 
 
 def make_observer(protocol: str, graph: OverlayGraph) -> MarkObserver | None:
     """Return the counter of a protocol's marks in one cluster."""
-    make = simulated(protocol).make_observer
+    make = simulation_of(protocol).make_observer
     return make(graph) if make is not None else None
 
 
@@ -279,5 +279,5 @@ def with_bugs(names: Iterable[str], protocol: str) -> Iterator[None]:
         AnchorLost: a bug does not fit the source any more.
         ConfigError, NoCheckout: as `named_bug`.
     """
-    with planted([named_bug(name, protocol) for name in sorted(names)]):
+    with plant([named_bug(name, protocol) for name in sorted(names)]):
         yield

@@ -43,7 +43,7 @@ class Holdings:
         if self._parcels is None:
             parcels = {id(each.parcel): each.parcel for each in _deliveries(self)}
             self._parcels = Counter(
-                id(_whole(entry))
+                id(_representative(entry))
                 for parcel in parcels.values()
                 if parcel.open
                 for entry in parcel.entries
@@ -96,7 +96,7 @@ def _deliveries(holdings: Holdings) -> Iterator[Any]:
             yield from sent
 
 
-def _whole(entry: Any) -> Any:
+def _representative(entry: Any) -> Any:
     """Return the entry that represents an entry since both were joined."""
     while getattr(entry, "part_of", None) is not None:
         entry = entry.part_of

@@ -180,11 +180,11 @@ class StreamRegister:
         return publisher is not None and sequence in self.stream(subscription, publisher).got
 
     @property
-    def living(self) -> int:
+    def live(self) -> int:
         """The number of subscriptions that have not ended."""
         return len(self.subscriptions)
 
-    def living_at(self, home: BrokerNumber) -> int:
+    def count_live_at(self, home: BrokerNumber) -> int:
         """Return the number of live subscriptions of clients at one broker."""
         return sum(
             self.homes[subscription.client] == home for subscription in self.subscriptions.values()

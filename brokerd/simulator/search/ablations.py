@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.anchors import AnchorLost
-from brokerd.simulator.checks.protocol_checks import Ablation, named_bug, simulated
+from brokerd.simulator.checks.protocol_checks import Ablation, named_bug, simulation_of
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from brokerd.simulator.search.workers import map_in_workers
 
@@ -31,7 +31,7 @@ def _all() -> dict[str, _OfProtocol]:
     return {
         name: _OfProtocol(protocol, ablation)
         for protocol in DEFINITIONS
-        for name, ablation in simulated(protocol).ablations.items()
+        for name, ablation in simulation_of(protocol).ablations.items()
     }
 
 
@@ -40,7 +40,7 @@ def ablations() -> dict[str, Ablation]:
     return {name: found.ablation for name, found in _all().items()}
 
 
-def left_out(name: str) -> str:
+def rules_without(name: str) -> str:
     """Return the rules that the bugs of an ablation leave out, and its settings."""
     protocol, ablation = _all()[name]
     rules = (named_bug(bug, protocol).leaves_out for bug in ablation.mutants)
@@ -136,7 +136,7 @@ def canaries_among(seeds: Iterable[int]) -> list[int]:
 
 def run_canary(protocol: str, seed: int) -> CanaryReport:
     """Run the bug of this seed, from this seed on, until a seed finds the bug."""
-    canaries = simulated(protocol).canaries
+    canaries = simulation_of(protocol).canaries
     assert canaries, f"{protocol} has no canaries"
     mutant = canaries[seed // EVERY % len(canaries)]
     options = SwarmOptions(mutants=frozenset((mutant,)), check_purity=False)

@@ -26,10 +26,10 @@ from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
 from brokerd.simulator.checks.protocol_checks import (
     COMMON_COUNTERS,
     planning_of,
-    simulated,
+    simulation_of,
     with_bugs,
 )
-from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
+from brokerd.simulator.search.campaign import CAMPAIGN, Setting, find_setting
 from brokerd.simulator.search.plan import set_parameters
 from brokerd.simulator.search.planning.draw import is_simple
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
@@ -111,7 +111,7 @@ class _Run:
         self._seed = seed
         self._options = options
         self._random = random = Random(f"adversary {seed}")
-        row = setting(options.setting) if options.setting else _draw_setting(random)
+        row = find_setting(options.setting) if options.setting else _draw_setting(random)
         self._row = row
         self.scene = _draw_scene(seed, random, row, options)
         with with_bugs(self.scene.mutants, self.scene.protocol):
@@ -153,7 +153,7 @@ class _Run:
         """Run the seed and return its report."""
         acted, cluster = self._acted, self._cluster
         with with_bugs(self.scene.mutants, self.scene.protocol):
-            forgiven = simulated(self._options.protocol).forgiven
+            forgiven = simulation_of(self._options.protocol).forgiven
             rule, violations = play_and_judge(
                 self._play, cluster.oracle, self.scene.strict, forgiven
             )
@@ -178,7 +178,7 @@ class _Run:
         acted.start(self._pure if is_pure else None)
         for _ in range(random.randrange(1, 5)):
             self._subscribe()
-        self._let_happen(random.choice((0, 100, 400)))
+        self._perform_lanes(random.choice((0, 100, 400)))
         steps = random.randrange(300, 2_000)
         late = [random.randrange(steps) for _ in range(random.choice((2, 5, 12)))]
         begin = 0
@@ -197,7 +197,7 @@ class _Run:
         if is_pure:
             self._cluster.repeat_events(self._pure)
 
-    def _let_happen(self, count: int) -> None:
+    def _perform_lanes(self, count: int) -> None:
         """Perform only entries of lanes."""
         for _ in range(count):
             self._acted.happen()
@@ -230,10 +230,10 @@ class _Run:
         name, home = random.choice(self.scene.publishers)
         count = random.randrange(1, self._rates.longest_run + 1)
         self._acted.perform(("publish", name, random.randrange(len(BLOBS)), count))
-        failed = self._failed()
+        failed = self._list_failed()
         if failed:
             last = self._cluster.clients[name].core.outgoing.next_sequence - 1
-            for subscriber in self._cluster.oracle.obligations.owed_to(name, last):
+            for subscriber in self._cluster.oracle.obligations.list_owed_subscribers(name, last):
                 path = self._cluster.graph.path(home, self._cluster.clients[subscriber].broker)
                 self._at_risk += count * any(_touches(element, path) for element in failed)
 
@@ -254,7 +254,7 @@ class _Run:
         if numbers:
             self._acted.perform(("unsubscribe", name, self._ends.choice(numbers)))
 
-    def _failed(self) -> list[_Element]:
+    def _list_failed(self) -> list[_Element]:
         """Return the brokers and links that do not serve.
 
         A broker serves once its recovery has completed. A link serves once it is healed. If routing
@@ -277,7 +277,7 @@ class _Run:
                 if (a, b) in cut
                 or (b, a) in cut
                 or not (brokers[a].alive and brokers[b].alive)
-                or not cluster.checker.own.are_serving(brokers[a], brokers[b])
+                or not cluster.checker.own.can_serve(brokers[a], brokers[b])
             }
             return [*failed, *self._broken]
         for a, b in cut:
@@ -287,12 +287,12 @@ class _Run:
 
     def _fail_or_mend(self) -> None:
         """Begin a failure, if another failure is allowed, or end one."""
-        random, row, failed = self._random, self._row, self._failed()
+        random, row, failed = self._random, self._row, self._list_failed()
         most = row.elements_at_once or row.delta
         if all(isinstance(element, tuple) for element in failed):
             most = max(most, row.links_at_once)
         if failed and (len(failed) >= most or random.random() < 0.5):
-            self._mend(random.choice(failed))
+            self._repair(random.choice(failed))
         elif len(failed) < most:
             crashing = row.elements_at_once and len(failed) < row.elements_at_once
             if crashing and random.random() < 0.7:
@@ -300,7 +300,7 @@ class _Run:
             else:
                 self._cut(failed)
 
-    def _mend(self, element: _Element) -> None:
+    def _repair(self, element: _Element) -> None:
         acted = self._acted
         if isinstance(element, tuple):
             a, b = element
@@ -309,7 +309,7 @@ class _Run:
         elif not acted.brokers[element].alive:
             acted.perform(("restart", element))
         elif self._random.random() < 0.3:  # the recovery must restart
-            acted.perform(("crash", element, self._kept()))
+            acted.perform(("crash", element, self._keep_applicable()))
 
     def _crash(self, failed: Sequence[_Element]) -> None:
         free = [number for number in range(len(self._cluster.brokers)) if number not in failed]
@@ -318,9 +318,9 @@ class _Run:
         writing = [number for number in free if self._cluster.brokers[number].disk.has_unwritten]
         if writing and self._random.random() < 0.5:
             free = writing  # between commit and persisted most failures are possible
-        self._acted.perform(("crash", self._random.choice(free), self._kept()))
+        self._acted.perform(("crash", self._random.choice(free), self._keep_applicable()))
 
-    def _kept(self) -> int:
+    def _keep_applicable(self) -> int:
         return self._random.choice((0, 0, 1, 99))
 
     def _cut(self, failed: Sequence[_Element]) -> None:
@@ -337,7 +337,7 @@ class _Run:
 
     def _take_for_dead(self, verb: str, number: BrokerNumber, peer: Any) -> None:
         if self._forgetful:
-            if len(self._failed()) >= self._row.elements_at_once:
+            if len(self._list_failed()) >= self._row.elements_at_once:
                 return
             self._broken[min(number, peer), max(number, peer)] = None
         self._acted.perform((verb, number, peer))
@@ -389,7 +389,7 @@ class _Run:
             ),
             **cluster.network.counters,
         }
-        summed = (*COMMON_COUNTERS, *simulated(self.scene.protocol).counters)
+        summed = (*COMMON_COUNTERS, *simulation_of(self.scene.protocol).counters)
         for name, value in cluster.statistics().items():
             if name in summed:
                 counters[name] = value

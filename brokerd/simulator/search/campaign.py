@@ -39,7 +39,7 @@ class Setting:
     bound: bool = True
     minutes: int = 0
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return the description of the row, in half a line."""
         shape = "a line" if self.chain else "trees"
         failing = f"{self.links_at_once} links down"
@@ -83,7 +83,7 @@ LASTING: dict[str, Setting] = {
 ROWS = CAMPAIGN | LASTING
 
 
-def setting(name: str) -> Setting:
+def find_setting(name: str) -> Setting:
     """Return the row with a name.
 
     Raises:

@@ -19,7 +19,7 @@ from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 _HASH_SEEDS = ("1", "2")
 
 
-def differing_seeds(first: int, last: int, protocol: str, row: str = "") -> list[int]:
+def find_differing_seeds(first: int, last: int, protocol: str, row: str = "") -> list[int]:
     """Return the seeds from `first` to `last` with different histories in two fresh interpreters.
 
     Raises:
@@ -27,10 +27,12 @@ def differing_seeds(first: int, last: int, protocol: str, row: str = "") -> list
     """
     children = [_start(first, last, protocol, row, hash_seed) for hash_seed in _HASH_SEEDS]
     one, other = _answers(children, range(first, last + 1))
-    return _differing(range(first, last + 1), one, other)
+    return _find_differing(range(first, last + 1), one, other)
 
 
-def differing_reports(reports: Sequence[SeedReport], protocol: str, row: str = "") -> list[int]:
+def find_differing_reports(
+    reports: Sequence[SeedReport], protocol: str, row: str = ""
+) -> list[int]:
     """Return the seeds with different histories in these reports and a fresh interpreter.
 
     The reports must be of consecutive seeds. Their processes hash strings at random, or as set by
@@ -43,7 +45,7 @@ def differing_reports(reports: Sequence[SeedReport], protocol: str, row: str = "
     assert [report.seed for report in reports] == [*seeds], "seeds in a row"
     other = next(each for each in _HASH_SEEDS if each != os.environ.get("PYTHONHASHSEED"))
     (lines,) = _answers([_start(seeds[0], seeds[-1], protocol, row, other)], seeds)
-    return _differing(seeds, lines, [_line(report) for report in reports])
+    return _find_differing(seeds, lines, [_line(report) for report in reports])
 
 
 def _start(first: int, last: int, protocol: str, row: str, hash_seed: str) -> subprocess.Popen[str]:
@@ -76,7 +78,7 @@ def _answers(children: Sequence[subprocess.Popen[str]], seeds: range) -> list[li
     return answers
 
 
-def _differing(seeds: range, one: Sequence[str], other: Sequence[str]) -> list[int]:
+def _find_differing(seeds: range, one: Sequence[str], other: Sequence[str]) -> list[int]:
     if not len(one) == len(other) == len(seeds):
         raise RuntimeError(f"{len(one)} and {len(other)} answers for {len(seeds)} seeds")
     return [seed for seed, *lines in zip(seeds, one, other, strict=True) if lines[0] != lines[1]]

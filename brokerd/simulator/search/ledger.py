@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.checks.protocol_checks import simulated
+from brokerd.simulator.checks.protocol_checks import simulation_of
 from brokerd.simulator.search.ablations import CanaryReport, Caught
 from brokerd.simulator.search.seed_report import SeedReport
 
@@ -32,9 +32,9 @@ _FAULT = "fault_"
 
 
 @cache
-def _counted() -> tuple[str, ...]:
+def _sum_counters() -> tuple[str, ...]:
     """Return the counters of reports that the ledger adds up, in the order of its entries."""
-    own = [name for protocol in DEFINITIONS for name in simulated(protocol).tallied]
+    own = [name for protocol in DEFINITIONS for name in simulation_of(protocol).tallied]
     return (*_OF_ALL_PROTOCOLS, *own)
 
 
@@ -110,7 +110,7 @@ def with_runs(
             **identity,
             "seeds": [],
             "runs": 0,
-            **dict.fromkeys(_counted(), 0),
+            **dict.fromkeys(_sum_counters(), 0),
             "faults": {},
             "violations": [],
             "canaries": [],
@@ -154,7 +154,7 @@ def with_caught(
     return {**document, "mutants": dict(sorted(table.items()))}
 
 
-def in_one_line(counted: Mapping[str, int]) -> str:
+def describe_totals(counted: Mapping[str, int]) -> str:
     """Return the totals of `swarm.total` as a line for people."""
     broken, seeds = counted["seeds_with_links_broken_for_ever"], counted["seeds"]
     return (
@@ -168,7 +168,7 @@ def in_one_line(counted: Mapping[str, int]) -> str:
 def _add_reports(entry: dict[str, Any], reports: Sequence[SeedReport]) -> None:
     known = {seed for first, last in entry["seeds"] for seed in range(first, last + 1)}
     new = [report for report in reports if report.seed not in known]
-    for name in _counted():
+    for name in _sum_counters():
         entry[name] = entry.get(name, 0) + sum(report.counters.get(name, 0) for report in new)
     faults = dict(entry["faults"])
     for report in new:
@@ -207,7 +207,7 @@ def _total(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for kind, count in entry["faults"].items():
             faults[kind] = faults.get(kind, 0) + count
     canaries = [canary for entry in sound for canary in entry["canaries"]]
-    counted = {name: sum(entry.get(name, 0) for entry in sound) for name in _counted()}
+    counted = {name: sum(entry.get(name, 0) for entry in sound) for name in _sum_counters()}
     return {
         "runs": sum(entry["runs"] for entry in sound),
         "simulated_hours": round(counted.pop("simulated_ms") / _MS_PER_HOUR, 3),

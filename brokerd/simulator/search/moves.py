@@ -122,7 +122,7 @@ class ClientAction(Move):
         """Return the client's name at present; None if the move waits for the client to arrive."""
         if context.mobility.holds(self.client, self.apply, context):
             return None
-        return context.mobility.now(self.client)
+        return context.mobility.name_now(self.client)
 
     @property
     def brokers(self) -> set[str]:
@@ -209,7 +209,7 @@ class PublicationRun(ClientAction):
             return
         cluster = context.cluster
         start = cluster.clients[publisher].broker
-        for name in cluster.oracle.obligations.owed_to(publisher, sequence):
+        for name in cluster.oracle.obligations.list_owed_subscribers(publisher, sequence):
             path = cluster.graph.path(start, cluster.clients[name].broker)
             context.counts[self.counter] += any(fault.touches(path) for fault in failed)
 
@@ -475,7 +475,7 @@ class FaultInjection(Move):
         return " ".join((self.kind, *self.on, *then))
 
     def apply(self, context: MoveContext) -> None:
-        on = tuple(map(context.mobility.now, self.on))
+        on = tuple(map(context.mobility.name_now, self.on))
         fault = context.faults.begin(self.kind, on)
         for when in self.stages if fault is not None else ():
             context.at(when, context.faults.advance, fault)

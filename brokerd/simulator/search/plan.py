@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from brokerd.config import SessionParameters, typed_value
+from brokerd.config import SessionParameters, parse_value
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import SCHEMA, TREE, Topology, nearest
 from brokerd.protocols.definition import Parameters
@@ -176,7 +176,7 @@ def set_parameters(
 ) -> Any:
     """Return the parameters of a protocol with some changed, each as `name=value`.
 
-    Values are written as `typed_value` reads them.
+    Values are written as `parse_value` reads them.
 
     Raises:
         ConfigError: no such parameter or value, with the nearest; or the protocol refuses
@@ -193,7 +193,7 @@ def set_parameters(
             raise ConfigError(f"no parameter {name!r}{nearest(name, known)}")
         if not equals:
             raise ConfigError(f"{name} without a value; write {name}=VALUE")
-        value = typed_value(text)
+        value = parse_value(text)
         if name == "profile":
             parameters = planning.in_profile(parameters, str(value))
             continue
@@ -218,7 +218,7 @@ def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
     scope = PlanScope(plan.protocol, plan.adversarial, [*plan.topology.brokers], joining)
     when = scope.write_instant
     planning = planning_of(plan.protocol)
-    defaults = planning.parameters(planning.tolerated(plan.topology), {})
+    defaults = planning.parameters(planning.count_tolerated(plan.topology), {})
     lines = [*(f"# {line}".rstrip() for line in story)]
     lines += [
         f"simulation {LAYERS[plan.adversarial]}",
@@ -272,7 +272,7 @@ def read_plan(text: str) -> Plan:
         PlanError: names the line, the mistake, and the valid words.
     """
     lines = text.splitlines()
-    reader = _Reader(joining=_joining(lines))
+    reader = _Reader(joining=_list_joining(lines))
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -283,7 +283,7 @@ def read_plan(text: str) -> Plan:
     return reader.plan()
 
 
-def _joining(lines: list[str]) -> list[str]:
+def _list_joining(lines: list[str]) -> list[str]:
     """Return the brokers that join; a move may name a broker before its join, without effect."""
     words = [line.split() for line in lines]
     return [
@@ -374,7 +374,7 @@ class _Reader:
             adversarial=self.layer == "adversarial",
             chance=self.chance,
             parameters=planning.parameters(
-                planning.tolerated(topology), self.settings.get("core", {})
+                planning.count_tolerated(topology), self.settings.get("core", {})
             ),
             network=NetworkParameters(session=session, **self.settings.get("network", {})),
             mutants=self.mutants,

@@ -30,7 +30,7 @@ class SeedReport:
     last_steps: tuple[str, ...]
     command: str
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return the report of a violation, or one line for a run without one."""
         what = f"seed {self.seed}" if self.seed >= 0 else "plan"
         if not self.violations:

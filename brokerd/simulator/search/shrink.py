@@ -22,7 +22,7 @@ from brokerd.simulator.search.moves import (
 from brokerd.simulator.search.plan import Plan, make_topology, write_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
-from brokerd.simulator.world.actions import ActedCluster, Action, Scene, in_words
+from brokerd.simulator.world.actions import ActedCluster, Action, Scene, describe_action
 from brokerd.simulator.world.client_mobility import home_of
 from brokerd.simulator.world.sessions import NetworkParameters
 
@@ -43,7 +43,7 @@ MOST_ACTIONS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Shrunk:
+class ShrunkPlan:
     """A small failing plan.
 
     Attributes:
@@ -63,7 +63,7 @@ class Shrunk:
             and self.plan.publications <= SMALL_PUBLICATIONS
         )
 
-    def in_words(self, origin: str) -> str:
+    def describe(self, origin: str) -> str:
         """Return the plan as text, below the violations."""
         story = [f"{origin}, cut down to {self.plan.size()}.", *self.report.violations]
         return write_plan(self.plan, story)
@@ -71,7 +71,7 @@ class Shrunk:
 
 def shrink(
     plan: Plan, *, most_runs: int = MOST_RUNS, most_steps: int = MOST_STEPS
-) -> Shrunk | None:
+) -> ShrunkPlan | None:
     """Return a small plan that fails like the given plan; None if the given plan does not fail."""
     search = _Search(plan, most_runs, most_steps)
     if not search.begin():
@@ -81,7 +81,7 @@ def shrink(
     except _BudgetSpent:
         pass  # the smallest plan so far is also a counter-example
     assert search.report is not None, "a search that has begun has a report"
-    return Shrunk(search.best, search.report, search.runs)
+    return ShrunkPlan(search.best, search.report, search.runs)
 
 
 class _BudgetSpent(Exception):
@@ -115,7 +115,7 @@ class _Search:
             before = None
             while before != self.best.size():
                 before = self.best.size()
-                self._broken()
+                self._is_broken()
                 self._faults()
                 self._publications()
                 self._subscriptions()
@@ -178,7 +178,7 @@ class _Search:
             moves = [move for move in plan.moves if move.when < until]
             self._fails(replace(plan, heal=until, end=until, broken=()).with_moves(moves))
 
-    def _broken(self) -> None:
+    def _is_broken(self) -> None:
         self._leave_out(
             self.best.broken,
             lambda broken: replace(
@@ -217,7 +217,7 @@ class _Search:
         others = [move for move in self.best.moves if type(move) is not kind]
         self._leave_out(
             [move for move in self.best.moves if type(move) is kind],
-            lambda kept: _of_known_brokers(self.best.with_moves([*others, *kept])),
+            lambda kept: _drop_unknown_brokers(self.best.with_moves([*others, *kept])),
         )
 
     def _publishers(self) -> None:
@@ -255,7 +255,7 @@ class _Search:
 
     def _settings(self) -> None:
         """Reset the settings that need not differ from the defaults."""
-        tolerated = self._planning.tolerated(self.best.topology)
+        tolerated = self._planning.count_tolerated(self.best.topology)
         plain = self._planning.plain(self.best.parameters, tolerated)
         self._fails(replace(self.best, parameters=plain))
         self._fails(replace(self.best, network=replace(NetworkParameters(), jitter_ns=1)))
@@ -304,12 +304,12 @@ def _without_broker(plan: Plan, name: str) -> Iterator[Plan]:
         if number in (a, b)
     ]  # fmt: skip
     neighbour = neighbours[0]
-    smaller = _contracted(topology, name, neighbour)
-    yield _renamed(plan, smaller, name, "")
-    yield _renamed(plan, smaller, name, neighbour)
+    smaller = _contract(topology, name, neighbour)
+    yield _rename(plan, smaller, name, "")
+    yield _rename(plan, smaller, name, neighbour)
 
 
-def _contracted(topology: Topology, name: str, neighbour: str) -> Topology:
+def _contract(topology: Topology, name: str, neighbour: str) -> Topology:
     names = topology.brokers
     links = []
     for pair in topology.links:
@@ -320,7 +320,7 @@ def _contracted(topology: Topology, name: str, neighbour: str) -> Topology:
     return make_topology(brokers, links, topology.delta)
 
 
-def _renamed(plan: Plan, topology: Topology, name: str, neighbour: str) -> Plan:
+def _rename(plan: Plan, topology: Topology, name: str, neighbour: str) -> Plan:
     """Return the plan on the smaller topology; without a neighbour, without the broker's moves."""
     renamed = (move.without_broker(name, neighbour) for move in plan.moves)
     moves = [move for move in renamed if move is not None]
@@ -352,10 +352,10 @@ def _renamed(plan: Plan, topology: Topology, name: str, neighbour: str) -> Plan:
         end=plan.end if broken else plan.heal,
     )
     kept = smaller.with_moves(move for move in moves if broken or move.when < plan.heal)
-    return _of_known_brokers(kept)
+    return _drop_unknown_brokers(kept)
 
 
-def _of_known_brokers(plan: Plan) -> Plan:
+def _drop_unknown_brokers(plan: Plan) -> Plan:
     """Return the plan without moves that need a broker that no longer joins."""
     joining = {move.broker for move in plan.moves if type(move) is BrokerJoin}
     known = joining | set(plan.topology.brokers)
@@ -397,7 +397,7 @@ class ShortHistory:
     violation: str
     tried: int
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """Return the brokers and clients, the actions, and the violation, in words."""
         topology = self.scene.topology
         brokers = ", ".join(f"{number} = {name}" for number, name in enumerate(topology.brokers))
@@ -406,7 +406,7 @@ class ShortHistory:
         lines = [
             f"{len(self.actions)} actions are left ({self.tried} histories tried)",
             f"brokers: {brokers}; links: {links}; publishers: {publishers}",
-            *(f"  {in_words(action)}" for action in self.actions),
+            *(f"  {describe_action(action)}" for action in self.actions),
             self.violation,
         ]
         return "\n".join(lines)
@@ -426,10 +426,10 @@ def failure_of(
     """
     with with_bugs(scene.mutants, scene.protocol):
         cluster = ActedCluster(scene, trace=trace)
-        return *_played(cluster, actions, to_the_end), cluster
+        return *_play(cluster, actions, to_the_end), cluster
 
 
-def _played(cluster: ActedCluster, actions: Sequence[Action], to_the_end: bool) -> tuple[str, str]:
+def _play(cluster: ActedCluster, actions: Sequence[Action], to_the_end: bool) -> tuple[str, str]:
     cluster.start()
     try:
         for action in actions:

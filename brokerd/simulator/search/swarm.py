@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.losses import STATE_LOST
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.growth import Alive, check_growth, with_limits
+from brokerd.simulator.checks.growth import LiveState, check_growth, with_limits
 from brokerd.simulator.checks.invariants import Watcher
 from brokerd.simulator.checks.liveness import WhileBroken, bounds_of
 from brokerd.simulator.checks.marks import ADVANCED_AGAIN, as_counters
@@ -27,10 +27,10 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import (
     COMMON_COUNTERS,
     planning_of,
-    simulated,
+    simulation_of,
     with_bugs,
 )
-from brokerd.simulator.search.campaign import setting
+from brokerd.simulator.search.campaign import find_setting
 from brokerd.simulator.search.moves import LaneChoice, MoveContext
 from brokerd.simulator.search.plan import Plan, with_settings
 from brokerd.simulator.search.planning.draw import draw_plan
@@ -100,7 +100,7 @@ def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Pl
         mutants=options.mutants | planning.profiles.get(options.profile, frozenset()),
         faults=options.faults,
         layer=options.layer,
-        setting=setting(options.campaign) if options.campaign else None,
+        setting=find_setting(options.campaign) if options.campaign else None,
         moves=options.moves,
     )
     if options.profile:
@@ -108,7 +108,7 @@ def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Pl
         plan = replace(plan, parameters=parameters)
     if options.settings:
         plan = with_settings(plan, options.settings)
-    if planning.may_wait_for_links(plan.parameters):
+    if planning.can_wait_for_links(plan.parameters):
         return replace(plan, broken=())  # the wait for a link would never end
     return plan
 
@@ -156,7 +156,7 @@ class PlanRun:
         self._check_purity = check_purity
         self._record = record
         self._strict = definition_of(plan.protocol).promises.exactly_once
-        self._forgiven = simulated(plan.protocol).forgiven
+        self._forgiven = simulation_of(plan.protocol).forgiven
         self._random = Random(f"run {plan.chance}")
         with with_bugs(plan.mutants, plan.protocol), with_limits(plan.limits):
             self._cluster = SimulatedCluster(
@@ -175,7 +175,7 @@ class PlanRun:
         )
         self._due: dict[int, list[tuple[Any, ...]]] = {}
         schedule = self._cluster.schedule
-        at = schedule.at if isinstance(schedule, TimedSchedule) else self._at_step
+        at = schedule.at if isinstance(schedule, TimedSchedule) else self._schedule_step
         self._context = MoveContext(self._cluster, self._faults, self._mobility, at)
         self._recounted = 0
         self._stalled = 0
@@ -220,12 +220,12 @@ class PlanRun:
             self._play_adversarial()
         else:
             self._play_timed()
-        self._let_be_forgotten()
-        self._cluster.checker.own.settled(self._cluster.brokers)
+        self._wait_forgotten()
+        self._cluster.checker.own.check_settled(self._cluster.brokers)
         self._recounted = self._cluster.recount()
         self._cluster.oracle.judge_end()
         if self._strict:
-            self._let_all_be_said()
+            self._wait_announcements()
             self._check_growth()
         if self._check_purity:
             self._cluster.repeat_events(self._pure.number)
@@ -242,7 +242,7 @@ class PlanRun:
         while self._is_owed_although_broken():
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
             if self._is_out_of_patience():
-                self._give_up()
+                self._decommission()
         self._heal_broken()
         settled = False
         while not settled:
@@ -250,17 +250,17 @@ class PlanRun:
                 self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
                 self._look_at_gates()
                 if self._is_out_of_patience():
-                    self._give_up()
+                    self._decommission()
             last_ns = schedule.now_ns + self._bounds.sessions_ns
             while schedule.pending and schedule.now_ns < last_ns:  # messages in flight arrive
                 self._run_clock(schedule.now_ns + 10 * MILLISECOND_NS)
             # Meanwhile brokers may have detected the end of a session that had seemed alive.
             settled = self._has_converged()
 
-    def _let_be_forgotten(self) -> None:
+    def _wait_forgotten(self) -> None:
         """Wait until lost brokers are forgotten, and no broker mentions them any more."""
         cluster = self._cluster
-        waited_ns = planning_of(self._plan.protocol).forgetting_ns(self._plan.parameters)
+        waited_ns = planning_of(self._plan.protocol).forget_after_ns(self._plan.parameters)
         if isinstance(cluster.schedule, TimedSchedule) and waited_ns and cluster.gone:
             self._run_clock(cluster.schedule.now_ns + waited_ns)
             while not self._has_converged():
@@ -281,7 +281,7 @@ class PlanRun:
         schedule.names_taken = self._record
         for move in self._plan.moves:
             if type(move) is not LaneChoice:
-                self._at_step(move.when, move.apply, self._context)
+                self._schedule_step(move.when, move.apply, self._context)
         self._run_steps(0, self._plan.heal)
         # From here on equal, for drawn or given earlier choices.
         self._random = Random(f"heal {self._plan.chance}")
@@ -293,7 +293,7 @@ class PlanRun:
         self._heal_broken()
         self._drain(lambda: not self._has_converged(), until_quiet=True)
 
-    def _at_step(self, step: int, action: Callable[..., None], *arguments: Any) -> None:
+    def _schedule_step(self, step: int, action: Callable[..., None], *arguments: Any) -> None:
         """Schedule an action for an adversary's step."""
         self._due.setdefault(step, []).append((action, *arguments))
 
@@ -346,7 +346,7 @@ class PlanRun:
             # check.
             late = self._is_out_of_patience(taken)
             if late and ((taken >= ENDLESS and schedule.pending) or is_owed()):
-                self._give_up()
+                self._decommission()
 
     def _heal(self) -> None:
         """End all faults, and break the plan's links that stay broken."""
@@ -375,7 +375,7 @@ class PlanRun:
         if self._while_broken is not None:
             self._stalled = sum(
                 len(missing)
-                for _, _, _, lacking in self._cluster.oracle.obligations.lacking()
+                for _, _, _, lacking in self._cluster.oracle.obligations.find_lacking()
                 for _, missing in lacking
             )
         self._while_broken = None
@@ -394,30 +394,30 @@ class PlanRun:
         self._faults.start_ended()
         if not self._strict:
             return cluster.is_quiet()
-        if self._mobility.under_way():
+        if self._mobility.describe_moving():
             return False
         if (
-            cluster.oracle.obligations.undelivered()
-            or cluster.waits.unsettled()
-            or cluster.oracle.closed_gates()
+            cluster.oracle.obligations.describe_undelivered()
+            or cluster.waits.describe_unsettled()
+            or cluster.oracle.describe_closed_gates()
         ):
             return False
-        return not self._left_over()
+        return not self._list_rest()
 
-    def _left_over(self) -> list[str]:
+    def _list_rest(self) -> list[str]:
         """Return the state that brokers still hold although nothing is owed."""
         brokers = self._cluster.staying
         checker = self._cluster.checker
         restored = self._restored()
-        lines = checker.left_over(brokers, may_queue=any(restored.values()))
+        lines = checker.list_rest(brokers, may_queue=any(restored.values()))
         for broker in brokers:
             had = broker.core.status().own_subscriptions - restored[broker.number]
-            asked = self._cluster.oracle.register.living_at(broker.number)
+            asked = self._cluster.oracle.register.count_live_at(broker.number)
             if had > asked:
                 lines.append(
                     f"{broker.name} has {had} subscriptions of its clients, which requested {asked}"
                 )
-        return lines + checker.own.left_over(self._cluster.brokers)
+        return lines + checker.own.list_rest(self._cluster.brokers)
 
     def _restored(self) -> dict[BrokerNumber, int]:
         """Return the number of subscriptions per broker that only an older disk has."""
@@ -426,7 +426,7 @@ class PlanRun:
 
     def _look_at_gates(self) -> None:
         """Check that gates open as soon as their cause has ended, without waiting for an audit."""
-        closed = self._cluster.oracle.closed_gates()
+        closed = self._cluster.oracle.describe_closed_gates()
         if self._strict and closed and self._waited_ns() > self._bounds.gates_ns:
             raise InvariantViolated(
                 "gate late", f"{self._waited_ns() / SECOND_NS:.1f} s after healing: {closed[:6]}"
@@ -440,7 +440,7 @@ class PlanRun:
     def _waited_ns(self) -> int:
         return self._cluster.schedule.now_ns - self._healed_ns
 
-    def _give_up(self) -> NoReturn:
+    def _decommission(self) -> NoReturn:
         cluster, waited_ns = self._cluster, self._waited_ns()
         if self._while_broken is not None:
             raise InvariantViolated(
@@ -450,13 +450,13 @@ class PlanRun:
                 f"{'; '.join(self._while_broken.missing()[:12])}",
             )
         left = (
-            cluster.waits.unsettled()
-            + self._mobility.under_way()
-            + self._left_over()
-            + self._still_to_say()
-            + cluster.oracle.obligations.undelivered()
+            cluster.waits.describe_unsettled()
+            + self._mobility.describe_moving()
+            + self._list_rest()
+            + self._list_pending()
+            + cluster.oracle.obligations.describe_undelivered()
         )
-        left += cluster.oracle.closed_gates()
+        left += cluster.oracle.describe_closed_gates()
         raise InvariantViolated(
             "liveness", f"{waited_ns / SECOND_NS:.1f} s after healing: {'; '.join(left[:12])}"
         )
@@ -467,18 +467,18 @@ class PlanRun:
         if any(self._restored().values()):
             return  # their publications are kept
         clients = sum(not client.detached for client in cluster.clients.values())
-        oracle, kept = cluster.oracle, simulated(cluster.protocol).kept
+        oracle, kept = cluster.oracle, simulation_of(cluster.protocol).kept
         streams = 1 + getattr(cluster.parameters, kept.streams) if kept.streams else 0
-        alive = Alive(
-            len(cluster.brokers), oracle.register.living, oracle.register.sources, clients, streams
+        alive = LiveState(
+            len(cluster.brokers), oracle.register.live, oracle.register.sources, clients, streams
         )
         for broker in cluster.staying:
             check_growth(broker, alive, kept)
 
-    def _still_to_say(self) -> list[str]:
-        return self._cluster.checker.own.still_to_say(self._cluster.brokers)
+    def _list_pending(self) -> list[str]:
+        return self._cluster.checker.own.list_pending(self._cluster.brokers)
 
-    def _let_all_be_said(self) -> None:
+    def _wait_announcements(self) -> None:
         """Wait, within the limit, until brokers have sent their periodic announcements.
 
         Raises:
@@ -488,7 +488,7 @@ class PlanRun:
         self._healed_ns = schedule.now_ns
 
         def is_owed() -> bool:
-            return bool(self._still_to_say()) or not self._has_converged()
+            return bool(self._list_pending()) or not self._has_converged()
 
         if isinstance(schedule, AdversarialSchedule):
             if is_owed():
@@ -497,7 +497,7 @@ class PlanRun:
         while is_owed():
             if self._waited_ns() > self._bounds.saying_ns:
                 what = f"{self._waited_ns() / SECOND_NS:.1f} s after all was delivered: "
-                raise InvariantViolated("unsaid", what + "; ".join(self._still_to_say()[:6]))
+                raise InvariantViolated("unsaid", what + "; ".join(self._list_pending()[:6]))
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
 
     # ------------------------------------------------------------ ledger
@@ -547,7 +547,7 @@ class PlanRun:
             "encoded_seeds": int(self._plan.network.encode),
             **cluster.network.counters,
         }
-        own = simulated(self._plan.protocol)
+        own = simulation_of(self._plan.protocol)
         summed = (*COMMON_COUNTERS, *own.counters, *own.timed_counters)
         for name, value in cluster.statistics().items():
             if name in summed:

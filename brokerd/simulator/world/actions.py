@@ -163,7 +163,7 @@ class ActedCluster:
         self.actions.append(action)
         if self.cluster.trace is not None:
             self.schedule.now_ns = len(self.actions) * SECOND_NS  # instants are numbers of actions
-            self.cluster.note(in_words(action))
+            self.cluster.note(describe_action(action))
 
     # ------------------------------------------------------------ end
 
@@ -194,23 +194,27 @@ class ActedCluster:
             if not waiting or len(self.actions) > most:
                 break
             self.perform(("deadline", random.choice(waiting).number))
-        left = [*self.cluster.waits.unsettled(), *self._left_over(), *self.oracle.closed_gates()]
+        left = [
+            *self.cluster.waits.describe_unsettled(),
+            *self._list_rest(),
+            *self.oracle.describe_closed_gates(),
+        ]
         rule = "liveness" if left else "incomplete"  # without a holder it is lost
-        left += self.oracle.obligations.undelivered()
+        left += self.oracle.obligations.describe_undelivered()
         why = "no end" if len(self.actions) > most else "nothing left to happen"
         raise InvariantViolated(rule, f"{why}: {'; '.join(left[:12])}")
 
     def has_converged(self) -> bool:
         """Return True if all owed deliveries have arrived, and brokers hold no excess."""
         if not self.scene.strict:
-            return not self.cluster.waits.unsettled()
-        if self.oracle.obligations.undelivered() or self.oracle.closed_gates():
+            return not self.cluster.waits.describe_unsettled()
+        if self.oracle.obligations.describe_undelivered() or self.oracle.describe_closed_gates():
             return False
-        return not self.cluster.waits.unsettled() and not self._left_over()
+        return not self.cluster.waits.describe_unsettled() and not self._list_rest()
 
-    def _left_over(self) -> list[str]:
+    def _list_rest(self) -> list[str]:
         checker = self.cluster.checker
-        return checker.left_over(self.brokers) + checker.own.left_over(self.brokers)
+        return checker.list_rest(self.brokers) + checker.own.list_rest(self.brokers)
 
     # ------------------------------------------------------------ digest
 
@@ -317,6 +321,6 @@ def _network_of(scene: Scene) -> NetworkParameters:
     )
 
 
-def in_words(action: Action) -> str:
+def describe_action(action: Action) -> str:
     """Return an action on one line."""
     return " ".join(map(str, action))

@@ -15,7 +15,7 @@ def sign(secret: bytes, message: bytes) -> bytes:
 
     Source: RFC 8032 §5.1.6.
     """
-    scalar, prefix = _expanded(secret)
+    scalar, prefix = _expand(secret)
     public = compress(multiply(scalar, BASE))
     nonce = digest_number(prefix + message)
     commitment = compress(multiply(nonce, BASE))
@@ -25,15 +25,15 @@ def sign(secret: bytes, message: bytes) -> bytes:
 
 def public_key(secret: bytes) -> bytes:
     """Return the public key of a secret."""
-    return compress(multiply(_expanded(secret)[0], BASE))
+    return compress(multiply(_expand(secret)[0], BASE))
 
 
-def signed(act: str, target: str, version: int = 0) -> bytes:
+def make_signature(act: str, target: str, version: int = 0) -> bytes:
     """Return the simulated authority's signature of an act."""
     return sign(_SECRET, OperatorAct(DEPLOYMENT, act, target, version).statement())
 
 
-def _expanded(secret: bytes) -> tuple[int, bytes]:
+def _expand(secret: bytes) -> tuple[int, bytes]:
     content = hashlib.sha512(secret).digest()
     scalar = int.from_bytes(content[:32], "little") & ((1 << 254) - 8) | (1 << 254)
     return scalar, content[32:]

@@ -67,7 +67,7 @@ class Observer(Protocol):
         """Record a step of a protocol; relayed sessions look like direct sessions."""
         ...
 
-    def driven(self, broker: "SimulatedBroker", event: Event, effects: list[Effect]) -> None:
+    def on_driven(self, broker: "SimulatedBroker", event: Event, effects: list[Effect]) -> None:
         """Record an event from a driver with its effects; the driver has direct sessions only."""
         ...
 
@@ -163,7 +163,7 @@ class SimulatedBroker(Endpoint):
             self.history = []
         recovering = self.incarnation > 1 or self.joins
         disk = self.disk
-        wall_ns = self._wall_clocks.at_start(self.number, self._clock.now_ns)
+        wall_ns = self._wall_clocks.read_at_start(self.number, self._clock.now_ns)
         self._handle(
             Started(
                 self.incarnation, recovering, disk.recovered(), disk.ends(), wall_ns, self.lineage
@@ -177,7 +177,7 @@ class SimulatedBroker(Endpoint):
         self._wall_clocks.set_ahead(self.number)
         self.start()
 
-    def witnessed(self) -> StateMark | None:
+    def witnessed_mark(self) -> StateMark | None:
         """Return the mark of durable state that neighbours have; None without a neighbour.
 
         Marks are sent with heartbeats, so a mark passes wherever a session is alive.
@@ -237,7 +237,7 @@ class SimulatedBroker(Endpoint):
             if end.up:
                 self._handle(MessageReceived(end.peer, end.number, message))
 
-    def tell(
+    def operate(
         self, event: TopologyGrown | TopologyShrunk | BrokerDecommissioned | OverlayChanged
     ) -> None:
         """Handle an event from the operator; the broker must be alive."""
@@ -261,10 +261,10 @@ class SimulatedBroker(Endpoint):
 
     # ------------------------------------------------------------ events from the network
 
-    def established(self, end: SessionEnd, incarnation: int) -> None:
+    def on_established(self, end: SessionEnd, incarnation: int) -> None:
         self._handle(SessionEstablished(end.peer, end.number, incarnation))
 
-    def lost(self, end: SessionEnd, reason: LossReason) -> None:
+    def on_lost(self, end: SessionEnd, reason: LossReason) -> None:
         if self.absorbing:
             self._absorbed = [entry for entry in self._absorbed if entry[0] is not end]
         self._handle(SessionLost(end.peer, end.number, reason))
@@ -329,7 +329,7 @@ class SimulatedBroker(Endpoint):
         if self.history is not None:
             self.history.append((event, now_ns, effects))
         if self._observer is not None:
-            self._observer.driven(self, event, effects)
+            self._observer.on_driven(self, event, effects)
             if self._wrapper is None:
                 self._observer.step(self, event, effects)
         for effect in effects:

@@ -50,7 +50,7 @@ class ClientMobility:
         self._reattaching: dict[ClientId, None] = {}
         self.moved = self.moved_whole = self.reattached = self.joined = self.departed = 0
 
-    def now(self, client: ClientId) -> ClientId:
+    def name_now(self, client: ClientId) -> ClientId:
         """Return the present name of a client of the plan."""
         return self._names.get(client, client)
 
@@ -62,7 +62,7 @@ class ClientMobility:
         if client in self._waiting:
             self._waiting[client].append((action, arguments))
             return True
-        return self._is_without_home(self.now(client))
+        return self._is_without_home(self.name_now(client))
 
     def _is_without_home(self, name: ClientId) -> bool:
         """Return True if the present or first broker of a client has departed."""
@@ -72,7 +72,7 @@ class ClientMobility:
             return True
         return (client.broker if client else cluster.topology.number_of(home)) in cluster.gone
 
-    def under_way(self) -> list[str]:
+    def describe_moving(self) -> list[str]:
         """Return the clients with a move in progress, in words."""
         return [f"{client} is on its way" for client in self._waiting]
 
@@ -84,12 +84,12 @@ class ClientMobility:
         """
         if plan_name in self._waiting:
             return
-        client = self._cluster.clients.get(self.now(plan_name))
+        client = self._cluster.clients.get(self.name_now(plan_name))
         if self._cluster.clients_leave_freely:
             if client is not None and not client.core.is_detaching:
                 self._reattach_freely(client, broker)
             return
-        if client is None or client.core.is_detaching or not self._may_go(client, broker):
+        if client is None or client.core.is_detaching or not self._can_go(client, broker):
             return
         self._waiting[plan_name] = []
         calm, disturbed = self._is_calm(), self._disturbances()
@@ -109,7 +109,7 @@ class ClientMobility:
 
     def reattach(self, plan_name: ClientId, broker: str) -> None:
         """Attach a client to another broker without a move, also during an earlier attachment."""
-        name = self.now(plan_name)
+        name = self.name_now(plan_name)
         client = self._cluster.clients.get(name)
         if self._cluster.clients_leave_freely:
             self._reattach_freely(client, broker)
@@ -120,7 +120,7 @@ class ClientMobility:
         core = client.core
         waits = core.is_detaching or core.subscriptions.ending or client.asking_again
         all_started = again or all(each in client.started_numbers for each in core.subscriptions)
-        if waits or not all_started or not core.subscriptions or not self._may_go(client, broker):
+        if waits or not all_started or not core.subscriptions or not self._can_go(client, broker):
             return
         self._reattaching[plan_name] = None
         self._waiting.setdefault(plan_name, [])
@@ -136,7 +136,7 @@ class ClientMobility:
         client.on_change = advance
         self._cluster.reattach(name, broker)
 
-    def _may_go(self, client: SimulatedClient, broker: str) -> bool:
+    def _can_go(self, client: SimulatedClient, broker: str) -> bool:
         """Return True if a broker is a possible target of a client."""
         topology, gone = self._cluster.topology, self._cluster.gone
         if broker not in topology.present():
@@ -190,7 +190,7 @@ class ClientMobility:
     def _is_calm(self) -> bool:
         """Return True if nothing has failed, and earlier failures have no aftermath."""
         cluster = self._cluster
-        if self._is_broken() or self._faults.any_active() or cluster.waits.unsettled():
+        if self._is_broken() or self._faults.is_any_active() or cluster.waits.describe_unsettled():
             return False
         return not any(broker.core.aftermath() for broker in cluster.brokers if broker.alive)
 

@@ -39,7 +39,7 @@ RECONNECT_NS = 100 * MILLISECOND_NS
 class ClientObserver(Protocol):
     """An observer with the view of the clients' applications, and no other."""
 
-    def connected(self, client: ClientId, source: SourceId | None) -> None:
+    def on_connected(self, client: ClientId, source: SourceId | None) -> None:
         """Record the source of a client's publications."""
         ...
 
@@ -80,10 +80,10 @@ class Observers:
     def __init__(self, *observers: ClientObserver) -> None:
         self._observers = observers
 
-    def connected(self, client: ClientId, source: SourceId | None) -> None:
+    def on_connected(self, client: ClientId, source: SourceId | None) -> None:
         """Pass the source to each observer."""
         for observer in self._observers:
-            observer.connected(client, source)
+            observer.on_connected(client, source)
 
     def started(self, client: ClientId, number: int) -> None:
         """Pass the start to each observer."""
@@ -195,13 +195,13 @@ class SimulatedClient(Endpoint):
         if self.alive:
             self._network.open(self, self.broker)
 
-    def go_to(self, home: Home, broker: BrokerNumber) -> None:
+    def move_to(self, home: Home, broker: BrokerNumber) -> None:
         """Continue at another broker, as if the old broker were unreachable."""
         here, self.broker = self.broker, broker
         self.started_numbers = {}
         self._network.close(self, here, "closed_by_us")
         self.core.on_lost()
-        self.core.go_to(home)
+        self.core.move_to(home)
         self.core.leave()
         self.dial()
 
@@ -258,18 +258,18 @@ class SimulatedClient(Endpoint):
 
     # ------------------------------------------------------------ events from the network
 
-    def established(self, end: SessionEnd, incarnation: int) -> None:
+    def on_established(self, end: SessionEnd, incarnation: int) -> None:
         self.core.on_established()
         self._send_out()
 
-    def lost(self, end: SessionEnd, reason: LossReason) -> None:
+    def on_lost(self, end: SessionEnd, reason: LossReason) -> None:
         self.core.on_lost()
         if not self.detached:
-            self._later(self.dial)
+            self._defer(self.dial)
         self.on_change()
 
     def open_failed(self, peer: Peer, reason: str) -> None:
-        self._later(self.dial)
+        self._defer(self.dial)
 
     def message_arrived(self, end: SessionEnd, message: Any) -> None:
         for event in self.core.on_message(message):
@@ -287,7 +287,7 @@ class SimulatedClient(Endpoint):
                 self.withheld.append(notice)
                 if self._observer is not None:
                     self._observer.withheld(self.name, notice)
-                self._taken_later(serial)
+                self._process_later(serial)
             case GapsAnnounced(gaps, serial):
                 self.gaps += gaps
                 for gap in gaps:
@@ -295,7 +295,7 @@ class SimulatedClient(Endpoint):
                         self._observer.gap(
                             self.name, gap.number, gap.source, gap.first, gap.last, gap.reason
                         )
-                self._taken_later(serial)
+                self._process_later(serial)
             case PublicationsDone(first, last):
                 if self._observer is not None:
                     for sequence in range(first, last + 1):
@@ -313,7 +313,7 @@ class SimulatedClient(Endpoint):
                 self._network.close(self, self.broker, "closed_by_us")
             case Attached(source, _):
                 if self._observer is not None:
-                    self._observer.connected(self.name, source)
+                    self._observer.on_connected(self.name, source)
             case Redirected(addresses):
                 self.on_redirected(addresses)
             case RequestRefused(refused):
@@ -321,9 +321,9 @@ class SimulatedClient(Endpoint):
                 self.on_refused(refused)
             case RetryLater(refused) if refused.number:
                 self.asking_again += 1
-                self._later(self._subscribe_again, refused.number)
+                self._defer(self._subscribe_again, refused.number)
             case RetryLater():
-                self._later(self._network.close, self, self.broker, "closed_by_us")
+                self._defer(self._network.close, self, self.broker, "closed_by_us")
 
     def _on_received(self, event: Received) -> None:
         for deliveries in event.deliveries:
@@ -333,9 +333,9 @@ class SimulatedClient(Endpoint):
                     self.received[number].append((source, sequence))
                     if self._observer is not None:
                         self._observer.delivered(self.name, number, source, sequence, blob, payload)
-        self._taken_later(event.serial)
+        self._process_later(event.serial)
 
-    def _taken_later(self, serial: int) -> None:
+    def _process_later(self, serial: int) -> None:
         if self.take_after_ns:
             self._network.schedule.post(self._application, self.take_after_ns, self._take, serial)
         elif self._application.queue:  # earlier deliveries must be taken earlier
@@ -347,7 +347,9 @@ class SimulatedClient(Endpoint):
         self.core.progress.take(serial)
         if self.tokens.maxlen:
             numbers = self.core.subscriptions
-            self.tokens.append({number: self.core.progress.committed(number) for number in numbers})
+            self.tokens.append(
+                {number: self.core.progress.committed_positions(number) for number in numbers}
+            )
 
     def _take(self, serial: int) -> None:
         self._take_now(serial)
@@ -363,7 +365,7 @@ class SimulatedClient(Endpoint):
             for message in self.core.messages_to_send():
                 self._network.send(self, self.broker, message)
 
-    def _later(self, action: Any, *arguments: Any) -> None:
+    def _defer(self, action: Any, *arguments: Any) -> None:
         delay_ns = RECONNECT_NS + int(self._random.random() * RECONNECT_NS)
         schedule = self._network.schedule
         if schedule.adversarial:

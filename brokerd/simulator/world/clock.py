@@ -340,7 +340,7 @@ class WallClocks:
         """
         self._ahead_ns[broker] = max(self._most_ns.values(), default=0) + 2 * _LARGEST_STEP_NS
 
-    def at_start(self, broker: BrokerNumber, now_ns: Instant) -> int:
+    def read_at_start(self, broker: BrokerNumber, now_ns: Instant) -> int:
         """Return the time of a broker's clock at the start of an incarnation, in nanoseconds."""
         ahead_ns = self._ahead_ns.get(broker)
         if ahead_ns is None:

@@ -23,7 +23,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.operator_acts import DECOMMISSION
 from brokerd.model.predicate import NOTHING, Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.overlay.topology import Joined, Topology
+from brokerd.overlay.topology import JoinedBroker, Topology
 from brokerd.overlay.tree import PrimaryTree, graph_of, tree_of
 from brokerd.protocols.definition import Acknowledgement
 from brokerd.protocols.interface import (
@@ -52,10 +52,10 @@ from brokerd.simulator.checks.protocol_checks import (
     make_checks,
     make_observer,
     make_position_checks,
-    simulated,
+    simulation_of,
 )
 from brokerd.simulator.checks.recounts import check_recounts
-from brokerd.simulator.world.authority import AUTHORITY, signed
+from brokerd.simulator.world.authority import AUTHORITY, make_signature
 from brokerd.simulator.world.broker import OwnClock, SimulatedBroker
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule, WallClocks
@@ -71,7 +71,7 @@ from brokerd.wire.attributes import decode_attribute_table, decode_attributes, e
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublicationHandle:
     """One publication, identified by its publisher."""
 
     client: ClientId
@@ -150,7 +150,7 @@ class SimulatedCluster:
         self.oracle = Oracle(
             decode_attributes,
             strict,
-            definition_of(protocol).promised(self.parameters),
+            definition_of(protocol).promises_with(self.parameters),
             None if own_clocks else lambda: self.schedule.now_ns,
         )
         self._logs = definition_of(protocol).all_logs(topology, self.parameters)
@@ -225,10 +225,10 @@ class SimulatedCluster:
             ConfigError: the broker cannot join; the cluster is unchanged.
         """
         before = self.topology
-        self._change(before.with_joined(Joined(name, at, "", place, further), "join"))
+        self._change(before.with_joined(JoinedBroker(name, at, "", place, further), "join"))
         number = self._add_broker(name)
         self.note(" ".join(("join", name, "at", at, *further)))
-        self.checker.joined(number)
+        self.checker.on_joined(number)
         grown = TopologyGrown(number, self.topology.number_of(at))
         self._announce_change(before, grown, self._near(number))
         return self.broker(name)
@@ -254,11 +254,11 @@ class SimulatedCluster:
         """Notify near brokers of links, or all brokers of a section of the overlay."""
         if self.topology.sections == before.sections:
             for broker in near:
-                broker.tell(links)
+                broker.operate(links)
             return
         for broker in self.brokers:
             if broker.alive:
-                broker.tell(OverlayChanged(self.graph.overlay))
+                broker.operate(OverlayChanged(self.graph.overlay))
 
     def change_role(self, name: str, role: str) -> bool:
         """Change the role of a broker and notify all; return False if impossible."""
@@ -272,7 +272,7 @@ class SimulatedCluster:
         self.note(f"role {name} {role}")
         for broker in self.brokers:
             if broker.alive:
-                broker.tell(OverlayChanged(self.graph.overlay))
+                broker.operate(OverlayChanged(self.graph.overlay))
         return True
 
     def decommission(self, name: str) -> list[str]:
@@ -302,7 +302,7 @@ class SimulatedCluster:
                 if client.broker == number and not client.detached:
                     self._end_client(client)
             for each in others:
-                each.tell(BrokerDecommissioned(number, signed(DECOMMISSION, name)))
+                each.operate(BrokerDecommissioned(number, make_signature(DECOMMISSION, name)))
         return refusals
 
     @property
@@ -314,7 +314,7 @@ class SimulatedCluster:
     def _end_client(self, client: SimulatedClient) -> None:
         """End a client with its broker, without further owed publications."""
         for number in client.core.subscriptions:
-            self.oracle.unsubscribed(client.name, number)
+            self.oracle.on_unsubscribed(client.name, number)
         client.leave()
         client.detached = True
 
@@ -373,7 +373,7 @@ class SimulatedCluster:
         wanted = self._parse(predicate) if isinstance(predicate, str) else predicate
         number = subscriber.subscribe(wanted)
         self._asked.setdefault(name, []).append(wanted)
-        self.oracle.subscribed(name, number, wanted)
+        self.oracle.on_subscribed(name, number, wanted)
         self.note(f"subscribe {name}/{number} {predicate if isinstance(predicate, str) else ''}")
         return Subscription(self, subscriber, number)
 
@@ -391,7 +391,7 @@ class SimulatedCluster:
 
     def unsubscribe(self, client: ClientId, number: int = 1) -> None:
         """End a subscription of a client."""
-        self.oracle.unsubscribed(client, number)
+        self.oracle.on_unsubscribed(client, number)
         self.note(f"unsubscribe {client}/{number}")
         self.clients[client].unsubscribe(number)
 
@@ -399,7 +399,7 @@ class SimulatedCluster:
         """Detach a client for good; all its publications must be complete."""
         state = self.clients[client]
         for number in state.core.subscriptions:
-            self.oracle.unsubscribed(client, number)
+            self.oracle.on_unsubscribed(client, number)
         self.note(f"detach {client}")
         state.detach()
 
@@ -415,7 +415,7 @@ class SimulatedCluster:
         self.note(f"forget {client} {len(wanted)}")
         old.leave()
         self._forgot[client] = self._forgot.get(client, 1) + 1
-        self.oracle.forgot(client)
+        self.oracle.on_memory_loss(client)
         core = ClientCore(
             client,
             publishes=old.publishes,
@@ -461,18 +461,22 @@ class SimulatedCluster:
         """
         core = client.core
         if core.attachment.home is None:
-            core.go_to(self._home(self.brokers[client.broker].name))
+            core.move_to(self._home(self.brokers[client.broker].name))
         here = [each for each in addresses if int(each) in self.graph.present]
         here = [each for each in here if int(each) not in self.gone]
         begun = all(each in client.started_numbers for each in core.subscriptions)
         waits = core.subscriptions.ending or not begun
-        if client.is_moving or not core.may_go or (waits and not core.attachment.leaves_freely):
+        if (
+            client.is_moving
+            or not core.can_follow_redirect
+            or (waits and not core.attachment.leaves_freely)
+        ):
             return
         if client.brokers is None:
             all_there_are = [str(each) for each in self.graph.present]
             client.brokers = Brokers([str(client.broker)], all_there_are)
         client.brokers.address = str(client.broker)
-        if client.brokers.redirected(here, self.schedule.now_ns / SECOND_NS):
+        if client.brokers.on_redirect(here, self.schedule.now_ns / SECOND_NS):
             self.redirected += 1
             self.reattach(client.name, self.brokers[int(client.brokers.address)].name)
 
@@ -497,7 +501,7 @@ class SimulatedCluster:
             core = old.core.successor()
             new = self._add_client(name, broker, old.publishes, core)
             for number, predicate in core.subscriptions.predicates.items():
-                self.oracle.subscribed(name, number, predicate)
+                self.oracle.on_subscribed(name, number, predicate)
             self._asked[name] = self._asked.get(old.name, [])
             self.held[name] = None
             new.is_moving = True
@@ -507,14 +511,14 @@ class SimulatedCluster:
             self.note(f"moved {old.name} {new.name} {all_delivered}")
             del self.held[new.name]
             new.is_moving = False
-            self.oracle.moved(old.name, new.name, whole=over(new.name, all_delivered))
+            self.oracle.on_moved(old.name, new.name, whole=over(new.name, all_delivered))
 
         self.note(f"move {client} {name}")
         self.clients[client].is_moving = True
         move = ClientMove(
             self.clients[client],
             make,
-            lambda: self.oracle.draining(client),
+            lambda: self.oracle.on_drain(client),
             is_over,
             arrived,
         )
@@ -535,7 +539,7 @@ class SimulatedCluster:
         self.note(f"reattach {client} {broker}")
         number = self.topology.number_of(broker)
         self.checker.client_added(client, number)
-        self.clients[client].go_to(self._home(broker), number)
+        self.clients[client].move_to(self._home(broker), number)
 
     def _home(self, broker: str) -> Home:
         """Return the client's view of its new broker."""
@@ -556,21 +560,21 @@ class SimulatedCluster:
         client: ClientId | None = None,
         payload: bytes = b"",
         **attributes: Scalar,
-    ) -> Published:
+    ) -> PublicationHandle:
         """Publish one publication at a broker, by default as the client `p-<broker>`."""
         blob = encode_attributes(attributes)
         return self.publish_run(broker, [(blob, payload)], client)[0]
 
     def publish_run(
         self, broker: str, contents: list[tuple[bytes, bytes]], client: ClientId | None = None
-    ) -> list[Published]:
+    ) -> list[PublicationHandle]:
         """Publish (attribute blob, payload) pairs as one run."""
         publisher = self.client(client or f"p-{broker}", broker, publishes=True)
         first = publisher.publish(contents)
         for sequence, (blob, payload) in enumerate(contents, first):
             self.oracle.published(publisher.name, sequence, blob, payload)
         self.note(f"publish {publisher.name} {first}-{first + len(contents) - 1}")
-        return [Published(publisher.name, first + place) for place in range(len(contents))]
+        return [PublicationHandle(publisher.name, first + place) for place in range(len(contents))]
 
     def name_of(self, source: SourceId) -> ClientId:
         """Return the client that publishes under a source."""
@@ -601,7 +605,7 @@ class SimulatedCluster:
         until_ns = self.schedule.now_ns + int(limit_s * SECOND_NS)
         while not self.is_quiet():
             if self.schedule.now_ns > until_ns:
-                left = self.waits.unsettled() or [
+                left = self.waits.describe_unsettled() or [
                     f"{self.schedule.pending} messages are on their way"
                 ]
                 raise NotQuietError(f"not quiet after {limit_s:g} s: {'; '.join(left)}")
@@ -615,7 +619,7 @@ class SimulatedCluster:
         Links may stay broken: once a broker has failed to reach another broker, further attempts,
         as long as no attempt can succeed, are ignored.
         """
-        return self.schedule.pending == 0 and not self.waits.unsettled()
+        return self.schedule.pending == 0 and not self.waits.describe_unsettled()
 
     # ------------------------------------------------------------ records
 
@@ -713,7 +717,7 @@ class SimulatedCluster:
         Raises:
             InvariantViolated: a counter is wrong; names the counter.
         """
-        recounts = simulated(self.protocol).recounts
+        recounts = simulation_of(self.protocol).recounts
         living = [broker for broker in self.staying if broker.alive]
         counted = sum(check_recounts(each.name, each.core, recounts) for each in living)
         clients = self.clients.values()
@@ -748,11 +752,11 @@ class BrokerHandle:
 
     def kill(self) -> Self:
         """Kill the process, with the loss of all volatile state."""
-        return self._do("kill", self.broker.kill)
+        return self._perform("kill", self.broker.kill)
 
     def start(self) -> Self:
         """Start a new incarnation on the same disk."""
-        return self._do("start", self.broker.start)
+        return self._perform("start", self.broker.start)
 
     def copy(self, *, is_empty: bool) -> tuple[Any, ...] | None:
         """Return a copy of the disk, for `restore`; None for an empty disk."""
@@ -768,7 +772,7 @@ class BrokerHandle:
         """Replace the disk by an older copy, or by an empty disk, and accept the loss."""
         self._cluster.oracle.state_lost(self.broker.number)
         self.broker.disk.put_back(copy)
-        return self._do("accept-loss", self.broker.accept_loss)
+        return self._perform("accept-loss", self.broker.accept_loss)
 
     def restore(self, copy: tuple[Any, ...] | None, witnessed: StateMark | None) -> Self:
         """Start on an older copy of the disk, or on an empty disk, as an operator does.
@@ -813,7 +817,7 @@ class BrokerHandle:
         self._cluster.oracle.state_lost(broker.number)
         unacknowledged = self._cluster.oracle.unacknowledged_at(broker.number)
         self._cluster.redeliveries.state_lost(self._clients(), unacknowledged)
-        return self._do("accept-loss", broker.accept_loss)
+        return self._perform("accept-loss", broker.accept_loss)
 
     def restart(self) -> Self:
         """Kill and start, without a pause."""
@@ -821,29 +825,29 @@ class BrokerHandle:
 
     def absorb(self) -> Self:
         """Receive everything and send only signs of life."""
-        return self._do("absorb", self.broker.absorb)
+        return self._perform("absorb", self.broker.absorb)
 
     def omit_sends(self) -> Self:
         """Handle everything and send only signs of life."""
-        return self._do("send-omission", self.broker.omit_sends)
+        return self._perform("send-omission", self.broker.omit_sends)
 
     def release(self) -> Self:
         """Handle and send the absorbed messages, in order."""
-        return self._do("release", self.broker.release)
+        return self._perform("release", self.broker.release)
 
     def freeze(self) -> Self:
         """Stop the time of the broker."""
-        return self._do("freeze", self.broker.freeze)
+        return self._perform("freeze", self.broker.freeze)
 
     def thaw(self) -> Self:
         """Resume the time of the broker."""
-        return self._do("thaw", self.broker.thaw)
+        return self._perform("thaw", self.broker.thaw)
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """Return the status of the core."""
         return self.broker.core.status()
 
-    def _do(self, verb: str, action: Any) -> Self:
+    def _perform(self, verb: str, action: Any) -> Self:
         self._cluster.note(f"{verb} {self.broker.name}")
         action()
         return self
@@ -876,7 +880,7 @@ class LinkHandle:
         self._cluster.link_faults.absorb(self._a, self._b, which)
         return self
 
-    def let_one_pass(self) -> bool:
+    def release_one(self) -> bool:
         """Deliver the first absorbed message from the first to the second end."""
         self._note("let one pass")
         return self._cluster.link_faults.pass_one(self._a, self._b)
@@ -914,15 +918,15 @@ class Subscription:
         self.number = number
 
     @property
-    def received(self) -> list[Published]:
+    def received(self) -> list[PublicationHandle]:
         """Deliveries to the application, in order."""
-        return list(self._received())
+        return list(self._on_received())
 
     @property
     def started(self) -> bool:
         """True if the client was notified of the start."""
         return self.number in self.client.started_numbers
 
-    def _received(self) -> Iterator[Published]:
+    def _on_received(self) -> Iterator[PublicationHandle]:
         for source, sequence in self.client.received[self.number]:
-            yield Published(self._cluster.name_of(source), sequence)
+            yield PublicationHandle(self._cluster.name_of(source), sequence)

@@ -117,7 +117,7 @@ class Redeliveries:
             what = f"{what} again, which has had more than {most} for each crash again"
             raise InvariantViolated("redelivered often", what)
 
-    def committed(self, client: ClientId, source: SourceId, sequence: int) -> None:
+    def on_committed(self, client: ClientId, source: SourceId, sequence: int) -> None:
         """Record that an application was notified of a commit."""
         self._consumers[client].committed.add((source, sequence))
 
@@ -169,16 +169,16 @@ class SimulatedConsumer(SimulatedClient):
     def _on_event(self, event: ClientEvent) -> None:
         match event:
             case GapsAnnounced():
-                self._came(event)
+                self._on_delivery(event)
             case Committed(_, request) if self._is_busy and request >= self._asked > 0:
                 self._on_committed()
             case _:
                 super()._on_event(event)
 
     def _on_received(self, event: Received) -> None:
-        self._came(event)
+        self._on_delivery(event)
 
-    def _came(self, event: Received | GapsAnnounced) -> None:
+    def _on_delivery(self, event: Received | GapsAnnounced) -> None:
         assert self._consumption is not None, f"{self.name} has asked for nothing"
         self._consumption.put(event)
         self._work()
@@ -192,7 +192,7 @@ class SimulatedConsumer(SimulatedClient):
             if isinstance(item, Taken):
                 self._take_one(item)
             else:
-                self._tell_gaps(item)
+                self._report_gaps(item)
         if consumption.is_uncommitted:
             self._is_busy = True
             delay_ns = int(self._random.random() * self.works_ns)
@@ -210,7 +210,7 @@ class SimulatedConsumer(SimulatedClient):
                 self.name, number, item.source, item.sequence, item.blob, item.payload
             )
 
-    def _tell_gaps(self, event: GapsAnnounced) -> None:
+    def _report_gaps(self, event: GapsAnnounced) -> None:
         self.gaps += event.gaps
         for gap in event.gaps:
             if self._observer is not None:
@@ -225,6 +225,6 @@ class SimulatedConsumer(SimulatedClient):
 
     def _on_committed(self) -> None:
         for item in self._batch:
-            self._redeliveries.committed(self.name, item.source, item.sequence)
+            self._redeliveries.on_committed(self.name, item.source, item.sequence)
         self._batch, self._asked, self._is_busy = [], 0, False
         self._work()

@@ -160,7 +160,7 @@ class SimulatedDisk:
             ledger.groups,
         )
         starts = [*ledger.starts.values(), present]
-        self.ledger = StateLedger.of_starts(
+        self.ledger = StateLedger.from_starts(
             ledger.key, ledger.lineage, starts, is_vouched=ledger.is_vouched
         )
 

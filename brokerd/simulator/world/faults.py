@@ -168,7 +168,7 @@ class Faults:
                 self._cluster.broker(broker.name).start()
                 self.restarted += 1
 
-    def any_active(self) -> bool:
+    def is_any_active(self) -> bool:
         """Return True if a fault has begun and not ended."""
         self._drop_finished()
         return bool(self.active)
@@ -195,14 +195,14 @@ class Faults:
         if kind == KILL_FOR_GOOD:
             return self._loss(*on)
         if kind == LOST:
-            return self._lost(*on)
+            return self._lose(*on)
         if kind == RESTORED:
-            return self._restored(*on)
+            return self._restore(*on)
         assert kind in LINK_KINDS, f"no fault is called {kind}"
         return self._link_fault(kind, *on)
 
     def _broker_fault(self, kind: str, name: str) -> Fault | None:
-        failed = self._failed()
+        failed = self._list_failed()
         number = self._cluster.topology.number_of(name)
         if len(failed) >= self._failures_at_once or number in failed:
             return None
@@ -237,7 +237,7 @@ class Faults:
         do = cluster.broker(name)
 
         def give_up() -> None:
-            if not self._may_be_given_up(do.broker.number) or cluster.decommission(name):
+            if not self._can_decommission(do.broker.number) or cluster.decommission(name):
                 do.start()
 
         def come_back() -> None:
@@ -246,13 +246,13 @@ class Faults:
 
         return Fault(KILL_FOR_GOOD, do.broker.number, [fault.advance, give_up, come_back])
 
-    def _lost(self, *names: str) -> Fault | None:
+    def _lose(self, *names: str) -> Fault | None:
         """Lose brokers without notice, unless one of the brokers has failed already.
 
         After a refusal no brokers are lost any more: together with the brokers that stayed, the
         remaining overlay may be in parts.
         """
-        cluster, failed = self._cluster, self._failed()
+        cluster, failed = self._cluster, self._list_failed()
         brokers = [cluster.broker(name) for name in names]
         if any(do.broker.number in (*failed, *cluster.gone) for do in brokers):
             self._is_spared = True
@@ -271,7 +271,7 @@ class Faults:
 
         return Fault(LOST, None, [lose])
 
-    def _restored(self, name: str, how: str) -> Fault | None:
+    def _restore(self, name: str, how: str) -> Fault | None:
         """Crash a broker with a copy of its disk, or an empty disk, and restore this disk later."""
         fault = self._broker_fault("kill", name)
         if fault is None:
@@ -284,7 +284,7 @@ class Faults:
             copies.append(do.copy(is_empty=how == EMPTY))
 
         def kill() -> None:
-            marks.append(do.broker.witnessed() if do.broker.alive else None)
+            marks.append(do.broker.witnessed_mark() if do.broker.alive else None)
             fault.advance()
 
         def put_back() -> None:
@@ -302,7 +302,7 @@ class Faults:
                 after = [number for number in left if number > client.broker]
                 cluster.reattach(client.name, cluster.brokers[(after or left)[0]].name)
 
-    def _may_be_given_up(self, number: BrokerNumber) -> bool:
+    def _can_decommission(self, number: BrokerNumber) -> bool:
         """Return True if a broker has no publisher, and no client is in transit."""
         cluster = self._cluster
         clients = [each for each in cluster.clients.values() if not each.detached]
@@ -312,13 +312,14 @@ class Faults:
             or any(asked not in each.started_numbers for asked in each.core.subscriptions)
             for each in clients
         ) and not any(
-            each.core.status().own_subscriptions > cluster.oracle.register.living_at(each.number)
+            each.core.status().own_subscriptions
+            > cluster.oracle.register.count_live_at(each.number)
             for each in cluster.brokers
             if each.number != number and each.number not in cluster.gone
         )
 
     def _link_fault(self, kind: str, a: str, b: str) -> Fault | None:
-        failed = self._failed()
+        failed = self._list_failed()
         only_links = all(isinstance(element, tuple) for element in failed)
         limit = self._failures_at_once
         if only_links:
@@ -405,7 +406,7 @@ class Faults:
 
     # ------------------------------------------------------------ failed elements
 
-    def _failed(self) -> list[BrokerNumber | Link]:
+    def _list_failed(self) -> list[BrokerNumber | Link]:
         return [fault.element for fault in self.active if fault.element is not None]
 
     def _drop_finished(self) -> None:

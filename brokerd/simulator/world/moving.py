@@ -64,7 +64,7 @@ class ClientMove:
         if not self._attached or any(n not in new.started_numbers for n in subscriptions):
             return
         if old.detached or not old.core.attached:
-            self._go_on_without(old, new)
+            self._continue_without(old, new)
             return
         if self._marked_by and self._marked_by not in old.core.subscriptions:
             self._marked_by = 0  # the marker was refused
@@ -75,7 +75,7 @@ class ClientMove:
             self._on_drain()
             old.detach(drain=True)
 
-    def _go_on_without(self, old: SimulatedClient, new: SimulatedClient) -> None:
+    def _continue_without(self, old: SimulatedClient, new: SimulatedClient) -> None:
         self.is_over = True
         self._on_over(old, new, old.detached)
         new.take_over(old)

@@ -27,7 +27,7 @@ from brokerd.wire.codec import decode, frames
 _PREFIX_BYTES = 8
 
 
-def through_wire(message: Any, limit_bytes: int) -> list[tuple[Any, int]]:
+def transmit(message: Any, limit_bytes: int) -> list[tuple[Any, int]]:
     """Return the received form of a message: one or several messages, each with its frame's size.
 
     Several messages are returned if one frame would exceed `limit_bytes`, as in the session layer.
@@ -98,7 +98,7 @@ class Network:
             self._end_here(end, reason)
             self._notify_far_end(end)
         elif peer in endpoint.attempts:
-            self._give_up(endpoint.attempts[peer], "closed by us")
+            self._cancel(endpoint.attempts[peer], "closed by us")
 
     def send(self, endpoint: Endpoint, peer: Peer, message: Any) -> None:
         """Send a message on the session with a peer; the message is dropped without a session."""
@@ -124,7 +124,7 @@ class Network:
         attempt = endpoint.attempts.get(peer)
         if attempt is None:
             return False
-        self._give_up(attempt, "timed out")
+        self._cancel(attempt, "timed out")
         return True
 
     def is_open(self, a: Peer, b: Peer) -> bool:
@@ -190,7 +190,7 @@ class Network:
             self.wait_for_timeout(attempt)
             return
         if not there.alive:
-            self._give_up(attempt, "refused")
+            self._cancel(attempt, "refused")
             return
         crossing = there.attempts.get(here.key)
         if crossing is not None:
@@ -244,7 +244,7 @@ class Network:
         if (end.peer, end.endpoint.key) in self.links.absorbed:
             end.lane.hold()
         end.endpoint.ends[end.peer] = end
-        end.endpoint.established(end, incarnation)
+        end.endpoint.on_established(end, incarnation)
         self.update_silence(end)
 
     def wait_for_timeout(self, attempt: Attempt) -> None:
@@ -256,15 +256,15 @@ class Network:
         timeout_ns = self.parameters.session.connect_timeout_ns
         if not self.schedule.adversarial:
             when_ns = self.schedule.now_ns + timeout_ns
-            self.schedule.at(when_ns, self._give_up, attempt, "timed out")
+            self.schedule.at(when_ns, self._cancel, attempt, "timed out")
         elif not attempt.timeout.queue:
-            self.schedule.post(attempt.timeout, timeout_ns, self._give_up, attempt, "timed out")
+            self.schedule.post(attempt.timeout, timeout_ns, self._cancel, attempt, "timed out")
 
-    def _give_up(self, attempt: Attempt, reason: str) -> None:
+    def _cancel(self, attempt: Attempt, reason: str) -> None:
         if attempt.over:
             return
         if attempt.endpoint.frozen:
-            attempt.endpoint.deferred.append((self._give_up, (attempt, reason)))
+            attempt.endpoint.deferred.append((self._cancel, (attempt, reason)))
             return
         attempt.over = True
         del attempt.endpoint.attempts[attempt.peer]
@@ -285,7 +285,7 @@ class Network:
         if not self.parameters.encode:
             self._post(target, message)
             return
-        parts = through_wire(message, self.parameters.session.frame_limit_bytes)
+        parts = transmit(message, self.parameters.session.frame_limit_bytes)
         self.counters["frames_split"] += len(parts) > 1
         for part, frame_bytes in parts:
             if isinstance(end.peer, int) and isinstance(end.endpoint.key, int):
@@ -313,7 +313,7 @@ class Network:
         """End an established session at this end, without a notification of the far end."""
         del end.endpoint.ends[end.peer]
         self._forget(end)
-        end.endpoint.lost(end, reason)
+        end.endpoint.on_lost(end, reason)
 
     def _forget(self, end: SessionEnd) -> None:
         was_up, end.up, end.over = end.up, False, True
@@ -357,7 +357,7 @@ class Network:
         # The close destroyed the preceding answer to our attempt.
         self._forget(end)
         if end.attempt is not None:
-            self._give_up(end.attempt, "closed by peer")
+            self._cancel(end.attempt, "closed by peer")
 
     def deafen(self, end: SessionEnd) -> None:
         """Lose the messages in flight to an end, and all later ones."""

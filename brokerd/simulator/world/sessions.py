@@ -70,11 +70,11 @@ class Endpoint:
         self._sessions += 1
         return self._sessions
 
-    def established(self, end: "SessionEnd", incarnation: int) -> None:
+    def on_established(self, end: "SessionEnd", incarnation: int) -> None:
         """Handle the establishment of a session at this end."""
         raise NotImplementedError
 
-    def lost(self, end: "SessionEnd", reason: LossReason) -> None:
+    def on_lost(self, end: "SessionEnd", reason: LossReason) -> None:
         """Handle the end of a session at this end."""
         raise NotImplementedError
 

@@ -36,7 +36,7 @@ class Trace:
         """Record an event that a core has handled."""
         self.steps += 1
         self._last.append((now_ns, who, event, effects))
-        self._lines.append(f"{now_ns} {who} {in_words(event)} {len(effects)}")
+        self._lines.append(f"{now_ns} {who} {describe(event)} {len(effects)}")
         if len(self._lines) >= 512:
             self._fold()
 
@@ -57,8 +57,8 @@ class Trace:
             if event is None:
                 lines.append(f"{now_ns / 1e9:10.6f} {who}")
                 continue
-            lines.append(f"{now_ns / 1e9:10.6f} {who:>4} {in_words(event)}")
-            lines += [f"{'':15} > {in_words(effect)}" for effect in effects]
+            lines.append(f"{now_ns / 1e9:10.6f} {who:>4} {describe(event)}")
+            lines += [f"{'':15} > {describe(effect)}" for effect in effects]
         return lines
 
     def _fold(self) -> None:
@@ -68,10 +68,10 @@ class Trace:
         self._lines.clear()
 
 
-def in_words(item: Any) -> str:
+def describe(item: Any) -> str:
     """Return an event, effect or message on a short line that is equal on every machine."""
     if type(item) is MessageReceived:
-        return f"from {item.peer}/{item.session} {in_words(item.message)}"
+        return f"from {item.peer}/{item.session} {describe(item.message)}"
     if type(item) in _PLAIN:
         return repr(item)
     if isinstance(item, _RECORDS):
@@ -89,7 +89,7 @@ def in_words(item: Any) -> str:
     if message is not None:
         whom = getattr(item, "peer", None)
         whom = whom if whom is not None else getattr(item, "client", "")
-        return f"to {whom} {in_words(message)}"
+        return f"to {whom} {describe(message)}"
     return repr(item)
 
 

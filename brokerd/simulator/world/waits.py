@@ -30,7 +30,7 @@ class Waits:
         self._graph = graph
         self._gone = gone
 
-    def unsettled(
+    def describe_unsettled(
         self,
         *,
         all_attempts: bool = True,

@@ -53,7 +53,7 @@ class SeriesOptions:
     check: Check = True
     no_teardown: NoTeardown = False
 
-    def given(self) -> list[str]:
+    def list_given(self) -> list[str]:
         """Return the options that differ from their defaults."""
         found = {
             "--label": bool(self.labels),

@@ -106,7 +106,7 @@ class SeedOptions:
         ),
     ] = False
 
-    def checked(self, console: Console, *, refuses_profile: str = "") -> "SwarmOptions":
+    def check(self, console: Console, *, refuses_profile: str = "") -> "SwarmOptions":
         """Return the checked options.
 
         Args:

@@ -97,7 +97,7 @@ class Transport(Protocol):
     async def clear(self) -> None:
         """Remove the files of an `upload` without an `install`, unless the root has other files."""
 
-    async def planned(self) -> list[str]:
+    async def list_commands(self) -> list[str]:
         """Return the remote commands that a deployment would run from here on."""
 
     async def program(self) -> str:
@@ -203,7 +203,7 @@ class Connector:
         found = await self._ask("use_data_folder", folder=self.host.data_dir)
         return Path(found["path"]) / broker / "state"
 
-    async def recorded_loss(self, broker: str) -> int | None:
+    async def read_recorded_loss(self, broker: str) -> int | None:
         """Return the number of the loss that a broker's state folder records, or None."""
         folder = await self.state_folder(broker)
         return (await self._ask("recorded_loss", folder=str(folder))).get("number")

@@ -24,7 +24,7 @@ class LocalTransport:
 
     def __init__(self, inventory: Inventory, host: Host) -> None:
         self.host = host
-        root = Path(host.root) if host.root else _usual_root(inventory, host)
+        root = Path(host.root) if host.root else _default_root(inventory, host)
         self._side = HostSide(root, host.name)
         self._commands = self._side.commands()
 
@@ -83,7 +83,7 @@ class LocalTransport:
     async def clear(self) -> None:
         """See Transport."""
 
-    async def planned(self) -> list[str]:
+    async def list_commands(self) -> list[str]:
         """See Transport."""
         return []
 
@@ -101,5 +101,5 @@ def local_connector(inventory: Inventory, host: Host) -> Connector:
     return Connector(LocalTransport(inventory, host))
 
 
-def _usual_root(inventory: Inventory, host: Host) -> Path:
+def _default_root(inventory: Inventory, host: Host) -> Path:
     return xdg_folder("state") / inventory.name / host.name

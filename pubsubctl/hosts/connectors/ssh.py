@@ -33,7 +33,7 @@ PING_EVERY_S = 10.0
 OLDEST_PYTHON = (3, 11)
 
 
-class Completed(Protocol):
+class CommandOutcome(Protocol):
     """The outcome of a remote command."""
 
     @property
@@ -49,7 +49,7 @@ class Connections(Protocol):
 
     async def run(
         self, host: Host, command: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0
-    ) -> Completed: ...
+    ) -> CommandOutcome: ...
 
     def open(
         self, host: Host, command: Sequence[str]
@@ -225,7 +225,7 @@ class SshTransport:
             await self._script("clear")
             self._found = None
 
-    async def planned(self) -> list[str]:
+    async def list_commands(self) -> list[str]:
         """See Transport."""
         found = await self._look()
         bundle = self._make_bundle()
@@ -266,14 +266,14 @@ class SshTransport:
                     return None
                 assert self._nursery is not None, "to be used inside `Lab.opened`"
                 self._helper = await HeldContext.enter(
-                    self._nursery, self._serving(self._helper_command(found))
+                    self._nursery, self._serve(self._helper_command(found))
                 )
                 if self._lock_arguments is not None:
                     await self._helper.value.request("lock", **self._lock_arguments)
             return self._helper.value
 
     @asynccontextmanager
-    async def _serving(self, command: Sequence[str]) -> AsyncIterator[ControlClient]:
+    async def _serve(self, command: Sequence[str]) -> AsyncIterator[ControlClient]:
         async def keep_alive(control: ControlClient) -> None:
             try:
                 while True:

@@ -158,10 +158,10 @@ def fill_tokens(text: str, tokens: Mapping[str, str], where: str, *, is_path: bo
         return _TOKEN.sub(fill, text)
     begin = os.path.expanduser(re.match(r"~[^/%$]*|", text)[0])  # type: ignore[index]
     rest = text[re.match(r"~[^/%$]*|", text).end() :]  # type: ignore[union-attr]
-    return below_home(begin + _TOKEN.sub(fill, rest))
+    return abbreviate_home(begin + _TOKEN.sub(fill, rest))
 
 
-def below_home(path: str) -> str:
+def abbreviate_home(path: str) -> str:
     """Return a path with ~ in the place of the user's home folder."""
     home = str(Path.home())
     return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path

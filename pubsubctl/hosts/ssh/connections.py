@@ -31,21 +31,21 @@ from pubsubctl.hosts.ssh.errors import (
 from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, KnownHosts, Standing
 from pubsubctl.hosts.ssh.line import (
     Garbled,
-    Heard,
     Hop,
     Line,
     LineError,
-    Lost,
+    LineLoss,
     NotBegun,
     NotLetIn,
-    in_background,
+    TimedByteStream,
+    describe_error,
     open_line,
     read_host_key,
-    said,
+    run_in_background,
 )
 from pubsubctl.hosts.ssh.stream import CommandStream, Workers, close_quietly, printable
 from pubsubctl.hosts.ssh.transport import Download, Sftp, Upload
-from pubsubctl.hosts.ssh.user_config import UserConfig, through_command
+from pubsubctl.hosts.ssh.user_config import UserConfig, dial_through_command
 from pubsubctl.inventory.inventory import Gateway, Host, Inventory, SshSettings
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ CLOSE_DEADLINE_S: Final = 2.0
 
 
 @dataclass(frozen=True)
-class Completed:
+class CommandOutcome:
     """The outcome of a command.
 
     Attributes:
@@ -154,7 +154,7 @@ class SshConnections:
         *,
         stdin: bytes = b"",
         timeout_s: float = 60.0,
-    ) -> Completed:
+    ) -> CommandOutcome:
         """Run a command to completion.
 
         The words arrive unchanged; the login shell of the host must be a POSIX shell. After a lost
@@ -181,7 +181,7 @@ class SshConnections:
             if len(output) > MOST_OUTPUT_BYTES:
                 problem = f"writes more than {MOST_OUTPUT_BYTES >> 20} MiB"
                 raise HostError(f"{host.name}: `{command[0]}` {problem}")
-            return Completed(stream.status, bytes(output), bytes(errors))
+            return CommandOutcome(stream.status, bytes(output), bytes(errors))
 
     def open(
         self, host: Host, command: Sequence[str]
@@ -229,28 +229,28 @@ class SshConnections:
         Args:
             key_type: the wanted key type; None for the type in the key file, or else the best type.
         """
-        hop = self._settled(hop)
+        hop = self._settle(hop)
         types = (key_type,) if key_type else self._types_wanted(hop)
         gateway = await self._gateway_line(hop)
-        async with self._dialled(hop, gateway) as heard:
-            return await self._in_time(
+        async with self._open_stream(hop, gateway) as heard:
+            return await self._run_in_time(
                 hop, read_host_key, heard, types, self._settings.connect_timeout_s
             )
 
     def judge(self, hop: Hop, key: HostKey) -> Standing:
         """Return the standing of a key in the inventory's key file."""
-        hop = self._settled(hop)
+        hop = self._settle(hop)
         return self._known.judge(hop.address, hop.port, key).standing
 
     def trust(self, hop: Hop, key: HostKey) -> None:
         """Add a key to the inventory's key file, effective from now on."""
-        hop = self._settled(hop)
+        hop = self._settle(hop)
         self._known.add(hop.address, hop.port, key, hop.name)
         self._known = KnownHosts.load(self._known.path)
 
     def refusal(self, hop: Hop, key: HostKey) -> HostKeyRefused | None:
         """Return the reason for which a key is refused; None for a trusted key."""
-        hop = self._settled(hop)
+        hop = self._settle(hop)
         judgement = self._known.judge(hop.address, hop.port, key)
         if judgement.standing is Standing.TRUSTED:
             return None
@@ -286,7 +286,7 @@ class SshConnections:
 
     def way_to(self, hop: Hop) -> tuple[Hop, ...]:
         """Return the gateways on the route to a host, outermost first, and the host."""
-        hop = self._settled(hop)
+        hop = self._settle(hop)
         if not hop.jump:
             return (hop,)
         return (*self.way_to(self._gateway_before(hop)), hop)
@@ -306,7 +306,7 @@ class SshConnections:
             self._workers,
             host=host.name,
             name=command[0],
-            why_lost=line.settled,
+            why_lost=line.wait_loss_reason,
             take_stderr=take_stderr,
             status_matters=take_stderr is None,
         )
@@ -331,9 +331,9 @@ class SshConnections:
                 with trio.fail_after(self._settings.connect_timeout_s):
                     return line, await self._workers.run(line.begin, text, discard=close_quietly)
             except NotBegun as error:
-                if attempt or line.why_lost() is None:
+                if attempt or line.loss_reason() is None:
                     raise HostError(f"{host.name}: opens no session ({error})") from None
-            except Lost as error:
+            except LineLoss as error:
                 raise ConnectionLost(
                     host.name, f"connection lost at the begin of `{name}`: {error}"
                 ) from error
@@ -364,7 +364,7 @@ class SshConnections:
                     given_up.set()
                     line.drop_files()
                     raise
-                except Lost as error:
+                except LineLoss as error:
                     if not retries_left:
                         raise ConnectionLost(
                             host.name, f"connection lost at {path}: {error}"
@@ -387,14 +387,14 @@ class SshConnections:
         A task that waited during another task's failed attempt gets the same failure: sixteen hosts
         behind a dead gateway wait for the gateway once, not sixteen times.
         """
-        hop = self._settled(hop)
+        hop = self._settle(hop)
         slot = self._slot(hop)
         failures = slot.failures
         async with slot.connecting:
             if slot.line is not None:
-                if slot.line.why_lost() is None:
+                if slot.line.loss_reason() is None:
                     return slot.line
-                in_background(slot.line.end)
+                run_in_background(slot.line.end)
                 slot.line = None
             if slot.failures != failures and slot.failure is not None:
                 raise slot.failure
@@ -415,8 +415,8 @@ class SshConnections:
         for attempt in range(self._settings.retries + 1):
             gateway = await self._gateway_line(hop)  # has own retries
             try:
-                async with self._dialled(hop, gateway) as heard:
-                    return await self._in_time(
+                async with self._open_stream(hop, gateway) as heard:
+                    return await self._run_in_time(
                         hop,
                         open_line,
                         hop,
@@ -442,11 +442,11 @@ class SshConnections:
         gateways = self._inventory.gateways if self._own is None else self._own.gateways
         return replace(gateways[hop.jump[-1]], jump=hop.jump[:-1])
 
-    def _settled(self, hop: Hop) -> Hop:
-        return hop if self._own is None else self._own.settled(hop)
+    def _settle(self, hop: Hop) -> Hop:
+        return hop if self._own is None else self._own.settle(hop)
 
     @asynccontextmanager
-    async def _dialled(self, hop: Hop, gateway: Line | None) -> AsyncIterator[Heard]:
+    async def _open_stream(self, hop: Hop, gateway: Line | None) -> AsyncIterator[TimedByteStream]:
         """Open a byte stream to the SSH server of a host; shut the stream if the block raises.
 
         The number of simultaneous handshakes is bounded, because sshd drops connections above a
@@ -455,7 +455,7 @@ class SshConnections:
         async with self._connecting, self._turn(hop):
             try:
                 with trio.fail_after(self._settings.connect_timeout_s):
-                    heard = Heard(await self._dial(hop, gateway))
+                    heard = TimedByteStream(await self._dial(hop, gateway))
             except trio.TooSlowError:
                 raise ConnectionFailed(
                     hop.name,
@@ -465,11 +465,13 @@ class SshConnections:
                 via = f"gateway {hop.jump[-1]}: " if hop.jump else ""
                 raise ConnectionFailed(hop.name, f"{_place(hop)}: {via}{error}") from error
             except OSError as error:
-                raise ConnectionFailed(hop.name, f"{_place(hop)}: {said(error)}") from error
+                raise ConnectionFailed(
+                    hop.name, f"{_place(hop)}: {describe_error(error)}"
+                ) from error
             try:
                 yield heard
             except BaseException:
-                in_background(heard.shut)  # unblocks the threads that use the stream
+                run_in_background(heard.shut)  # unblocks the threads that use the stream
                 raise
 
     def _turn(self, hop: Hop) -> trio.CapacityLimiter:
@@ -483,13 +485,13 @@ class SshConnections:
                 gateway.tunnel, hop.address, hop.port, discard=close_quietly
             )
         if self._own is not None and (command := self._own.proxy_command(hop)) is not None:
-            return through_command(command)
+            return dial_through_command(command)
         stream = await trio.open_tcp_stream(hop.address, hop.port)
         dialled = socket.socket(fileno=stream.socket.detach())
         dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return dialled
 
-    async def _in_time(
+    async def _run_in_time(
         self,
         hop: Hop,
         function: Callable[..., T],
@@ -517,17 +519,17 @@ class SshConnections:
         """End a connection over which nothing arrives, not even answers to keepalives."""
         interval_s = self._settings.keepalive_s
         asked_s: float | None = None
-        while line.why_lost() is None:
+        while line.loss_reason() is None:
             await trio.sleep(interval_s / 2)
             now_s = time.monotonic()
-            if asked_s is not None and line.heard_s >= asked_s:
+            if asked_s is not None and line.last_received_s >= asked_s:
                 asked_s = None
-            if asked_s is None and now_s - line.heard_s >= interval_s:
+            if asked_s is None and now_s - line.last_received_s >= interval_s:
                 asked_s = now_s
-                in_background(line.ask)
+                run_in_background(line.ask)
             elif asked_s is not None and now_s - asked_s >= UNANSWERED_INTERVALS * interval_s:
-                line.cut(f"no sign of life for {now_s - line.heard_s:.0f} s")
-                in_background(line.end)
+                line.cut(f"no sign of life for {now_s - line.last_received_s:.0f} s")
+                run_in_background(line.end)
                 return
 
     def _types_wanted(self, hop: Hop) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ class _Entry:
     def names(self, token: str) -> bool:
         """Return True if this line names the host with that token."""
         if self.hosts.startswith(_HASH):
-            return hmac.compare_digest(_hashed(token, _salt(self.hosts)), self.hosts)
+            return hmac.compare_digest(_hash(token, _salt(self.hosts)), self.hosts)
         is_named = False
         for pattern in self.hosts.split(","):
             if _matches(pattern.removeprefix("!"), token):
@@ -120,7 +120,7 @@ class KnownHosts:
 
     def judge(self, address: str, port: int, key: HostKey) -> Judgement:
         """Judge a key that a host presented."""
-        named = self._about(address, port)
+        named = self._lines_about(address, port)
         same = [entry for entry in named if entry.key == key]
         if revoked := [entry.line for entry in same if entry.marker]:
             return Judgement(Standing.REVOKED, tuple(revoked))
@@ -132,7 +132,7 @@ class KnownHosts:
 
     def key_types(self, address: str, port: int) -> tuple[str, ...]:
         """Return the key types in the file for a host, in the order of the file."""
-        named = self._about(address, port)
+        named = self._lines_about(address, port)
         return tuple(dict.fromkeys(entry.key.key_type for entry in named if not entry.marker))
 
     @property
@@ -150,7 +150,7 @@ class KnownHosts:
         """
         name = token(address, port)
         if self.hides_names:
-            name = _hashed(name, os.urandom(20))
+            name = _hash(name, os.urandom(20))
         assert comment.isprintable(), comment
         encoded = base64.b64encode(key.blob).decode()
         line = f"{name} {key.key_type} {encoded} {comment}\n".encode()
@@ -176,7 +176,7 @@ class KnownHosts:
         finally:
             os.close(descriptor)
 
-    def _about(self, address: str, port: int) -> list[_Entry]:
+    def _lines_about(self, address: str, port: int) -> list[_Entry]:
         names = [token(address, port)]
         if port == 22:
             names.append(f"[{address.lower()}]:22")
@@ -224,7 +224,7 @@ def _salt(hashed: str) -> bytes:
     return base64.b64decode(hashed.removeprefix(_HASH).partition("|")[0], validate=True)
 
 
-def _hashed(name: str, salt: bytes) -> str:
+def _hash(name: str, salt: bytes) -> str:
     # The format prescribes SHA-1, which only hides names here.
     digest = hmac.new(salt, name.encode(), "sha1").digest()
     return f"{_HASH}{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"

@@ -61,7 +61,7 @@ class LineError(Exception):
     """An operation failed; the text describes the failure without the host's name."""
 
 
-class Lost(LineError):
+class LineLoss(LineError):
     """The connection is lost, or was never established."""
 
 
@@ -69,7 +69,7 @@ class NotBegun(LineError):
     """No session was opened: nothing of a command was sent."""
 
 
-class Refused(LineError):
+class LineRefusal(LineError):
     """The other side is there and will not."""
 
 
@@ -81,7 +81,7 @@ class NotLetIn(LineError):
     """The server accepts none of the keys."""
 
 
-class Heard:
+class TimedByteStream:
     """A byte stream to an SSH server that records the time of the last received data.
 
     Attributes:
@@ -115,7 +115,9 @@ class Heard:
 class Line:
     """A connection that is logged in."""
 
-    def __init__(self, connection: Any, transport: paramiko.Transport, heard: Heard) -> None:
+    def __init__(
+        self, connection: Any, transport: paramiko.Transport, heard: TimedByteStream
+    ) -> None:
         self._connection = connection
         self._transport = transport
         self._heard = heard
@@ -123,23 +125,23 @@ class Line:
         self._why: str | None = None
 
     @property
-    def heard_s(self) -> float:
+    def last_received_s(self) -> float:
         """Return the time of the last received data, in seconds on the monotonic clock."""
         return self._heard.at_s
 
-    def why_lost(self) -> str | None:
+    def loss_reason(self) -> str | None:
         """Return the reason for the connection's end, or None while the connection is alive."""
         if self._transport.is_active():
             return None
         return self._why or "the other side ended it"
 
-    def settled(self) -> str | None:
+    def wait_loss_reason(self) -> str | None:
         """Return `why_lost` after a failure; block for a moment if the connection is alive.
 
         Channels notice the end of the connection an instant before the transport reports the end.
         """
         self._transport.join(SETTLE_S)
-        return self.why_lost()
+        return self.loss_reason()
 
     def cut(self, why: str) -> None:
         """End the connection at once, regardless of activity; does not block."""
@@ -167,14 +169,14 @@ class Line:
         try:
             channel = self._transport.open_session()
         except _FAILURES as error:
-            self.settled()
-            raise NotBegun(said(error)) from error
+            self.wait_loss_reason()
+            raise NotBegun(describe_error(error)) from error
         try:
             channel.exec_command(text)
         except _FAILURES as error:
-            if (reason := self.settled()) is not None:
-                raise Lost(reason) from error
-            raise Refused("refuses to run commands") from error
+            if (reason := self.wait_loss_reason()) is not None:
+                raise LineLoss(reason) from error
+            raise LineRefusal("refuses to run commands") from error
         return channel  # type: ignore[return-value]  # paramiko's types are too narrow
 
     def tunnel(self, address: str, port: int) -> Any:
@@ -190,9 +192,9 @@ class Line:
             )
         except paramiko.ChannelException as error:
             what = "it may not be used as one" if error.code == _FORBIDDEN else "no connection"
-            raise Refused(f"{what} ({error.text.lower()})") from error
+            raise LineRefusal(f"{what} ({error.text.lower()})") from error
         except _FAILURES as error:
-            raise Lost(self.settled() or said(error)) from error
+            raise LineLoss(self.wait_loss_reason() or describe_error(error)) from error
 
     def transfer(self, work: Callable[[Sftp], None]) -> None:
         """Run `work` in this connection's file session; one at a time.
@@ -210,27 +212,27 @@ class Line:
             raise
         except SFTPError as error:
             self.drop_files()
-            raise Refused(said(error)) from error
+            raise LineRefusal(describe_error(error)) from error
         except _FAILURES as error:
             if self._files is files:  # otherwise dropped already, and another session opened
                 self.drop_files()
             if isinstance(error, TimeoutError):
-                raise Refused(f"nothing moves for {TRANSFER_STALL_S:g} s") from error
+                raise LineRefusal(f"nothing moves for {TRANSFER_STALL_S:g} s") from error
             is_answer = isinstance(error, OSError) and error.errno  # for example: no such file
-            reason = self.why_lost() if is_answer else self.settled()
+            reason = self.loss_reason() if is_answer else self.wait_loss_reason()
             if reason is not None:
-                raise Lost(reason) from error
-            raise Refused(said(error)) from error
+                raise LineLoss(reason) from error
+            raise LineRefusal(describe_error(error)) from error
 
     def drop_files(self) -> None:
         """Drop the file session and all its transfers."""
         files, self._files = self._files, None
         if files is not None:
-            in_background(files.close)
+            run_in_background(files.close)
 
 
 def open_line(
-    hop: Hop, heard: Heard, key_types: Sequence[str], accept: Accept, timeout_s: float
+    hop: Hop, heard: TimedByteStream, key_types: Sequence[str], accept: Accept, timeout_s: float
 ) -> Line:
     """Shake hands over a byte stream, check the host's key, log in.
 
@@ -283,11 +285,11 @@ def open_line(
         if isinstance(error, paramiko.AuthenticationException):
             raise NotLetIn(str(error)) from error
         if isinstance(error, _FAILURES):
-            raise Lost(said(error)) from error
+            raise LineLoss(describe_error(error)) from error
         raise
 
 
-def read_host_key(heard: Heard, key_types: Sequence[str], timeout_s: float) -> HostKey:
+def read_host_key(heard: TimedByteStream, key_types: Sequence[str], timeout_s: float) -> HostKey:
     """Return the key of a server; the server receives only the handshake.
 
     Raises:
@@ -299,22 +301,22 @@ def read_host_key(heard: Heard, key_types: Sequence[str], timeout_s: float) -> H
         transport.start_client(timeout=timeout_s)
         return _host_key(transport.get_remote_server_key())
     except _FAILURES as error:
-        raise Lost(said(error)) from error
+        raise LineLoss(describe_error(error)) from error
     finally:
         heard.shut()
         transport.close()
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the meaning of a library's exception, in words."""
     if isinstance(error, BaseExceptionGroup):
-        return said(error.exceptions[0])
+        return describe_error(error.exceptions[0])
     if isinstance(error, EOFError) or "protocol banner" in str(error):
         return "the other side hung up during the handshake"
     if isinstance(error, OSError):
         inner = error.__cause__
         if isinstance(inner, OSError | BaseExceptionGroup):
-            return said(inner)
+            return describe_error(inner)
         if error.errno and not isinstance(error, socket.gaierror):
             return os.strerror(error.errno).lower()  # the text may repeat the place
         return (error.strerror or str(error) or type(error).__name__).lower()
@@ -322,7 +324,7 @@ def said(error: BaseException) -> str:
     return text[:1].lower() + text[1:]
 
 
-def in_background(function: Callable[[], object]) -> None:
+def run_in_background(function: Callable[[], object]) -> None:
     """Run a blocking function in a thread that nothing waits for, not even the program's end."""
 
     def work() -> None:
@@ -382,7 +384,7 @@ class _KeysOnly:
     def _keys(self, agent: paramiko.Agent) -> Iterator[tuple[str, paramiko.PKey]]:
         held = {bytes(key.asbytes()): key for key in agent.get_keys()}
         if self._identities:
-            yield from self._named_keys(held)
+            yield from self._load_named_keys(held)
             return
         for key in list(held.values())[:MOST_AGENT_KEYS]:
             yield f"ssh-agent: {_host_key(key).fingerprint}", key
@@ -394,14 +396,14 @@ class _KeysOnly:
                 except (TypeError, ValueError, OSError, paramiko.SSHException):
                     continue  # locked by a passphrase, or no key: needs ssh-agent
 
-    def _named_keys(
+    def _load_named_keys(
         self, held: Mapping[bytes, paramiko.AgentKey]
     ) -> Iterator[tuple[str, paramiko.PKey]]:
         """Yield the keys that the inventory names; without any usable key, raise all reasons."""
         problems: list[str] = []
         for path in self._identities:
             try:
-                key = self._named_key(path, held)
+                key = self._load_named_key(path, held)
             except UserError as error:
                 problems += error.problems
             else:
@@ -409,7 +411,7 @@ class _KeysOnly:
         if len(problems) == len(self._identities):
             raise UserError(*problems)
 
-    def _named_key(
+    def _load_named_key(
         self, path: Path, held: Mapping[bytes, paramiko.AgentKey]
     ) -> tuple[str, paramiko.PKey]:
         """Return the key that the inventory names; from ssh-agent if the file is locked."""
@@ -485,7 +487,7 @@ def files_on(channel: Any) -> _Files:
             pass  # nothing more arrives
         received.close()
         text = received.begin.decode("utf-8", "replace").split("\0")[0].strip()
-        raise Garbled(text.splitlines()[0] if text else said(error)) from error
+        raise Garbled(text.splitlines()[0] if text else describe_error(error)) from error
 
 
 class _Received:

@@ -70,14 +70,14 @@ class Wakeup:
     def set(self) -> None:
         """Report data or the end; called by the channel's thread."""
         try:
-            self._token.run_sync_soon(self.tell, idempotent=True)
+            self._token.run_sync_soon(self.wake, idempotent=True)
         except trio.RunFinishedError:
             pass
 
     def clear(self) -> None:
         """Ignore the report of an empty buffer; the stream inspects the channel itself."""
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Wake the waiting task."""
         self._news.set()
 
@@ -227,7 +227,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                         await self._workers.run(self._channel.recv_stderr, RECEIVE_BYTES)
                     )
                 elif self._taken:
-                    return self._handed_out(wanted)
+                    return self._take_channel(wanted)
                 elif self._channel.recv_ready():
                     await self._workers.run(self._take, wanted, discard=self._wake_up)
                 elif self._has_ended:
@@ -256,7 +256,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                 if self._is_closed:
                     raise trio.ClosedResourceError
                 await self._look_why()
-                raise self._broken()
+                raise self._make_broken()
 
     async def wait_send_all_might_not_block(self) -> None:
         """Return at once: `send_all` waits for room."""
@@ -272,13 +272,13 @@ class CommandStream(trio.abc.HalfCloseableStream):
                 await self._workers.run(self._channel.shutdown_write)
             except _SEND_FAILURES:
                 await self._look_why()
-                raise self._broken() from None
+                raise self._make_broken() from None
 
     async def aclose(self) -> None:
         """Close both directions; never waits long, and not at all when cancelled."""
         if not self._is_closed:
             self._is_closed = True
-            self._wakeup.tell()
+            self._wakeup.wake()
             with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_DEADLINE_S):
                 await self._workers.run(close_quietly, self._channel)
         await trio.lowlevel.checkpoint()
@@ -297,7 +297,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
         """Wake the stream, because a cancelled receive took data after all."""
         self._wakeup.set()
 
-    def _handed_out(self, wanted: int) -> bytes:
+    def _take_channel(self, wanted: int) -> bytes:
         data = self._taken.popleft()
         if len(data) > wanted:
             self._taken.appendleft(data[wanted:])
@@ -336,21 +336,21 @@ class CommandStream(trio.abc.HalfCloseableStream):
         is_good = self.status == 0 or not self._status_matters
         if self._reason is None and is_good:
             return b""
-        raise self._broken()
+        raise self._make_broken()
 
-    def _broken(self) -> trio.BrokenResourceError:
+    def _make_broken(self) -> trio.BrokenResourceError:
         if self.failure is None:
             if self._reason is not None:
                 self.failure = ConnectionLost(
                     self._host, f"connection lost during `{self._name}`: {self._reason}"
                 )
             else:
-                self.failure = HostError(self._how_it_ended())
+                self.failure = HostError(self._describe_end())
         error = trio.BrokenResourceError(str(self.failure))
         error.__cause__ = self.failure
         return error
 
-    def _how_it_ended(self) -> str:
+    def _describe_end(self) -> str:
         if not self._channel.closed:
             how = "does not read any more"
         elif self.status == -1:

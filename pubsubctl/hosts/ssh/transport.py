@@ -222,12 +222,12 @@ class Download:
             PreflightFailed: the file cannot be written here.
         """
         found = sftp.lstat(self._source)
-        size = self._checked_size(found)
+        size = self._check_size(found)
         if self._most_bytes is not None and size > self._most_bytes:
             raise HostError(f"{self._where}: {size} bytes; at most {self._most_bytes} are taken")
         prefix = f".{self._target.name[:150]}."
         partial = self._target.with_name(f"{prefix}{size:x}-{int(found.st_mtime or 0):x}.part")
-        with _written_here(partial):
+        with _translate_disk_errors(partial):
             for stale in self._target.parent.glob(f"{_literally(prefix)}*.part"):
                 if stale != partial:
                     stale.unlink()
@@ -242,9 +242,9 @@ class Download:
                 have = 0
             if have < size:
                 with sftp.open(self._source, "rb") as remote:
-                    self._checked_size(remote.stat())
+                    self._check_size(remote.stat())
                     self._copy(remote, file, have, size, is_given_up)
-            with _written_here(partial):
+            with _translate_disk_errors(partial):
                 file.flush()
                 os.replace(partial, self._target)
 
@@ -262,10 +262,10 @@ class Download:
                     raise HostError(f"{self._where}: cancelled")
                 if len(piece) != length:
                     raise HostError(f"{self._where}: became shorter than {offset + length} bytes")
-                with _written_here(self._target):
+                with _translate_disk_errors(self._target):
                     file.write(piece)
 
-    def _checked_size(self, attributes: Any) -> int:
+    def _check_size(self, attributes: Any) -> int:
         if attributes.st_mode is None or not stat.S_ISREG(attributes.st_mode):
             raise HostError(f"{self._where}: not a regular file")
         if attributes.st_size is None or attributes.st_size < 0:
@@ -274,7 +274,7 @@ class Download:
 
 
 @contextmanager
-def _written_here(path: Path) -> Iterator[None]:
+def _translate_disk_errors(path: Path) -> Iterator[None]:
     """Turn errors of this machine's disk into PreflightFailed, because the host is not at fault."""
     try:
         yield

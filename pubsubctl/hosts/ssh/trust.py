@@ -38,7 +38,7 @@ class Met:
         }
 
 
-def chosen(inventory: Inventory, names: Sequence[str]) -> list[Hop]:
+def select_hosts(inventory: Inventory, names: Sequence[str]) -> list[Hop]:
     """Return the gateways and hosts that the names and patterns match.
 
     Raises:

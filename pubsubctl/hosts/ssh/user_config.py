@@ -18,7 +18,7 @@ from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts.ssh.client_config import SSH_PORT, ClientConfig, ProxySetting
 from pubsubctl.hosts.ssh.config_words import Target, fill_tokens
-from pubsubctl.hosts.ssh.line import Hop, LineError, in_background, said
+from pubsubctl.hosts.ssh.line import Hop, LineError, describe_error, run_in_background
 from pubsubctl.hosts.ssh.proxies import read_hops
 from pubsubctl.inventory.inventory import Gateway, Inventory
 
@@ -41,7 +41,7 @@ class UserConfig:
                 raise UserError(f"{path}: larger than {LARGEST_FILE_BYTES >> 20} MiB")
             self._config = ClientConfig(content.decode("utf-8"), path, follow_all=True)
         except (OSError, ValueError) as error:
-            raise UserError(f"{path}: {said(error)}") from None
+            raise UserError(f"{path}: {describe_error(error)}") from None
         self._gateways = dict(inventory.gateways)
         self._settled: dict[tuple[bool, str, tuple[str, ...]], Hop] = {}
         self._commands: dict[tuple[bool, str, tuple[str, ...]], str] = {}
@@ -51,7 +51,7 @@ class UserConfig:
         """Return the gateways of the inventory and of the configuration."""
         return self._gateways
 
-    def settled(self, hop: Hop) -> Hop:
+    def settle(self, hop: Hop) -> Hop:
         """Return the host or gateway with every setting filled in.
 
         Raises:
@@ -108,7 +108,7 @@ class UserConfig:
         return way
 
 
-def through_command(command: str) -> socket.socket:
+def dial_through_command(command: str) -> socket.socket:
     """Return a byte stream through a command of this machine; closing the stream ends the command.
 
     Raises:
@@ -130,7 +130,7 @@ def through_command(command: str) -> socket.socket:
         raise LineError(f"ProxyCommand {shown(command)}: {error}") from error
     finally:
         theirs.close()
-    in_background(process.wait)  # so that no zombie is left
+    run_in_background(process.wait)  # so that no zombie is left
     return ours
 
 

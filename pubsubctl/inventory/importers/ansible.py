@@ -30,8 +30,8 @@ from pubsubctl.inventory.importers.findings import (
     Findings,
     FoundHost,
     key_paths,
-    our_name,
-    placed,
+    locate_problems,
+    make_host_name,
     printable_errors,
     read_source,
     settle_names,
@@ -190,14 +190,14 @@ def _take_over(groups: Groups, source: Path, found: Findings) -> None:
         found.note(f"{source}: variable {shown(key)} is not taken over")
     if len(unused) > MOST_NOTED:
         found.note(f"{source}: {len(unused) - MOST_NOTED} more variables are not taken over")
-    settled = groups.settled(sorted(_USED))
+    settled = groups.settle(sorted(_USED))
     hosts: dict[str, _Connection] = {}
     for host, variables in settled.items():
         try:
             place = _Variables(variables, groups.places[host], source)
             hosts[host] = _connection(host, place, found)
         except UserError as error:
-            found.leave_out(f"host {shown(host)}", placed(error.problems, source))
+            found.leave_out(f"host {shown(host)}", locate_problems(error.problems, source))
     through = {hop.host for connection in hosts.values() for hop in connection.route}
     wanted = [host for host in hosts if host not in through]
     ours, problems = settle_names([*wanted, *sorted(through)])
@@ -222,13 +222,13 @@ def _take_over(groups: Groups, source: Path, found: Findings) -> None:
             if connection.route:
                 names = [
                     found.add_gateway(
-                        our_name(hop.host), _gateway(hop, source, found), reserved, where
+                        make_host_name(hop.host), _gateway(hop, source, found), reserved, where
                     )
                     for hop in connection.route
                 ]
                 taken.variables["jump"] = names
         except UserError as error:
-            found.leave_out(entry, placed(error.problems, source))
+            found.leave_out(entry, locate_problems(error.problems, source))
             continue
         found.add_host(taken, entry, where)
 
@@ -240,9 +240,9 @@ def _group_names(groups: Groups, hosts: set[str], source: Path, found: Findings)
         if group in (ALL, UNGROUPED):
             continue
         try:
-            name = our_name(group)
+            name = make_host_name(group)
         except UserError as error:
-            found.leave_out(f"group {shown(group)}", placed(error.problems, source))
+            found.leave_out(f"group {shown(group)}", locate_problems(error.problems, source))
             continue
         if name in hosts or name == ALL:
             found.note(f"{source}: group {shown(group)} has the name of a host: {name[:26]}-hosts")
@@ -324,7 +324,7 @@ def _connection(host: str, variables: _Variables, found: Findings) -> _Connectio
         raise UserError(f"{where}: ansible_connection {shown(kind)}: only ssh and local are taken")
     # Ansible passes these options in this order; ssh takes the first value.
     lines = [variables.arguments(name, found) for name in _ARGUMENTS]
-    early, late = lines[0][0].settings, _merged(line.settings for line, _ in lines)
+    early, late = lines[0][0].settings, _merge(line.settings for line, _ in lines)
     address = late.get("hostname") or variables.text(_ADDRESS)[0] or host
     values: dict[str, Any] = {}
     port, where = variables.text(_PORT)
@@ -356,7 +356,7 @@ def _connection(host: str, variables: _Variables, found: Findings) -> _Connectio
     return _Connection("ssh", address, values, route)
 
 
-def _merged(layers: Iterable[Mapping[str, str]]) -> dict[str, str]:
+def _merge(layers: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return all settings; the first value of a key wins."""
     found: dict[str, str] = {}
     for layer in layers:

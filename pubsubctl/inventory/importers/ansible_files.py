@@ -81,7 +81,7 @@ def read_ini(text: str, source: Path) -> Groups:
         else:
             _read_host(groups, section, line, where)
     problems = [
-        f"{place}: {groups.undefined(name, sorted(defined))}"
+        f"{place}: {groups.describe_undefined(name, sorted(defined))}"
         for name, place in mentioned
         if name not in defined
     ]

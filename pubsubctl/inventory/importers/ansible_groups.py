@@ -121,7 +121,7 @@ class Groups:
         """Put a group below another."""
         self.groups[group].children[child] = None
 
-    def settled(self, wanted: Iterable[str]) -> dict[str, dict[str, Setting]]:
+    def settle(self, wanted: Iterable[str]) -> dict[str, dict[str, Setting]]:
         """Return host → the wanted variables.
 
         Raises:
@@ -137,12 +137,12 @@ class Groups:
         inside = {name: group.variables for name, group in self.groups.items()}
         for layer in (inside, self.group_files):
             for name in ordered:
-                if variables := _only(wanted, layer.get(name, {})):
+                if variables := _find_only(wanted, layer.get(name, {})):
                     for host in members[name]:
                         found[host] |= variables
         for host, variables in self.hosts.items():
-            found[host] |= _only(wanted, variables)
-            found[host] |= _only(wanted, self.host_files.get(host, {}))
+            found[host] |= _find_only(wanted, variables)
+            found[host] |= _find_only(wanted, self.host_files.get(host, {}))
         return found
 
     def variable_names(self) -> set[str]:
@@ -193,12 +193,12 @@ class Groups:
         if text not in self.notes:
             self.notes.append(text)
 
-    def undefined(self, name: str, defined: Iterable[str]) -> str:
+    def describe_undefined(self, name: str, defined: Iterable[str]) -> str:
         """Return the text about a group that is not defined, with the nearest name."""
         return f"no group called {shown(name)} is defined{nearest(name, list(defined))}"
 
 
-def _only(wanted: Iterable[str], variables: Mapping[str, Setting]) -> dict[str, Setting]:
+def _find_only(wanted: Iterable[str], variables: Mapping[str, Setting]) -> dict[str, Setting]:
     return {key: variables[key] for key in wanted if key in variables}
 
 

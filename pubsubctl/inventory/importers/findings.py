@@ -14,7 +14,7 @@ from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import NAME
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
-from pubsubctl.hosts.ssh.config_words import below_home
+from pubsubctl.hosts.ssh.config_words import abbreviate_home
 from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.inventory.inventory_schema import (
     MOST_GATEWAYS,
@@ -194,7 +194,7 @@ def read_source(path: Path) -> str:
         raise UserError(f"{path}: not UTF-8 (byte {error.start})") from None
 
 
-def our_name(text: str) -> str:
+def make_host_name(text: str) -> str:
     """Return a valid host name of ours: n01.lab.example becomes n01, Node_1 becomes node-1.
 
     Raises:
@@ -226,7 +226,7 @@ def key_paths(paths: Iterable[str], source: Path, found: Findings) -> str | list
     for path in paths:
         whole = path
         if not path.startswith(("/", "~")):
-            whole = below_home(str(source.expanduser().parent.absolute() / path))
+            whole = abbreviate_home(str(source.expanduser().parent.absolute() / path))
             found.note(f"{source}: key {shown(path)} is a relative path; taken as {whole}")
         absolute[whole] = None
     return list(absolute) if len(absolute) > 1 else next(iter(absolute))
@@ -246,7 +246,7 @@ def printable_errors() -> Iterator[None]:
         raise UserError(*map(printable, error.problems)) from None
 
 
-def placed(problems: Iterable[str], source: Path) -> list[str]:
+def locate_problems(problems: Iterable[str], source: Path) -> list[str]:
     """Return problems that begin with a file; the source, where a problem names no file."""
     has_place = re.compile(rf"{re.escape(str(source))}: |[^ ]\S*:\d+: ")
     return [text if has_place.match(text) else f"{source}: {text}" for text in problems]
@@ -258,7 +258,7 @@ def settle_names(texts: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     problems: dict[str, str] = {}
     for text in dict.fromkeys(texts):
         try:
-            short[text] = our_name(text)
+            short[text] = make_host_name(text)
         except UserError as error:
             problems[text] = str(error)
     taken: dict[str, int] = {}
@@ -267,7 +267,7 @@ def settle_names(texts: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     names: dict[str, str] = {}
     by_name: dict[str, str] = {}
     for text, name in short.items():
-        name = name if taken[name] == 1 else our_name(text.replace(".", "-"))
+        name = name if taken[name] == 1 else make_host_name(text.replace(".", "-"))
         if name in by_name:
             other = shown(by_name[name])
             problems[text] = f"{shown(text)} and {other} would both be called {name}"
@@ -291,13 +291,13 @@ def inventory_text(found: Findings, name: str, source: Path, *, skip_unusable: b
     if unusable and not skip_unusable:
         count = f"{len(unusable)} entr{'y' if len(unusable) == 1 else 'ies'}"
         raise UserError(
-            *_bounded(unusable),
+            *_shorten(unusable),
             f"{source}: {count} cannot be taken over; --skip-unusable takes the rest",
         )
     if not found.hosts:
         raise UserError(
             f"{source}: no host in it that could be taken over",
-            *_bounded([*unusable, *found.notes]),
+            *_shorten([*unusable, *found.notes]),
         )
     hosts = [dict(host.variables) for host in found.hosts]
     gateways = found.gateways_in_use()
@@ -323,7 +323,7 @@ def inventory_text(found: Findings, name: str, source: Path, *, skip_unusable: b
     return text
 
 
-def _bounded(lines: list[str]) -> list[str]:
+def _shorten(lines: list[str]) -> list[str]:
     if len(lines) <= MOST_PROBLEMS:
         return lines
     return [*lines[:MOST_PROBLEMS], f"and {len(lines) - MOST_PROBLEMS} more"]

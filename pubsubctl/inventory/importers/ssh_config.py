@@ -18,8 +18,8 @@ from pubsubctl.inventory.importers.findings import (
     Findings,
     FoundHost,
     key_paths,
-    our_name,
-    placed,
+    locate_problems,
+    make_host_name,
     printable_errors,
     settle_names,
 )
@@ -44,7 +44,7 @@ def read_ssh_config(text: str, source: Path) -> Findings:
             settings[name] = config.settings(name)
             routes[name] = _route(settings[name])
         except UserError as error:
-            found.leave_out(f"host {shown(name)}", placed(error.problems, source))
+            found.leave_out(f"host {shown(name)}", locate_problems(error.problems, source))
             settings.pop(name, None)
     through = {hop.host for hops in routes.values() for hop in hops}
     hosts = [name for name in routes if name not in through]
@@ -61,7 +61,7 @@ def read_ssh_config(text: str, source: Path) -> Findings:
             if routes[name]:
                 host.variables["jump"] = builder.gateways(routes[name], (Hop(name),))
         except UserError as error:
-            found.leave_out(entry, placed(error.problems, source))
+            found.leave_out(entry, locate_problems(error.problems, source))
             continue
         found.add_host(host, entry, str(source))
     return found
@@ -128,4 +128,6 @@ class _Builder:
         entry: dict[str, Any] = {"address": hop.address or settings.hostname, **values}
         if not hop.is_direct and (before := _route(settings)):
             entry["jump"] = self.gateways(before, (*behind, hop))
-        return self.found.add_gateway(our_name(hop.host), entry, self.reserved, str(self.source))
+        return self.found.add_gateway(
+            make_host_name(hop.host), entry, self.reserved, str(self.source)
+        )

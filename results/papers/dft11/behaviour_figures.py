@@ -58,7 +58,7 @@ def draw_bypass(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
             [line[0].latency_ms, *(row.latency_ms for row in line)],
             [0, *(100 * row.share for row in line)],
             drawstyle="steps-post", color=colour,
-            label=f"{name}:  {_at_share(line, 0.5):,.0f}, {_at_share(line, 0.99):,.0f} ms",
+            label=f"{name}:  {_share_time(line, 0.5):,.0f}, {_share_time(line, 0.99):,.0f} ms",
         )  # fmt: skip
     axes.set_xlabel("ms from the silence to the first later publication")
     axes.set_ylabel("subscribers behind the failure reached (%)")
@@ -303,7 +303,7 @@ def _bypass_metrics(lines: Mapping[tuple[Any, ...], Sequence[Row]]) -> Metrics:
     for (delta, silence), line in lines.items():
         where = f"suspicion_{silence}" + (f".delta_{delta}" if delta != least else "")
         for name, share in (("p50", 0.5), ("p99", 0.99)):
-            yield f"{name}_ms.{where}", Metric(_at_share(line, share))
+            yield f"{name}_ms.{where}", Metric(_share_time(line, share))
         yield f"longest_ms.{where}", Metric(line[-1].latency_ms)
         yield f"subscribers.{where}", Metric(sum(row.subscribers for row in line))
     yield "cut_off", Metric(sum(line[0].cut_off for line in lines.values()))
@@ -373,12 +373,15 @@ def _queue_metrics(rows: Sequence[Row], delta: int, broken_s: float) -> Metrics:
     late = [
         row.t_s
         for row in rows
-        if row.length > delta and row.t_s >= broken_s and row.undelivered > LEFT_IN_FLIGHT
+        if row.length > delta and row.t_s >= broken_s and row.describe_undelivered > LEFT_IN_FLIGHT
     ]
     instants = sorted({row.t_s for row in rows})
     last = max(late, default=broken_s)
     yield "drained_s", Metric(next((t for t in instants if t > last), last) - broken_s)
-    yield "undelivered_at_end", Metric(max(line[-1].undelivered for line in lines.values()))
+    yield (
+        "undelivered_at_end",
+        Metric(max(line[-1].describe_undelivered for line in lines.values())),
+    )
 
 
 LEFT_IN_FLIGHT = 2
@@ -434,7 +437,7 @@ def _lines(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]
     return dict(sorted(lines.items()))
 
 
-def _at_share(line: Sequence[Row], share: float) -> float:
+def _share_time(line: Sequence[Row], share: float) -> float:
     """Return the time by which this share of the subscribers was reached, else the last time."""
     return float(next((row.latency_ms for row in line if row.share >= share), line[-1].latency_ms))
 

@@ -14,7 +14,7 @@ RESAMPLES = 10_000
 CONFIDENCE_PERCENT = 95
 
 
-def disconnected_percent(connectivity: "DataFrame") -> "DataFrame":
+def compute_disconnected_percent(connectivity: "DataFrame") -> "DataFrame":
     """Return a row per point: the share of pairs of live brokers that failures disconnect.
 
     Args:

@@ -118,7 +118,7 @@ def draw_fig10_seconds(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         rows=[[*row] for row in rows],
         caption=(
             f"Deliveries within the window of figure 10 as time goes on, {_tree(run)}, with {most} "
-            f"of them failed {_when(run)}. The paper gives no such series."
+            f"of them failed {_failure_time(run)}. The paper gives no such series."
         ),
         scale=dict(run.manifest["scale"]),
         metrics={},
@@ -186,7 +186,7 @@ def _caption(run: ExperimentRun, rows: Sequence[Row]) -> str:
     return (
         f"Deliveries within {experiment['measured_s']} s, in % of every publication at every live "
         f"broker, {_tree(run)}; every subscription matches everything; brokers drawn at random "
-        f"fail for good {_when(run)}. The protocol itself ran, on simulated brokers, in "
+        f"fail for good {_failure_time(run)}. The protocol itself ran, on simulated brokers, in "
         f"{experiment['runs']} {'draw' if experiment['runs'] == 1 else 'draws'} per point, "
         f"publications per live broker: {experiment['publications_per_broker']}; "
         f"{violations} deliveries broke exactly-once, order or gaplessness, {withheld} were "
@@ -208,7 +208,7 @@ def _tree(run: ExperimentRun) -> str:
     )
 
 
-def _when(run: ExperimentRun) -> str:
+def _failure_time(run: ExperimentRun) -> str:
     during = run.experiment["fail"] == "during"
     return "during the first half of the window" if during else "before the window"
 

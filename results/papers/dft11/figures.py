@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from results.figures.drawing import Drawing, Metric, house_style, new_figure, plain_log_axis
 from results.figures.style import DASHES, MARKERS, line_with_band
 from results.papers.dft11.connectivity import (
-    disconnected_percent,
+    compute_disconnected_percent,
     neighbourhood_distribution,
     protocol_agreement,
     session_distribution,
@@ -44,23 +44,23 @@ def fig9(spark: "SparkSession", run_dir: "Path") -> Drawing:
     Paper: [DFT11] §IX-A, Fig. 9.
     """
     run = _run_for(spark, run_dir, "connectivity")
-    return draw_fig9(run, disconnected_percent(run.table(spark, "connectivity")).collect())
+    return draw_fig9(run, compute_disconnected_percent(run.table(spark, "connectivity")).collect())
 
 
 @house_style()
 def draw_fig9(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
-    """Return figure 9 from the rows of `disconnected_percent`."""
-    by_line = _grouped(rows, "fanout", "delta")
+    """Return figure 9 from the rows of `compute_disconnected_percent`."""
+    by_line = _group(rows, "fanout", "delta")
     figure, panels = new_figure(_panels(rows))
     most = max(row.failed for row in rows)
     for fanout, axes in panels.items():
         for number, ((_, delta), line) in enumerate(_lines_of(by_line, fanout)):
-            colour = _of(DELTA_LINES, number)
+            colour = _get(DELTA_LINES, number)
             failed = [row.failed for row in line]
             band = [row.low_percent or 0 for row in line], [row.high_percent or 0 for row in line]
             line_with_band(
                 axes, failed, [row.mean_percent for row in line], band, colour,
-                marker=_of(MARKERS, number), clip_on=False, zorder=3,
+                marker=_get(MARKERS, number), clip_on=False, zorder=3,
                 label=f"δ = {delta}:  {_percent(line[-1].mean_percent)}",
             )  # fmt: skip
         axes.set_title(f"fan-out {fanout}")
@@ -92,13 +92,13 @@ def fig11(spark: "SparkSession", run_dir: "Path") -> Drawing:
 @house_style()
 def draw_fig11(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     """Return figure 11 from the rows of `neighbourhood_distribution`."""
-    by_line = _grouped(rows, "fanout", "delta")
+    by_line = _group(rows, "fanout", "delta")
     figure, panels = new_figure(_panels(rows))
     largest = max(row.neighbours for row in rows)
     for fanout, axes in panels.items():
         for number, ((_, delta), line) in enumerate(_lines_of(by_line, fanout)):
             _draw_distribution(
-                axes, line, "neighbours", largest, _of(DELTA_LINES, number), _of(DASHES, number),
+                axes, line, "neighbours", largest, _get(DELTA_LINES, number), _get(DASHES, number),
                 f"δ = {delta}:  {line[-1].neighbours:,}",
             )  # fmt: skip
         axes.set_title(f"fan-out {fanout}")
@@ -135,13 +135,13 @@ def draw_fig12(run: ExperimentRun, rows: Sequence[Row], agreed: Sequence[bool] =
     Args:
         agreed: for each draw in which the protocol ran too, True if it agrees with the formula.
     """
-    by_line = _grouped(rows, "fanout", "failed")
+    by_line = _group(rows, "fanout", "failed")
     figure, panels = new_figure(_panels(rows))
     largest = max(row.sessions for row in rows)
     for fanout, axes in panels.items():
         for number, ((_, failed), line) in enumerate(_lines_of(by_line, fanout)):
             _draw_distribution(
-                axes, line, "sessions", largest, _of(FAILED_LINES, number), _of(DASHES, number),
+                axes, line, "sessions", largest, _get(FAILED_LINES, number), _get(DASHES, number),
                 f"{failed} failed:  {_mean(line, 'sessions'):.2f}, {line[-1].sessions}",
             )  # fmt: skip
         axes.set_title(f"fan-out {fanout}")
@@ -185,7 +185,7 @@ def _fig9_metrics(by_line: Mapping[Point, Sequence[Row]]) -> Iterator[tuple[str,
     worse_with_more_delta = [
         more.failed
         for (fanout, delta), line in by_line.items()
-        for more, less in _same_points(line, by_line.get((fanout, delta - 1), ()))
+        for more, less in _check_points(line, by_line.get((fanout, delta - 1), ()))
         if more.mean_percent > less.mean_percent
     ]
     yield "points_where_more_delta_loses_more", Metric(len(worse_with_more_delta))
@@ -194,7 +194,7 @@ def _fig9_metrics(by_line: Mapping[Point, Sequence[Row]]) -> Iterator[tuple[str,
         points
         for (fanout, delta), line in by_line.items()
         if fanout == wide
-        for points in _same_points(line, by_line.get((narrow, delta), ()))
+        for points in _check_points(line, by_line.get((narrow, delta), ()))
         if min(row.losing_runs for row in points) >= ENOUGH_LOSING_RUNS
     ]
     against = sum(in_wide.low_percent > in_narrow.high_percent for in_wide, in_narrow in compared)
@@ -204,7 +204,7 @@ def _fig9_metrics(by_line: Mapping[Point, Sequence[Row]]) -> Iterator[tuple[str,
     yield "mean_loss_narrow_to_wide_ratio", Metric(ratio)
 
 
-def _same_points(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+def _check_points(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
     by_failed = {row.failed: row for row in other}
     return ((row, by_failed[row.failed]) for row in one if row.failed in by_failed)
 
@@ -350,7 +350,7 @@ def _scale(run: ExperimentRun) -> dict[str, Any]:
     return dict(run.manifest["scale"])
 
 
-def _grouped(rows: Sequence[Row], *names: str) -> dict[Point, list[Row]]:
+def _group(rows: Sequence[Row], *names: str) -> dict[Point, list[Row]]:
     groups: dict[Point, list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -371,7 +371,7 @@ def _panels(rows: Sequence[Row]) -> list[int]:
     return sorted({row.fanout for row in rows})
 
 
-def _of(choices: Sequence[str], number: int) -> str:
+def _get(choices: Sequence[str], number: int) -> str:
     return choices[number % len(choices)]
 
 

@@ -164,7 +164,7 @@ def _drawing(
         figure=picture,
         columns=columns,
         rows=rows,
-        caption=caption + setting_in_words(run),
+        caption=caption + describe_setting(run),
         scale=scale_of(run),
         metrics=metrics,
         run_ids=series.run_ids,
@@ -182,7 +182,7 @@ def scale_of(run: Run) -> dict[str, Any]:
     }
 
 
-def setting_in_words(run: Run) -> str:
+def describe_setting(run: Run) -> str:
     """Return scale and machine in words."""
     scale, churn = scale_of(run), run.workload["churn"]
     return (

@@ -25,7 +25,7 @@ COLOURS = ("#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 
 
 @dataclass(frozen=True)
-class Consumed:
+class ConsumerRates:
     """The rates of a number of subscribers with a way of committing: medians of the repetitions.
 
     Attributes:
@@ -49,7 +49,7 @@ def jms(spark: "SparkSession", run_dir: "Path") -> Drawing:
 FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {"ds03.jms": jms}
 
 
-def consumed(rows: Sequence[Any]) -> list[Consumed]:
+def consumed(rows: Sequence[Any]) -> list[ConsumerRates]:
     """Return an entry per number of subscribers and way, in order."""
     found = []
     for subscribers, lanes, batch in sorted({(r.subscribers, r.lanes, r.batch) for r in rows}):
@@ -59,7 +59,7 @@ def consumed(rows: Sequence[Any]) -> list[Consumed]:
             if (row.subscribers, row.lanes, row.batch) == (subscribers, lanes, batch)
         ]
         found.append(
-            Consumed(
+            ConsumerRates(
                 subscribers,
                 (lanes, batch),
                 median(row.consumed / row.wall_s for row in these),
@@ -71,7 +71,7 @@ def consumed(rows: Sequence[Any]) -> list[Consumed]:
 
 
 @house_style()
-def draw_jms(run: ExperimentRun, found: Sequence[Consumed]) -> Drawing:
+def draw_jms(run: ExperimentRun, found: Sequence[ConsumerRates]) -> Drawing:
     """Return the figure from the measured rates."""
     from matplotlib.figure import Figure
 
@@ -99,7 +99,9 @@ def draw_jms(run: ExperimentRun, found: Sequence[Consumed]) -> Drawing:
     )  # fmt: skip
 
 
-def _bars(axes: "Axes", found: Sequence[Consumed], values: Sequence[float], label: str) -> None:
+def _bars(
+    axes: "Axes", found: Sequence[ConsumerRates], values: Sequence[float], label: str
+) -> None:
     numbers = sorted({each.subscribers for each in found})
     ways = sorted({each.way for each in found}, key=lambda way: (way[1] > 0, way))
     width = 0.8 / len(ways)
@@ -123,7 +125,7 @@ def _bars(axes: "Axes", found: Sequence[Consumed], values: Sequence[float], labe
     axes.grid(visible=False, axis="x")
 
 
-def _metrics(found: Sequence[Consumed]) -> Mapping[str, Metric]:
+def _metrics(found: Sequence[ConsumerRates]) -> Mapping[str, Metric]:
     by_key = {(each.subscribers, each.way): each for each in found}
     numbers = sorted({each.subscribers for each in found})
     metrics: dict[str, Metric] = {}

@@ -49,7 +49,7 @@ class Load:
     processor: float
 
     @property
-    def kept_up(self) -> bool:
+    def has_kept_up(self) -> bool:
         """Return True if at least the share `KEPT_UP` of due deliveries was made."""
         return self.delivered_per_s >= KEPT_UP * self.wanted_per_s
 
@@ -72,8 +72,8 @@ def _load(spark: "SparkSession", loaded: LoadedRun) -> Load:
     measured_s = (phase.to_ns - phase.from_ns) / 1e9
     data = loaded.table(spark, "deliveries").where("layer = 'application' and kind = 'data'")
     row = data.agg(
-        F.sum(_within(F.col("t_sent_ns"), phase.to_ns)).alias("wanted"),
-        F.sum(_within(F.col("t_recv_ns"), phase.to_ns)).alias("delivered"),
+        F.sum(_select_within(F.col("t_sent_ns"), phase.to_ns)).alias("wanted"),
+        F.sum(_select_within(F.col("t_recv_ns"), phase.to_ns)).alias("delivered"),
         F.percentile("lat_response_us", 0.99).alias("p99_us"),
     ).collect()[0]
     processor = {
@@ -93,7 +93,7 @@ def _load(spark: "SparkSession", loaded: LoadedRun) -> Load:
     )  # fmt: skip
 
 
-def _within(column: Any, to_ns: int) -> Any:
+def _select_within(column: Any, to_ns: int) -> Any:
     return ((column >= 0) & (column < to_ns)).cast("BIGINT")
 
 
@@ -114,7 +114,7 @@ def draw_fig4(series: SeriesRuns, loads: Sequence[Load]) -> Drawing:
             WIDTH, color=COLOURS[way], label=words,
         )  # fmt: skip
         for bar, n in zip(bars, numbers, strict=True):
-            if not peaks[n, way].kept_up:
+            if not peaks[n, way].has_kept_up:
                 bar.set(facecolor="none", edgecolor=COLOURS[way], hatch="//")
     axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
     axes.set_xlabel("brokers of subscribers")
@@ -125,7 +125,7 @@ def draw_fig4(series: SeriesRuns, loads: Sequence[Load]) -> Drawing:
     metrics = {
         f"peak_per_s.{'with' if way else 'without'}_churn.{n}": Metric(load.delivered_per_s)
         for (n, way), load in peaks.items()
-        if load.kept_up
+        if load.has_kept_up
     }
     compared = {
         "growth.without_churn": ((last, False), (first, False)),
@@ -135,7 +135,9 @@ def draw_fig4(series: SeriesRuns, loads: Sequence[Load]) -> Drawing:
     for name, (one, other) in compared.items():
         ratio = peaks[one].delivered_per_s / peaks[other].delivered_per_s
         metrics[name] = Metric(ratio)
-        metrics[f"borne.{name}"] = Metric(float(peaks[one].kept_up and peaks[other].kept_up))
+        metrics[f"borne.{name}"] = Metric(
+            float(peaks[one].has_kept_up and peaks[other].has_kept_up)
+        )
     metrics["publisher_side_growth_points"] = Metric(
         _publisher_side(loads, last) - _publisher_side(loads, first)
     )
@@ -147,7 +149,7 @@ def draw_fig4(series: SeriesRuns, loads: Sequence[Load]) -> Drawing:
         ),
         rows=[
             (load.brokers, load.churn, load.subscribers, round(load.wanted_per_s, 1),
-             round(load.delivered_per_s, 1), load.kept_up, round(load.p99_ms, 2),
+             round(load.delivered_per_s, 1), load.has_kept_up, round(load.p99_ms, 2),
              round(load.publisher_side, 1), round(load.processor, 1))
             for load in loads
         ],
@@ -165,7 +167,7 @@ def draw_fig4(series: SeriesRuns, loads: Sequence[Load]) -> Drawing:
 def _peak(loads: Sequence[Load], brokers: int, churn: bool) -> Load:
     """Return the run with the highest delivery rate, among runs that kept up if any did."""
     of_both = [load for load in loads if (load.brokers, load.churn) == (brokers, churn)]
-    kept_up = [load for load in of_both if load.kept_up]
+    kept_up = [load for load in of_both if load.has_kept_up]
     return max(kept_up or of_both, key=lambda load: load.delivered_per_s)
 
 
@@ -186,7 +188,7 @@ def _caption(
     most = [
         brokers
         for (brokers, _), load in peaks.items()
-        if load.kept_up and load.subscribers // load.brokers == each[-1]
+        if load.has_kept_up and load.subscribers // load.brokers == each[-1]
     ]
     limit = (
         "No load was too much, so what these brokers can carry is more"

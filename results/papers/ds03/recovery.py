@@ -90,7 +90,7 @@ def recovery_of(spark: "SparkSession", loaded: LoadedRun) -> Recovery:
     end_ns = loaded.run.phase("measure").to_ns
     shown = [row for row in stats if 0 <= row.t_ns <= end_ns]
     of_broker = [(row.t_ns / SECOND_NS, row.counters) for row in shown if row.broker == broker]
-    received, missed_ns = _received(spark, loaded, up_ns)
+    received, missed_ns = _count_received(spark, loaded, up_ns)
     return Recovery(
         loaded.run.run_id,
         faults["kill"]["t_applied_ns"] / SECOND_NS,
@@ -124,7 +124,7 @@ def stream_lines(rows: Sequence[tuple[float, Mapping[str, int]]], prefix: str) -
     return found
 
 
-def _received(spark: "SparkSession", loaded: LoadedRun, up_ns: int) -> tuple[Line, int]:
+def _count_received(spark: "SparkSession", loaded: LoadedRun, up_ns: int) -> tuple[Line, int]:
     from pyspark.sql import functions as F
 
     deliveries = first_deliveries(spark, loaded).withColumn(

@@ -29,7 +29,7 @@ COLOURS = {True: "#d55e00", False: "#999999"}
 
 
 @dataclass(frozen=True)
-class Stored:
+class StorageCosts:
     """The costs of a way, over all repetitions.
 
     Attributes:
@@ -53,13 +53,13 @@ def pfs(spark: "SparkSession", run_dir: "Path") -> Drawing:
 FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {"ds03.pfs": pfs}
 
 
-def stored(rows: Sequence[Any]) -> list[Stored]:
+def stored(rows: Sequence[Any]) -> list[StorageCosts]:
     """Return a row per way, in the order of NAMES."""
     found = []
     for way in NAMES:
         of_way = [row for row in rows if row.way == way]
         found.append(
-            Stored(
+            StorageCosts(
                 way,
                 tuple(row.wall_s for row in of_way),
                 tuple(row.processor_s for row in of_way),
@@ -71,7 +71,7 @@ def stored(rows: Sequence[Any]) -> list[Stored]:
 
 
 @house_style()
-def draw_pfs(run: ExperimentRun, ways: Sequence[Stored]) -> Drawing:
+def draw_pfs(run: ExperimentRun, ways: Sequence[StorageCosts]) -> Drawing:
     """Return the figure from the costs of each way."""
     from matplotlib.figure import Figure
 
@@ -105,7 +105,7 @@ def draw_pfs(run: ExperimentRun, ways: Sequence[Stored]) -> Drawing:
 
 def _bars(
     axes: "Axes",
-    ways: Sequence[Stored],
+    ways: Sequence[StorageCosts],
     values: Sequence[float],
     reached: Sequence[float],
     label: str,
@@ -123,7 +123,7 @@ def _bars(
     axes.grid(visible=False, axis="y")
 
 
-def _metrics(ways: Sequence[Stored]) -> Mapping[str, Metric]:
+def _metrics(ways: Sequence[StorageCosts]) -> Mapping[str, Metric]:
     (ours,) = [each for each in ways if each.way == OURS]
     found = {f"wall_s.{OURS}": Metric(median(ours.wall_s))}
     for each in ways:

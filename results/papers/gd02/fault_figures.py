@@ -156,7 +156,7 @@ def _draw_requests(
     for place, broker in enumerate(figure.asking):
         for number, story in enumerate([*others, typical]):
             is_typical = number == len(others)
-            steps = [(left, 0.0), *story.cumulated(broker)]
+            steps = [(left, 0.0), *story.accumulate(broker)]
             steps.append((right, steps[-1][1]))
             style: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.35}
             if is_typical:
@@ -214,7 +214,7 @@ def _with_holes(rows: Sequence[Row]) -> Iterator[Row]:
 
 def _request_rows(figure: FaultFigure, typical: FaultStory) -> Iterator[Row]:
     for broker in figure.asking:
-        for at, ms in typical.cumulated(broker):
+        for at, ms in typical.accumulate(broker):
             yield "asked_ms", broker, round(at, 6), ms, ms, ms
 
 
@@ -236,19 +236,19 @@ def _numbers(
     """Yield the numbers of an instance; None for a share of nothing."""
     yield "stall_s", story.stall_ns / SECOND_NS
     for broker in brokers:
-        asked_ns, streams = story.asked_ns(broker), story.streams_asked(broker)
+        asked_ns, streams = story.requested_ns(broker), story.streams_asked(broker)
         yield f"asked_ms.{broker}", asked_ns / 1e6
         yield f"streams_asked.{broker}", streams
         yield f"asked_per_stall_and_stream.{broker}", _per(asked_ns, story.stall_ns * streams)
         for peer in peers:
-            share = _per(100 * story.asked_ns(broker, of=peer), asked_ns)
+            share = _per(100 * story.requested_ns(broker, of=peer), asked_ns)
             yield f"percent_asked_of.{peer}.by.{broker}", share
     for broker in sorted(story.latency_us):
         yield f"peak_s.{broker}", story.peak_us(broker) / 1e6
         yield f"peak_per_stall.{broker}", 1e3 * story.peak_us(broker) / story.stall_ns
-    yield "consolidation.b2", _per(story.asked_ns("b2"), story.asked_ns("s1", "s2"))
-    yield "asked_ms.other_branch", story.asked_ns("b3", "b4", "s3", "s4", "s5") / 1e6
-    yield "asked_while_down_ms", story.asked_while_down_ns() / 1e6
+    yield "consolidation.b2", _per(story.requested_ns("b2"), story.requested_ns("s1", "s2"))
+    yield "asked_ms.other_branch", story.requested_ns("b3", "b4", "s3", "s4", "s5") / 1e6
+    yield "asked_while_down_ms", story.requested_while_down_ns() / 1e6
 
 
 def _per(value: float, by: float) -> float | None:

@@ -36,7 +36,7 @@ class FaultStory:
     requests: Sequence[Mapping[str, Any]]
     latency_us: Mapping[str, Mapping[int, float]]
 
-    def asked_ns(self, *brokers: str, of: str = "") -> int:
+    def requested_ns(self, *brokers: str, of: str = "") -> int:
         """Return the ticks that brokers requested from a peer, or from all, in ns."""
         return sum(
             row["asked_ns"]
@@ -48,7 +48,7 @@ class FaultStory:
         """Return the number of streams from which a broker has requested ticks."""
         return len({row["pubend"] for row in self.requests if row["broker"] == broker})
 
-    def asked_while_down_ns(self) -> int:
+    def requested_while_down_ns(self) -> int:
         """Return the ticks that all brokers requested between failure and repair, in ns."""
         return sum(
             row["asked_ns"]
@@ -61,7 +61,7 @@ class FaultStory:
         first = self.from_ns // BIN_NS
         return max(us for at, us in self.latency_us[broker].items() if at >= first)
 
-    def cumulated(self, broker: str) -> list[tuple[float, float]]:
+    def accumulate(self, broker: str) -> list[tuple[float, float]]:
         """Return (seconds, sum of requested milliseconds), a step for each request."""
         total, found = 0.0, []
         for row in self.requests:

@@ -66,7 +66,7 @@ def draw_fig4(series: SeriesRuns, costs: Sequence[Cost]) -> Drawing:
     )
     metrics: dict[str, Metric] = {}
     for side, broker in SIDES.items():
-        extra = _extra(costs, broker)
+        extra = _compute_extra(costs, broker)
         metrics[f"overhead_points.{side}.largest"] = max(
             extra.values(), key=lambda metric: metric.value
         )
@@ -87,7 +87,7 @@ def draw_fig5(series: SeriesRuns, costs: Sequence[Cost]) -> Drawing:
     )
     metrics: dict[str, Metric] = {}
     for place, broker in PLACES.items():
-        extra = _extra(costs, broker)
+        extra = _compute_extra(costs, broker)
         mean = sum(metric.value for metric in extra.values()) / len(extra)
         metrics[f"added_ms.{place}"] = Metric(mean)
         metrics[f"added_growth_ms.{place}"] = _growth(extra)
@@ -129,7 +129,7 @@ def _drawing(
             for cost in costs
             for size, each in sorted(cost.by_subscribers.items())
         ],
-        caption=f"{caption} {_setting(series)}",
+        caption=f"{caption} {_describe_setting(series)}",
         scale=_scale(series),
         metrics=metrics,
         run_ids=series.run_ids,
@@ -182,7 +182,7 @@ def _median_ms(spark: "SparkSession", loaded: LoadedRun) -> dict[str, float]:
     return {row.broker: row.us / 1e3 for row in rows}
 
 
-def _extra(costs: Sequence[Cost], broker: str) -> dict[int, Metric]:
+def _compute_extra(costs: Sequence[Cost], broker: str) -> dict[int, Metric]:
     """Return the additional cost of guaranteed delivery, by the number of subscribers."""
     by_protocol = {cost.protocol: cost.by_subscribers for cost in costs if cost.broker == broker}
     found = {}
@@ -216,7 +216,7 @@ def _scale(series: SeriesRuns) -> dict[str, Any]:
     }
 
 
-def _setting(series: SeriesRuns) -> str:
+def _describe_setting(series: SeriesRuns) -> str:
     run = series.points[0].modal.run
     scale = _scale(series)
     machine = f"{run.manifest['cpu']}, {run.manifest['cores']} cores"

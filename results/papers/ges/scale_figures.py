@@ -81,7 +81,7 @@ def draw_scale(run: ExperimentRun, shapes: Sequence[Row], hierarchies: Sequence[
 def _draw_shapes(axes: "Axes", rows: Sequence[Row], number: Callable[[Row], float]) -> None:
     lines = [
         (f"hierarchy, units of {fanout}", look, [row for row in group if row.shape == "hierarchy"])
-        for fanout, look, group in _by_fanout(rows)
+        for fanout, look, group in _group_by_fanout(rows)
     ]
     lines += [
         (shape, LOOKS[shape], [row for row in rows if row.shape == shape])
@@ -94,7 +94,7 @@ def _draw_shapes(axes: "Axes", rows: Sequence[Row], number: Callable[[Row], floa
         )  # fmt: skip
 
 
-def _by_fanout(rows: Sequence[Row]) -> Iterator[tuple[int, tuple[str, str], list[Row]]]:
+def _group_by_fanout(rows: Sequence[Row]) -> Iterator[tuple[int, tuple[str, str], list[Row]]]:
     """Yield the rows of each size of units, the smallest first, with the style of their line."""
     for place, fanout in enumerate(sorted({row.fanout for row in rows})):
         look = FULL if place else LOOKS["hierarchy"]
@@ -105,7 +105,7 @@ def _draw_graphs(axes: "Axes", rows: Sequence[Row]) -> None:
     """Draw the largest graph that was found, below the bound from the paper's blocks."""
     sizes = sorted({row.brokers for row in rows})
     axes.plot(sizes, sizes, color="#999999", linestyle=":", label="all brokers")
-    for fanout, (colour, marker), group in _by_fanout(rows):
+    for fanout, (colour, marker), group in _group_by_fanout(rows):
         here = [[row for row in group if row.brokers == size] for size in sizes]
         axes.plot(
             sizes, [_bound(of_size[0]) for of_size in here], color=colour, linestyle="--",
@@ -146,17 +146,17 @@ def _bound(row: Row) -> int:
     return BLOCK * int(row.levels)
 
 
-def _of(shapes: Sequence[Row], shape: str, brokers: int) -> Row:
+def _select(shapes: Sequence[Row], shape: str, brokers: int) -> Row:
     return next(row for row in shapes if (row.shape, row.brokers) == (shape, brokers))
 
 
 def _metrics(shapes: Sequence[Row], hierarchies: Sequence[Row]) -> Iterator[tuple[str, Metric]]:
     sizes = sorted({row.brokers for row in shapes})
     middle, most = next(size for size in sizes if size >= BLOCK), sizes[-1]
-    ring, drawn = _of(shapes, "ring", most), _of(shapes, "random", most)
+    ring, drawn = _select(shapes, "ring", most), _select(shapes, "random", most)
     own = [row for row in _first(shapes) if row.shape == "hierarchy"]
     yield "clustering.hierarchy.least", Metric(min(row.clustering for row in own))
-    yield "path_links.hierarchy", Metric(_of(shapes, "hierarchy", most).mean_path_links)
+    yield "path_links.hierarchy", Metric(_select(shapes, "hierarchy", most).mean_path_links)
     yield "path_growth", Metric(_path_growth(own))
     degree = ring.mean_degree
     yield "ring.path_ratio", Metric(ring.mean_path_links / (most / (2 * degree)))

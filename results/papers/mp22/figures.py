@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
 from results.repetitions.series_runs import SeriesRuns, load_series
-from results.tables.derived import derived_of
+from results.tables.derived import find_unsealed_derived
 from results.tables.json_files import read_json
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _times(numbers: Numbers) -> Mapping[str, float]:
     }
 
 
-def _lost(numbers: Numbers) -> Mapping[str, float]:
+def _count_lost(numbers: Numbers) -> Mapping[str, float]:
     return {"lost": numbers.lost_percent}
 
 
@@ -91,7 +91,7 @@ SHOWN: Mapping[str, Shown] = {
     ),
     "mp22.m4": Shown(
         "lost of what was owed (%)",
-        _lost,
+        _count_lost,
         "What subscribers never got although a proxy alone failed, twice, and came back having "
         "forgotten which server owns which topic. The paper's proxies then give topics to other "
         "servers until these tell them what they own, every 5 s, or every second in paper1; "
@@ -127,7 +127,7 @@ FIGURES: Mapping[str, Callable[["SparkSession", Path], Drawing]] = {
 def numbers_of(point: str, run: Any) -> Numbers:
     """Return the numbers of a judged run, from its manifest and verdict."""
     headline, phase = run.manifest["headline"], run.phase("measure")
-    counts = read_json(derived_of(run.folder) / "verdict.json")["counts"]
+    counts = read_json(find_unsealed_derived(run.folder) / "verdict.json")["counts"]
     return Numbers(
         point.removeprefix("mp22-").removesuffix(f"-{PROTOCOL}"),
         sum(name.startswith("v") for name in run.topology["brokers"]),

@@ -63,7 +63,7 @@ def _drawing(
     return Drawing(
         figure=figure,
         columns=columns,
-        rows=[tuple(_rounded(getattr(row, name)) for name in columns) for row in rows],
+        rows=[tuple(_round(getattr(row, name)) for name in columns) for row in rows],
         caption=f"{caption} Brokers are simulated, one millisecond apart.",
         scale=dict(run.manifest["scale"]),
         metrics={name: Metric(value) for name, value in metrics.items()},
@@ -71,7 +71,7 @@ def _drawing(
     )
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     return round(value, 3) if isinstance(value, float) else value
 
 
@@ -250,7 +250,7 @@ def draw_timeouts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         "puts_most": float(max(row.puts_most for row in rows)),
         "puts_mean": max(row.puts_mean for row in rows),
         "nested_most": float(max(row.nested_most for row in rows)),
-        "violations": float(sum(row.violations + row.undelivered for row in rows)),
+        "violations": float(sum(row.violations + row.describe_undelivered for row in rows)),
     }
     return _drawing(
         run,

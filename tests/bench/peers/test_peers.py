@@ -86,7 +86,7 @@ def misconfigured(program: str, folders: Sequence[Path], _: Sequence[int]) -> li
 def test_a_server_that_does_not_start_is_reported_with_its_output() -> None:
     broken = replace(installed("nats"), start=misconfigured)
     with pytest.raises(servers.PeerFailed, match=r"ended: .*Parse error"):
-        servers.running(broken, 1).__enter__()
+        servers.run_chain(broken, 1).__enter__()
 
 
 def test_a_missing_peer_is_named_with_its_package(

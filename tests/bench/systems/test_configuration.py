@@ -18,7 +18,7 @@ from bench.systems.configuration import (
 )
 from bench.systems.drivers import WrongDriver
 from bench.systems.experiment import experiment_on
-from bench.systems.faults import aimed, check_verbs, names_leader
+from bench.systems.faults import aim_at, check_verbs, names_leader
 from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
 from bench.systems.mosquitto.driver import SYSTEM as MOSQUITTO
 from bench.systems.rabbitmq import port_mapper
@@ -211,7 +211,7 @@ def test_failover_is_refused_for_clients_of_other_systems(tmp_path: Path) -> Non
 def test_a_run_that_may_outlast_the_window_of_its_promise_is_refused(tmp_path: Path) -> None:
     promise = '"exactly-once"\nwindow = "20s"'
     found = load_configuration(written(tmp_path, '"exactly-once"', promise))
-    assert found.promise.in_words() == "exactly once within 20 s, in the order of each publisher"
+    assert found.promise.describe() == "exactly once within 20 s, in the order of each publisher"
     with pytest.raises(SpecError, match=r"promise.window = 20 s: a run of 41 s"):
         experiment_on(found, "topics", Overrides(), {}, calm=True)
 
@@ -226,13 +226,13 @@ def test_the_comparison_of_all_names_what_is_there() -> None:
     for entry in found.entries:
         if entry.system is not None:
             assert entry.system.removeprefix("external/") in configurations()
-    assert [entry.name for entry in found.only(["jetstream3", "durable"]).entries] == [
+    assert [entry.name for entry in found.select(["jetstream3", "durable"]).entries] == [
         "durable", "jetstream3",
     ]  # fmt: skip
-    (mine,) = found.only([]).also(["mine/toy.toml"]).entries[len(found.entries) :]
+    (mine,) = found.select([]).with_systems(["mine/toy.toml"]).entries[len(found.entries) :]
     assert (mine.name, mine.system) == ("toy", "mine/toy.toml")
     with pytest.raises(SpecError, match="no entry 'jetstrem3'; did you mean 'jetstream3'"):
-        found.only(["jetstrem3"])
+        found.select(["jetstrem3"])
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_the_target_leader_is_the_leader_at_the_start_of_the_schedule() -> None:
     ]
     asked = read_schedule({"schema": "pubsubctl/faults/1", "name": "t", "step": steps}, "here")
     assert names_leader(asked)
-    found = aimed(asked, "n3")
+    found = aim_at(asked, "n3")
     assert [step.on for step in found.steps] == ["n3", "n2"]
     assert not names_leader(found)
 

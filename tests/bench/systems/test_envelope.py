@@ -11,8 +11,8 @@ from bench.systems.publications import (
     NotOurs,
     OutgoingPublications,
     Places,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
 from brokerd.model.identity import SourceId
 
@@ -20,7 +20,7 @@ SOURCE = SourceId(2, 70_000, 3)
 
 
 def test_a_publication_survives_packing_and_unpacking() -> None:
-    run, place = unpacked(packed(SOURCE, 1 << 40, 9, b"blob", memoryview(b"payload")))
+    run, place = unpack(pack(SOURCE, 1 << 40, 9, b"blob", memoryview(b"payload")))
     assert (run.source, run.sequences) == (SOURCE, range(1 << 40, (1 << 40) + 1))
     assert place == 9
     assert [(blob, bytes(payload)) for _, blob, payload in run.publications()] == [
@@ -28,12 +28,10 @@ def test_a_publication_survives_packing_and_unpacking() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"hello", b"x" * 40, packed(SOURCE, 7, 1, b"blob", b"")[:-1]]
-)
+@pytest.mark.parametrize("body", [b"", b"hello", b"x" * 40, pack(SOURCE, 7, 1, b"blob", b"")[:-1]])
 def test_a_body_without_an_envelope_is_refused(body: bytes) -> None:
     with pytest.raises(NotOurs):
-        unpacked(body)
+        unpack(body)
 
 
 def test_a_fence_is_complete_after_its_last_topic_and_at_later_copies() -> None:
@@ -73,7 +71,7 @@ def test_publications_behind_a_lost_publication_are_repeated_in_order() -> None:
         client, taken = Doubtful("p-2-t"), list[int]()
         outgoing = OutgoingPublications(client, SOURCE, "p", lambda blob: ["t"], taken.append)  # type: ignore[arg-type]
         lost: asyncio.Future[str] = asyncio.Future()
-        waiting = asyncio.create_task(outgoing.until_lost(lost))
+        waiting = asyncio.create_task(outgoing.repeat_until_lost(lost))
         assert outgoing.publish_many_nowait([b"b"], b"\0\0\0", 1, b"xyz") == range(1, 4)
         while outgoing.outstanding:
             await asyncio.sleep(0)

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from bench.spec.spec import SpecError
-from bench.systems.faults import check_links, effect_seen, gone_seen, needs_relay
+from bench.systems.faults import check_links, effect_seen, needs_relay, verify_undone
 from bench.systems.jetstream.driver import SYSTEM as JETSTREAM
 from bench.systems.rabbitmq.driver import SYSTEM as RABBITMQ
 from bench.systems.relay import Relay, serve_way
@@ -73,15 +73,15 @@ async def _see(verb: str, kind: type[Relay]) -> None:
     relay, done = kind(), fault(verb)
     nothing = dict.fromkeys(("dropped_frames", "limited_messages"), 0)
     assert effect_seen(done, nothing, await probed(relay)) is None
-    assert gone_seen(done, await probed(relay)) is not None
+    assert verify_undone(done, await probed(relay)) is not None
     await applied(relay, verb)
     took = await probed(relay, comes=verb == "delay")
     counted = (await ask(relay, "fault_counters"))["f"]
     assert effect_seen(done, counted, took) is not None, (counted, took)
-    assert gone_seen(done, took) is None
+    assert verify_undone(done, took) is None
     await ask(relay, "fault_heal", fault_id="f")
     took = await probed(relay, comes=kind is Relay)
-    assert (gone_seen(done, took) is not None) == (kind is Relay)
+    assert (verify_undone(done, took) is not None) == (kind is Relay)
 
 
 def test_a_one_way_fault_leaves_the_other_direction_open() -> None:

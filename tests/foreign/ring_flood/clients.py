@@ -41,7 +41,7 @@ class Clients(OwnSubscriptions[Stored]):
         """Tell a publisher that is here what of its publications is stored as often as asked."""
         for client in self._clients.values():
             if client.source == source:
-                self.tell_done(client, through)
+                self.acknowledge_through(client, through)
 
     def _publish(self, client: OwnClient, message: Publish) -> None:
         self._publish_run(message.run, client.name)

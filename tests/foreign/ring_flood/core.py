@@ -23,7 +23,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.parts.backoff import backed_off_ns
+from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler, message_handler
 from brokerd.protocols.parts.log_first import LogFirstMachine
@@ -130,7 +130,7 @@ class RingFlood(LogFirstMachine):
     def _on_records(self, event: RecordsRead) -> None:
         self._log.on_records(event)
         if self._log.is_read:
-            self.go_on()
+            self.resume()
 
     def _begin(self, event: Started) -> None:
         self._clients.start(event.incarnation, event.recovered)
@@ -160,7 +160,7 @@ class RingFlood(LogFirstMachine):
     def _retry_later(self, peer: Peer) -> None:
         assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
         if peer not in self._sessions:
-            wait_ns = backed_off_ns(self._waited_ns.get(peer, 0), self._parameters)
+            wait_ns = next_wait_ns(self._waited_ns.get(peer, 0), self._parameters)
             self._waited_ns[peer] = wait_ns
             self._deadlines.set((RETRY, peer), self.now_ns + wait_ns)
 

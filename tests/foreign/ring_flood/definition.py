@@ -1,6 +1,6 @@
 """ring_flood, as everybody else sees it."""
 
-from brokerd.model.message_kind import MessageKind, of_run
+from brokerd.model.message_kind import MessageKind, run_kind
 from brokerd.protocols.definition import Acknowledgement, Promises, ProtocolDefinition
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 from brokerd.protocols.ring_flood import messages
@@ -12,7 +12,7 @@ RING_FLOOD = ProtocolDefinition(
     # One unit of it, whose links are a ring: a stream comes by any way that is left.
     kind="hierarchy",
     parameters=RingFloodParameters,
-    messages=(of_run(240, messages.Flooded), MessageKind(241, messages.StoredThrough)),
+    messages=(run_kind(240, messages.Flooded), MessageKind(241, messages.StoredThrough)),
     promises=Promises(exactly_once=True, members_may_change=False),
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),

@@ -4,8 +4,8 @@ from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.protocols.delta_tree.messages import SubscriptionConfirmation, Tag
 from brokerd.protocols.delta_tree.partitions.gates import (
     Replacement,
-    refined,
-    replaced,
+    refine,
+    replace_tags,
     replacement_for,
 )
 from brokerd.protocols.delta_tree.partitions.regions import covers
@@ -37,7 +37,7 @@ def test_a_confirmation_removes_tags_of_a_returned_broker_and_sets_the_cut():
     change = replacement_for(held, 3, confirmation(tag(3, 5, True), cut=((OF_3, 7),)))
     assert change is not None
     cut = {}
-    left, touched = replaced(held, cut, change)
+    left, touched = replace_tags(held, cut, change)
     assert heard(left) == [0, 1, 2, 3, 4]
     assert touched == held
     assert cut == {OF_3: 7}
@@ -48,7 +48,7 @@ def test_a_prefix_that_stays_dead_stays_tagged():
     held = (tag(2, 3, False), tag(2, 4, True))
     change = replacement_for(held, 4, confirmation())
     assert change is not None
-    left, _ = replaced(held, {}, change)
+    left, _ = replace_tags(held, {}, change)
     assert heard(left) == [0, 1, 2, 4, 5, 6, 7]
 
 
@@ -61,7 +61,7 @@ def test_an_earlier_notifier_removes_tags_that_a_stale_confirmation_names():
     told = Replacement((tag(4, 5, False),), (), ((OF_5, 8), (OF_3, 9)), (path(5), path(3)))
     stale = (tag(4, 5, False), tag(5, 6, False))
     answer = Replacement((tag(0, 2, True),), stale, ((OF_3, 2),), (path(3),))
-    change = refined(answer, [told])
+    change = refine(answer, [told])
     assert change.removed == answer.removed
     assert change.added == (tag(5, 6, False),)
     assert dict(change.cut) == {OF_3: 2, OF_5: 8}
@@ -72,7 +72,7 @@ def test_the_cut_of_an_untagged_source_does_not_rise():
     held = (tag(4, 5, True),)
     change = Replacement((tag(2, 3, True),), (), ((OF_3, 9), (OF_5, 4)), (path(3), path(5)))
     cut = {OF_3: 2}
-    left, _ = replaced(held, cut, change)
+    left, _ = replace_tags(held, cut, change)
     assert left == ()
     assert cut == {OF_3: 2, OF_5: 4}
 
@@ -81,7 +81,7 @@ def stale_emitter():
     """5 alone is not heard. Then comes a notifier of a broker that missed how 3 came back."""
     held = (tag(4, 5, False),)
     stale = Replacement((tag(2, 3, True), tag(4, 5, False)), (tag(2, 3, False),), (), ())
-    left, _ = replaced(held, {}, stale)
+    left, _ = replace_tags(held, {}, stale)
     return heard(left)
 
 

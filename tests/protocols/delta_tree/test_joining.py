@@ -29,7 +29,7 @@ def in_haste(story: Callable[..., None]) -> Callable[..., None]:
     @wraps(story)
     def hasty(**arguments: Any) -> None:
         made: list[Entry] = []
-        joined = Joining._joined
+        joined = Joining._join
 
         def noting(self: Joining, group: list[Entry]) -> Entry:
             made.append(joined(self, group))
@@ -37,7 +37,7 @@ def in_haste(story: Callable[..., None]) -> Callable[..., None]:
 
         with (
             patch.object(joining, "JoiningBounds", lambda: EAGER),
-            patch.object(Joining, "_joined", noting),
+            patch.object(Joining, "_join", noting),
         ):
             story(**arguments)
         assert len(made) > 4, f"{len(made)} entries were joined"

@@ -13,7 +13,7 @@ from brokerd.protocols.delta_tree.partitions.regions import (
     includes,
     intersect,
     region,
-    under,
+    select_tags_under,
 )
 from tests.helpers.delta_tree_bugs import Mutant, mutated
 from tests.helpers.strategies import trees
@@ -80,7 +80,7 @@ def test_the_tags_under_a_broker_are_those_it_stands_before(case, data):
     away = data.draw(brokers.filter(lambda other: other != home), "away")
     *_, here, broker = tree.path(home, away)
     behind = {broker} | (set(range(len(topology.brokers))) - reachable(topology, here, broker))
-    assert under(tags, broker) == region(tag for tag in tags if tag.node in behind)
+    assert select_tags_under(tags, broker) == region(tag for tag in tags if tag.node in behind)
 
 
 @given(tagged_trees())
@@ -109,7 +109,7 @@ def forgets_the_second_half(old, new):
 def keeps_the_reach_of_old_tags(old, new):
     """Old tags keep covering what lies beyond, although the new ones no longer do."""
     kept = [tag for tag in region(old) if covers(new, tag.path)]
-    return region([*kept, *regions._entered(region(old), region(new), regions.NOBODY)])
+    return region([*kept, *regions._select_entered(region(old), region(new), regions.NOBODY)])
 
 
 @pytest.mark.parametrize(

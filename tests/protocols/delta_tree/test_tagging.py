@@ -7,7 +7,7 @@ import pytest
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import PartitionId, SourceId
-from brokerd.protocols.delta_tree.as_published.tagging import joined, tag_for, withheld_by
+from brokerd.protocols.delta_tree.as_published.tagging import find_first_tag, join_tags, tag_for
 from brokerd.protocols.delta_tree.messages import PublicationCopy, PublicationTag, Summary, Tag
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import MessageReceived
@@ -104,16 +104,18 @@ def test_a_node_tag_withholds_only_publications_tagged_at_that_node():
     beyond = PublicationTag(PartitionId(1, 1, 7, (2,)), True)
     node = Tag((0, 1, 2), 1, 1, 1, False)
     region = Tag((0, 1, 2), 1, 1, 1, True)
-    assert withheld_by((node,), (on,)) is node
-    assert withheld_by((node,), (beyond,)) is None
-    assert withheld_by((region,), (on,)) is region
-    assert withheld_by((region,), (beyond,)) is region
-    assert withheld_by((region,), ()) is None
-    assert withheld_by((node,), (beyond,), has_joined=True) is node, "it knows what that one knows"
-    assert withheld_by((Tag((0, 3, 2), 3, 1, 1, True),), (on,)) is None, "another detector's"
+    assert find_first_tag((node,), (on,)) is node
+    assert find_first_tag((node,), (beyond,)) is None
+    assert find_first_tag((region,), (on,)) is region
+    assert find_first_tag((region,), (beyond,)) is region
+    assert find_first_tag((region,), ()) is None
+    assert find_first_tag((node,), (beyond,), has_joined=True) is node, (
+        "it knows what that one knows"
+    )
+    assert find_first_tag((Tag((0, 3, 2), 3, 1, 1, True),), (on,)) is None, "another detector's"
 
 
 def test_joined_publications_carry_the_union_of_their_tags():
     a = PublicationTag(PartitionId(1, 1, 1, (2,)), True)
     b = PublicationTag(PartitionId(1, 1, 2, (2, 3)), False)
-    assert joined([(a,), (), (a, b)]) == (a, b)
+    assert join_tags([(a,), (), (a, b)]) == (a, b)

@@ -93,7 +93,7 @@ def test_a_return_before_the_other_broker_ended_a_subscription_loses_nothing() -
 def test_a_lease_as_long_as_an_absence_promises_gaps_of_its_age(lease_s: int) -> None:
     lease_ns = lease_s * SECOND_NS
     chosen = DurableParameters.from_mapping({"client_linger_ns": lease_ns}, "here")
-    promised = definition_of("durable").promised(chosen)
+    promised = definition_of("durable").promises_with(chosen)
     assert (promised.gaps, promised.gap_age_ns) == ((LOST,), lease_ns)
     (warning,) = chosen.warnings()
     assert f"unreachable for {lease_s} s may receive a gap" in warning

@@ -7,7 +7,7 @@ import pytest
 from brokerd.model.losses import stream_marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
-from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, Lost, LostRange
+from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, LostPart, LostRange
 from brokerd.protocols.durable.filter_log import FilterLog
 from tests.helpers.stream_runs import run_at
 
@@ -82,7 +82,7 @@ def test_each_tick_is_given_or_told_to_be_lost_and_never_both(seed: int) -> None
         if random.random() < 0.5:
             through = min(end, max(through, catchup.given + random.randrange(12)))
         source = run_at([1]).origins[0].source
-        what = Lost(through, ((source, 10**6),)) if through else NOTHING_LOST
+        what = LostPart(through, ((source, 10**6),)) if through else NOTHING_LOST
         needed = catchup.next_batch(next_of(wanted, catchup, random.randrange(1, 9), end))
         for start, stop in pieces(random, needed):
             ticks = [tick for tick in wanted if start <= tick < stop]
@@ -104,7 +104,7 @@ def test_ticks_below_a_loss_marker_are_lost_before_an_event_that_survived() -> N
     """The pubend has neither of them in its log; another broker still has the later one."""
     marker = stream_marker(0, 1_000_000, 0, 4).source
     catchup = Catchup(BatchReader(FilterLog("log"), 1, 100), 0, 0, 0)
-    lost = Lost(90, ((marker, 1),))
+    lost = LostPart(90, ((marker, 1),))
     assert catchup.next_batch(Batch(0, 0, (10, 20), 20)) == [(10, 11), (20, 21)]
     catchup.take(NOTHING_LOST, [(20, 21)], run_at([20]))
     catchup.take(lost, [(10, 11)], None)

@@ -28,7 +28,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
@@ -323,7 +323,7 @@ def committed_and_not_let_go_of() -> bool:
 
 
 def matches(story: DurableStory, at: str = "s1") -> int:
-    return sum(len(hosted.log) for hosted in story.core(at).hosted())
+    return sum(len(hosted.log) for hosted in story.core(at).list_streams())
 
 
 STORIES = (
@@ -343,7 +343,7 @@ STORIES = (
 @pytest.mark.parametrize("name, told, tellings", STORIES, ids=[name for name, *_ in STORIES])
 def test_a_story_passes_without_its_named_bug_and_fails_with_it(name, told, tellings) -> None:
     assert not [each for each in tellings if fails(told, *each)]
-    with planted([MUTANTS[name]]):
+    with plant([MUTANTS[name]]):
         assert any(fails(told, *each) for each in tellings), f"{name} is not seen"
 
 

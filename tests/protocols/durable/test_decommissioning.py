@@ -14,8 +14,8 @@ from brokerd.protocols.interface import (
     SessionEstablished,
 )
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.named_bugs import bugs_of, planted
-from brokerd.simulator.world.authority import signed
+from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.simulator.world.authority import make_signature
 from tests.helpers.durable_cores import core_of, handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.gryphon_stories import cells
@@ -121,7 +121,7 @@ STORIES = {
 @pytest.mark.parametrize("name, told", [*STORIES.items()], ids=[*STORIES])
 def test_a_story_passes_without_its_named_bug_and_fails_with_it(name, told) -> None:
     assert told()
-    with planted([MUTANTS[name]]):
+    with plant([MUTANTS[name]]):
         assert fails(told)
 
 
@@ -139,7 +139,7 @@ def test_a_broker_that_was_down_learns_of_a_decommission_later() -> None:
     story.cluster.run_for(1)
     b1 = story.cluster.broker("b1").broker
     assert not story.core("b1").farewell(2).is_known
-    b1.tell(BrokerDecommissioned(2, signed(DECOMMISSION, "s1")))
+    b1.operate(BrokerDecommissioned(2, make_signature(DECOMMISSION, "s1")))
     story.cluster.run_for(1)
     assert story.core("b1").farewell(2).is_known
     assert story.core("p1").farewell(2).is_known
@@ -175,9 +175,9 @@ def test_only_leaves_can_be_decommissioned_and_only_in_supporting_protocols() ->
 FORGED = {
     "unsigned": b"",
     "wrongly signed": bytes(64),
-    "of another broker": signed(DECOMMISSION, "p1"),
-    "of another act": signed(ACCEPT_LOSS, "s1"),
-    "of another version": signed(DECOMMISSION, "s1", 1),
+    "of another broker": make_signature(DECOMMISSION, "p1"),
+    "of another act": make_signature(ACCEPT_LOSS, "s1"),
+    "of another version": make_signature(DECOMMISSION, "s1", 1),
 }
 
 
@@ -198,13 +198,13 @@ def a_forged_one_is_refused(at: int, signature: bytes) -> None:
 def test_a_forged_decommission_is_refused(at: int, signature: bytes) -> None:
     a_forged_one_is_refused(at, signature)
     bug = MUTANTS["decommissioned-on-a-neighbours-word"]
-    with planted([bug]), pytest.raises(Failed):
+    with plant([bug]), pytest.raises(Failed):
         a_forged_one_is_refused(at, signature)
 
 
 def test_the_signature_travels_with_the_act_and_survives_a_restart() -> None:
     """b1 passes the act on to p1 with the signature; the same act again changes nothing."""
-    signature = signed(DECOMMISSION, "s1")
+    signature = make_signature(DECOMMISSION, "s1")
     core = relay()
     message = MessageReceived(0, 10, Decommissioned(((2, signature),)))
     effects = handle(core, message)

@@ -32,7 +32,7 @@ from brokerd.protocols.gryphon.messages import Done, Events
 from brokerd.protocols.interface import LogEnds, MessageReceived, Read, RecordsRead, Send, Started
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.registry import make_protocol
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.storage import log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
@@ -246,7 +246,7 @@ def lost(core: Durable, rows: Rows, said: Said, events: Mapping[StreamId, Any]) 
         return f"started, and not there: {said.started - subscriptions.keys()}"
     if said.ended & subscriptions.keys():
         return f"ended, and there: {said.ended & subscriptions.keys()}"
-    for hosted in core.hosted():
+    for hosted in core.list_streams():
         delivered = rows.get(DELIVERED, {}).get(key_of(hosted.identity), 0)
         if not hosted.log.last_tick <= delivered == hosted.delivered == hosted.position:
             return f"{hosted.identity}: delivered {delivered} on disk, {hosted.position} here"
@@ -327,7 +327,7 @@ def test_a_wrong_order_is_seen(
     """By what is on the disk: the simulation's own look at it is off."""
     monkeypatch.setattr(DurableChecks, "step", lambda *_: ())
     monkeypatch.setattr(DurableChecks, "look_into", lambda *_: None)
-    with planted([MUTANTS[name]]):
+    with plant([MUTANTS[name]]):
         crashed = crash_everywhere(the_story(kinds), folder, 1)
     assert problem in crashed.lost
 
@@ -354,7 +354,7 @@ def test_a_log_of_matches_that_is_cut_or_overwritten_is_refused(at: float, is_cu
         (record,) = append.records
         volume.write([LogEntry(EntryKind.APPENDED, append.log, tick, record)])
     volume.close()
-    sound = files.now()
+    sound = files.read_all()
     path = str(FOLDER / "00000001.log")
     place = int(at * len(sound[path]))
     damaged = sound[path][:place]

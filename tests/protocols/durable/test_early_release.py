@@ -10,10 +10,10 @@ import pytest
 from brokerd.model.client_messages import Gap
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
-from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, Lost, LostRange
+from brokerd.protocols.durable.catchup import NOTHING_LOST, Catchup, LostPart, LostRange
 from brokerd.protocols.durable.filter_log import FilterLog
 from brokerd.protocols.durable.messages import LOST
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import run_at
@@ -184,7 +184,7 @@ STORIES = (
 @pytest.mark.parametrize("name, told, batches", STORIES, ids=[name for name, *_ in STORIES])
 def test_a_story_fails_with_its_named_bug(name, told, batches) -> None:
     chosen = {"catchup_batch": batches[0]} if batches else {}
-    with planted([MUTANTS[name]]):
+    with plant([MUTANTS[name]]):
         assert fails(told, **chosen), f"{name} is not seen"
 
 
@@ -211,8 +211,8 @@ def test_events_in_flight_split_and_bound_the_gap_of_a_loss() -> None:
     catchup = catching_up(2, 4, 6)
     kept = run_at([4])
     (origin,) = kept.origins
-    catchup.take(Lost(0, ()), [(4, 5)], kept)
-    catchup.take(Lost(9, ((origin.source, 99),)), [(2, 3), (6, 7)], None)
+    catchup.take(LostPart(0, ()), [(4, 5)], kept)
+    catchup.take(LostPart(9, ((origin.source, 99),)), [(2, 3), (6, 7)], None)
     before = ((origin.source, origin.sequences[0] - 1),)
     assert [*catchup.finish()] == [LostRange(2, 2, before), kept]
     assert catchup.rest() == [LostRange(6, 6, ((origin.source, 99),))]
@@ -220,7 +220,7 @@ def test_events_in_flight_split_and_bound_the_gap_of_a_loss() -> None:
 
 def test_lost_ticks_are_not_fetched_again() -> None:
     catchup = catching_up(2)
-    catchup.take(Lost(9, ((ANN, 3), (BOB, 1))), [(2, 3)], None)
+    catchup.take(LostPart(9, ((ANN, 3), (BOB, 1))), [(2, 3)], None)
     assert [*catchup.finish()] == []
     assert catchup.next_batch(Batch(2, 0, (5, 9, 11), 12)) == [(11, 12)]
 
@@ -231,13 +231,13 @@ def test_before_the_first_publication_nothing_is_lost() -> None:
     (origin,) = first.origins
     first = replace(first, origins=(origin._replace(sequences=range(1, 2)),))
     catchup.take(NOTHING_LOST, [(4, 5)], first)
-    catchup.take(Lost(4, ((origin.source, 1),)), [(2, 3)], None)
+    catchup.take(LostPart(4, ((origin.source, 1),)), [(2, 3)], None)
     assert [*catchup.finish()] == [first]
 
 
 def test_a_stream_without_publications_loses_nothing() -> None:
     catchup = catching_up(2)
-    catchup.take(Lost(9, ()), [(2, 3)], None)
+    catchup.take(LostPart(9, ()), [(2, 3)], None)
     assert [*catchup.finish()] == catchup.rest() == []
 
 

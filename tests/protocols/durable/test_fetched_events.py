@@ -8,7 +8,7 @@ from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.fetched_events import RUNS, FetchedEvents
 from brokerd.protocols.gryphon.intervals import IntervalSet
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 
 MUTANTS = bugs_of("durable")
 
@@ -67,5 +67,5 @@ def test_small_runs_are_not_more_than_one_looks_at() -> None:
 
 
 def test_events_of_another_stream_are_seen() -> None:
-    with planted([MUTANTS["fetched-from-another-stream"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["fetched-from-another-stream"]]), pytest.raises(AssertionError):
         test_fetched_events_match_a_plain_list_for_any_history()

@@ -12,7 +12,7 @@ from brokerd.protocols.durable.batch_read import Batch, BatchReader
 from brokerd.protocols.durable.filter_log import PAGE_RECORDS, FilterLog
 from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord
 from brokerd.protocols.interface import LogEnds, RecordsRead
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.memory_log import MemoryLog
 
 MUTANTS = bugs_of("durable")
@@ -134,7 +134,7 @@ def test_batches_are_what_a_history_per_subscription_says() -> None:
     ["previous-of-another", "chopped-is-silent", "newest-in-place-of-oldest", "written-twice"],
 )
 def test_a_named_bug_is_seen(name: str) -> None:
-    with planted([MUTANTS[name]]):
+    with plant([MUTANTS[name]]):
         for seed in SEEDS:
             try:
                 one_history(seed)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.durable_stories import fails
 from tests.helpers.told import is_told
 from tests.protocols.durable import test_consumers, test_early_release, test_returns, test_stories
@@ -273,5 +273,5 @@ def test_every_listed_story_exists(number: int) -> None:
 def test_a_story_sees_a_mistake_in_what_it_is_about(
     _: int, bugs: str, story: Callable[..., bool | None], told: float | None
 ) -> None:
-    with planted([MUTANTS[each] for each in bugs.split()]):
+    with plant([MUTANTS[each] for each in bugs.split()]):
         assert fails(lambda: story(*(() if told is None else (told,))) is not False)

@@ -28,8 +28,8 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
-from brokerd.simulator.named_bugs import bugs_of, planted
-from brokerd.simulator.world.network import through_wire
+from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.simulator.world.network import transmit
 from tests.helpers.durable_cores import handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
 from tests.helpers.stream_runs import STREAM, run_at
@@ -548,7 +548,7 @@ def test_an_answer_of_one_event_among_much_silence_fits_small_frames() -> None:
     """As to who asks for all between two ticks, where others have part of it."""
     ranges = tuple((tick, tick + 2) for tick in range(1, 400, 4))
     answer = Fetched(0, ranges, run_at((41,)))
-    (event, _), (silence, _) = through_wire(answer, 300)
+    (event, _), (silence, _) = transmit(answer, 300)
     assert (type(event), event.ranges, event.run.first) == (Fetched, ((41, 42),), 41)
     assert silence == NothingFetched(STREAM, 0, (*ranges[:10], (42, 43), *ranges[11:]))
 
@@ -591,5 +591,5 @@ STORIES = (
 @pytest.mark.parametrize("name, told, how", STORIES, ids=[name for name, *_ in STORIES])
 def test_a_move_story_passes_without_its_named_bug_and_fails_with_it(name, told, how) -> None:
     assert told(*how)
-    with planted([MUTANTS[name]]):
+    with plant([MUTANTS[name]]):
         assert fails(told, *how), f"{name} is not seen"

@@ -7,7 +7,7 @@ import pytest
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.questions import Questions
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 
 MUTANTS = bugs_of("durable")
 
@@ -22,7 +22,7 @@ def asked_anew_after_an_answer() -> list[tuple[int, int]]:
     """What is asked for when the first question would be forgotten, and the second is not."""
     stream = questions()
     assert stream.ask([(1, 2), (3, 6)], 0, 10) == [(1, 2), (3, 6)]
-    stream.answered(3, 6)
+    stream.on_answer(3, 6)
     assert stream.ask([(3, 6)], 5, 15) == [(3, 6)]
     return stream.ask([(3, 6)], 12, 22)
 
@@ -40,7 +40,7 @@ def test_any_history_asks_for_what_a_plain_table_does_not_have() -> None:
             start = random.randrange(1, 40)
             ticks = range(start, start + random.randrange(1, 10))
             if random.random() < 0.3:
-                stream.answered(ticks.start, ticks.stop)
+                stream.on_answer(ticks.start, ticks.stop)
                 for tick in ticks:
                     until.pop(tick, None)
                 continue
@@ -51,7 +51,7 @@ def test_any_history_asks_for_what_a_plain_table_does_not_have() -> None:
 
 
 def test_a_bug_that_forgets_it_is_seen() -> None:
-    with planted([MUTANTS["asked-anew-and-forgotten"]]):
+    with plant([MUTANTS["asked-anew-and-forgotten"]]):
         assert asked_anew_after_an_answer() == [(3, 6)]
         with pytest.raises(AssertionError):
             test_any_history_asks_for_what_a_plain_table_does_not_have()

@@ -11,7 +11,7 @@ from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.durable.catching_up import CatchingUp
-from brokerd.protocols.durable.catchup import Lost
+from brokerd.protocols.durable.catchup import LostPart
 from brokerd.protocols.durable.catchup_watch import CatchupWatch
 from brokerd.protocols.durable.filter_log import FilterLog
 from brokerd.protocols.durable.lanes import DurableSubscription, Mode
@@ -62,7 +62,7 @@ end 7
 def test_events_released_upstream_and_lost_here_are_a_gap(later: str, deliveries: int) -> None:
     """b3 had acknowledged two events, for a subscriber that was away; b1 has released both."""
     report = report_of(AWAY.replace("LATER", later), " max_retain_ns=500000000")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
     assert report.counters["deliveries"] == deliveries
     assert report.counters["in_gaps_of_lost_state"] == 2
@@ -84,7 +84,7 @@ def test_a_restored_broker_receives_how_far_streams_have_come(how: str) -> None:
     text = PLAN.replace("MORE", " max_retain_ns=500000000") + AHEAD.replace("HOW", how)
     run = PlanRun(read_plan(text))
     report = run.report(-1, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
     assert report.counters["deliveries"] == 3
     delivered = [broker.core.statistics()["delivered_us.0.0"] for broker in run._cluster.brokers]
@@ -105,7 +105,7 @@ end 7
 def test_events_that_a_restored_broker_receives_again_are_matched_again() -> None:
     """s1 has both, so no delivery shows if b2 matches them; b2 had acknowledged neither."""
     report = report_of(AGAIN)
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
     assert report.counters["deliveries"] == 4
 
@@ -123,7 +123,7 @@ end 7
 
 def test_a_restored_subscription_of_a_client_that_has_moved_away_ends() -> None:
     report = report_of(MOVED)
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
     assert report.counters["deliveries"] == 4
 
@@ -141,7 +141,7 @@ end 7
 
 def test_a_restored_subscription_that_its_client_has_ended_ends_again() -> None:
     report = report_of(ENDED)
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
     assert report.counters["deliveries"] == 1
 
@@ -162,7 +162,7 @@ end 7
 def test_commits_that_a_broker_has_lost_are_delivered_again_and_marked() -> None:
     """A restarted consumer receives all four events again; another subscriber lacks them still."""
     report = report_of(CONSUMED)
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
     assert report.counters["redelivered_to_consumers"] == 4
 
@@ -182,7 +182,7 @@ end 7
 def test_an_arrival_at_a_broker_with_a_loss_receives_gaps_of_lost_state() -> None:
     """Two events were for nobody, and released; the broker does not know that any more."""
     report = report_of(UNCOMMITTED)
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
 
 
@@ -201,7 +201,7 @@ def test_a_subscriber_without_memory_ends_what_it_has_left_elsewhere() -> None:
     """b3 was to tell b1 that the client has moved, and forgot that with its disk."""
     text = PLAN.replace("MORE", "").replace("failed=1", "failed=2").replace("p0-b1", "p0-b2")
     report = PlanRun(read_plan(text + FORGOTTEN)).report(-1, "")
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
 
 
@@ -224,7 +224,7 @@ def test_a_catch_up_goes_on_to_the_end_of_what_its_broker_has_lost() -> None:
     lane = DurableSubscription("s", 1, parse_predicate("true")).lane(stream)
     lane.matched_after = 10
     catching_up.begin(hosted, lane, 5)
-    catching_up.take(hosted, [lane], Lost(20, ((source, 7),)), [(6, 11)], None)
+    catching_up.take(hosted, [lane], LostPart(20, ((source, 7),)), [(6, 11)], None)
     assert asked == [[(6, 11)]], "what is lost is not asked for"
     assert (lane.mode, lane.floor) == (Mode.LIVE, 20)
     assert [(gap.first, gap.last, gap.reason) for gap in said] == [(6, 20, STATE_LOST)]

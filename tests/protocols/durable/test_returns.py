@@ -18,8 +18,8 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.interface import Chop, LogEnds, MessageReceived, RecordsRead, Started
 from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import heard
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.checks.protocol_checks import message_of
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.sessions import OldMessage
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
@@ -114,8 +114,8 @@ def test_a_token_received_after_its_session_closed_is_ignored() -> None:
     story.settle(1)
     assert subscription.received == sent
     now = MessageReceived(client, session, late)
-    assert heard(broker, now) is late
-    assert heard(broker, replace(now, session=session + 1)) is None
+    assert message_of(broker, now) is late
+    assert message_of(broker, replace(now, session=session + 1)) is None
 
 
 def test_a_subscriber_catching_up_on_one_pubend_is_live_on_the_others() -> None:
@@ -300,7 +300,7 @@ def test_a_returning_subscriber_receives_a_new_pubend_from_its_start() -> None:
     story.add_broker("p2", *TWO_SUBENDS, "b1-p2")
     story.cluster.run_for(2)
     new = story.publish(3, at="p2")
-    assert {each.identity for each in story.core("s1").hosted()} > tokens
+    assert {each.identity for each in story.core("s1").list_streams()} > tokens
     story.cluster.run_for(2)
     link.heal()
     story.settle()
@@ -327,7 +327,7 @@ def test_an_unsubscribe_during_catch_up_stops_delivery_and_blocks_no_subscriber(
     assert other.received == sent[1::2]
     assert story.cluster.statistics()["catching_up"] == 0
     assert story.kept("p1") == 0
-    assert not any(len(each.log) for each in story.core("s1").hosted())
+    assert not any(len(each.log) for each in story.core("s1").list_streams())
 
 
 def test_a_waiting_subscription_receives_nothing_after_its_client_leaves() -> None:
@@ -425,5 +425,5 @@ SEEN = (
 
 @pytest.mark.parametrize("name, story, told", SEEN, ids=[name for name, *_ in SEEN])
 def test_a_story_sees_its_bug(name: str, story: Callable[..., None], told: tuple[int, ...]) -> None:
-    with planted([MUTANTS[name]]), pytest.raises((AssertionError, InvariantViolated)):
+    with plant([MUTANTS[name]]), pytest.raises((AssertionError, InvariantViolated)):
         story(*told)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.durable_stories import DurableStory
 from tests.protocols.durable import (
     test_consumers,
@@ -41,7 +41,7 @@ def comes_to_rest() -> bool:
     story.cluster.run_for(2)
     upstream.heal()
     story.cluster.run_for(20)
-    if left := story.cluster.checker.own.left_over(story.cluster.brokers):
+    if left := story.cluster.checker.own.list_rest(story.cluster.brokers):
         raise InvariantViolated("left over", "; ".join(left))
     return True
 
@@ -163,5 +163,5 @@ def test_a_mistake_breaks_the_rule_that_stands_for_an_invariant(
 ) -> None:
     monkeypatch.setattr(DurableStory, "looks_inside", True)
     assert broken(story, *arguments) == ""
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         assert broken(story, *arguments) == rule

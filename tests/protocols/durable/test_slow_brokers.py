@@ -4,7 +4,7 @@ from brokerd.protocols.durable.fetching import ANSWER_WINDOWS
 from brokerd.protocols.durable.messages import Fetch, Fetched
 from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.messages import WindowUpdate
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.durable_stories import DurableStory, fails
 
 MUTANTS = bugs_of("durable")
@@ -66,12 +66,12 @@ def what_was_missed_elsewhere_comes_in_batches() -> bool:
 def test_events_missed_at_another_broker_are_fetched_in_batches() -> None:
     assert what_was_missed_elsewhere_comes_in_batches()
     for bug in ("answered-without-end", "deferred-is-silent"):
-        with planted([MUTANTS[bug]]):
+        with plant([MUTANTS[bug]]):
             assert fails(what_was_missed_elsewhere_comes_in_batches)
 
 
 def test_missed_events_of_a_subscriber_arrive_in_windows() -> None:
     assert what_was_missed_comes_in_windows()
     for bug in ("fetched-unbounded", "fetched-on-by-nobody"):
-        with planted([MUTANTS[bug]]):
+        with plant([MUTANTS[bug]]):
             assert fails(what_was_missed_comes_in_windows)

@@ -18,7 +18,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
-from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, planted
+from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, plant
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import events, handle, relay
 from tests.helpers.durable_stories import DurableStory, fails
@@ -365,7 +365,7 @@ STORIES = (
 @pytest.mark.parametrize("name, told, tellings", STORIES, ids=[name for name, *_ in STORIES])
 def test_a_story_passes_without_its_named_bug_and_fails_with_it(name, told, tellings) -> None:
     assert not [each for each in tellings if fails(told, *each)]
-    with planted([MUTANTS[name]]):
+    with plant([MUTANTS[name]]):
         assert any(fails(told, *each) for each in tellings), f"{name} is not seen"
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.protocols.durable.checks.feeding import FeedingChecks
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.marks import compute_coverage, describe_coverage
 from brokerd.simulator.checks.protocol_checks import marks_of, planning_of
 from brokerd.simulator.named_bugs import bugs_of
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
@@ -30,8 +30,8 @@ def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
     reports = [run_seed(seed, "durable") for seed in SEEDS]
     failed = [(report.seed, report.violations) for report in reports if report.violations]
     assert not failed
-    marks = reached(marks_of("durable"), reports)
-    assert all(row.is_enough for row in marks), in_words(marks)
+    marks = compute_coverage(marks_of("durable"), reports)
+    assert all(row.is_enough for row in marks), describe_coverage(marks)
     assert sum(report.counters["at_risk"] for report in reports) > 100
 
 
@@ -74,7 +74,7 @@ def test_state_kept_for_pending_silence_is_not_counted_as_growth(
     report = PlanRun(read_plan(WAITS_FOR_SILENCE)).report(-1, "")
     assert not report.violations
     assert report.counters["simulated_ms"] > 20_000, "the silence was waited for"
-    monkeypatch.setattr(FeedingChecks, "still_to_say", lambda *_: [])
+    monkeypatch.setattr(FeedingChecks, "list_pending", lambda *_: [])
     report = PlanRun(read_plan(WAITS_FOR_SILENCE)).report(-1, "")
     assert report.rule == "growth"
     assert "FilterLog" in report.violations[0]

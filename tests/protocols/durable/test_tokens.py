@@ -6,7 +6,7 @@ Paper: [DS03] §2 (checkpoint tokens).
 import pytest
 
 from brokerd.model.identity import StreamId
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.durable_stories import DurableStory, fails
 
 MUTANTS = bugs_of("durable")
@@ -73,7 +73,7 @@ def test_a_token_of_a_missing_pubend_is_refused(stream, tick) -> None:
 
 
 def test_a_bug_that_believes_tokens_is_seen() -> None:
-    with planted([MUTANTS["future-token-is-a-floor"]]):
+    with plant([MUTANTS["future-token-is-a-floor"]]):
         assert fails(of_the_future)
 
 

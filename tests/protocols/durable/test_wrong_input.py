@@ -31,7 +31,7 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.protocols.registry import check_runs_on, definition_of
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from tests.helpers.durable_cores import events, handle, relay
 from tests.helpers.gryphon_stories import paper_cells
@@ -163,7 +163,7 @@ def test_warnings_state_the_cost_of_early_release() -> None:
 
 def test_a_hold_is_not_cut_short_by_default_but_for_its_bug() -> None:
     test_a_hold_lasts_as_long_as_its_client_may_be_away()
-    with planted([MUTANTS["default-hold-ends-before-its-client"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["default-hold-ends-before-its-client"]]), pytest.raises(AssertionError):
         test_a_hold_lasts_as_long_as_its_client_may_be_away()
 
 
@@ -182,10 +182,10 @@ def test_a_lease_that_is_shorter_than_an_absence_is_warned_of_and_promises_gaps(
     chosen = DurableParameters.from_mapping({"hold_lease_ns": 60 * SECOND_NS}, "here")
     (warning,) = chosen.warnings()
     assert "unreachable for 60 s may receive a gap" in warning
-    assert definition_of("durable").promised(chosen).gap_age_ns == 60 * SECOND_NS
+    assert definition_of("durable").promises_with(chosen).gap_age_ns == 60 * SECOND_NS
     both = replace(chosen, max_retain_ns=5 * SECOND_NS)
-    assert definition_of("durable").promised(both).gap_age_ns == 5 * SECOND_NS
-    assert definition_of("durable").promised(DurableParameters()).gaps == ()
+    assert definition_of("durable").promises_with(both).gap_age_ns == 5 * SECOND_NS
+    assert definition_of("durable").promises_with(DurableParameters()).gaps == ()
 
 
 @pytest.mark.parametrize("lease_ns", [0, 1, LEAST_LEASE_NS - 1])

@@ -66,7 +66,7 @@ def all_who_knew_a_connection_have_restarted() -> None:
     cluster.broker("b").start()
     cluster.run_for(FOR_EVER_S)
     cluster.run_until_quiet()
-    cluster.checker.own.settled(cluster.brokers)
+    cluster.checker.own.check_settled(cluster.brokers)
 
 
 def who_lives_across_a_gap_is_left_in_peace() -> None:
@@ -96,7 +96,7 @@ def who_has_left_is_heard_of_afterwards() -> None:
     cluster.broker("b").start()
     cluster.run_for(20)
     cluster.run_until_quiet()
-    cluster.checker.own.settled(cluster.brokers)
+    cluster.checker.own.check_settled(cluster.brokers)
 
 
 STORIES = (

@@ -29,7 +29,7 @@ class Triangle:
     def __init__(self, slow_link_ns: int = 100 * MILLISECOND_NS) -> None:
         self.probes = 0
         self.cluster = SimulatedCluster(
-            with_cluster(topology(((0, 1), (1, 2), (0, 2)), 1)).of_kind("hierarchy"),
+            with_cluster(topology(((0, 1), (1, 2), (0, 2)), 1)).restrict_to_kind("hierarchy"),
             "ges",
             strict=False,
             parameters=GesParameters(slow_link_ns=slow_link_ns),
@@ -46,7 +46,7 @@ class Triangle:
 
     def factor(self) -> int:
         """What all know the link from b0 to b1 to cost."""
-        self.cluster.checker.own.settled(self.cluster.brokers)
+        self.cluster.checker.own.check_settled(self.cluster.brokers)
         found = {
             broker.core.units.view.edges.get(((0,), (1,)), {}).get((0, 1), 0)
             for broker in self.cluster.brokers
@@ -155,7 +155,7 @@ def two_loaded_gateways_each_look_better_to_the_other() -> None:
                     seen[key] = None
 
     cluster = SimulatedCluster(
-        load_topology(TOPOLOGY).of_kind("hierarchy"),
+        load_topology(TOPOLOGY).restrict_to_kind("hierarchy"),
         "ges",
         strict=False,
         parameters=GesParameters(slow_link_ns=160 * MILLISECOND_NS),
@@ -200,7 +200,7 @@ def two_loaded_gateways_each_look_better_to_the_other() -> None:
     publish()
     cluster.run_for(1)
     assert len(wanted.received) == got + 2
-    cluster.checker.own.settled(cluster.brokers)
+    cluster.checker.own.check_settled(cluster.brokers)
     assert cluster.statistics()["costs_raised"] == 2
 
 

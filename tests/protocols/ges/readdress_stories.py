@@ -68,7 +68,7 @@ class Readdressed:
 
     def settle(self) -> None:
         self.cluster.run_until_quiet()
-        self.cluster.checker.own.settled(self.cluster.brokers)
+        self.cluster.checker.own.check_settled(self.cluster.brokers)
 
     def reached(self, at: str) -> list[str]:
         """Where a publication comes that is published at a broker."""
@@ -182,7 +182,7 @@ class T22(Readdressed):
 
     def __init__(self) -> None:
         self.row = "?"
-        self._begin(load_topology(TOPOLOGY).of_kind("hierarchy"), "readdress")
+        self._begin(load_topology(TOPOLOGY).restrict_to_kind("hierarchy"), "readdress")
 
 
 def a_part_is_beside_the_unit_that_it_has_ways_to() -> None:
@@ -206,7 +206,7 @@ class Random22(Readdressed):
     """The 22 brokers, whose clusters come apart and are whole again at random."""
 
     def __init__(self, seed: int) -> None:
-        topology = load_topology(TOPOLOGY).of_kind("hierarchy")
+        topology = load_topology(TOPOLOGY).restrict_to_kind("hierarchy")
         self.row = ""
         self._begin(topology, "readdress")
         random, cluster = Random(f"readdressed {seed}"), self.cluster

@@ -26,7 +26,7 @@ class Suspects:
         slow_broker_s: int = SLOW_S,
     ) -> None:
         self.cluster = SimulatedCluster(
-            with_cluster(topology(tuple(links), 1)).of_kind("hierarchy"),
+            with_cluster(topology(tuple(links), 1)).restrict_to_kind("hierarchy"),
             "ges",
             strict=False,
             parameters=GesParameters(

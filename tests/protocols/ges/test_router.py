@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bench.papers.ges.routing import Routing, RoutingWrong, check, flooded, measure
+from bench.papers.ges.routing import Routing, RoutingError, check, flood, measure
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.protocols.ges.connectivity_graph import link_cost
 from brokerd.protocols.ges.messages import Target
@@ -26,7 +26,7 @@ def test_on_random_hierarchies_graphs_and_ways_are_those_of_brute_force(seed):
 
 @pytest.mark.parametrize("name, everybody, one", [("t22-hi", 21, 6), ("t22-lo", 22, 10)])
 def test_the_reference_topology_uses_the_computed_number_of_links(name, everybody, one):
-    routing = Routing(flooded(t22(name), Random(1)))
+    routing = Routing(flood(t22(name), Random(1)))
     assert routing.publish(21, range(22)) == everybody
     assert routing.publish(21, [9]) == one
 
@@ -49,16 +49,16 @@ def test_costs_grow_with_the_level_left_and_with_that_of_the_link():
 
 
 def test_a_broker_that_gets_nothing_is_seen():
-    routing = Routing(flooded(t22("t22-hi"), Random(1)))
+    routing = Routing(flood(t22("t22-hi"), Random(1)))
     router = routing._routers[8]
     router.route = lambda targets, interested: type(router).route(router, [], interested)
-    with pytest.raises(RoutingWrong, match="got it, not"):
+    with pytest.raises(RoutingError, match="got it, not"):
         routing.publish(21, range(22))
 
 
 def test_a_broken_route_is_replaced_by_another_route():
     """n9 is on the way from n7 to n4 when its cluster loses the link to n4."""
-    found = flooded(t22("t22-hi"), Random(1))
+    found = flood(t22("t22-hi"), Random(1))
     found.disconnect(3, 8)
     found.settle()
     routing = Routing(found)
@@ -70,7 +70,7 @@ def test_a_broken_route_is_replaced_by_another_route():
 
 
 def test_a_target_rerouted_too_often_is_lost():
-    found = flooded(t22("t22-hi"), Random(1))
+    found = flood(t22("t22-hi"), Random(1))
     found.disconnect(3, 8)
     found.settle()
     way = ((0, 0, 1, 0), (0, 0, 2))
@@ -82,6 +82,6 @@ def test_a_target_rerouted_too_often_is_lost():
 
 def test_the_lowest_broker_decides_in_a_single_cluster():
     topology = random_hierarchy(9, 1, Random(3).randrange)
-    routing = Routing(flooded(topology, Random(3)))
+    routing = Routing(flood(topology, Random(3)))
     assert routing.publish(5, range(9)) >= 8
     assert routing.publish(5, []) <= 8

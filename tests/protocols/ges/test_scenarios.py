@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.scenario import ScenarioError, play_scenario
 from tests.helpers.scenario import play, scenario_files
 from tests.protocols.ges.load_stories import two_loaded_gateways_each_look_better_to_the_other
@@ -190,7 +190,7 @@ def test_each_scenario_names_its_rule() -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_a_scenario_changes_without_its_rule(name: str) -> None:
     told = FILES[name].read_text(encoding="utf-8")
-    with planted([MUTANTS[RULES[name]]]):
+    with plant([MUTANTS[RULES[name]]]):
         assert seen(told) != told
 
 
@@ -214,5 +214,5 @@ def test_the_rules_hold_in(name: str) -> None:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_without_its_rule_it_ends_otherwise(name: str) -> None:
-    with planted([MUTANTS[SEEN[name]]]), pytest.raises(BROKEN):
+    with plant([MUTANTS[SEEN[name]]]), pytest.raises(BROKEN):
         STORIES[name]()

@@ -38,8 +38,8 @@ class Measured:
 
     def reconnect(self) -> None:
         self.answer_ns = None
-        self.load.went(PEER)
-        self._carry(self.load.came(PEER, self.now_ns))
+        self.load.on_session_lost(PEER)
+        self._carry(self.load.on_session(PEER, self.now_ns))
 
     def interval(self, *, sends: bool) -> tuple[int, int, bool]:
         """Let the time of a check pass; returns the factor, and the probes that were sent."""

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from bench.papers.ges.routing import Routing, RoutingWrong, flooded
+from bench.papers.ges.routing import Routing, RoutingError, flood
 from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.ges.connectivity_graph import Paths
 from brokerd.protocols.ges.messages import Target
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
 from pubsubctl.deploying.topologies import load_topology
 from tests.helpers.exchange import Exchange, blob
@@ -33,7 +33,7 @@ BROKEN = (
     InvariantViolated,
     NotQuietError,
     RemoteProtocolError,
-    RoutingWrong,
+    RoutingError,
 )
 FOR_EVER_S = 200
 """Much longer than `purge_ns`, for units of units."""
@@ -44,7 +44,7 @@ class Story:
 
     def __init__(self) -> None:
         # As a hierarchy alone, whose brokers come and go.
-        topology = load_topology(TOPOLOGY).of_kind("hierarchy")
+        topology = load_topology(TOPOLOGY).restrict_to_kind("hierarchy")
         self.cluster = SimulatedCluster(topology, "ges", strict=False)
         self.cluster.start().run_until_quiet()
         self.wanted = {
@@ -74,7 +74,7 @@ class Story:
         """Let time pass; then everybody must know what there is."""
         self.cluster.run_for(seconds)
         self.cluster.run_until_quiet()
-        self.cluster.checker.own.settled(self.cluster.brokers)
+        self.cluster.checker.own.check_settled(self.cluster.brokers)
 
     def join(self, name: str, *near: str, place: str = "") -> None:
         self.cluster.join(name, *near, place=place).start()
@@ -197,7 +197,7 @@ def a_cluster_comes_apart_inside() -> None:
 
 def a_way_ends_while_something_is_on_it() -> None:
     """n9 is on the way from n7 to n4 when its cluster loses the link to n4."""
-    found = flooded(load_topology(TOPOLOGY), Random(1))
+    found = flood(load_topology(TOPOLOGY), Random(1))
     found.disconnect(3, 8)
     found.settle()
     way = ((0, 0, 1, 0), (0, 0, 2))
@@ -208,7 +208,7 @@ def a_way_ends_while_something_is_on_it() -> None:
 
 def two_units_each_prefer_the_gateway_of_the_other() -> None:
     """Clusters c and a have heard of what their own gateway costs, and not of the other's."""
-    found = flooded(load_topology(TOPOLOGY), Random(1))
+    found = flood(load_topology(TOPOLOGY), Random(1))
     number = found.section.brokers.index
     n6, n8 = number("n6"), number("n8")
     found.charge(number("n5"), number("n11"), 64)
@@ -273,7 +273,7 @@ def a_broker_joins_and_leaves_again() -> None:
     story.leave("m1")
     cluster.publish("n22", kind="a")
     cluster.run_until_quiet()
-    cluster.checker.own.settled(cluster.brokers)
+    cluster.checker.own.check_settled(cluster.brokers)
     story.publish("n22", "a", "b", "c")
     assert [story.got(name) for name in story.wanted] == [6, 6, 3, 3, 3]
     number = cluster.topology.number_of("m1")
@@ -406,7 +406,7 @@ def test_the_rules_hold_in(story: Callable[[], None]) -> None:
 @pytest.mark.drawn("ges")
 @pytest.mark.parametrize("bug", [*MUTANTS])
 def test_each_named_bug_is_seen(bug: str) -> None:
-    with planted([MUTANTS[bug]]), pytest.raises(BROKEN):
+    with plant([MUTANTS[bug]]), pytest.raises(BROKEN):
         SEEN[bug]()
 
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from bench.papers.ges.routing import RoutingWrong, check_graphs, flooded
+from bench.papers.ges.routing import RoutingError, check_graphs, flood
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.protocols.ges.connectivity_graph import GraphView
 from brokerd.protocols.ges.messages import DOWN
@@ -15,7 +15,7 @@ from brokerd.protocols.ges.units import Place
 def drawn(seed):
     random = Random(f"breaking {seed}")
     topology = random_hierarchy(random.randint(4, 30), random.randint(2, 4), random.randrange)
-    return flooded(topology, random, (1, 2, 4, 8)), random
+    return flood(topology, random, (1, 2, 4, 8)), random
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
@@ -37,7 +37,7 @@ def test_link_changes_in_connected_units_reach_all_graphs(seed):
 def test_a_graph_that_lacks_a_link_is_seen():
     found, _ = drawn(1)
     del found.up[sorted(found.up)[0]]
-    with pytest.raises(RoutingWrong, match="broker"):
+    with pytest.raises(RoutingError, match="broker"):
         check_graphs(found)
 
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, planted
+from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, plant
 from tests.protocols.ges_reliable.test_crossing import CROSSING_STORIES
 from tests.protocols.ges_reliable.test_heirs import HEIR_STORIES
 from tests.protocols.ges_reliable.test_members import MEMBER_STORIES
@@ -101,12 +101,12 @@ TOLD = {each.__name__: each for each in STORIES_OF_ALL}
 @pytest.mark.drawn("ges_reliable")
 @pytest.mark.parametrize("bug", RULES)
 def test_each_named_bug_breaks_the_test_of_its_rule(bug: str) -> None:
-    with planted((MUTANTS[bug],)), pytest.raises(BROKEN):
+    with plant((MUTANTS[bug],)), pytest.raises(BROKEN):
         TOLD[RULES[bug]]()
 
 
 def test_the_high_water_mark_loses_in_every_run_of_a_publisher_that_roams() -> None:
-    with planted((MUTANTS["high-water-mark"],)):
+    with plant((MUTANTS["high-water-mark"],)):
         assert not any(roam(Random(seed)) for seed in range(100))
 
 

@@ -629,10 +629,10 @@ def whoever_knows_first_that_it_is_a_storage_asks_again() -> None:
     changed = cluster.topology.with_role("g", "1", "test")
     cluster._change(changed)
     told = OverlayChanged(cluster.graph.overlay)
-    cluster.broker("g").broker.tell(told)
+    cluster.broker("g").broker.operate(told)
     trees.publish("z", "b")
     assert [trees.stored_for(name) for name in "rg"] == [1, 0]
-    cluster.broker("r").broker.tell(told)
+    cluster.broker("r").broker.operate(told)
     trees.publish("z", "b")
     trees.settle()
     assert [trees.stored_for(name) for name in "rg"] == [0, 1]

@@ -33,7 +33,7 @@ from brokerd.protocols.ges_reliable.storage import Storage
 from brokerd.protocols.interface import Append, Commit, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, EventMachine
-from brokerd.protocols.registry import parameters_on, read_topology, that_run_on
+from brokerd.protocols.registry import parameters_on, protocols_for, read_topology
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.protocols.ges_reliable.test_stories import TOPOLOGY
 
@@ -309,7 +309,7 @@ def what_a_broker_tells_itself_waits() -> None:
     forwarding.send(first)
     forwarding.send(second)
     assert not taken
-    core.before_return()
+    core.on_event_end()
     assert taken == [first, second]
 
 
@@ -404,7 +404,7 @@ def test_a_full_frontier_drops_the_highest_out_of_order_publications() -> None:
 def test_a_topology_that_lets_subscriptions_end_is_refused(section: str) -> None:
     values = {**TOPOLOGY.to_mapping(), "parameters": {section: {"client_linger_ns": 3}}}
     topology = read_topology(values, "stored.toml")
-    assert "ges_reliable" not in that_run_on(topology)
+    assert "ges_reliable" not in protocols_for(topology)
     with pytest.raises(ConfigError, match=r"stored.toml: client_linger_ns = 3: .* leave it out"):
         parameters_on(topology, "ges_reliable", "stored.toml")
     assert parameters_on(topology, "ges").client_linger_ns in (3, 30 * 10**9)

@@ -4,7 +4,7 @@ from brokerd.overlay.tree import graph_of
 from brokerd.protocols.ges.checks.planning import is_whole_without
 from brokerd.protocols.ges.units import hierarchy_of
 from brokerd.protocols.ges_reliable.checks.reach import GesReliableReach
-from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.marks import compute_coverage, describe_coverage
 from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.search.moves import FaultInjection
 from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_seed
@@ -19,8 +19,8 @@ def test_swarms_find_no_violation_and_reach_every_mark() -> None:
     options = SwarmOptions(check_purity=False)
     reports = [run_seed(seed, "ges_reliable", options) for seed in SEEDS]
     assert not [(each.seed, each.violations) for each in reports if each.violations]
-    marks = reached(marks_of("ges_reliable"), reports)
-    assert all(row.is_enough for row in marks), in_words(marks)
+    marks = compute_coverage(marks_of("ges_reliable"), reports)
+    assert all(row.is_enough for row in marks), describe_coverage(marks)
     assert sum(report.counters["deliveries"] for report in reports) > 5_000
     assert sum(report.counters["clients_reattached"] for report in reports) > 50
 

@@ -58,15 +58,15 @@ def test_each_ack_is_in_one_batch(times: int) -> None:
     member = Member()
     one, other = member.stream(1), member.stream(2)
     for _ in range(times):
-        member.acks.grown(one)
-        member.acks.grown(one)
+        member.acks.on_final_advanced(one)
+        member.acks.on_final_advanced(one)
         assert member.batch() == [(PARENT, Done(CELL, ((one.identity, 5),)))]
         assert member.batch() == []
         member.acks.pass_on(other, BELOW)
         done = Done(BELOW, ((other.identity, 7),))
         assert member.batch() == [(peer, done) for peer in SIBLINGS]
         assert member.batch() == []
-        member.acks.grown(other)
+        member.acks.on_final_advanced(other)
         assert member.batch() == [(PARENT, Done(CELL, ((other.identity, 5),)))]
     assert member.finals == []
 
@@ -74,7 +74,7 @@ def test_each_ack_is_in_one_batch(times: int) -> None:
 def test_at_its_pubend_a_final_tick_goes_no_further() -> None:
     member = Member()
     own = member.stream(1, upstream=None)
-    member.acks.grown(own)
+    member.acks.on_final_advanced(own)
     assert member.finals == [own]
     assert member.batch() == []
 

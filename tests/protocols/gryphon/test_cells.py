@@ -11,7 +11,7 @@ from brokerd.protocols.gryphon.messages import EVERYWHERE, Done, Events, LinkSta
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.gryphon_stories import PaperStory, paper_cells
 
 MUTANTS = bugs_of("gryphon")
@@ -144,14 +144,14 @@ def test_several_brokers_receive_a_stream_if_none_reaches_all_children() -> None
     stream = StreamId(0, 0, 0)
     assert links.down(stream, left) == ((1, EVERYWHERE),)
     assert links.down(StreamId(0, 1, 0), left) == ((2, EVERYWHERE),)
-    links.hear(1, LinkStatus((s2,), (s1,)))
-    links.hear(2, LinkStatus((s1,), (s2,)))
+    links.record_cells(1, LinkStatus((s2,), (s1,)))
+    links.record_cells(2, LinkStatus((s1,), (s2,)))
     assert links.down(stream, left) == ((1, EVERYWHERE),)
-    links.hear(1, LinkStatus((s2,), ()))
+    links.record_cells(1, LinkStatus((s2,), ()))
     assert links.down(stream, left) == ((1, EVERYWHERE), (2, EVERYWHERE))
-    links.hear(2, LinkStatus((s1, s2), ()))
+    links.record_cells(2, LinkStatus((s1, s2), ()))
     assert links.down(stream, left) == ((2, EVERYWHERE),), "it gets to more"
-    links.changed(1)
+    links.on_session_change(1)
     assert links.down(stream, left) == ((1, EVERYWHERE),), "nothing was said on its new session"
 
 
@@ -168,7 +168,7 @@ def no_broker_gets_to_both() -> bool:
 
 def test_all_events_arrive_if_no_broker_of_a_cell_reaches_all() -> None:
     assert no_broker_gets_to_both()
-    with planted([MUTANTS["one-member-for-all"]]):
+    with plant([MUTANTS["one-member-for-all"]]):
         assert not no_broker_gets_to_both()
 
 
@@ -189,7 +189,7 @@ def one_cell_is_behind() -> bool:
 def test_events_final_in_one_cell_still_reach_another_cell() -> None:
     assert one_cell_is_behind()
     with (
-        planted([MUTANTS["final-of-one-cell-told-to-another"]]),
+        plant([MUTANTS["final-of-one-cell-told-to-another"]]),
         pytest.raises(InvariantViolated, match="gap"),
     ):
         one_cell_is_behind()
@@ -222,7 +222,7 @@ def only_sideways(*, loses: bool) -> bool:
 @pytest.mark.parametrize("bug, loses", [("never-sideways", False), ("asked-beside-in-vain", True)])
 def test_events_and_questions_go_sideways(bug: str, loses: bool) -> None:
     assert only_sideways(loses=loses)
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         assert not only_sideways(loses=loses)
 
 

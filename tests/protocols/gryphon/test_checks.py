@@ -10,7 +10,7 @@ from brokerd.protocols.gryphon.checks import ghost_joins, ghosts, holdings, step
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import Events, Nack
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.gryphon_stories import Story
@@ -131,5 +131,5 @@ def questions_cannot_be_passed_on() -> None:
 )
 def test_nothing_goes_sideways_twice(story: Callable[[], None], bug: str) -> None:
     story()
-    with planted([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="way back"):
+    with plant([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="way back"):
         story()

@@ -98,7 +98,7 @@ def test_only_the_parts_of_one_version_make_a_filter(seed: int) -> None:
         for place, part in enumerate(parts[:broken_off]):
             receiver.hears(2, FilterSet(version, tuple(part), place == len(parts) - 1))
         if random.random() < 0.2:
-            receiver.exchange.met(2)
+            receiver.exchange.on_session(2)
         if broken_off == len(parts):
             whole = dict(named)
         assert receiver.table.predicates(2) == whole

@@ -23,7 +23,7 @@ from brokerd.protocols.gryphon.messages import (
     Named,
     Silent,
 )
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.stream_runs import STREAM, run_at
 from tests.protocols.gryphon.test_questions import B1, P1, S1, S2, One
@@ -264,5 +264,5 @@ def test_a_child_receives_the_result_of_the_per_tick_twin() -> None:
     ],
 )
 def test_the_twin_differs_without_a_rule_of_filters(bug: str) -> None:
-    with planted([MUTANTS[bug]]), pytest.raises(AssertionError, match="seed"):
+    with plant([MUTANTS[bug]]), pytest.raises(AssertionError, match="seed"):
         go_all()

@@ -12,8 +12,8 @@ from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done, Events, Nack
 from brokerd.protocols.interface import MessageReceived
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
-from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.simulator.world.cluster import PublicationHandle, Subscription
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, paper_cells
@@ -34,7 +34,7 @@ def subscribe(story: Story, name: str, *kinds: str) -> Subscription:
     return subscription
 
 
-def of_kind(sent: list[Published], kinds: str, wanted: str) -> list[Published]:
+def of_kind(sent: list[PublicationHandle], kinds: str, wanted: str) -> list[PublicationHandle]:
     return [each for each, kind in zip(sent, kinds, strict=True) if kind in wanted]
 
 
@@ -61,7 +61,7 @@ def a_thousand_between_two() -> None:
 
 def test_unwanted_events_become_silence_around_wanted_events() -> None:
     a_thousand_between_two()
-    with planted([MUTANTS["bracket-ends-at-what-nobody-wants"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["bracket-ends-at-what-nobody-wants"]]), pytest.raises(AssertionError):
         a_thousand_between_two()
 
 
@@ -78,7 +78,7 @@ def idle_for_a_minute() -> None:
 
 def test_an_idle_cell_is_not_asked_for_acknowledgements() -> None:
     idle_for_a_minute()
-    with planted([MUTANTS["acks-wait-for-what-nobody-wants"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["acks-wait-for-what-nobody-wants"]]), pytest.raises(AssertionError):
         idle_for_a_minute()
 
 
@@ -139,7 +139,7 @@ def sideways_where_somebody_wants_it_only_later() -> None:
 
 def test_a_cell_keeps_no_event_that_one_of_its_brokers_has_filtered() -> None:
     sideways_where_somebody_wants_it_only_later()
-    with planted([MUTANTS["kept-beside-although-unwanted"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["kept-beside-although-unwanted"]]), pytest.raises(AssertionError):
         sideways_where_somebody_wants_it_only_later()
 
 
@@ -191,7 +191,7 @@ def test_a_broker_requests_acknowledgement_of_events_that_others_have_released(
     story: Callable[[], None], bug: str
 ) -> None:
     story()
-    with planted([MUTANTS[bug]]), pytest.raises(AssertionError):
+    with plant([MUTANTS[bug]]), pytest.raises(AssertionError):
         story()
 
 
@@ -258,7 +258,7 @@ def begins_while_a_log_is_slow() -> None:
 def test_a_subscription_begins_behind_nothing_that_a_crash_may_take() -> None:
     begins_while_a_log_is_slow()
     with (
-        planted([MUTANTS["begins-behind-what-a-crash-takes"]]),
+        plant([MUTANTS["begins-behind-what-a-crash-takes"]]),
         pytest.raises(InvariantViolated, match="misses"),
     ):
         begins_while_a_log_is_slow()
@@ -315,7 +315,7 @@ class TwoWays(Story):
         self.cluster.run_for(1)
         assert self.second.started
 
-    def check(self, kinds: str, sent: list[Published]) -> None:
+    def check(self, kinds: str, sent: list[PublicationHandle]) -> None:
         self.cluster.link("c2", "s1").heal()
         self.cluster.run_for(3)
         self.settle()
@@ -365,5 +365,5 @@ def test_an_event_is_not_checked_against_an_older_filter(
     story: Callable[[], None], bug: str
 ) -> None:
     story()
-    with planted([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="silent event"):
+    with plant([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="silent event"):
         story()

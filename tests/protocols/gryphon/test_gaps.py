@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from brokerd.protocols.gryphon.gaps import GapTable
 from brokerd.protocols.gryphon.intervals import IntervalSet
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import MILLISECOND_NS
 
 MUTANTS = bugs_of("gryphon")
@@ -75,7 +75,7 @@ def test_the_retry_delay_doubles_to_its_limit_and_resets_on_a_message():
         instants.append(table.earliest() - now)
         now = table.earliest()
     assert [wait // MS for wait in instants] == [600, 1_200, 2_000, 2_000, 2_000]
-    table.heard(now)
+    table.on_knowledge(now)
     table.due(now)
     assert table.earliest() - now == 600 * MS
 
@@ -135,7 +135,7 @@ def pieces_of_a_gap_that_grows() -> int:
 
 def test_a_growing_gap_waits_as_one_piece():
     assert pieces_of_a_gap_that_grows() <= 65
-    with planted([MUTANTS["gaps-wait-in-ever-more-pieces"]]):
+    with plant([MUTANTS["gaps-wait-in-ever-more-pieces"]]):
         assert pieces_of_a_gap_that_grows() > 200
 
 

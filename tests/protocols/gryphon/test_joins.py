@@ -11,7 +11,7 @@ import pytest
 from brokerd.protocols.gryphon.joins import MERGED
 from brokerd.protocols.gryphon.messages import Events, Join, Joined, Nack, Silent
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.gryphon_stories import PaperStory, Story
 from tests.protocols.gryphon.test_restarts import ClockAt
 
@@ -236,7 +236,7 @@ def test_bugs_of_pubends_that_begin_are_seen(
 ) -> None:
     story()
     seen = (InvariantViolated, AssertionError)
-    with planted([MUTANTS[bug]]), pytest.raises(seen, match=rule):
+    with plant([MUTANTS[bug]]), pytest.raises(seen, match=rule):
         story()
 
 

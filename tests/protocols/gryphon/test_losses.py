@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.protocols.gryphon.gaps import Piece
 from brokerd.protocols.gryphon.messages import Events, Nack
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.gryphon_stories import PaperStory, Story
 
@@ -83,7 +83,7 @@ def test_a_repetition_that_is_faster_than_the_first_is_passed_on() -> None:
     """They are 500 ms apart at b2, which has forgotten after 450."""
     first_ms, second_ms = a_repetition_is_faster(100)
     assert NRT_MS * 3 // 4 <= second_ms - first_ms == NRT_MS - 100
-    with planted([MUTANTS["forgotten-only-when-asked-again"]]):
+    with plant([MUTANTS["forgotten-only-when-asked-again"]]):
         first_ms, later_ms = a_repetition_is_faster(100)
     assert later_ms - first_ms >= second_ms - first_ms + NRT_MS
 

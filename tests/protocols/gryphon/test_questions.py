@@ -41,7 +41,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.growth import sizes_of
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.gryphon_stories import TWO_SUBENDS, Story, cells
@@ -153,7 +153,7 @@ def asked_for_twice_in_one_question() -> None:
 
 def test_a_request_with_overlapping_ranges_is_forwarded_without_the_overlap() -> None:
     asked_for_twice_in_one_question()
-    with planted([MUTANTS["asks-what-it-is-just-asking"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["asks-what-it-is-just-asking"]]), pytest.raises(AssertionError):
         asked_for_twice_in_one_question()
 
 
@@ -181,7 +181,7 @@ def late_first() -> list[Events]:
 
 def test_a_late_first_transmission_still_reaches_brokers_without_a_request() -> None:
     assert [[*m.run.sequences] for m in late_first()] == [[3, 6]]
-    with planted([MUTANTS["known-news-not-passed-on"]]):
+    with plant([MUTANTS["known-news-not-passed-on"]]):
         assert not late_first()
 
 
@@ -207,7 +207,7 @@ def test_silence_ends_below_an_event_that_is_being_written(asked: tuple[int, int
     assert not asked_while_an_event_is_written(asked)
     if asked[1] > 1:
         with (
-            planted([MUTANTS["silence-over-pending"]]),
+            plant([MUTANTS["silence-over-pending"]]),
             pytest.raises(AssertionError, match="it is an event's"),
         ):
             asked_while_an_event_is_written(asked)
@@ -248,7 +248,7 @@ def asked_while_it_reads() -> list[Events]:
 
 def test_repeated_requests_during_a_log_read_are_answered_once() -> None:
     assert len(asked_while_it_reads()) == 1
-    with planted([MUTANTS["answers-each-that-waited-for-its-log"]]):
+    with plant([MUTANTS["answers-each-that-waited-for-its-log"]]):
         assert len(asked_while_it_reads()) == 3
 
 
@@ -258,14 +258,14 @@ def kept_of_questions() -> int:
     stream.ask([(1, 2)], 0, 450)
     for start in range(10, 40, 2):
         stream.ask([(start, start + 1)], 100, 550)
-    stream.answered(10, 40)
+    stream.on_answer(10, 40)
     stream.forget_asked(450)  # the first one, whose answer was lost
     return sizes_of(stream)["Stream._asked_until"]
 
 
 def test_nothing_is_kept_of_what_was_answered_when_the_last_question_is_forgotten() -> None:
     assert kept_of_questions() == 0
-    with planted([MUTANTS["kept-of-what-was-answered"]]):
+    with plant([MUTANTS["kept-of-what-was-answered"]]):
         assert kept_of_questions() == 15
 
 
@@ -308,13 +308,13 @@ def test_each_piece_of_a_gap_is_a_message_of_its_own() -> None:
     assert len(asked) == 5
     assert [len(ranges) for ranges in asked] == [1] * 5
     assert (asked[0][0][0], asked[-1][0][1]) == (10, 2_300_010)
-    with planted([MUTANTS["one-message-for-a-whole-gap"]]):
+    with plant([MUTANTS["one-message-for-a-whole-gap"]]):
         assert len(pieces_of_a_gap()) == 1
 
 
 def test_a_lost_request_delays_the_answer_to_its_own_piece_only() -> None:
     (lacking,) = delayed_by_one_lost_message()
     assert 0 < lacking <= 500_001
-    with planted([MUTANTS["one-message-for-a-whole-gap"]]):
+    with plant([MUTANTS["one-message-for-a-whole-gap"]]):
         (lacking,) = delayed_by_one_lost_message()
         assert lacking > 2_000_000

@@ -21,7 +21,7 @@ from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead, St
 from brokerd.protocols.parts.run_records import pack_run
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_state import NAME
 from brokerd.storage.log_volume import LogVolume
@@ -90,7 +90,7 @@ def test_ticks_increase_although_the_clock_is_set_back(order: str, back_s: int) 
     if order == "total":
         assert ticks[2] < reserved < ticks[3]
     with (
-        planted([MUTANTS["M42-ticks-from-the-clock-alone"]]),
+        plant([MUTANTS["M42-ticks-from-the-clock-alone"]]),
         pytest.raises((AssertionError, InvariantViolated)),
     ):
         restarted_with_a_clock(back_s, order=order)
@@ -100,7 +100,7 @@ def test_ticks_increase_beyond_those_in_the_log_after_a_restart() -> None:
     ticks, _ = restarted_with_a_clock(3_600, pause_s=0.01)
     assert ticks == sorted(set(ticks))
     with (
-        planted([MUTANTS["M09-tick-used-again"]]),
+        plant([MUTANTS["M09-tick-used-again"]]),
         pytest.raises((AssertionError, InvariantViolated)),
     ):
         restarted_with_a_clock(3_600, pause_s=0.01)
@@ -126,7 +126,7 @@ def last_event_is_asked_after() -> bool:
 
 def test_the_clock_of_a_pubend_resumes_from_its_last_tick() -> None:
     assert last_event_is_asked_after()
-    with planted([MUTANTS["clock-left-behind"]]):
+    with plant([MUTANTS["clock-left-behind"]]):
         assert not last_event_is_asked_after()
 
 
@@ -186,7 +186,7 @@ def test_a_republished_event_is_acknowledged_again_and_logged_once(
 ) -> None:
     appended, told = published_again_after_its_ack_was_lost(pause_s)
     assert (appended, told > 0) == (0, True)
-    with planted([MUTANTS[bug]]), pytest.raises((InvariantViolated, RemoteProtocolError)):
+    with plant([MUTANTS[bug]]), pytest.raises((InvariantViolated, RemoteProtocolError)):
         published_again_after_its_ack_was_lost(pause_s)
 
 
@@ -253,7 +253,7 @@ def full_disk(*, dies: bool) -> Story:
 def test_a_full_disk_holds_publications_back_and_loses_none(dies: bool) -> None:
     full_disk(dies=dies)
     with (
-        planted([MUTANTS["M08-seen-before-durable"]]),
+        plant([MUTANTS["M08-seen-before-durable"]]),
         pytest.raises((AssertionError, InvariantViolated)),
     ):
         full_disk(dies=dies)

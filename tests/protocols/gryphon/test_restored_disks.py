@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.search.plan import read_plan
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import PlanRun
@@ -35,18 +35,18 @@ def _report(filters: bool) -> SeedReport:
 def test_a_loss_is_announced_to_subscribers_of_the_broker_itself(filters: bool) -> None:
     """The loss marker is older than the subscription, which its broker lost, too."""
     report = _report(filters)
-    assert not report.violations, report.in_words()
+    assert not report.violations, report.describe()
     assert report.counters["losses_accepted"] == 1
     assert (report.counters["deliveries"], report.counters["in_gaps_of_lost_state"]) == (1, 2)
 
 
 def test_a_loss_in_own_streams_that_is_not_announced_is_seen() -> None:
-    with planted([bugs_of("gryphon")["own-streams-lose-without-a-gap"]]):
+    with plant([bugs_of("gryphon")["own-streams-lose-without-a-gap"]]):
         assert _report(filters=True).violations
 
 
 def test_the_clock_of_a_broker_that_accepts_a_loss_is_ahead_of_all_its_times() -> None:
     clocks = WallClocks(1)
-    earlier = [clocks.at_start(0, 0) for _ in range(20)]
+    earlier = [clocks.read_at_start(0, 0) for _ in range(20)]
     clocks.set_ahead(0)
-    assert clocks.at_start(0, 0) > max(earlier)
+    assert clocks.read_at_start(0, 0) > max(earlier)

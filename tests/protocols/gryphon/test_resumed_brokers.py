@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.gryphon_stories import Story
 
@@ -31,5 +31,5 @@ def test_a_broker_is_reached_as_soon_as_it_continues(stall_s: float) -> None:
 
 
 def test_a_broker_that_waits_first_is_reached_later() -> None:
-    with planted([MUTANTS["waits-although-its-peer-is-there"]]):
+    with plant([MUTANTS["waits-although-its-peer-is-there"]]):
         assert reached_after_ms(3.5) > 400

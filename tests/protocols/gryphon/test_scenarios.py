@@ -3,7 +3,7 @@
 import pytest
 
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.scenario import play_scenario
 from tests.helpers.scenario import play, scenario_files
 
@@ -33,7 +33,7 @@ def test_each_scenario_names_its_rule() -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_a_scenario_changes_without_its_rule(name: str) -> None:
     told = FILES[name].read_text(encoding="utf-8")
-    with planted([MUTANTS[RULES[name]]]):
+    with plant([MUTANTS[RULES[name]]]):
         assert seen(told) != told
 
 

@@ -47,7 +47,7 @@ class Sender:
         )
         self.sent_bytes = {False: 0, True: 0}
         self.base_bytes = {False: 0, True: 0}
-        self.flow.met(PEER)
+        self.flow.on_session(PEER)
         self.sequence = 0
 
     def send(self, *, again: bool) -> None:
@@ -87,7 +87,7 @@ class Sender:
             probes,
             found,
             self.flow.holds_up(),
-            self.flow.may_tell(PEER, self.stream),
+            self.flow.can_send(PEER, self.stream),
             self.flow.answer_room_bytes(PEER, self.stream),
             due_ns and due_ns - self.machine.now_ns,
         ]
@@ -119,7 +119,7 @@ def episode(sender: Sender, random: Random) -> None:
                 again = random.random() < 0.4
                 for _ in range(random.randrange(1, 12)):
                     sender.send(again=again)
-                    if not sender.flow.may_tell(PEER, sender.stream):
+                    if not sender.flow.can_send(PEER, sender.stream):
                         sender.flow.missed(PEER, sender.stream, 0)
             case 2:
                 sender.confirm_all()
@@ -127,8 +127,8 @@ def episode(sender: Sender, random: Random) -> None:
                 sender.advance(random.choice((1, STALL_NS // 4, STALL_NS, 3 * STALL_NS)))
             case 4:
                 if random.random() < 0.3:
-                    sender.flow.lost(PEER)
-                    sender.flow.met(PEER)
+                    sender.flow.on_session_lost(PEER)
+                    sender.flow.on_session(PEER)
                     sender.sent_bytes = dict.fromkeys(sender.sent_bytes, 0)
                     sender.base_bytes = dict.fromkeys(sender.base_bytes, 0)
 
@@ -169,8 +169,8 @@ def test_a_window_after_an_episode_is_like_a_new_one(seed: int, ends: str) -> No
     if ends == "all is taken":
         old.rest()
     else:
-        old.flow.lost(PEER)
-        old.flow.met(PEER)
+        old.flow.on_session_lost(PEER)
+        old.flow.on_session(PEER)
         old.sent_bytes = dict.fromkeys(old.sent_bytes, 0)
         old.base_bytes = dict.fromkeys(old.base_bytes, 0)
         old.advance(STALL_NS)

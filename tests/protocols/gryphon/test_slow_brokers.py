@@ -7,7 +7,7 @@ from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.messages import Events, WindowProbe, WindowUpdate
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story
@@ -81,14 +81,14 @@ def fails(story, *arguments, **parameters) -> bool:
 
 def test_missed_events_arrive_in_windows_as_the_broker_accepts_them() -> None:
     assert all_comes_in_windows()
-    with planted([MUTANTS["answers-unbounded"]]):
+    with plant([MUTANTS["answers-unbounded"]]):
         assert fails(all_comes_in_windows)
 
 
 def test_a_consumed_window_is_replenished() -> None:
-    with planted([MUTANTS["window-never-given-back"]]):
+    with plant([MUTANTS["window-never-given-back"]]):
         assert fails(all_comes_in_windows)
-    with planted([MUTANTS["answered-on-by-nobody"]]):
+    with plant([MUTANTS["answered-on-by-nobody"]]):
         assert fails(all_comes_in_windows)
 
 
@@ -113,7 +113,7 @@ def a_lost_word_is_made_up_for(kind: type, sender: str, receiver: str) -> bool:
 def test_a_full_window_is_probed_again() -> None:
     words = ((WindowProbe, "b1", "s1"), (WindowUpdate, "s1", "b1"))
     assert all(a_lost_word_is_made_up_for(*each) for each in words)
-    with planted([MUTANTS["asked-once-whether-it-was-taken"]]):
+    with plant([MUTANTS["asked-once-whether-it-was-taken"]]):
         assert all(fails(a_lost_word_is_made_up_for, *each) for each in words)
 
 
@@ -176,7 +176,7 @@ def publishers_wait_and_go_on() -> bool:
 def test_publishers_wait_for_a_slow_broker_and_resume_with_it() -> None:
     assert publishers_wait_and_go_on()
     for bug in ("never-waits", "waits-for-ever", "takes-what-it-cannot-pass-on"):
-        with planted([MUTANTS[bug]]):
+        with plant([MUTANTS[bug]]):
             assert fails(publishers_wait_and_go_on), bug
 
 
@@ -195,7 +195,7 @@ def others_go_on_without_one_that_stands_still() -> bool:
 def test_a_stalled_broker_does_not_block_publishers_forever() -> None:
     assert others_go_on_without_one_that_stands_still()
     for bug in ("stall-holds-for-ever", "told-however-much-is-not-taken", "missed-and-not-told-so"):
-        with planted([MUTANTS[bug]]):
+        with plant([MUTANTS[bug]]):
             assert fails(others_go_on_without_one_that_stands_still), bug
 
 
@@ -213,7 +213,7 @@ def who_is_away_holds_up_nobody() -> bool:
 
 def test_a_disconnected_broker_delays_no_other_broker() -> None:
     assert who_is_away_holds_up_nobody()
-    with planted([MUTANTS["waits-for-who-is-gone"]]):
+    with plant([MUTANTS["waits-for-who-is-gone"]]):
         assert fails(who_is_away_holds_up_nobody)
 
 
@@ -254,5 +254,5 @@ def both_ways_go_sideways() -> bool:
 
 def test_publications_of_opposite_ways_do_not_wait_for_each_other() -> None:
     assert both_ways_go_sideways()
-    with planted([MUTANTS["opposite-ways-wait-for-each-other"]]):
+    with plant([MUTANTS["opposite-ways-wait-for-each-other"]]):
         assert fails(both_ways_go_sideways)

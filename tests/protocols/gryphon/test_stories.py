@@ -110,7 +110,7 @@ def test_only_new_ranges_are_forwarded_until_the_old_request_expires() -> None:
     assert stream.ask([(15, 30)], 1, 451) == [(20, 30)]
     assert stream.ask([(10, 30)], 449, 900) == []
     assert stream.ask([(10, 30)], 450, 900) == [(10, 20)]
-    stream.answered(10, 30)
+    stream.on_answer(10, 30)
     assert not stream.asked
 
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.marks import compute_coverage, describe_coverage
 from brokerd.simulator.checks.protocol_checks import marks_of
-from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, planted
+from brokerd.simulator.named_bugs import bugs_of, mistaken_functions, plant
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed, run_swarm
 from tests.helpers.gryphon_stories import Story
@@ -97,8 +97,8 @@ def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
     reports = list(run_swarm(SEEDS, "gryphon", CORES))
     failed = [(report.seed, report.violations) for report in reports if report.violations]
     assert not failed
-    marks = reached(marks_of("gryphon"), reports)
-    assert all(row.is_enough for row in marks), in_words(marks)
+    marks = compute_coverage(marks_of("gryphon"), reports)
+    assert all(row.is_enough for row in marks), describe_coverage(marks)
     assert sum(report.counters["at_risk"] for report in reports) > 1_000
 
 
@@ -138,7 +138,7 @@ def crash_before_a_client_has_got_it() -> bool:
 
 def test_unacknowledged_deliveries_are_requested_after_a_crash_of_the_access_broker() -> None:
     assert crash_before_a_client_has_got_it()
-    with planted([MUTANTS[BY_A_STORY]]):
+    with plant([MUTANTS[BY_A_STORY]]):
         assert not crash_before_a_client_has_got_it()
 
 

@@ -17,12 +17,12 @@ from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import Order
-from brokerd.protocols.gryphon.merge import merged
+from brokerd.protocols.gryphon.merge import merge
 from brokerd.protocols.gryphon.messages import Events, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.registry import protocol_on, read_topology
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.simulator.world.cluster import Subscription
 from brokerd.units import MILLISECOND_NS
 from tests.helpers.gryphon_stories import Story, cells
@@ -40,7 +40,7 @@ def at_pubend(number: int, numbers: list[int]) -> PublicationRun:
 @given(st.lists(ticks, min_size=1, max_size=4))
 def test_runs_are_cut_so_that_all_ticks_are_in_order(rows):
     parts = [at_pubend(number, row) for number, row in enumerate(rows)]
-    ours = [(tick, run.source.publisher) for run in merged(parts) for tick in run.sequences]
+    ours = [(tick, run.source.publisher) for run in merge(parts) for tick in run.sequences]
     assert ours == sorted((tick, number) for number, row in enumerate(rows) for tick in row)
 
 
@@ -92,7 +92,7 @@ def an_event_while_other_pubends_are_idle() -> None:
 def test_idle_pubends_delay_an_event_only_briefly() -> None:
     """Nor where silence is final at b1 before s1 has heard of it, which has asked for it."""
     an_event_while_other_pubends_are_idle()
-    with planted([MUTANTS["final-silence-is-not-told"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["final-silence-is-not-told"]]), pytest.raises(AssertionError):
         an_event_while_other_pubends_are_idle()
 
 
@@ -210,7 +210,7 @@ def test_bugs_of_silence_assigned_beforehand_are_seen(
 ) -> None:
     story()
     seen = (InvariantViolated, RemoteProtocolError, AssertionError)
-    with planted([MUTANTS[bug]]), pytest.raises(seen, match=rule):
+    with plant([MUTANTS[bug]]), pytest.raises(seen, match=rule):
         story()
 
 
@@ -324,7 +324,7 @@ def test_a_subscriber_receives_no_earlier_event_after_a_restart(
 ) -> None:
     story()
     with (
-        planted([MUTANTS["begins-untold"]]),
+        plant([MUTANTS["begins-untold"]]),
         pytest.raises(InvariantViolated, match="total order"),
     ):
         story()
@@ -332,5 +332,5 @@ def test_a_subscriber_receives_no_earlier_event_after_a_restart(
 
 def test_a_subscriber_without_memory_receives_its_unacknowledged_events() -> None:
     who_forgets_has_not_had_what_it_did_not_acknowledge()
-    with planted([MUTANTS["told-that-it-has-what-waits"]]), pytest.raises(AssertionError):
+    with plant([MUTANTS["told-that-it-has-what-waits"]]), pytest.raises(AssertionError):
         who_forgets_has_not_had_what_it_did_not_acknowledge()

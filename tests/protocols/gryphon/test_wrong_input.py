@@ -48,7 +48,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.registry import make_protocol
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.gryphon_stories import cells, paper_cells
 from tests.helpers.stream_runs import STREAM, run_at
@@ -291,7 +291,7 @@ def test_a_log_of_another_broker_is_not_started_on(broker: int, pubends: int, sa
 
 def test_a_publisher_that_went_to_another_pubend_unseen_would_be_out_of_order() -> None:
     with (
-        planted([MUTANTS["publisher-changes-its-pubend"]]),
+        plant([MUTANTS["publisher-changes-its-pubend"]]),
         pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"),
     ):
         test_a_log_of_another_broker_is_not_started_on(0, -1, "publisher 0")
@@ -399,5 +399,5 @@ def outbid_by(message: Any) -> FilterSet:
 )
 def test_a_filter_in_its_name_that_it_has_not_stated_is_outbid(message: Any) -> None:
     assert outbid_by(message) == FilterSet(FilterVersion(1, 9, 2), (), True)
-    with planted([MUTANTS["forged-filter-stays"]]), pytest.raises((ValueError, AssertionError)):
+    with plant([MUTANTS["forged-filter-stays"]]), pytest.raises((ValueError, AssertionError)):
         outbid_by(message)

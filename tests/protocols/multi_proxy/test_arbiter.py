@@ -17,7 +17,7 @@ from brokerd.protocols.multi_proxy.parameters import ARBITER, MultiProxyParamete
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides
@@ -41,7 +41,7 @@ def owners_told(story: Story) -> dict[int, set[int]]:
 
 
 def arbiter_of(story: Story, kind: str) -> str:
-    return story.owner(Topics(story.parameters, decode_attribute_table).of_value(kind))
+    return story.owner(Topics(story.parameters, decode_attribute_table).topic_of_value(kind))
 
 
 def kind_decided_at(story: Story, arbiter: str) -> str:
@@ -63,7 +63,9 @@ def test_an_arbiter_that_is_down_delays_new_topics_only() -> None:
     old = kind_decided_at(story, "v1")
     subscription = story.cluster.subscribe("e1", f"kind = '{old}'")
     story.cluster.run_for(1)
-    (server,) = owners_told(story)[Topics(story.parameters, decode_attribute_table).of_value(old)]
+    (server,) = owners_told(story)[
+        Topics(story.parameters, decode_attribute_table).topic_of_value(old)
+    ]
     if story.topology.brokers[server] != "v1":
         story.cluster.broker("v1").kill()
     sent = story.publish("e2", 3, kind=old)
@@ -226,7 +228,7 @@ RULES: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("bug", RULES)
 def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
     assert RULES[bug]()
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         try:
             assert not RULES[bug]()
         except InvariantViolated:

@@ -33,7 +33,7 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.parameters import CAUSAL, PAPER, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import CountedStory, Story, sides
 from tests.protocols.multi_proxy.test_server import Disk, put
@@ -463,7 +463,7 @@ def test_nothing_is_lost_or_doubled_by(story: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("bug", RULES)
 def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
     assert RULES[bug]()
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         try:
             assert not RULES[bug]()
         except (InvariantViolated, RemoteProtocolError, AssertionError, KeyError):

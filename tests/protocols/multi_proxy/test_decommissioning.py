@@ -11,8 +11,8 @@ from brokerd.model.operator_acts import ACCEPT_LOSS, DECOMMISSION
 from brokerd.protocols.interface import BrokerDecommissioned, MessageReceived
 from brokerd.protocols.multi_proxy.messages import Decommissioned, Elsewhere, Periodic, Stored
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.named_bugs import bugs_of, planted
-from brokerd.simulator.world.authority import signed
+from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.simulator.world.authority import make_signature
 from tests.helpers.proxy_stories import Story, sides
 from tests.protocols.multi_proxy.test_causal import HOME as CARRIED
 from tests.protocols.multi_proxy.test_causal import a_server, carry, transfer
@@ -124,7 +124,7 @@ RULES: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("bug", RULES)
 def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
     assert RULES[bug]()
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         assert not RULES[bug]()
 
 
@@ -134,8 +134,8 @@ def test_a_missed_decommission_is_learned_from_neighbours() -> None:
     cut = [story.cluster.link("e2", proxy).cut() for proxy in ("x1", "x2")]
     story.cluster.run_for(1)
     cores = [story.cluster.broker(name).broker.core for name in ("v2", "e2")]
-    act = BrokerDecommissioned(number, signed(DECOMMISSION, "e1"))
-    story.cluster.broker("v1").broker.tell(act)
+    act = BrokerDecommissioned(number, make_signature(DECOMMISSION, "e1"))
+    story.cluster.broker("v1").broker.operate(act)
     story.cluster.run_for(1)
     assert [core.farewell(number).is_known for core in cores] == [True, False]
     for link in cut:
@@ -174,9 +174,9 @@ def test_a_neighbour_cannot_decommission_a_broker_that_is_no_edge(gone: int) -> 
 FORGED = {
     "unsigned": b"",
     "wrongly signed": bytes(64),
-    "of another broker": signed(DECOMMISSION, "e2"),
-    "of another act": signed(ACCEPT_LOSS, "e1"),
-    "of another version": signed(DECOMMISSION, "e1", 1),
+    "of another broker": make_signature(DECOMMISSION, "e2"),
+    "of another act": make_signature(ACCEPT_LOSS, "e1"),
+    "of another version": make_signature(DECOMMISSION, "e1", 1),
 }
 
 
@@ -196,5 +196,5 @@ def a_forged_one_is_refused(at: str, signature: bytes) -> None:
 @pytest.mark.parametrize("signature", FORGED.values(), ids=FORGED)
 def test_a_forged_decommission_is_refused(at: str, signature: bytes) -> None:
     a_forged_one_is_refused(at, signature)
-    with planted([MUTANTS["given-up-on-a-neighbours-word"]]), pytest.raises(Failed):
+    with plant([MUTANTS["given-up-on-a-neighbours-word"]]), pytest.raises(Failed):
         a_forged_one_is_refused(at, signature)

@@ -43,7 +43,7 @@ def test_a_follower_needs_nothing_that_is_released_when_a_topic_arrives(had: int
     followers.expect(carried, MOVED)
     part = Part(GIVER, MOVED)
     arriving = SimpleNamespace(part=part, number=MOVED, needed_after=4)
-    rows = [*followers.carried(MOVED, [arriving])]
+    rows = [*followers.take_positions(MOVED, [arriving])]
     assert sorted(int(row.key) for row in rows) == [HOME, OTHER]
     done = {home: of_topic[part] for home, of_topic in followers.of(MOVED)}
     assert done == {HOME: 4, OTHER: max(4, had)}

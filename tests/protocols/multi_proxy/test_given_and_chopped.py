@@ -7,7 +7,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Append
 from brokerd.protocols.multi_proxy.messages import CarriedPart, Follow, Put, Stored
 from brokerd.protocols.multi_proxy.parameters import CAUSAL
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.protocols.multi_proxy.test_causal import HOME, TOPIC, transfer
@@ -48,5 +48,5 @@ def test_truncated_records_do_not_undo_a_publication_stored_at_another_server() 
 
 
 def test_a_server_that_forgets_it_stores_publications_twice() -> None:
-    with planted([MUTANTS["chopped-while-it-is-given"]]):
+    with plant([MUTANTS["chopped-while-it-is-given"]]):
         assert stored_after_a_crash() == []

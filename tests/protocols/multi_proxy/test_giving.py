@@ -44,7 +44,7 @@ from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import CountedStory, sides
 from tests.protocols.multi_proxy.test_causal import HOME, carry, of_kind, transfer
@@ -69,7 +69,7 @@ class Uneven(CountedStory):
         )
         topics = Topics(self.parameters, decode_attribute_table)
         self.kinds = "".join(
-            kind for kind in KINDS if self.owner(topics.of_value(kind)) != SERVERS[0]
+            kind for kind in KINDS if self.owner(topics.topic_of_value(kind)) != SERVERS[0]
         )
         self.cluster.broker("v1").kill()
         for kind in self.kinds:
@@ -350,7 +350,7 @@ def who_asks_for_an_owner_that_a_later_row_knows_waits_no_more() -> bool:
     happens(MessageReceived("s", 8, Subscribe(1, parse_predicate("true"))))
     happens(MessageReceived("s", 8, Subscribe(2, parse_predicate("kind = 'a'"))))
     wanted = Topics(MultiProxyParameters(topics=8, topic_attribute="kind"), decode_attribute_table)
-    topic = wanted.of_value("a")
+    topic = wanted.topic_of_value("a")
     arbiter = Places(home, sides(1, 2, 1), 8).arbiters[topic]
     owner = Owner(topic, TAKER, 1)
     happens(MessageReceived(proxy, 7, Located(arbiter, home, (owner,))))
@@ -368,9 +368,9 @@ def a_proxy_waits_until_servers_have_said_what_they_own() -> bool:
     """It knows of one what a home was told, and of the other one nothing yet."""
     claims = Claims(8, [(1, "v1"), (2, "v2")], lambda _server: True, [1] * 8, spread=2)
     claims.learn(1, [Owner(topic, 1, 1) for topic in (5, 3)])
-    claims.hear(1)
+    claims.on_announcement(1)
     early = claims.move()
-    claims.hear(2)
+    claims.on_announcement(2)
     return early is None and claims.move() == Move(1, (Owner(3, 2),))
 
 
@@ -421,7 +421,7 @@ def test_nothing_is_lost_or_doubled_by(story: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("bug", RULES)
 def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
     assert RULES[bug]()
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         try:
             assert not RULES[bug]()
         except (InvariantViolated, RemoteProtocolError):

@@ -33,7 +33,7 @@ from brokerd.protocols.multi_proxy.messages import (
 )
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import MILLISECOND_NS
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import sides
@@ -123,13 +123,13 @@ def who_subscribes_needs_nothing_that_was_there_before() -> bool:
 
 def test_a_new_subscription_does_not_need_earlier_publications() -> None:
     assert who_subscribes_needs_nothing_that_was_there_before()
-    with planted([MUTANTS["begins-with-what-was-kept"]]):
+    with plant([MUTANTS["begins-with-what-was-kept"]]):
         assert not who_subscribes_needs_nothing_that_was_there_before()
 
 
 def test_no_publication_is_accepted_after_a_gap() -> None:
     assert nothing_is_taken_behind_a_hole()
-    with planted([MUTANTS["over-a-hole"]]):
+    with plant([MUTANTS["over-a-hole"]]):
         assert not nothing_is_taken_behind_a_hole()
 
 
@@ -153,7 +153,7 @@ def a_subscription_goes_on_beside_one_that_begins() -> bool:
 
 def test_a_subscription_continues_while_another_subscription_starts() -> None:
     assert a_subscription_goes_on_beside_one_that_begins()
-    with planted([MUTANTS["begins-for-all"]]):
+    with plant([MUTANTS["begins-for-all"]]):
         assert not a_subscription_goes_on_beside_one_that_begins()
 
 
@@ -237,7 +237,7 @@ RULES: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("bug", RULES)
 def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
     assert RULES[bug]()
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         assert not RULES[bug]()
 
 

@@ -17,7 +17,7 @@ from brokerd.protocols.multi_proxy.messages import (
 )
 from brokerd.protocols.multi_proxy.parameters import ARBITER
 from brokerd.protocols.multi_proxy.topics import Topics
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import CountedStory, Story, sides
 from tests.protocols.multi_proxy.test_server import PROXY, SERVER, TOPIC, Disk
@@ -52,7 +52,7 @@ def an_owner_leaps(number: int) -> None:
 @pytest.mark.parametrize("story", [an_assignment_leaps, an_owner_leaps])
 def test_a_generation_that_leaps_is_refused(story, number: int) -> None:
     story(number)
-    with planted([MUTANTS["generations-leap"]]), pytest.raises((Failed, AssertionError)):
+    with plant([MUTANTS["generations-leap"]]), pytest.raises((Failed, AssertionError)):
         story(number)
 
 
@@ -66,7 +66,7 @@ class Forged(CountedStory):
         self.put()
         self.cluster.run_for(1)
         topics = Topics(self.parameters, decode_attribute_table)
-        self.topic = topics.of_value("a")
+        self.topic = topics.topic_of_value("a")
         self.owners: Any = self.cluster.broker("e1").broker.core._owners
         self.right = self.owners.of(self.topic)
         arbiter = self.owners._arbiters[self.topic]
@@ -95,5 +95,5 @@ def test_an_owner_beyond_the_number_of_servers_is_refused(kind: str) -> None:
         return True
 
     assert refused()
-    with planted([MUTANTS["generations-beyond-the-servers"]]), pytest.raises(Failed):
+    with plant([MUTANTS["generations-beyond-the-servers"]]), pytest.raises(Failed):
         refused()

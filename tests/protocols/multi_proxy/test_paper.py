@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.protocols.multi_proxy.messages import Located, Merge
 from brokerd.protocols.multi_proxy.parameters import PAPER, MultiProxyParameters
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.proxy_stories import Story, sides
 
 MUTANTS = bugs_of("multi_proxy")
@@ -73,5 +73,5 @@ RULES: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("bug", RULES)
 def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
     assert RULES[bug]()
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         assert not RULES[bug]()

@@ -8,7 +8,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 from tests.helpers.proxy_stories import Story, sides
 
@@ -37,7 +37,7 @@ def test_a_server_is_reached_as_soon_as_it_continues(stall_s: float) -> None:
 
 
 def test_a_server_that_waits_first_is_reached_later() -> None:
-    with planted([MUTANTS["waits-although-its-peer-is-there"]]):
+    with plant([MUTANTS["waits-although-its-peer-is-there"]]):
         assert reached_after_ms(3.5) > 400
 
 
@@ -64,5 +64,5 @@ def dials_of_closed_sessions() -> int:
 
 def test_a_peer_that_closes_each_session_is_not_dialled_without_end() -> None:
     assert dials_of_closed_sessions() <= 20
-    with planted([MUTANTS["dials-whatever-its-peer-closes"]]):
+    with plant([MUTANTS["dials-whatever-its-peer-closes"]]):
         assert dials_of_closed_sessions() > 1_000

@@ -33,8 +33,8 @@ from brokerd.protocols.multi_proxy.messages import (
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
-from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.simulator.world.cluster import PublicationHandle, Subscription
 from brokerd.units import SECOND_NS
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides
@@ -68,11 +68,11 @@ def told(subscription: Subscription) -> list[tuple[int, int]]:
     return [(gap.first, gap.last) for gap in gaps]
 
 
-def numbers(sent: Sequence[Published]) -> list[int]:
+def numbers(sent: Sequence[PublicationHandle]) -> list[int]:
     return [each.sequence for each in sent]
 
 
-def missed_while_away(story: Story, count: int = 3) -> tuple[Subscription, list[Published]]:
+def missed_while_away(story: Story, count: int = 3) -> tuple[Subscription, list[PublicationHandle]]:
     """A subscriber's broker is down when something is published, and for longer than it is kept."""
     subscription = story.cluster.subscribe("e1", "kind = 'a'")
     story.cluster.run_for(1)
@@ -230,7 +230,7 @@ RULES: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("bug", RULES)
 def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
     assert RULES[bug]()
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         try:
             assert not RULES[bug]()
         except InvariantViolated:
@@ -336,13 +336,13 @@ def test_a_gap_covers_only_the_lost_topic_of_a_publisher() -> None:
 
 def test_gaps_are_promised_only_with_retention_limits() -> None:
     retaining_for_1_s = MultiProxyParameters(max_retain_ns=SECOND_NS)
-    assert MULTI_PROXY.promised(MultiProxyParameters()).gaps == ()
-    promised = MULTI_PROXY.promised(retaining_for_1_s)
+    assert MULTI_PROXY.promises_with(MultiProxyParameters()).gaps == ()
+    promised = MULTI_PROXY.promises_with(retaining_for_1_s)
     assert (promised.gaps, promised.gap_age_ns) == ((LOST,), SECOND_NS)
     (warning,) = retaining_for_1_s.warnings()
     assert "1 s receives a gap" in warning
     bounded = MultiProxyParameters(max_retain_ns=SECOND_NS, max_retain_bytes=1_000)
-    promised = MULTI_PROXY.promised(bounded)
+    promised = MULTI_PROXY.promises_with(bounded)
     assert (promised.gaps, promised.gap_age_ns) == ((LOST,), 0)
     assert "oldest" in bounded.warnings()[1]
     with pytest.raises(ConfigError, match="max_retain_ns = -1; at least 0"):

@@ -11,7 +11,7 @@ import pytest
 from brokerd.protocols.multi_proxy.messages import Merge, Put, Transferred
 from brokerd.protocols.multi_proxy.parameters import CAUSAL
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.proxy_stories import Story, sides
 from tests.helpers.told import is_told
 from tests.protocols.multi_proxy.test_causal import KINDS, Twins
@@ -219,7 +219,7 @@ def test_the_rules_hold_in(name: str) -> None:
 
 @pytest.mark.parametrize("name", SEEN)
 def test_without_its_rule_it_ends_otherwise(name: str) -> None:
-    with planted([MUTANTS[SEEN[name]]]):
+    with plant([MUTANTS[SEEN[name]]]):
         try:
             assert not STORIES[name]()
         except InvariantViolated:

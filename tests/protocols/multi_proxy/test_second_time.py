@@ -7,7 +7,7 @@ import pytest
 from brokerd.protocols.interface import Send
 from brokerd.protocols.multi_proxy.messages import Follow
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
-from brokerd.protocols.multi_proxy.ways import UNANSWERED, Ways
+from brokerd.protocols.multi_proxy.ways import UNANSWERED, ServerRoutes
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
 
@@ -22,7 +22,7 @@ class Asking:
         self.machine = EventMachine()
         self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
         self.is_awaited = False
-        self.ways = Ways(
+        self.ways = ServerRoutes(
             HOME,
             self.machine,
             PROXIES,
@@ -47,7 +47,7 @@ class Asking:
 
     def answer(self) -> None:
         self.is_awaited = False
-        self.ways.answered(SERVER, Follow)
+        self.ways.on_answer(SERVER, Follow)
 
     def waits(self, count: int) -> list[tuple[int, int]]:
         """Return how long the next answers are waited for, and over which proxy."""

@@ -39,8 +39,8 @@ from brokerd.protocols.multi_proxy.messages import (
 )
 from brokerd.protocols.multi_proxy.parameters import RENDEZVOUS, MultiProxyParameters
 from brokerd.protocols.registry import make_protocol
-from brokerd.simulator.named_bugs import bugs_of, planted
-from brokerd.simulator.world.authority import AUTHORITY, signed
+from brokerd.simulator.named_bugs import bugs_of, plant
+from brokerd.simulator.world.authority import AUTHORITY, make_signature
 from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.proxy_stories import sides
 
@@ -143,7 +143,7 @@ class Disk:
     def give_up(self, broker: int) -> None:
         """Whoever runs the brokers says that one never comes back; that is on disk."""
         name = sides(proxies=1, servers=self._servers, edges=2).brokers[broker]
-        signature = signed(DECOMMISSION, name)
+        signature = make_signature(DECOMMISSION, name)
         self._happens(BrokerDecommissioned(broker, signature), Commit, Append)
 
     def _happens(self, event: Any, *writes: type) -> list[Any]:
@@ -358,7 +358,7 @@ RULES: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("bug", RULES)
 def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
     assert RULES[bug]()
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         assert not RULES[bug]()
 
 

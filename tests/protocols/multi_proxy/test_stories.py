@@ -7,7 +7,7 @@ import pytest
 from brokerd.protocols.multi_proxy.messages import Follow, Get, Put, Stored
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.named_bugs import bugs_of, planted
+from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.proxy_stories import Story, sides
 
@@ -15,7 +15,7 @@ MUTANTS = bugs_of("multi_proxy")
 
 
 def topic_of(story: Story, kind: str) -> int:
-    return Topics(story.parameters, decode_attribute_table).of_value(kind)
+    return Topics(story.parameters, decode_attribute_table).topic_of_value(kind)
 
 
 def owner_of(story: Story, kind: str) -> str:
@@ -222,7 +222,7 @@ RULES: dict[str, Callable[[], bool]] = {
 @pytest.mark.parametrize("bug", RULES)
 def test_a_rule_holds_and_its_bug_is_seen(bug: str) -> None:
     assert RULES[bug]()
-    with planted([MUTANTS[bug]]):
+    with plant([MUTANTS[bug]]):
         try:
             assert not RULES[bug]()
         except InvariantViolated:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.marks import compute_coverage, describe_coverage
 from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.named_bugs import NamedBug, bugs_of, mistaken_functions
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
@@ -28,8 +28,8 @@ def test_a_swarm_finds_no_violation_and_reaches_every_mark() -> None:
     reports = [run_seed(seed, "multi_proxy") for seed in SEEDS]
     failed = [(report.seed, report.violations) for report in reports if report.violations]
     assert not failed
-    marks = reached(marks_of("multi_proxy"), reports)
-    assert all(row.is_enough for row in marks), in_words(marks)
+    marks = compute_coverage(marks_of("multi_proxy"), reports)
+    assert all(row.is_enough for row in marks), describe_coverage(marks)
     assert sum(report.counters["at_risk"] for report in reports) > 500
 
 

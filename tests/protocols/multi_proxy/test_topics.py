@@ -36,9 +36,9 @@ def test_a_run_is_put_by_topics_each_in_order() -> None:
 
 def test_values_that_compare_as_equal_have_one_topic() -> None:
     many = Topics(MultiProxyParameters(topics=1_000_000), decode_attribute_table)
-    assert many.of_value(3) == many.of_value(3.0)
-    assert many.of_value(1 << 60) == many.of_value(float(1 << 60))
-    assert len({many.of_value(value) for value in (1, True, "1", 1.5)}) == 4
+    assert many.topic_of_value(3) == many.topic_of_value(3.0)
+    assert many.topic_of_value(1 << 60) == many.topic_of_value(float(1 << 60))
+    assert len({many.topic_of_value(value) for value in (1, True, "1", 1.5)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_values_that_compare_as_equal_have_one_topic() -> None:
     ],
 )
 def test_how_many_topics_a_predicate_needs(text: str, count: int) -> None:
-    assert len(TOPICS.of_predicate(parse_predicate(text))) == count
+    assert len(TOPICS.topics_of_predicate(parse_predicate(text))) == count
 
 
 def test_whatever_a_predicate_holds_for_is_in_its_topics() -> None:
@@ -64,7 +64,7 @@ def test_whatever_a_predicate_holds_for_is_in_its_topics() -> None:
             " and ".join(random.sample(tests, random.randrange(1, 3))) for _ in range(2)
         ]
         predicate = parse_predicate(" or ".join(conjunctions))
-        topics = TOPICS.of_predicate(predicate)
+        topics = TOPICS.topics_of_predicate(predicate)
         attributes = {"price": random.randrange(4)}
         if random.random() < 0.6:
             attributes["symbol"] = random.choice(("a", "b", "c", 3, 3.0, True))
@@ -76,7 +76,11 @@ def test_whatever_a_predicate_holds_for_is_in_its_topics() -> None:
 
 
 def test_a_predicate_that_matches_all_or_none_follows_every_topic() -> None:
-    assert TOPICS.of_predicate(EVERYTHING) == TOPICS.of_predicate(NOTHING) == tuple(range(9))
+    assert (
+        TOPICS.topics_of_predicate(EVERYTHING)
+        == TOPICS.topics_of_predicate(NOTHING)
+        == tuple(range(9))
+    )
 
 
 def test_a_fence_publication_with_a_topic_is_refused() -> None:

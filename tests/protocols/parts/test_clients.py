@@ -25,7 +25,7 @@ from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.interface import Commit, Deliver, Effect, Send
-from brokerd.protocols.parts.backoff import backed_off_ns
+from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.clients.service import LINGER, ClientService, HostedClient
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -61,7 +61,7 @@ class Plain(ClientService[HostedClient[Asked], Asked]):
         return HostedClient(name)
 
     def on_detach(self, name: ClientId, message: Detach) -> None:
-        client = self._connected_client(name, "Detach")
+        client = self._client_of(name, "Detach")
         client.leaving = True
 
     def linger_over(self, name: ClientId) -> None:
@@ -324,7 +324,7 @@ def test_acknowledging_what_was_never_sent_acknowledges_what_was_sent_and_no_mor
     assert sent(machine) == []
     outlets.acknowledge("c", SOURCE, 1, 1 << 62)
     assert sent(machine) == [(7, 9, (1,)), (10, 12, (1,))]
-    assert not outlets.drained("c")
+    assert not outlets.is_drained("c")
 
 
 def test_unacknowledged_deliveries_are_repeated_on_the_next_session_and_completed_once():
@@ -345,7 +345,7 @@ def test_unacknowledged_deliveries_are_repeated_on_the_next_session_and_complete
     assert done == []
     outlets.acknowledge("c", SOURCE, 3, 3)
     assert done == ["entry"]
-    assert outlets.drained("c")
+    assert outlets.is_drained("c")
 
 
 def test_silence_and_gaps_are_delivered_in_order_and_acknowledged():
@@ -388,7 +388,7 @@ def test_publications_with_forged_origins_are_refused():
 
 
 def test_waits_double_up_to_the_limit():
-    waits = [backed_off_ns(0, Limits())]
+    waits = [next_wait_ns(0, Limits())]
     for _ in range(4):
-        waits.append(backed_off_ns(waits[-1], Limits()))
+        waits.append(next_wait_ns(waits[-1], Limits()))
     assert waits == [5, 10, 20, 30, 30]

@@ -42,12 +42,12 @@ def test_a_part_has_just_the_publications_with_its_attributes(seed: int, are_man
         extent = expected[0][0], expected[-1][0], len(expected)
         if random.random() < 0.5:
             assert selection.extent(places) == extent
-            made = selection.made(places)
+            made = selection.find_made(places)
             assert made is None or rows(made) == expected
-        part = selection.having(places)
+        part = selection.select(places)
         assert rows(part) == expected
         assert selection.extent(places) == extent
-        assert selection.having(places) is part
+        assert selection.select(places) is part
 
 
 @pytest.mark.parametrize("seed", range(50))

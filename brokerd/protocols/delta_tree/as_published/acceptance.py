@@ -28,7 +28,7 @@ class FullCut(Subscriptions):
         """Raise a cut to the publications received here, of sources not on the home's side."""
         for source, sequence in self._sequences.all_received().items():
             path = self._sequences.paths[source.broker]
-            if len(path) == 1 or path[-2] != row.towards_home:
+            if len(path) == 1 or path[-2] != row.home_side:
                 raise_cut(cut, ((source, sequence),))
                 row.source_paths[source.broker] = row.path + path[-2::-1]
 
@@ -38,9 +38,9 @@ class LateUpstreamCopies(UpstreamCopies):
 
     def _unaware(self, row: RoutedSubscription) -> Node | None:
         node = super()._unaware(row) if row.accepted else None
-        return None if node is None or self._will_accept(row, node.broker) else node
+        return None if node is None or self._can_accept(row, node.broker) else node
 
-    def _will_accept(self, row: RoutedSubscription, sender: BrokerNumber) -> bool:
+    def _can_accept(self, row: RoutedSubscription, sender: BrokerNumber) -> bool:
         """Return True if a sender of a subscription will route by it before the start.
 
         A broker that a broker nearer to the home bypassed may wait forever, and no broker waits for

@@ -15,7 +15,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.as_published.propagation import Propagation
 from brokerd.protocols.delta_tree.as_published.tagging import (
     PublicationTags,
-    joined,
+    join_tags,
     make_tagging,
 )
 from brokerd.protocols.delta_tree.as_published.vectors import (
@@ -113,7 +113,7 @@ class AnnotatedQueue(PublicationQueue):
         allowed = 0
         for route in self.routes:
             reached = destinations & route.destinations
-            if reached and self._propagation.may_go(entry, entry.vector, route):
+            if reached and self._propagation.can_send(entry, entry.vector, route):
                 allowed |= reached
         assigned = super().assign(entry, allowed)
         entry.unsent = destinations & ~allowed
@@ -125,14 +125,14 @@ class AnnotatedQueue(PublicationQueue):
         if self._propagation.blocks:
             self.reroute()
 
-    def _unconfirmed(self) -> list[Entry]:
-        entries = super()._unconfirmed()
+    def _list_unconfirmed(self) -> list[Entry]:
+        entries = super()._list_unconfirmed()
         if self._stamped:
             entries.sort(key=_order)
         return entries
 
-    def _staying(self) -> dict[BrokerNumber, int]:
-        return {**super()._staying(), **self._propagation.staying()}
+    def _list_staying(self) -> dict[BrokerNumber, int]:
+        return {**super()._list_staying(), **self._propagation.list_staying()}
 
     def _take_back(self, entries: Sequence[Entry]) -> list[int]:
         homeless = super()._take_back(entries)
@@ -141,17 +141,17 @@ class AnnotatedQueue(PublicationQueue):
 
     def send(self, hop: BrokerNumber, run: PublicationRun, transfers: Sequence[Transfer]) -> None:
         """See PublicationQueue."""
-        entries = [annotated(transfer) for transfer in transfers]
+        entries = [annotation_of(transfer) for transfer in transfers]
         self._state.counters["publications_forwarded"] += len(run)
         onward = entries[0].path + self._state.neighbourhood.paths[hop][1:]
         vector = entries[0].vector
         if vector is not None:
             vector = self._propagation.vector_for(vector, hop, len(run))
-        tags = joined([entry.tags for entry in entries])
+        tags = join_tags([entry.tags for entry in entries])
         self._state.machine.send(hop, PublicationCopy(run, onward, vector, tags))
 
-    def _by_source(self, transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
-        return pack_stamped(transfers) if self._stamped else super()._by_source(transfers)
+    def _group_by_source(self, transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
+        return pack_stamped(transfers) if self._stamped else super()._group_by_source(transfers)
 
 
 class AnnotatedPublications(Publications):
@@ -190,7 +190,7 @@ class AnnotatedPublications(Publications):
             raise RemoteProtocolError(receipt.peer, f"{run.source} from {run.first} to {run.last}")
         super()._receive(run, receipt)
 
-    def _received_before(self, run: PublicationRun, receipt: Receipt) -> int:
+    def _last_duplicate(self, run: PublicationRun, receipt: Receipt) -> int:
         assert isinstance(receipt, AnnotatedReceipt), receipt
         return self._detection.old_until(run, receipt.path, receipt.vector)
 
@@ -198,12 +198,12 @@ class AnnotatedPublications(Publications):
         assert isinstance(receipt, AnnotatedReceipt), receipt
         super()._accept(run, receipt)
         receipt.vector = self._detection.accept(run, receipt.vector)
-        receipt.tags = self._tagging.tagged(receipt.tags, receipt.path)
+        receipt.tags = self._tagging.tags_along(receipt.tags, receipt.path)
 
-    def _withholding(self, local: LocalSubscription, receipt: Receipt) -> Tag | None:
+    def _find_withholding_tag(self, local: LocalSubscription, receipt: Receipt) -> Tag | None:
         assert isinstance(receipt, AnnotatedReceipt), receipt
-        covered = super()._withholding(local, receipt)
-        return self._tagging.withholding(local, receipt.path, receipt.tags, covered)
+        covered = super()._find_withholding_tag(local, receipt)
+        return self._tagging.find_withholding_tag(local, receipt.path, receipt.tags, covered)
 
 
 def publications_for(
@@ -221,7 +221,7 @@ def publications_for(
     return Publications(state, sessions, table, sequences, queue)
 
 
-def annotated(transfer: Transfer) -> AnnotatedEntry:
+def annotation_of(transfer: Transfer) -> AnnotatedEntry:
     """Return the entry of a transfer of this queue."""
     entry = transfer.entry
     assert isinstance(entry, AnnotatedEntry), entry
@@ -242,11 +242,15 @@ def pack_stamped(transfers: Iterable[Transfer]) -> Iterator[list[Transfer]]:
     frame: list[Transfer] = []
     size = last = 0
     for transfer in transfers:
-        entry = annotated(transfer)
+        entry = annotation_of(transfer)
         run_bytes = entry.run().payload_bytes()
-        if frame and entry.vector is not annotated(frame[-1]).vector:
+        if frame and entry.vector is not annotation_of(frame[-1]).vector:
             too_large = size + run_bytes > FRAME_PAYLOAD_BYTES
-            if too_large or entry.frame_first <= last or not _follows(entry, annotated(frame[-1])):
+            if (
+                too_large
+                or entry.frame_first <= last
+                or not _follows(entry, annotation_of(frame[-1]))
+            ):
                 yield frame
                 frame, size, last = [], 0, 0
         frame.append(transfer)

@@ -23,11 +23,11 @@ class Resending:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    def staying(self) -> dict[BrokerNumber, int]:
+    def list_staying(self) -> dict[BrokerNumber, int]:
         """Return hop → session for transfers that may stay, in addition to hops in use."""
         return {}
 
-    def blocked(
+    def list_blocked(
         self, entries: Iterable[Entry], routes: Sequence[Route]
     ) -> dict[BrokerNumber, None]:
         """Return the hops that wait for a confirmation by another hop."""
@@ -37,12 +37,12 @@ class Resending:
 class Draining(Resending):
     """Publications stay at their hop while the session lives (`switch` "drain")."""
 
-    def staying(self) -> dict[BrokerNumber, int]:
+    def list_staying(self) -> dict[BrokerNumber, int]:
         """See Resending."""
         nodes = self._sessions.nodes.values()
         return {node.broker: node.session for node in nodes if node.session}
 
-    def blocked(
+    def list_blocked(
         self, entries: Iterable[Entry], routes: Sequence[Route]
     ) -> dict[BrokerNumber, None]:
         """See Resending."""
@@ -66,11 +66,11 @@ class Observing:
         """Return True if publications with this vector may not be sent to a hop."""
         return False
 
-    def passed(self, vector: SequenceVector) -> int:
+    def count_bypassed(self, vector: SequenceVector) -> int:
         """Return the number of brokers of the window that publications bypassed."""
         return vector.stamps.count(None)
 
-    def onward(self, vector: SequenceVector, hop: BrokerNumber) -> SequenceVector:
+    def next_vector(self, vector: SequenceVector, hop: BrokerNumber) -> SequenceVector:
         """Return the vector of the publications at the hop."""
         passed = len(self._state.neighbourhood.paths[hop]) - 2
         if not passed:
@@ -84,7 +84,7 @@ class Holding(Observing):
     def holds(self, vector: SequenceVector | None, hop: BrokerNumber) -> bool:
         """See Observing."""
         assert vector is not None, "publications without a vector"
-        return self.passed(self.onward(vector, hop)) > self._state.parameters.delta
+        return self.count_bypassed(self.next_vector(vector, hop)) > self._state.parameters.delta
 
 
 class Propagation:
@@ -104,15 +104,15 @@ class Propagation:
 
     # ------------------------------------------------------------ waiting
 
-    def staying(self) -> dict[BrokerNumber, int]:
+    def list_staying(self) -> dict[BrokerNumber, int]:
         """Return hop → session for transfers that may stay, in addition to hops in use."""
-        return self._switch.staying()
+        return self._switch.list_staying()
 
     def begin(self, entries: Iterable[Entry], routes: Sequence[Route]) -> None:
         """Clear the blocked hops; block hops with publications still at another hop."""
-        self._blocked = self._switch.blocked(entries, routes)
+        self._blocked = self._switch.list_blocked(entries, routes)
 
-    def may_go(self, entry: Entry, vector: SequenceVector | None, route: Route) -> bool:
+    def can_send(self, entry: Entry, vector: SequenceVector | None, route: Route) -> bool:
         """Return True if the entry may be sent to the hop now; otherwise block the hop.
 
         Called in queue order.
@@ -131,7 +131,7 @@ class Propagation:
         self, vector: SequenceVector, hop: BrokerNumber, publications: int
     ) -> SequenceVector:
         """Return the vector that publications carry to a hop."""
-        onward = self._legitimacy.onward(vector, hop)
-        if self._legitimacy.passed(onward) > self._state.parameters.delta:
+        onward = self._legitimacy.next_vector(vector, hop)
+        if self._legitimacy.count_bypassed(onward) > self._state.parameters.delta:
             self._state.counters["legitimacy_violating"] += publications
         return onward

@@ -31,7 +31,7 @@ PublicationTags = tuple[PublicationTag, ...]
 class Untagged:
     """Publications without tags; the path alone decides about withholding."""
 
-    def tagged(self, given: PublicationTags, path: Path) -> PublicationTags:
+    def tags_along(self, given: PublicationTags, path: Path) -> PublicationTags:
         """Return the tags of publications along `path` (source … here), with this broker's."""
         return given
 
@@ -44,7 +44,7 @@ class Untagged:
         if tags:
             raise RemoteProtocolError(peer, "tagged publications, in a profile without")
 
-    def withholding(
+    def find_withholding_tag(
         self, local: LocalSubscription, path: Path, given: PublicationTags, covered: Tag | None
     ) -> Tag | None:
         """Return the tag for which tagged publications are withheld from a subscription.
@@ -64,7 +64,7 @@ class Tagging(Untagged):
         self._table = table
         self._trail = 3 * state.parameters.delta + 1
 
-    def tagged(self, given: PublicationTags, path: Path) -> PublicationTags:
+    def tags_along(self, given: PublicationTags, path: Path) -> PublicationTags:
         """See Untagged."""
         found = {tag.place: tag for tag in given}
         near = path[-self._trail - 1 :]
@@ -88,11 +88,11 @@ class Tagging(Untagged):
                 if _distance(detector, row.path) <= self._partitions.reach:
                     yield tag.partition
 
-    def withholding(
+    def find_withholding_tag(
         self, local: LocalSubscription, path: Path, given: PublicationTags, covered: Tag | None
     ) -> Tag | None:
         """See Untagged. A disagreement of path and tags is recorded in the event log."""
-        withheld = withheld_by(local.tags, given, has_joined=path[0] >= self._state.newcomers)
+        withheld = find_first_tag(local.tags, given, has_joined=path[0] >= self._state.newcomers)
         if (covered is None) != (withheld is None):
             missing = withheld is None
             self._state.counters["tags_missing" if missing else "tags_extra"] += 1
@@ -128,7 +128,7 @@ def tag_for(partition: PartitionId, path: Path, near: Path) -> PublicationTag | 
     return PublicationTag(partition, beyond=True) if path[place - 1] != nearer else None
 
 
-def joined(parts: Iterable[PublicationTags]) -> PublicationTags:
+def join_tags(parts: Iterable[PublicationTags]) -> PublicationTags:
     """Return the tags of publications of a source that leave together.
 
     A tag of one publication holds for all: they come from the same broker.
@@ -139,7 +139,7 @@ def joined(parts: Iterable[PublicationTags]) -> PublicationTags:
     return tuple(found.values())
 
 
-def withheld_by(
+def find_first_tag(
     tags: Iterable[Tag], given: PublicationTags, *, has_joined: bool = False
 ) -> Tag | None:
     """Return the first tag of a subscription for which tagged publications are withheld.

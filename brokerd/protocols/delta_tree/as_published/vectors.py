@@ -92,7 +92,7 @@ class ByVector:
                 self._seen[broker] = highest
         return until
 
-    def restarted(self, path: Path, vector: SequenceVector) -> list[BrokerNumber]:
+    def find_restarted(self, path: Path, vector: SequenceVector) -> list[BrokerNumber]:
         """Return restarted brokers of the vector; this copy may be from before the restart."""
         return [
             broker
@@ -171,7 +171,7 @@ class BothWays(BySourceWithVectors):
         old_by_source: bool,
     ) -> None:
         self._state.counters["dedupe_disagreements"] += len(disputed)
-        restarted = self._by_vector.restarted(path, vector)
+        restarted = self._by_vector.find_restarted(path, vector)
         if self._state.incarnation > 1:
             restarted.append(self._state.broker)
         self._state.machine.record(

@@ -102,7 +102,7 @@ def is_plain_path(path: Path) -> bool:
     return len(set(path)) == len(path) and all(0 <= broker <= LARGEST_BROKER for broker in path)
 
 
-def onward_path(home_to_here: Path, here_to_peer: Path) -> Path:
+def join_paths(home_to_here: Path, here_to_peer: Path) -> Path:
     """Return the primary path from a home broker to a peer, given both paths through this broker.
 
     If both paths share links, the primary path branches off before it gets here.

@@ -36,7 +36,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import heard
+from brokerd.simulator.checks.protocol_checks import message_of
 from brokerd.simulator.world.views import BrokerView
 
 HOME_TABLE = "subscriptions"
@@ -102,7 +102,7 @@ class AwarenessChecker:
                 self._end(memory, statement)
         elif type(event) is SessionEstablished and isinstance(event.peer, int):
             self._memories[broker.number].peers[event.peer] = event.incarnation
-        elif (message := heard(broker, event)) is not None:
+        elif (message := message_of(broker, event)) is not None:
             assert isinstance(event, MessageReceived), f"{message} by {event}"
             self._on_message(broker, event.peer, message)
         for effect in effects:
@@ -148,7 +148,7 @@ class AwarenessChecker:
         sender = self._of_incarnations[peer, here.peers[peer]]
         unknown = [
             subscription
-            for subscription in self._lying_behind(broker.number, peer)
+            for subscription in self._subscriptions_beyond(broker.number, peer)
             if subscription in sender.accepted
             and subscription not in here.accepted
             and subscription not in here.tombstones
@@ -170,7 +170,9 @@ class AwarenessChecker:
                         f"which routes it by {tuple(subscription)}; {broker.name} has not got that",
                     )
 
-    def _lying_behind(self, broker: BrokerNumber, peer: BrokerNumber) -> tuple[SubscriptionId, ...]:
+    def _subscriptions_beyond(
+        self, broker: BrokerNumber, peer: BrokerNumber
+    ) -> tuple[SubscriptionId, ...]:
         """Return the subscriptions with a home strictly behind a broker, as seen from a peer."""
         found = self._behind.get((broker, peer))
         if found is None:

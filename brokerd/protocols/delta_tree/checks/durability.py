@@ -61,7 +61,7 @@ class _Memory:
     missing: dict[ClientId, None] = field(default_factory=dict)
     notifiers: dict[tuple[SourceId, int], RecoveryNotifier | None] = field(default_factory=dict)
 
-    def persisted(self, token: int) -> None:
+    def apply_commits(self, token: int) -> None:
         """Apply a durable commit, and all commits written before it."""
         if all(commit.token != token for commit in self.written):
             return  # of the publication log
@@ -72,7 +72,7 @@ class _Memory:
             if commit.token == token:
                 return
 
-    def routed(self) -> dict[str, None]:
+    def routed_keys(self) -> dict[str, None]:
         """Return the keys of the routing table once all written commits are durable."""
         keys = dict.fromkeys(self.rows.get(ROUTING, {}))
         for commit in self.written:
@@ -108,7 +108,7 @@ class DurabilityChecker:
             self._memories[broker.number] = _Memory(rows, missing=missing)
         memory = self._memories[broker.number]
         if type(event) is Persisted:
-            memory.persisted(event.token)
+            memory.apply_commits(event.token)
         elif type(event) is MessageReceived and type(event.message) is RecoveryNotifier:
             notifier = event.message
             if notifier.subscription.home == broker.number:
@@ -123,7 +123,7 @@ class DurabilityChecker:
                 for fault in _faults(broker, core, memory, effect):
                     raise InvariantViolated("said too early", f"{broker.name} {fault}")
 
-    def left_on_disk(self, brokers: Sequence[BrokerView]) -> list[str]:
+    def describe_stale_rows(self, brokers: Sequence[BrokerView]) -> list[str]:
         """Return rows on disk that no live broker routes by, for people.
 
         The end of a run allows none.
@@ -133,7 +133,7 @@ class DurabilityChecker:
             core = broker.protocol
             if broker.alive and isinstance(core, DeltaTree) and broker.number in self._memories:
                 rows = {_routing_key(each) for each in core._subscriptions.table.rows}
-                on_disk = self._memories[broker.number].routed()
+                on_disk = self._memories[broker.number].routed_keys()
                 over = [key for key in on_disk if key not in rows]
                 if over:
                     lines.append(f"{broker.name} has {over[:3]} on its disk, which are over")

@@ -78,7 +78,7 @@ class FirstCopyChecker:
         assert isinstance(peer, int), f"{peer} sends copies"
         wrong = details["old_by"] == "source"
         for sequence in disputed:
-            for client in self._oracle.missing_at(run.source, sequence):
+            for client in self._oracle.list_missing_subscribers(run.source, sequence):
                 path = self._tree.path(peer, self._oracle.homes[client])
                 back = self._tree.path(peer, run.source.broker)
                 wrong |= broker.number in path and broker.number not in back

@@ -141,7 +141,7 @@ def _check_known(broker: BrokerView, core: DeltaTree, brokers: Sequence[BrokerVi
             )
 
 
-def are_serving(one: BrokerView, other: BrokerView) -> bool:
+def can_serve(one: BrokerView, other: BrokerView) -> bool:
     """Return True if two live brokers have synchronised with each other, or need not.
 
     Until then a cut link, or an end that counts as dead, is equivalent to a failure.

@@ -1,8 +1,8 @@
 """Bounds of a delta_tree core's state at rest."""
 
-from brokerd.simulator.checks.growth import Kept
+from brokerd.simulator.checks.growth import ContainerLimits
 
-KEPT = Kept(
+KEPT = ContainerLimits(
     empty=(
         "AnnotatedQueue._confirmations",
         "AnnotatedQueue.entries",

@@ -157,7 +157,7 @@ class _Step:
             for effect in self.effects
         )
 
-    def removed(self, table: str) -> int:
+    def count_removed(self, table: str) -> int:
         """Return the number of removed rows of this table."""
         return sum(
             change.table == table and change.value is None
@@ -311,7 +311,7 @@ class DeltaTreeMarks:
         row = step.core._subscriptions.table.rows.get(subscription)
         if row is None:
             return
-        if not row.settled:
+        if not row.is_settled:
             self._reach("notifier-before-answers")
         elif row.local is None:
             key = step.broker.number, subscription
@@ -342,7 +342,7 @@ class DeltaTreeMarks:
                 self._reach("part-confirmed")
 
     def _on_summary(self, step: _Step) -> None:
-        if step.removed(ROUTING):
+        if step.count_removed(ROUTING):
             self._reach("ended-by-summary")
 
     def _on_sync_end(self, step: _Step) -> None:
@@ -374,7 +374,7 @@ class DeltaTreeMarks:
     def _on_detach(self, step: _Step) -> None:
         if step.event.message.drain:
             self._draining[step.broker.number, str(step.event.peer)] = None
-        if step.removed(SUBSCRIPTIONS) >= 3:
+        if step.count_removed(SUBSCRIPTIONS) >= 3:
             self._reach("left-at-once")
 
     # ------------------------------------------------------------ effects

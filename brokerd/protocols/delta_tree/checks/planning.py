@@ -75,7 +75,7 @@ class DeltaTreePlanning(ProtocolPlanning):
             return replace(chosen, cut="full")
         return replace(chosen, tag_eval="pt") if draw < 0.3 else chosen
 
-    def waiting_options(self, seed: int, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
+    def wait_options(self, seed: int, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
         """Return parameters with which publications may wait for a link, even forever.
 
         Vectors beside sources detect the same duplicates only if propagation is legitimate.
@@ -92,11 +92,11 @@ class DeltaTreePlanning(ProtocolPlanning):
         logged = random.random() < 0.2
         return self.parameters(delta, {**values, "publication_log": logged})
 
-    def needed(self, bugs: Iterable[str]) -> Mapping[str, Any]:
+    def required_parameters(self, bugs: Iterable[str]) -> Mapping[str, Any]:
         """See ProtocolPlanning."""
         return {key: value for bug in sorted(bugs) for key, value in _NEEDED.get(bug, {}).items()}
 
-    def may_wait_for_links(self, parameters: DeltaTreeParameters) -> bool:
+    def can_wait_for_links(self, parameters: DeltaTreeParameters) -> bool:
         """See ProtocolPlanning."""
         return parameters.legitimacy == "hold" or parameters.switch == "drain"
 

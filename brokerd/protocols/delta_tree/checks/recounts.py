@@ -5,7 +5,7 @@ from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
 from brokerd.simulator.checks.recounts import Holdings, Recount
 
 
-def _remaining(receipt: Receipt, holdings: Holdings) -> int:
+def _count_remaining(receipt: Receipt, holdings: Holdings) -> int:
     return sum(
         sum(each is receipt for each in entry.receipts)
         for queue in holdings.of(SourceQueue)
@@ -35,5 +35,5 @@ RECOUNTS = (
         lambda entry: 0 if entry.done or entry.part_of else entry.deliveries,
         lambda entry, holdings: 0 if entry.done or entry.part_of else holdings.parcels_of(entry),
     ),
-    Recount(Receipt, "remaining", lambda receipt: receipt.remaining, _remaining),
+    Recount(Receipt, "remaining", lambda receipt: receipt.remaining, _count_remaining),
 )

@@ -80,7 +80,7 @@ class Outlook:
             self._moments.append(moment)
             self._past.append(now)
 
-    def was_cut_off(self, source: BrokerNumber, since: int, newcomers: BrokerNumber) -> bool:
+    def is_cut_off_since(self, source: BrokerNumber, since: int, newcomers: BrokerNumber) -> bool:
         """Return True if the broker had no path to a source's broker at some moment since then."""
         path = self._tree.path(self._broker, source)
         first = max(0, bisect_right(self._moments, since) - 1)
@@ -141,7 +141,7 @@ class SeparationChecker:
         self._judged[subscription] = None
         since = self._issued[subscription]
         wrong = [
-            source for source in sorted(closed) if not self._may_close(subscription, source, since)
+            source for source in sorted(closed) if not self._can_close(subscription, source, since)
         ]
         if wrong:
             raise InvariantViolated(
@@ -149,10 +149,10 @@ class SeparationChecker:
                 f"{name} starts without {wrong}, although it was never partitioned from it",
             )
 
-    def _may_close(self, subscription: SubscriptionId, source: BrokerNumber, since: int) -> bool:
+    def _can_close(self, subscription: SubscriptionId, source: BrokerNumber, since: int) -> bool:
         newcomers = self._tree.newcomers
         return any(
-            self._outlooks[broker].was_cut_off(source, since, newcomers)
+            self._outlooks[broker].is_cut_off_since(source, since, newcomers)
             for broker in self._tree.path(subscription.home, source)[:-1]
             if broker in self._outlooks
         )

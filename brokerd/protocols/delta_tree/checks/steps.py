@@ -5,7 +5,7 @@ The checks of every invariant of the δ tree's design:
     I1   exactly once          oracle: `delivered` (duplicate)
     I2   order                 oracle: `delivered` (order)
     I3   no gap                oracle: `delivered` (gap), `_check_first` (gap, silent)
-    I4   complete after heal   oracle: `judge_end`; swarm: `_has_converged`, `_left_over` (queues,
+    I4   complete after heal   oracle: `judge_end`; swarm: `_has_converged`, `_list_rest` (queues,
                                tags, partition tables empty, no broker recovering; no ended
                                subscription in a table, or on disk)
     I5   not before the start  oracle: early, closed gate, gap; invariants:
@@ -100,14 +100,14 @@ class DeltaTreeChecks(ProtocolChecks):
         """See ProtocolChecks."""
         self._homes[client] = home
 
-    def joined(self, newcomer: BrokerNumber) -> None:
+    def on_joined(self, newcomer: BrokerNumber) -> None:
         """See ProtocolChecks."""
         for (home, key), tags in self._tags.items():
             if home not in self._tree.present:
                 continue
             if covers(tags, self._tree.path(home, newcomer), self._tree.newcomers):
                 client, _, number = key.rpartition("/")
-                self._oracle.joined(client, int(number), newcomer)
+                self._oracle.on_joined(client, int(number), newcomer)
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -130,13 +130,13 @@ class DeltaTreeChecks(ProtocolChecks):
         """See ProtocolChecks."""
         internals.check_broker(broker, brokers)
 
-    def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
+    def list_rest(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks."""
-        return internals.zombies(brokers) + self._durability.left_on_disk(brokers)
+        return internals.zombies(brokers) + self._durability.describe_stale_rows(brokers)
 
-    def are_serving(self, one: BrokerView, other: BrokerView) -> bool:
+    def can_serve(self, one: BrokerView, other: BrokerView) -> bool:
         """See ProtocolChecks."""
-        return internals.are_serving(one, other)
+        return internals.can_serve(one, other)
 
     def _note_event(self, broker: int, event: Event) -> None:
         if type(event) is MessageReceived:
@@ -201,7 +201,7 @@ class DeltaTreeChecks(ProtocolChecks):
             else:
                 received.pop(source, None)
             for sequence in confirmed:
-                for client in self._oracle.missing_at(source, sequence):
+                for client in self._oracle.list_missing_subscribers(source, sequence):
                     path = self._tree.path(peer, self._homes[client])
                     back = self._tree.path(peer, source.broker)
                     if broker.number in path and broker.number not in back:

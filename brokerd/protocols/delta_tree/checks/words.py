@@ -50,10 +50,10 @@ class DeltaTreeWording(Wording):
             case SubscriptionConfirmation(subscription=subscription, cut=cut, tags=tags):
                 above = " ".join(self.publication(*entry) for entry in cut)
                 behind = f", from behind {above}" if above else ""
-                return f"has {self.subscription(subscription)}{behind}{self._but(tags)}"
+                return f"has {self.subscription(subscription)}{behind}{self._exceptions(tags)}"
             case RecoveryNotifier(subscription=subscription, removed=removed, added=added):
-                left = self._but(added)
-                region = self._but(removed).removeprefix(" but for ")
+                left = self._exceptions(added)
+                region = self._exceptions(removed).removeprefix(" but for ")
                 return f"notifier: {self.subscription(subscription)} now has {region}{left}"
             case Summary(accepted=accepted, recovering=recovering, tombstones=tombstones):
                 listed = " ".join(map(self.subscription, accepted)) or "nothing"
@@ -73,7 +73,7 @@ class DeltaTreeWording(Wording):
                 )
                 return f"ended partitions: {listed}"
             case Unsubscription(tombstones=tombstones):
-                return f"over: {' '.join(map(self._over, tombstones))}"
+                return f"over: {' '.join(map(self._describe_end, tombstones))}"
             case SyncEnd(recovering=recovering):
                 return f"sync end{', recovering' if recovering else ''}"
             case Relay(step="own"):
@@ -94,7 +94,7 @@ class DeltaTreeWording(Wording):
                 return True
         return False
 
-    def _over(self, one: Tombstones) -> str:
+    def _describe_end(self, one: Tombstones) -> str:
         before = f"all before {self.name(one.home)}@{one.before}"
         said = [before] if one.before > 1 else []
         return " ".join([*said, *self._ranges_over(one)])
@@ -113,6 +113,6 @@ class DeltaTreeWording(Wording):
         nodes = "-".join(map(self.name, partition.nodes))
         return f"{self.name(partition.detector)}#{partition.number} | {nodes}"
 
-    def _but(self, tags: tuple[Tag, ...]) -> str:
+    def _exceptions(self, tags: tuple[Tag, ...]) -> str:
         listed = " ".join(f"{self.name(tag.node)}{'…' if tag.beyond else ''}" for tag in tags)
         return f" but for {listed}" if tags else ""

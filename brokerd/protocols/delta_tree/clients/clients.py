@@ -44,7 +44,7 @@ from brokerd.protocols.parts.clients.service import ClientService, HostedClient
 from brokerd.protocols.parts.selection import match_run
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing."""
 
 
@@ -113,7 +113,7 @@ class Clients(ClientService[Client, LocalSubscription]):
                 self._open_for_departed(local)
                 self._subscriptions.add_local(local, confirmed=True)
                 for source, withheld in local.late.items():
-                    self._publications.windows.say_withheld(local, source, withheld)
+                    self._publications.windows.queue_notice(local, source, withheld)
             else:
                 # An older copy may lack the start.
                 local.is_restarted = bool(self.lineage)
@@ -160,7 +160,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         if self._log is not None:
             self._log.acknowledge()
 
-    def living(self) -> list[SubscriptionId]:
+    def list_live(self) -> list[SubscriptionId]:
         """Return the ids of started local subscriptions; pending ones get new ids."""
         return [
             local.subscription
@@ -183,7 +183,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         client.held.clear()
         self._publications.queue.client_session(client.name, 0)
         if self._log is not None and client.source is not None:
-            self._log.closed(client.source)
+            self._log.on_closed(client.source)
         for local in client.subscriptions.values():
             local.claimed = False
         self._publications.windows.close(client.name)
@@ -196,12 +196,12 @@ class Clients(ClientService[Client, LocalSubscription]):
     def _all_done(self, client: Client, source: SourceId) -> bool:
         """Return True if the publisher has no publication that it might send again."""
         known_last = max(self._sequences.received(source), client.done_before - 1)
-        handed_out = self._sequences.handed_out().get(source, 0)
-        return handed_out <= known_last and not self._publications.queue.pending(source)
+        handed_out = self._sequences.last_used().get(source, 0)
+        return handed_out <= known_last and not self._publications.queue.has_pending(source)
 
     def _is_logged(self, source: SourceId) -> bool:
         """Return True if all publications of a publisher are on disk, to be sent from there."""
-        handed_out = self._sequences.handed_out().get(source, 0)
+        handed_out = self._sequences.last_used().get(source, 0)
         return self._log is not None and handed_out <= dict(self._log.durable()).get(source, 0)
 
     def linger_over(self, name: ClientId) -> None:
@@ -230,7 +230,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         self,
         client: Client,
         over: Sequence[LocalSubscription],
-        then: Callable[[], None] = _nothing,
+        then: Callable[[], None] = _do_nothing,
         drain: bool = False,
     ) -> None:
         """End subscriptions: here at once, elsewhere and in the answer once that is durable.
@@ -249,7 +249,7 @@ class Clients(ClientService[Client, LocalSubscription]):
             local.phase = Phase.ENDED
             del client.subscriptions[local.number]
             if not (drain and local.claimed):
-                self._publications.windows.give_up(local)
+                self._publications.windows.discard_unsent(local)
             changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
             sources = {**self._sequences.all_received(), **local.begins_after, **local.reached}
             changes.extend(
@@ -307,7 +307,7 @@ class Clients(ClientService[Client, LocalSubscription]):
             client.done_before = message.next_sequence
             self._sequences.hand_out(client.source, message.highest_sequence)
             if self._log is not None:
-                self._log.opened(client.source, client.name)
+                self._log.on_opened(client.source, client.name)
         for subscription, seen in message.resume:
             local = client.subscriptions.get(subscription)
             if local is not None and local.phase is not Phase.PENDING:
@@ -316,7 +316,7 @@ class Clients(ClientService[Client, LocalSubscription]):
     def _on_connected(self, client: Client) -> None:
         for local in client.subscriptions.values():
             if local.phase is Phase.STARTED:  # it may have started while the client was away
-                self._tell(local)
+                self._report_state(local)
         self._found(client.name)
         if client.subscriptions:
             self._linger(client.name)
@@ -341,9 +341,9 @@ class Clients(ClientService[Client, LocalSubscription]):
 
     def on_detach(self, name: ClientId, message: Detach) -> None:
         """End all subscriptions of a client, and release its state."""
-        client = self._connected_client(name, "Detach")
+        client = self._client_of(name, "Detach")
         source, done = client.source, message.done_through
-        handed_out = self._sequences.handed_out().get(source, 0) if source is not None else 0
+        handed_out = self._sequences.last_used().get(source, 0) if source is not None else 0
         if not 0 <= done <= handed_out:
             raise RemoteProtocolError(name, f"has {done} done, {handed_out} handed out")
         client.done_before = max(client.done_before, done + 1)
@@ -359,7 +359,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         self._end(client, list(client.subscriptions.values()), on_disk, message.drain)
 
     def _leave_when_drained(self, client: Client, *, at_once: bool = False) -> None:
-        if client.draining and (at_once or self._publications.windows.drained(client.name)):
+        if client.draining and (at_once or self._publications.windows.is_drained(client.name)):
             client.draining = False
             session = client.session
             done = client.source is not None and (
@@ -386,7 +386,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         if self._log is not None:
             self._log.take(message.run, publish_later=held)
 
-    def _known_of(self, source: SourceId) -> int:
+    def _last_known(self, source: SourceId) -> int:
         return self._sequences.received(source)
 
     def _durable_of(self, source: SourceId) -> int | None:
@@ -438,7 +438,7 @@ class Clients(ClientService[Client, LocalSubscription]):
 
     def _claim(self, client: Client, subscription: LocalSubscription) -> None:
         subscription.claimed = True
-        self._tell(subscription)
+        self._report_state(subscription)
         self._publications.windows.claim(subscription)
         if subscription.phase is Phase.STARTED:
             self._announce_forgotten(subscription)
@@ -460,7 +460,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         self._subscriptions.add_local(local, confirmed=False)
         if local.phase is Phase.PENDING:
             self._state.commit(
-                [subscription_change(local, started=False)], lambda: self._tell(local)
+                [subscription_change(local, started=False)], lambda: self._report_state(local)
             )
 
     def _on_confirmed(self, local: LocalSubscription, cut: Cut, tags: Region) -> None:
@@ -500,7 +500,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         for source, partition in opened.items():
             withheld = local.withhold(source, local.begins_after[source], partition)
             if withheld is not None:
-                windows.say_withheld(local, source, withheld)
+                windows.queue_notice(local, source, withheld)
 
         def is_on_disk() -> None:
             windows.release(local.client)
@@ -514,10 +514,10 @@ class Clients(ClientService[Client, LocalSubscription]):
             self._state.machine.record(
                 "subscription_started", client=local.client, number=local.number
             )
-            self._tell(local)
+            self._report_state(local)
         self._publications.windows.release(local.client)
 
-    def _tell(self, local: LocalSubscription) -> None:
+    def _report_state(self, local: LocalSubscription) -> None:
         client = self._clients.get(local.client)
         ended = local.phase is Phase.ENDED
         if client is not None and client.connected and local.claimed and not ended:
@@ -529,7 +529,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         self._next_subscription += 1
         here, incarnation = self._state.broker, self._state.incarnation
         subscription = SubscriptionId(here, incarnation, self._next_subscription)
-        self._unsubscriptions.issued(subscription)
+        self._unsubscriptions.on_issued(subscription)
         return subscription
 
     def _detach(self, name: ClientId) -> None:

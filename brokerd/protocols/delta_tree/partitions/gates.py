@@ -22,7 +22,7 @@ from brokerd.protocols.delta_tree.partitions.regions import (
     includes,
     intersect,
     region,
-    under,
+    select_tags_under,
 )
 
 Cut = dict[SourceId, int]
@@ -57,7 +57,7 @@ def replacement_for(
 
     A restarted broker may confirm again with larger tags than before: these are ignored.
     """
-    removed = under(tags, peer)
+    removed = select_tags_under(tags, peer)
     if not removed:
         return None
     added = intersect(removed, message.tags, newcomers=newcomers)
@@ -66,7 +66,7 @@ def replacement_for(
     return Replacement(removed, added, message.cut, message.source_paths)
 
 
-def replaced(
+def replace_tags(
     tags: Region,
     cut: Cut,
     replacement: Replacement,
@@ -83,7 +83,7 @@ def replaced(
     return region([*left, *kept]), touched
 
 
-def refined(
+def refine(
     replacement: Replacement,
     earlier: Iterable[Replacement],
     newcomers: BrokerNumber = NOBODY,
@@ -95,7 +95,7 @@ def refined(
     added, cut = replacement.added, dict(replacement.cut)
     paths = {path[-1]: path for path in replacement.source_paths}
     for each in earlier:
-        added, touched = replaced(added, cut, each, newcomers)
+        added, touched = replace_tags(added, cut, each, newcomers)
         heard = [path for path in each.source_paths if covers(touched, path, newcomers)]
         paths.update((path[-1], path) for path in heard)
     return Replacement(replacement.removed, added, tuple(cut.items()), tuple(paths.values()))

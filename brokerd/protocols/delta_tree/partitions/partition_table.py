@@ -18,7 +18,7 @@ from typing import Literal
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, PartitionId
-from brokerd.protocols.delta_tree.broker.state import Path, State, is_plain_path, onward_path
+from brokerd.protocols.delta_tree.broker.state import Path, State, is_plain_path, join_paths
 from brokerd.protocols.delta_tree.messages import (
     PartitionGone,
     PartitionNew,
@@ -86,10 +86,10 @@ class Detector:
                 joined[-1] = (joined[-1][0], max(joined[-1][1], end))
             else:
                 joined.append((start, end))
-        self.gone = self._bounded(joined)
+        self.gone = self._merge_to_limit(joined)
         return True
 
-    def _bounded(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _merge_to_limit(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Merge ranges down to the limit; unannounced numbers between two ranges end, too."""
         place = 0
         while len(ranges) > TOMBSTONE_RANGES and place + 1 < len(ranges):
@@ -129,7 +129,7 @@ class PartitionTable:
         self._ended.update(dict.fromkeys(ended))
         if not begun:
             return
-        own = self._own()
+        own = self._own_detector()
         for node in begun:
             partition = PartitionId(
                 self._state.broker, self._state.incarnation, node.partition, node.path[1:]
@@ -164,7 +164,7 @@ class PartitionTable:
         if not self._ended:
             return
         over = [number for number in self._ended if number not in self._holds]
-        own = self._own()
+        own = self._own_detector()
         for number in over:
             del self._ended[number]
             own.end(number, number)
@@ -291,7 +291,7 @@ class PartitionTable:
             if path and path[0] in detectors:
                 if path[-1] != self._state.broker or not is_plain_path(path):
                     raise RemoteProtocolError(peer, f"no detector's path: {path[:20]}")
-                onward = onward_path(path, to_peer)
+                onward = join_paths(path, to_peer)
                 if 1 < len(onward) <= self.reach + 1:
                     paths[path[0]] = onward
         told = [
@@ -306,7 +306,7 @@ class PartitionTable:
     def _has_left(self, brokers: Iterable[BrokerNumber]) -> bool:
         return any(map(self._state.has_left, brokers))
 
-    def _own(self) -> Detector:
+    def _own_detector(self) -> Detector:
         here = self._state.broker
         own = self.detectors.get(here)
         if own is None:
@@ -373,7 +373,7 @@ class PartitionTable:
             and (same is None or same == partition)
             and (same is not None or known is None or len(known.live) < LIVE_LIMIT)
         ):
-            onward = onward_path(path[::-1], region)
+            onward = join_paths(path[::-1], region)
             near, far = onward[: neighbourhood.radius + 1], onward[neighbourhood.radius + 1 :]
             fits = near == (neighbourhood.center,) or neighbourhood.paths.get(near[-1]) == near
             strange = any(broker in neighbourhood.paths for broker in far)
@@ -414,7 +414,7 @@ class PartitionTable:
         for number in dict.fromkeys(detectors):
             known = self.detectors.get(number)
             path = known.path if known is not None else (number,)
-            onward = onward_path(path, peer.path)
+            onward = join_paths(path, peer.path)
             if 1 < len(onward) <= self.reach + 1:
                 found[number] = onward
         return found

@@ -39,7 +39,9 @@ def region(tags: Iterable[Tag]) -> Region:
     return tuple(by_place[place] for place in sorted(by_place))
 
 
-def covering(tags: Iterable[Tag], path: Path, newcomers: BrokerNumber = NOBODY) -> Tag | None:
+def find_covering_tag(
+    tags: Iterable[Tag], path: Path, newcomers: BrokerNumber = NOBODY
+) -> Tag | None:
     """Return the first tag that covers the last broker of `path`, which begins at the home."""
     reaches_behind = path[-1] >= newcomers
     for tag in tags:
@@ -51,7 +53,7 @@ def covering(tags: Iterable[Tag], path: Path, newcomers: BrokerNumber = NOBODY) 
 
 def covers(tags: Iterable[Tag], path: Path, newcomers: BrokerNumber = NOBODY) -> bool:
     """Return True if publications from the last broker of `path` (home … broker) are withheld."""
-    return covering(tags, path, newcomers) is not None
+    return find_covering_tag(tags, path, newcomers) is not None
 
 
 def intersect(
@@ -66,10 +68,10 @@ def intersect(
     replacement cannot close an open part.
     """
     old, new = region(held), region(replacement)
-    return region([*_kept(old, new), *_entered(old, new, newcomers)])
+    return region([*_keep_tags(old, new), *_select_entered(old, new, newcomers)])
 
 
-def under(tags: Iterable[Tag], broker: BrokerNumber) -> Region:
+def select_tags_under(tags: Iterable[Tag], broker: BrokerNumber) -> Region:
     """Return the tags for `broker` and for brokers behind it, seen from the home."""
     return region(tag for tag in tags if broker in tag.path)
 
@@ -87,7 +89,7 @@ def includes(larger: Iterable[Tag], smaller: Iterable[Tag]) -> bool:
     )
 
 
-def _kept(old: Region, new: Region) -> Iterable[Tag]:
+def _keep_tags(old: Region, new: Region) -> Iterable[Tag]:
     """Yield the old tags with a still covered node, no farther than the new tags reach."""
     for tag in old:
         over = [other for other in new if covers((other,), tag.path)]
@@ -96,7 +98,7 @@ def _kept(old: Region, new: Region) -> Iterable[Tag]:
             yield Tag(tag.path, tag.detector, tag.incarnation, tag.number, beyond)
 
 
-def _entered(old: Region, new: Region, newcomers: BrokerNumber) -> Iterable[Tag]:
+def _select_entered(old: Region, new: Region, newcomers: BrokerNumber) -> Iterable[Tag]:
     """Yield the new tags behind an old tag's node: a part of that tag is still covered."""
     reaching = [tag for tag in old if tag.beyond]
     for other in new:

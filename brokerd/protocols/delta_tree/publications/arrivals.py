@@ -13,7 +13,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, PartitionId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.messages import PublicationCopy, Tag
-from brokerd.protocols.delta_tree.partitions.regions import covering
+from brokerd.protocols.delta_tree.partitions.regions import find_covering_tag
 from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWindows
 from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
@@ -112,7 +112,7 @@ class Publications:
         if run.first < 1:
             raise RemoteProtocolError(sender, f"{run.source} from {run.first} to {run.last}")
         self._state.counters["publications_received"] += len(run)
-        received = self._received_before(run, receipt)
+        received = self._last_duplicate(run, receipt)
         fresh: PublicationRun | None = run
         if run.first <= received:
             self.queue.receive_again(receipt, min(run.last, received))
@@ -121,12 +121,12 @@ class Publications:
         if fresh is not None:
             self._accept(fresh, receipt)
             audiences = results_of_part(fresh, run, audiences)
-            for part in self._where_streams_begin(fresh, audiences):
+            for part in self._cut_at_starts(fresh, audiences):
                 self._queue_up(part, results_of_part(part, fresh, audiences), receipt)
         if receipt.remaining == 0:
             self.queue.confirm(receipt)
 
-    def _received_before(self, run: PublicationRun, receipt: Receipt) -> int:
+    def _last_duplicate(self, run: PublicationRun, receipt: Receipt) -> int:
         """Return the sequence number up to which the run's publications are duplicates."""
         return self._sequences.received(run.source)
 
@@ -134,7 +134,7 @@ class Publications:
         """Record first copies, which are about to be queued."""
         self._sequences.receive(run.source, run.last, receipt.path)
 
-    def _where_streams_begin(
+    def _cut_at_starts(
         self, run: PublicationRun, audiences: Sequence[Audience]
     ) -> list[PublicationRun]:
         """Return the run, cut at the beginnings of local subscriptions' streams in it."""
@@ -148,7 +148,7 @@ class Publications:
         parts: list[PublicationRun] = []
         rest: PublicationRun | None = run
         for beginning in sorted(beginnings):
-            if rest is not None and (part := rest.up_to(beginning)) is not None:
+            if rest is not None and (part := rest.select_through(beginning)) is not None:
                 parts.append(part)
                 rest = rest.after(beginning)
         if rest is not None:
@@ -202,19 +202,19 @@ class Publications:
                 entries.append(entry)
         for hop, (places, transfers) in sends.items():
             queue.note_sent(hop, transfers)
-            queue.send(hop, selection.having(sorted(places)), transfers)
+            queue.send(hop, selection.select(sorted(places)), transfers)
         for client, parts in deliveries.items():
             self._deliver(client, selection, len(audiences), parts)
         for local, (partition, places, entries) in notices.items():
             for entry in entries:
                 entry.deliveries += 1
-            part = selection.having(sorted(places))
+            part = selection.select(sorted(places))
             self._state.counters["publications_withheld"] += len(part)
             self.windows.withhold(local, part, partition, tuple(entries))
         if len(places_by_audience) > 1:
             # A slow receiver of one part must not keep the parts of all others.
             for entry in made:
-                entry.let_go_of_frame()
+                entry.release_frame()
 
     def _local_audience(
         self, audience: Audience, run: PublicationRun, receipt: Receipt
@@ -235,19 +235,19 @@ class Publications:
             begun = local.phase is Phase.STARTING or local.phase is Phase.STARTED
             if not begun or local.begins_after.get(run.source, 0) >= run.first:
                 continue
-            tag = self._withholding(local, receipt) if local.tags else None
+            tag = self._find_withholding_tag(local, receipt) if local.tags else None
             if tag is not None:
                 withheld.append((local, tag.partition))
             else:
                 found[local.client] = (*found.get(local.client, ()), local)
         return found, withheld
 
-    def _withholding(self, local: LocalSubscription, receipt: Receipt) -> Tag | None:
+    def _find_withholding_tag(self, local: LocalSubscription, receipt: Receipt) -> Tag | None:
         """Return the tag for which a frame is withheld from a subscription, if any.
 
         Paper: [DFT11] §VI lines 663-675.
         """
-        return covering(local.tags, receipt.path[::-1], self._state.newcomers)
+        return find_covering_tag(local.tags, receipt.path[::-1], self._state.newcomers)
 
     def _deliver(
         self,
@@ -261,7 +261,7 @@ class Publications:
         subscriptions = parts[0][1]
         if all(part[1] == subscriptions for part in parts):
             places = sorted(place for part in parts for place in part[0])
-            pieces = [(subscriptions, selection.having(places))]
+            pieces = [(subscriptions, selection.select(places))]
         else:
             wanted: list[tuple[LocalSubscription, ...]] = [()] * table_length
             for those, subscriptions, _ in parts:

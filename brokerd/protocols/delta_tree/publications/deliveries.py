@@ -44,7 +44,7 @@ class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
         notice = Notice(local.number, run.source, ((first, run.last),), partition)
         self.deliver(local.client, run, (local,), entries, notice)
 
-    def say_withheld(self, local: LocalSubscription, source: SourceId, withheld: Withheld) -> None:
+    def queue_notice(self, local: LocalSubscription, source: SourceId, withheld: Withheld) -> None:
         """Queue a notice of publications that need not have arrived here."""
         first, last, partition = withheld
         notice = Notice(local.number, source, ((first, last),), partition)

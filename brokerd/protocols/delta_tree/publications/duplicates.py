@@ -42,7 +42,7 @@ class SourceSequences:
         if sequence > self._handed_out.get(source, 0):
             self._handed_out[source] = sequence
 
-    def handed_out(self) -> dict[SourceId, int]:
+    def last_used(self) -> dict[SourceId, int]:
         """Return the highest used sequence number of each local source."""
         return self._handed_out
 

@@ -125,12 +125,12 @@ class Entry:
         if self.whole is not None:
             return self.whole
         assert self.selection is not None, f"{self.source} {self.first} of no frame"
-        return self.selection.having(self.places)
+        return self.selection.select(self.places)
 
-    def let_go_of_frame(self) -> None:
+    def release_frame(self) -> None:
         """Release the rest of the frame, if the entry is a part of it."""
         assert self.selection is not None, f"{self.source} {self.first} of no frame"
-        self.whole = self.selection.made(self.places)
+        self.whole = self.selection.find_made(self.places)
         if self.whole is not None:
             self.selection = None
 
@@ -173,7 +173,7 @@ class SourceQueue:
         """Return the first sequence number of the newest frame."""
         return self._frame_firsts[-1]
 
-    def unsettled(self, through: int) -> int:
+    def count_unsettled(self, through: int) -> int:
         """Return the number of unsettled entries in frames that begin up to `through`."""
         if not self._in_order:
             return 0
@@ -210,7 +210,7 @@ class SourceQueue:
             self._frame_firsts = [entry.frame_first for entry in self._entries]
             self._done_in_front = 0
 
-    def done_below(self) -> int:
+    def first_open(self) -> int:
         """Return a number below which all publications are done. The queue must not be empty."""
         while self._entries[self._done_in_front].done:
             self._done_in_front += 1

@@ -95,7 +95,7 @@ class Joining:
         while self._due and left > 0:
             source = self._due[-1]
             entries = of_sources.get(source)
-            if entries is None or entries.unsettled(self._stayed[source]) < self._fewest_due:
+            if entries is None or entries.count_unsettled(self._stayed[source]) < self._fewest_due:
                 self._due.pop()
             else:
                 left -= self._settle(source)
@@ -107,7 +107,7 @@ class Joining:
         """
         bounds, of_sources = self.bounds, self._queue.entries
         stayed = {
-            source: of_sources[source].unsettled(through)
+            source: of_sources[source].count_unsettled(through)
             for source, through in self._stayed.items()
             if source in of_sources
         }
@@ -131,16 +131,18 @@ class Joining:
                 entries.append(entry)
         joined: list[Entry] = []
         for alike in groups.values():
-            for group in self._of_bounded_size(alike):
+            for group in self._split_by_size(alike):
                 if len(group) > 1:
-                    joined.append(self._joined(group))
+                    joined.append(self._join(group))
                 else:
                     entries.append(group[0])
         entries += joined
         entries.sort(key=_first)
         if old:
             _number_frames(entries, old[0].frame_first)
-        of_source.settle(len(old), entries, self._settled(entries) if joined else len(entries))
+        of_source.settle(
+            len(old), entries, self._count_settled(entries) if joined else len(entries)
+        )
         for whole in joined:
             for hop, transfer in whole.transfers.items():
                 queue.replace_sent(hop, source, transfer)
@@ -150,7 +152,7 @@ class Joining:
             self._windows.join(client, source, serials, self._wholes)
         return len(old)
 
-    def _settled(self, entries: list[Entry]) -> int:
+    def _count_settled(self, entries: list[Entry]) -> int:
         """Return the number of entries before the last small ones, which may be joined again."""
         count = len(entries)
         while count and self._is_small(entries[count - 1]):
@@ -165,7 +167,7 @@ class Joining:
             return False
         return 2 * entry.run().payload_bytes() < self.bounds.payload_bytes
 
-    def _of_bounded_size(self, entries: list[Entry]) -> Iterator[list[Entry]]:
+    def _split_by_size(self, entries: list[Entry]) -> Iterator[list[Entry]]:
         group: list[Entry] = []
         publications = payload_bytes = 0
         for entry in entries:
@@ -181,10 +183,10 @@ class Joining:
             payload_bytes += size_bytes
         yield group
 
-    def _joined(self, group: list[Entry]) -> Entry:
+    def _join(self, group: list[Entry]) -> Entry:
         """Return a joined entry for entries that wait for the same, which become parts."""
         some = group[0]
-        run = self._runs.joined([entry.run() for entry in group])
+        run = self._runs.join([entry.run() for entry in group])
         whole = Entry(
             some.source,
             None,
@@ -222,7 +224,7 @@ class Joining:
             if not self._queue.is_heard(receipt):
                 continue
             before = joined[-1] if joined else receipt
-            if before is not receipt and _are_alike(before, receipt):
+            if before is not receipt and _is_alike(before, receipt):
                 before.add(receipt)
             else:
                 joined.append(receipt)
@@ -241,7 +243,7 @@ def _waits_for(entry: Entry) -> Hashable:
     return entry.path, entry.unsent, tuple(hops), entry.clients, entry.deliveries
 
 
-def _are_alike(one: Receipt, other: Receipt) -> bool:
+def _is_alike(one: Receipt, other: Receipt) -> bool:
     """Return True if both receipts are for a peer, and wait for the same single entry."""
     return (
         one.remaining == other.remaining == 1

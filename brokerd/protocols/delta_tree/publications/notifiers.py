@@ -45,7 +45,7 @@ class Notifiers:
         self._queue = queue
         self._made = 0
         self._received: dict[SourceId, int] = {}
-        subscriptions.unheard.tell_home_by(self.notify)
+        subscriptions.unheard.set_notifier(self.notify)
 
     def notify(self, row: RoutedSubscription, replacement: Replacement) -> None:
         """Notify the home of a subscription, and all brokers on the way, of a smaller region.
@@ -99,7 +99,7 @@ class Notifiers:
         if source in self._received:
             return
         for known in [each for each in self._received if each.broker == source.broker]:
-            if known.incarnation < source.incarnation and not self._queue.pending(known):
+            if known.incarnation < source.incarnation and not self._queue.has_pending(known):
                 del self._received[known]
 
     def _check(self, peer: BrokerNumber, message: RecoveryNotifier) -> None:

@@ -106,14 +106,14 @@ class PublicationQueue:
             entry.run().payload_bytes() for queue in self.entries.values() for entry in queue
         )
 
-    def pending(self, source: SourceId) -> bool:
+    def has_pending(self, source: SourceId) -> bool:
         """Return True if a publication of the source is not done."""
         return source in self.entries
 
-    def done_through(self, source: SourceId) -> int:
+    def confirmed_through(self, source: SourceId) -> int:
         """Return the number through which all received publications of the source are done."""
         queue = self.entries.get(source)
-        return self._sequences.received(source) if queue is None else queue.done_below() - 1
+        return self._sequences.received(source) if queue is None else queue.first_open() - 1
 
     # ------------------------------------------------------------ entries
 
@@ -299,7 +299,7 @@ class PublicationQueue:
         """
         self._routes = self._find_routes()
         sends: dict[BrokerNumber, list[Transfer]] = {}
-        entries = self._unconfirmed()
+        entries = self._list_unconfirmed()
         for entry, destinations in zip(entries, self._take_back(entries), strict=True):
             if destinations:
                 self._reroute_entry(entry, destinations, sends)
@@ -308,17 +308,17 @@ class PublicationQueue:
         for hop, transfers in sends.items():
             self._send_again(hop, transfers)
 
-    def _unconfirmed(self) -> list[Entry]:
+    def _list_unconfirmed(self) -> list[Entry]:
         """Return all entries, every source's in the order of its frames."""
         return [entry for queue in self.entries.values() for entry in queue]
 
-    def _staying(self) -> dict[BrokerNumber, int]:
+    def _list_staying(self) -> dict[BrokerNumber, int]:
         """Return hop → session for the transfers that remain valid."""
         return {route.hop: route.session for route in self._routes}
 
     def _take_back(self, entries: Sequence[Entry]) -> list[int]:
         """Discard invalid transfers; return, per entry, the home brokers without a transfer."""
-        staying = self._staying()
+        staying = self._list_staying()
         sessions_used = {
             hop: next(iter(by_source.values()))[0].session
             for hop, by_source in self.sent.items()
@@ -368,7 +368,7 @@ class PublicationQueue:
 
     def _send_again(self, hop: BrokerNumber, transfers: list[Transfer]) -> None:
         """Send entries of any number of frames and sources, every source in sequence order."""
-        for of_source in self._by_source(transfers):
+        for of_source in self._group_by_source(transfers):
             of_source.sort(key=_first)
             self.note_sent(hop, of_source)
             if of_source[0].entry.notifier is not None:
@@ -380,7 +380,7 @@ class PublicationQueue:
                 self._state.counters["resent_publications"] += len(run)
                 self.send(hop, run, frame)
 
-    def _by_source(self, transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
+    def _group_by_source(self, transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
         """Return transfers that may leave together, grouped by source."""
         by_source: dict[SourceId, list[Transfer]] = {}
         for transfer in transfers:

@@ -62,7 +62,7 @@ class Direction:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ArrivalRoute:
     """A session and a path from which publications may arrive.
 
     Attributes:
@@ -97,7 +97,7 @@ class StraightLane:
         self._sequences = sequences
         self._queue = queue
         self._windows = windows
-        self._ways: dict[tuple[int, Path], Way] = {}
+        self._ways: dict[tuple[int, Path], ArrivalRoute] = {}
 
     def forget(self) -> None:
         """Clear the cache after an event that may change decisions."""
@@ -107,7 +107,7 @@ class StraightLane:
     def open_to_client(self, session: int, client: ClientId, source: SourceId) -> None:
         """Open the fast path to a client that publishes as `source`, after its first run."""
         path = (self._state.broker,)
-        self._ways[session, path] = Way(client, path, source=source)
+        self._ways[session, path] = ArrivalRoute(client, path, source=source)
 
     def take(self, event: MessageReceived) -> bool:
         """Handle a publication and return True; False, without any effect, for the general path."""
@@ -214,10 +214,10 @@ class StraightLane:
         if len(self._ways) >= KEPT:
             self.forget()
         behind = self._table.homes_behind(self._state.neighbourhood.direction(peer))
-        self._ways[event.session, path] = Way(peer, path, behind)
+        self._ways[event.session, path] = ArrivalRoute(peer, path, behind)
         return True
 
-    def _decide(self, way: Way, audience: Audience) -> Direction | None:
+    def _decide(self, way: ArrivalRoute, audience: Audience) -> Direction | None:
         """Return the targets of an audience; None if sending and delivering are not enough."""
         destinations = audience.homes & ~way.behind_sender
         onward: list[Onward] = []

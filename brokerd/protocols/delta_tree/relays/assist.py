@@ -82,7 +82,7 @@ class RelayedSession(Channel):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _RelayRequest:
     """The open requests for a relayed session with a peer: their number and relays."""
 
     number: int
@@ -114,7 +114,7 @@ class AssistedDeltaTree(CoreWrapper):
         self._effects: list[Effect] = []
         self._legs: dict[BrokerNumber, Leg] = {}
         self._relayed: dict[BrokerNumber, RelayedSession] = {}
-        self._asked: dict[BrokerNumber, _Asked] = {}
+        self._asked: dict[BrokerNumber, _RelayRequest] = {}
         self._offers: dict[tuple[BrokerNumber, BrokerNumber], _Offer] = {}
         self._passages = Passages(self._legs, self._send_relay)
         self._candidates: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
@@ -190,7 +190,7 @@ class AssistedDeltaTree(CoreWrapper):
 
     def _on_established(self, event: SessionEstablished) -> None:
         peer = event.peer
-        if isinstance(peer, str) or not self.core.sessions.knows(peer):
+        if isinstance(peer, str) or not self.core.sessions.has_broker(peer):
             self._step(event)
             return
         self._legs[peer] = Leg(peer, event.session, event.session, self._now_ns)
@@ -321,7 +321,7 @@ class AssistedDeltaTree(CoreWrapper):
             relayed = self._relayed.get(asker)
             if relayed is not None and (relayed.name, relayed.relay) == (message.name, peer):
                 return
-            if not self.core.sessions.knows(asker):
+            if not self.core.sessions.has_broker(asker):
                 return  # the topologies differ for a moment; the asker repeats
             self._offers[asker, peer] = _Offer(message.name, message.incarnation)
             self._review()
@@ -329,7 +329,7 @@ class AssistedDeltaTree(CoreWrapper):
         self._check_middle(peer, message)
         if asker != peer:
             raise RemoteProtocolError(peer, f"asks in the name of broker {asker}")
-        if not self.core.sessions.knows(target):
+        if not self.core.sessions.has_broker(target):
             return
         if not self._passages.ask(message) and self._reach(target) is Reach.NOT_WANTED:
             self._effects.append(OpenSession(target))
@@ -401,16 +401,16 @@ class AssistedDeltaTree(CoreWrapper):
     def _review(self) -> None:
         """Accept possible offers; request sessions with unreachable brokers only."""
         for (asker, relay), offer in list(self._offers.items()):
-            if self._may_accept(asker, offer):
+            if self._can_accept(asker, offer):
                 del self._offers[asker, relay]
                 self._accept(asker, relay, offer)
-        for peer in [peer for peer in self._asked if not self._still_asks(peer)]:
+        for peer in [peer for peer in self._asked if not self._is_still_open(peer)]:
             self._withdraw(peer)
         for node in list(self.core.sessions.unreachable):
             if node.reach is Reach.UNREACHABLE:
                 self._ask(node.broker)
 
-    def _may_accept(self, asker: BrokerNumber, offer: _Offer) -> bool:
+    def _can_accept(self, asker: BrokerNumber, offer: _Offer) -> bool:
         """Return True if an offer is better than the present session; other offers stay open.
 
         An own pending attempt will mostly succeed. A newer offer by the same asker proves that it
@@ -432,7 +432,7 @@ class AssistedDeltaTree(CoreWrapper):
         self._send_relay(relay, Relay("accept", *offer.name, self._incarnation))
         self._begin(RelayedSession(offer.name, False, asker, relay), offer.incarnation, False)
 
-    def _still_asks(self, peer: BrokerNumber) -> bool:
+    def _is_still_open(self, peer: BrokerNumber) -> bool:
         """Return True if a request must stay open.
 
         Both ends may ask at the same time, and only a single path may be kept: the larger number
@@ -447,7 +447,7 @@ class AssistedDeltaTree(CoreWrapper):
         asked = self._asked.get(peer)
         if asked is None:
             self._numbers += 1
-            asked = self._asked[peer] = _Asked(self._numbers)
+            asked = self._asked[peer] = _RelayRequest(self._numbers)
         for relay in self._candidates_for(peer):
             if len(asked.relays) >= self._parameters.delta:
                 return
@@ -455,7 +455,7 @@ class AssistedDeltaTree(CoreWrapper):
                 asked.relays[relay] = None
                 self._send_ask(peer, asked, relay)
 
-    def _insist(self, peer: BrokerNumber, asked: _Asked) -> None:
+    def _insist(self, peer: BrokerNumber, asked: _RelayRequest) -> None:
         """Repeat all requests, and dial relays that cannot be asked yet."""
         for relay in asked.relays:
             self._send_ask(peer, asked, relay)
@@ -514,7 +514,7 @@ class AssistedDeltaTree(CoreWrapper):
 
     def _reach(self, peer: BrokerNumber) -> Reach:
         sessions = self.core.sessions
-        return sessions.node(peer).reach if sessions.knows(peer) else Reach.NOT_WANTED
+        return sessions.node(peer).reach if sessions.has_broker(peer) else Reach.NOT_WANTED
 
     def _step(self, event: Event) -> None:
         """Let the core handle an event, and perform its effects."""
@@ -550,7 +550,7 @@ class AssistedDeltaTree(CoreWrapper):
             self._effects.append(Send(relay, Relay("carry", *channel.name, 0)))
         self._effects.append(Send(relay, message))
 
-    def _send_ask(self, peer: BrokerNumber, asked: _Asked, relay: BrokerNumber) -> None:
+    def _send_ask(self, peer: BrokerNumber, asked: _RelayRequest, relay: BrokerNumber) -> None:
         ask = Relay("ask", self._broker, peer, asked.number, self._incarnation)
         self._send_relay(relay, ask)
 

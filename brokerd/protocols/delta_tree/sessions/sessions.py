@@ -13,7 +13,7 @@ from enum import Enum
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.broker.state import Path, State
 from brokerd.protocols.interface import OpenSession
-from brokerd.protocols.parts.backoff import backed_off_ns
+from brokerd.protocols.parts.backoff import next_wait_ns
 
 RETRY = "retry"
 
@@ -95,7 +95,7 @@ class Sessions:
             for broker, path in paths.items()
         }
 
-    def knows(self, peer: BrokerNumber) -> bool:
+    def has_broker(self, peer: BrokerNumber) -> bool:
         """Return True if the broker is (still) in the neighbourhood."""
         return peer in self.nodes
 
@@ -109,7 +109,7 @@ class Sessions:
         node = self.nodes.get(peer)
         return node.session if node is not None else 0
 
-    def established(self, peer: BrokerNumber, session: int) -> None:
+    def on_established(self, peer: BrokerNumber, session: int) -> None:
         """Record a session; it carries nothing before the peer's Summary has arrived."""
         node = self.node(peer)
         assert node.reach is not Reach.ESTABLISHED, f"second session with broker {peer}"
@@ -122,7 +122,7 @@ class Sessions:
         node = self.node(peer)
         node.ready, node.recovering, node.wait_ns = True, recovering, 0
 
-    def lost(self, peer: BrokerNumber, session: int) -> None:
+    def on_lost(self, peer: BrokerNumber, session: int) -> None:
         """Record the end of a session. It never returns: a new one is a new instance."""
         node = self.node(peer)
         assert node.session == session, f"session {session} with {peer} is not {node.session}"
@@ -256,5 +256,5 @@ class Sessions:
         self._state.machine.emit(OpenSession(node.broker))
 
     def _retry_later(self, node: Node) -> None:
-        node.wait_ns = backed_off_ns(node.wait_ns, self._state.parameters)
+        node.wait_ns = next_wait_ns(node.wait_ns, self._state.parameters)
         self._state.deadlines.set((RETRY, node.broker), self._state.machine.now_ns + node.wait_ns)

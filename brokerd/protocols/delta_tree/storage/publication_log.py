@@ -30,7 +30,7 @@ _DONE: Final = struct.Struct(">QQQQ")  # source, its last publication that is do
 
 
 @dataclass(slots=True)
-class Logged:
+class SourceProgress:
     """The progress of a source. All numbers end a range without gaps from the publisher's first.
 
     Attributes:
@@ -63,7 +63,7 @@ class PublicationLog:
     def __init__(self, state: State, queue: PublicationQueue) -> None:
         self._state = state
         self._queue = queue
-        self._sources: dict[SourceId, Logged] = {}
+        self._sources: dict[SourceId, SourceProgress] = {}
         self._changed: dict[SourceId, None] = {}
         self._unpublished: list[PublicationRun] = []
         self._ends = LogEnds()
@@ -114,7 +114,7 @@ class PublicationLog:
         unpublished, self._unpublished = self._unpublished, []
         return unpublished
 
-    def opened(self, source: SourceId, client: ClientId) -> None:
+    def on_opened(self, source: SourceId, client: ClientId) -> None:
         """Record a publisher's session, on which unacknowledged publications are sent again."""
         row = self._row(source)
         row.client, row.offered, row.acknowledged = client, 0, 0
@@ -124,7 +124,7 @@ class PublicationLog:
         row = self._row(run.source)
         row.acknowledged = max(row.acknowledged, run.last)
 
-    def closed(self, source: SourceId) -> None:
+    def on_closed(self, source: SourceId) -> None:
         """Record the end of a publisher's session."""
         self._row(source).client = ""
 
@@ -161,7 +161,7 @@ class PublicationLog:
             return
         for source in self._changed:
             row = self._sources[source]
-            done = max(self._queue.done_through(source), row.done)
+            done = max(self._queue.confirmed_through(source), row.done)
             if done > row.done:
                 row.done = self._done_since[source] = done
             safe = max(done, min(row.durable, done + self._state.parameters.queue_limit))
@@ -199,10 +199,10 @@ class PublicationLog:
         self._changed[source] = None
         self._row(source)
 
-    def _row(self, source: SourceId) -> Logged:
+    def _row(self, source: SourceId) -> SourceProgress:
         row = self._sources.get(source)
         if row is None:
-            row = self._sources[source] = Logged()
+            row = self._sources[source] = SourceProgress()
         return row
 
 

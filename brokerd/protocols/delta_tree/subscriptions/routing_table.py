@@ -149,12 +149,12 @@ class RoutedSubscription:
     sent_upstream: dict[BrokerNumber, int] = field(default_factory=dict)
 
     @property
-    def towards_home(self) -> BrokerNumber:
+    def home_side(self) -> BrokerNumber:
         """The tree neighbour on the home side; -1 at home."""
         return self.path[-2] if self.local is None else -1
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """True if the answers are complete, even if not on disk; tags only shrink after that."""
         return self.confirming or self.confirmed
 
@@ -164,7 +164,7 @@ class RoutedSubscription:
 
         An answering broker may crash, and then loses the tags and does not withdraw them.
         """
-        if self.settled:
+        if self.is_settled:
             return self.tags
         return region(tag for answer in self.answers.values() for tag in answer.tags)
 

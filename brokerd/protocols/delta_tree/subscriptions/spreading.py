@@ -23,9 +23,9 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.partitions.gates import Cut, raise_cut, replaced
+from brokerd.protocols.delta_tree.partitions.gates import Cut, raise_cut, replace_tags
 from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
-from brokerd.protocols.delta_tree.partitions.regions import Region, region, under
+from brokerd.protocols.delta_tree.partitions.regions import Region, region, select_tags_under
 from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.sessions.sessions import Node, Reach, Sessions
 from brokerd.protocols.delta_tree.subscriptions.routing_table import (
@@ -39,8 +39,8 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     routing_change,
     routing_removal,
 )
-from brokerd.protocols.delta_tree.subscriptions.tombstones import only
-from brokerd.protocols.delta_tree.subscriptions.unheard import Unheard
+from brokerd.protocols.delta_tree.subscriptions.tombstones import single_statement
+from brokerd.protocols.delta_tree.subscriptions.unheard import ClosedSources
 from brokerd.protocols.delta_tree.subscriptions.upstream_copies import UpstreamCopies
 from brokerd.protocols.interface import Change, Commit
 
@@ -67,9 +67,11 @@ class Subscriptions:
         self._sessions = sessions
         self._sequences = sequences
         self.table = RoutingTable(state, partitions, decode_attributes)
-        self.unheard = Unheard(state, sessions, partitions, sequences, self.table)
+        self.unheard = ClosedSources(state, sessions, partitions, sequences, self.table)
         self._upstream = self.upstream_copies(state, sessions, self.table)
-        self._on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None] = _nobody_told
+        self._on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None] = (
+            _ignore_starts
+        )
         self._may_confirm: Callable[[], bool] = lambda: True
 
     def connect(
@@ -89,12 +91,12 @@ class Subscriptions:
         return len(self.table.rows)
 
     @property
-    def tagged(self) -> int:
+    def tagged_count(self) -> int:
         """Number of subscriptions with tags in this broker's table."""
         return sum(bool(row.tags) for row in self.table.rows.values())
 
     @property
-    def of_own_clients(self) -> int:
+    def own_client_count(self) -> int:
         """Number of subscriptions of this broker's own clients."""
         return sum(row.local is not None for row in self.table.rows.values())
 
@@ -152,7 +154,7 @@ class Subscriptions:
         if peer not in message.path[:-1]:
             raise RemoteProtocolError(peer, f"is not between {message.subscription} and here")
         if message.subscription in self.table.tombstones:
-            self._say_over(peer, message.subscription)
+            self._reply_ended(peer, message.subscription)
             return
         row = self.table.row_of(message)
         row.senders[peer] = None
@@ -173,11 +175,11 @@ class Subscriptions:
         if message.subscription.home == self._state.broker:
             # Ours alone to say whether it exists; a former incarnation may have issued it.
             if message.subscription in self.table.tombstones:
-                self._say_over(peer, message.subscription)
+                self._reply_ended(peer, message.subscription)
             return
         self.table.check_copy(peer, message)
         if message.subscription in self.table.tombstones:
-            self._say_over(peer, message.subscription)
+            self._reply_ended(peer, message.subscription)
             return
         row = self.table.row_of(message)
         self.table.accept(row)
@@ -194,12 +196,12 @@ class Subscriptions:
         if row is None:
             self._state.counters["messages_ignored"] += 1
             return
-        if self._state.neighbourhood.direction(peer) == row.towards_home:
+        if self._state.neighbourhood.direction(peer) == row.home_side:
             raise RemoteProtocolError(peer, f"confirms {row.subscription} from its home side")
         onward = row.path + self._state.neighbourhood.paths[peer][1:]
         check_region(peer, onward, message.tags, message.cut, message.source_paths)
         self.table.known[peer].add(row.subscription)
-        if not row.settled:
+        if not row.is_settled:
             self._take_answer(peer, row, message)
             self._evaluate(row)
         else:
@@ -219,8 +221,8 @@ class Subscriptions:
         """
         known = self.table.known[node.broker]
         for row in self.table.rows.values():
-            if self._state.neighbourhood.direction(node.broker) != row.towards_home:
-                if under(row.unheard, node.broker):
+            if self._state.neighbourhood.direction(node.broker) != row.home_side:
+                if select_tags_under(row.unheard, node.broker):
                     self.unheard.ask_about(row, node)
                     continue
                 if row.subscription in known:
@@ -241,10 +243,10 @@ class Subscriptions:
         self.table.accept(row)
         self.table.known[peer].add(row.subscription)
 
-    def _say_over(self, peer: BrokerNumber, subscription: SubscriptionId) -> None:
+    def _reply_ended(self, peer: BrokerNumber, subscription: SubscriptionId) -> None:
         """Reply to a peer that spreads an ended subscription."""
         self._state.counters["messages_ignored"] += 1
-        self._state.machine.send(peer, Unsubscription((only(subscription),)))
+        self._state.machine.send(peer, Unsubscription((single_statement(subscription),)))
 
     def _evaluate(self, row: RoutedSubscription) -> None:
         """Send a subscription to brokers without it; confirm after the last answer.
@@ -256,7 +258,7 @@ class Subscriptions:
         Paper: [DFT11] Fig. 5, lines 3-10 and 48-56. Deviates: a tag per unreachable broker on
         the walk, where the paper tags with every partition in the broker's table.
         """
-        if row.settled:
+        if row.is_settled:
             return
         complete = True
         tags: list[Tag] = []
@@ -265,7 +267,7 @@ class Subscriptions:
         frontier = [
             broker
             for broker in neighbourhood.neighbours[self._state.broker]
-            if broker != row.towards_home
+            if broker != row.home_side
         ]
         for broker in frontier:
             answer = row.answers.get(broker)
@@ -298,7 +300,7 @@ class Subscriptions:
         if before is not None:
             raise_cut(cut, before.cut.items())
         for replacement in row.replacements:
-            tags, _ = replaced(tags, cut, replacement, self._state.newcomers)
+            tags, _ = replace_tags(tags, cut, replacement, self._state.newcomers)
         row.answers[peer] = Answer(tags, cut)
         row.source_paths.update((path[-1], path) for path in message.source_paths)
 
@@ -347,7 +349,7 @@ class Subscriptions:
         publisher meet only brokers with the subscription.
         """
         cut = dict(row.cut)
-        raise_cut(cut, self._sequences.handed_out().items())
+        raise_cut(cut, self._sequences.last_used().items())
         return cut
 
     def _ask_again(self, row: RoutedSubscription, node: Node) -> None:
@@ -363,9 +365,9 @@ class Subscriptions:
         )
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing."""
 
 
-def _nobody_told(local: LocalSubscription, cut: Cut, tags: Region) -> None:
+def _ignore_starts(local: LocalSubscription, cut: Cut, tags: Region) -> None:
     raise AssertionError(f"{local} was confirmed before the parts were connected")

@@ -151,7 +151,7 @@ class _Home:
         self.over = _Serials()
 
 
-def only(subscription: SubscriptionId) -> Tombstones:
+def single_statement(subscription: SubscriptionId) -> Tombstones:
     """Return a statement about one subscription."""
     home, incarnation, number = subscription
     return Tombstones(home, 0, ((incarnation, number, incarnation, number),))

@@ -17,12 +17,18 @@ from brokerd.protocols.delta_tree.messages import SubscriptionConfirmation, Tag
 from brokerd.protocols.delta_tree.partitions.gates import (
     Replacement,
     raise_covered_cut,
-    refined,
-    replaced,
+    refine,
+    replace_tags,
     replacement_for,
 )
 from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
-from brokerd.protocols.delta_tree.partitions.regions import Region, covering, covers, region, under
+from brokerd.protocols.delta_tree.partitions.regions import (
+    Region,
+    covers,
+    find_covering_tag,
+    region,
+    select_tags_under,
+)
 from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.sessions.sessions import Node, Sessions
 from brokerd.protocols.delta_tree.subscriptions.routing_table import (
@@ -35,7 +41,7 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
 AUDIT = "audit"
 
 
-class Unheard:
+class ClosedSources:
     """The tags of all subscriptions that one broker routes by."""
 
     def __init__(
@@ -65,7 +71,7 @@ class Unheard:
         self._on_opened_at_home = on_opened_at_home
         self._ask = ask
 
-    def tell_home_by(self, tell: Callable[[RoutedSubscription, Replacement], None]) -> None:
+    def set_notifier(self, tell: Callable[[RoutedSubscription, Replacement], None]) -> None:
         """Set the function that notifies another broker's subscription of opened sources."""
         self._tell_home = tell
 
@@ -107,7 +113,7 @@ class Unheard:
         if row is None:
             self._state.when_written(done)  # its end may not be on disk yet
         else:
-            self._replace(row, self._refined(row, replacement), done)
+            self._replace(row, self._refine(row, replacement), done)
 
     def remove_broker(self, broker: BrokerNumber) -> None:
         """Remove the tags of a departed leaf."""
@@ -116,12 +122,12 @@ class Unheard:
             if gone:
                 self._replace_and_tell(row, Replacement(gone, (), (), ()))
 
-    def _refined(self, row: RoutedSubscription, replacement: Replacement) -> Replacement:
-        return refined(replacement, row.replacements, self._state.newcomers)
+    def _refine(self, row: RoutedSubscription, replacement: Replacement) -> Replacement:
+        return refine(replacement, row.replacements, self._state.newcomers)
 
     def _replace_and_tell(self, row: RoutedSubscription, replacement: Replacement) -> None:
-        replacement = self._refined(row, replacement)
-        self._replace(row, replacement, _nothing)
+        replacement = self._refine(row, replacement)
+        self._replace(row, replacement, _do_nothing)
         if row.local is None:
             self._tell_home(row, replacement)
 
@@ -131,16 +137,16 @@ class Unheard:
         """Reduce tags by a confirmation or a notifier."""
         row.source_paths.update((path[-1], path) for path in replacement.source_paths)
         row.replacements.append(replacement)
-        if not row.settled:
+        if not row.is_settled:
             for answer in row.answers.values():
-                answer.tags, _ = replaced(
+                answer.tags, _ = replace_tags(
                     answer.tags, answer.cut, replacement, self._state.newcomers
                 )
             done()
             return
         local = row.local
         cut = row.cut if local is None else local.begins_after
-        left, touched = replaced(row.tags, cut, replacement, self._state.newcomers)
+        left, touched = replace_tags(row.tags, cut, replacement, self._state.newcomers)
         self._table.set_tags(row, left)
         self._forget_replacements(row)
         if not row.tags:
@@ -162,7 +168,7 @@ class Unheard:
             done()
 
         self._partitions.hold(touched)
-        self._on_opened_at_home(local, self._opened(row, local, touched), is_on_disk)
+        self._on_opened_at_home(local, self._find_opened(row, local, touched), is_on_disk)
 
     def _forget_replacements(self, row: RoutedSubscription) -> None:
         """Drop a settled row's replacements, except at or behind the row's tags.
@@ -174,10 +180,12 @@ class Unheard:
         row.replacements = [
             replacement
             for replacement in row.replacements
-            if any(under(replacement.removed, tag.node) for tag in row.tags)
+            if any(select_tags_under(replacement.removed, tag.node) for tag in row.tags)
         ]
 
-    def _opened(self, row: RoutedSubscription, local: LocalSubscription, touched: Region) -> Opened:
+    def _find_opened(
+        self, row: RoutedSubscription, local: LocalSubscription, touched: Region
+    ) -> Opened:
         """Return the newly opened sources, with their former partition."""
         opened: Opened = {}
         for source in local.begins_after:
@@ -186,7 +194,7 @@ class Unheard:
                 path = self._sequences.paths[source.broker][::-1]
             if path is None or covers(row.tags, path, self._state.newcomers):
                 continue
-            tag = covering(touched, path, self._state.newcomers)
+            tag = find_covering_tag(touched, path, self._state.newcomers)
             if tag is not None:
                 opened[source] = tag.partition
         return opened
@@ -206,8 +214,8 @@ class Unheard:
         """
         for row in list(self._table.tagged.values()):
             for node in self._sessions.usable():
-                away = self._state.neighbourhood.direction(node.broker) != row.towards_home
-                if away and under(row.tags, node.broker):
+                away = self._state.neighbourhood.direction(node.broker) != row.home_side
+                if away and select_tags_under(row.tags, node.broker):
                     self.ask_about(row, node)
         self._set_audit()
 
@@ -225,5 +233,5 @@ class Unheard:
             self._state.deadlines.set(key, self._state.machine.now_ns + after_ns)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing."""

@@ -26,8 +26,8 @@ from brokerd.protocols.delta_tree.subscriptions.tombstones import (
     TombstoneTable,
     all_but,
     fault_of,
-    only,
     read_tombstones,
+    single_statement,
     tombstone_change,
 )
 from brokerd.protocols.interface import Change, Commit
@@ -67,7 +67,7 @@ class Unsubscriptions:
         self._living = dict.fromkeys(living)
         self._table.add(all_but(self._state.broker, self._state.incarnation, living))
 
-    def issued(self, subscription: SubscriptionId) -> None:
+    def on_issued(self, subscription: SubscriptionId) -> None:
         """Record a new subscription of a local client; it lives until `end`."""
         self._living[subscription] = None
 
@@ -81,13 +81,13 @@ class Unsubscriptions:
         before = min([each.incarnation for each in self._living], default=current)
         tombstones = TombstoneTable()
         for each in over:
-            tombstones.add(only(each))
+            tombstones.add(single_statement(each))
         tombstones.add(Tombstones(here, before, ()))
         news = tombstones.statement(here)
         self._table.add(news)
-        self._tell((news,), None)
+        self._send_tombstones((news,), None)
 
-    def revoked(self, statements: Sequence[Tombstones]) -> list[SubscriptionId]:
+    def list_revoked(self, statements: Sequence[Tombstones]) -> list[SubscriptionId]:
         """Return the living ids of this broker that had ended before it lost state.
 
         An older copy of the state folder may have restored these subscriptions. Brokers that have
@@ -102,7 +102,7 @@ class Unsubscriptions:
         earlier = (each for each in self._living if each.incarnation < self._state.incarnation)
         return [each for each in earlier if each in ended]
 
-    def departed(self, home: BrokerNumber) -> None:
+    def on_departed(self, home: BrokerNumber) -> None:
         """End all subscriptions of a departed leaf, and announce that to brokers farther away.
 
         The leaf's own announcement may be lost. Brokers nearby refuse messages with its path.
@@ -187,9 +187,9 @@ class Unsubscriptions:
         if changes and self._state.parameters.persist_routing:
             self._state.machine.emit(Commit(tuple(changes), None))
         if news:
-            self._tell(tuple(news), peer)
+            self._send_tombstones(tuple(news), peer)
 
-    def _tell(self, news: tuple[Tombstones, ...], source: BrokerNumber | None) -> None:
+    def _send_tombstones(self, news: tuple[Tombstones, ...], source: BrokerNumber | None) -> None:
         """Send tombstones on every session, active or not."""
         for node in self._sessions.nodes.values():
             if node.session and node.broker != source:

@@ -7,7 +7,7 @@ forwards the copy in the same way.
 Paper: [DFT11] §V-B lines 445-465.
 """
 
-from brokerd.protocols.delta_tree.broker.state import State, onward_path
+from brokerd.protocols.delta_tree.broker.state import State, join_paths
 from brokerd.protocols.delta_tree.messages import UpstreamCopy
 from brokerd.protocols.delta_tree.sessions.sessions import Node, Sessions
 from brokerd.protocols.delta_tree.subscriptions.routing_table import (
@@ -47,7 +47,7 @@ class UpstreamCopies:
         if row.sent_upstream.get(node.broker) == node.session:
             return
         row.sent_upstream[node.broker] = node.session
-        path = onward_path(row.path, node.path)
+        path = join_paths(row.path, node.path)
         self._state.machine.send(
             node.broker, UpstreamCopy(row.subscription, row.predicate, path, ())
         )

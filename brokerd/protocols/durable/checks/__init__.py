@@ -12,7 +12,7 @@ from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
 from brokerd.protocols.gryphon.checks import SIMULATED as CORE
 from brokerd.protocols.gryphon.checks import GryphonReach
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
-from brokerd.simulator.checks.growth import Kept, Limit
+from brokerd.simulator.checks.growth import ContainerLimits, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.recounts import Position
 
@@ -22,7 +22,7 @@ SIMULATED = SimulatedProtocol(
     make_observer=DurableMarks,
     make_reach=GryphonReach,
     make_wording=DurableWording,
-    kept=Kept(
+    kept=ContainerLimits(
         streams=CORE.kept.streams,
         empty=(
             *CORE.kept.empty,

@@ -21,7 +21,7 @@ from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived, Send
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, heard
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, message_of
 from brokerd.simulator.world.views import BrokerView
 
 _Asked = tuple[int, tuple[tuple[StreamId, int], ...]]
@@ -56,7 +56,7 @@ class DurableChecks(GryphonChecks):
         self._others = (
             self._feeding,
             self._acknowledgements,
-            MatchChecks(world, self.ghosts, _released),
+            MatchChecks(world, self.ghosts, _released_tick),
             QuestionChecks(world),
         )
         self._final: dict[tuple[BrokerNumber, int, StreamId], int] = {}
@@ -72,10 +72,10 @@ class DurableChecks(GryphonChecks):
         found = super().step(broker, event, effects)
         for client, number in self.lingering.left:
             if not self._is_kept_at(self.world.oracle.homes.get(client), client, number):
-                self.world.oracle.released_by_absence(client, number)
+                self.world.oracle.on_absence(client, number)
         for checks in self._others:
             checks.step(broker, event, effects)
-        if type(message := heard(broker, event)) is Connect and message.resume:
+        if type(message := message_of(broker, event)) is Connect and message.resume:
             assert isinstance(event, MessageReceived), f"{message} by {event}"
             self._with_memory[broker.number, broker.incarnation, event.peer] = None
         if type(message) is CommitConsumed:
@@ -118,7 +118,7 @@ class DurableChecks(GryphonChecks):
                 what = f"{broker.name} announces {last} as committed to {client}"
                 raise InvariantViolated("committed early", f"{what}, and has {durable} on disk")
 
-    def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
+    def list_rest(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: rows about moves are removed when the moves are complete."""
         return [
             f"{broker.name} has {len(rows)} rows of {table}"
@@ -126,7 +126,7 @@ class DurableChecks(GryphonChecks):
             if broker.alive  # one that was decommissioned never says anything again
             for table in (ARRIVING, HOLDS)
             if (rows := broker.on_disk().get(table))
-        ] + self._feeding.left_over(brokers)
+        ] + self._feeding.list_rest(brokers)
 
     def restored(self, broker: BrokerView) -> int:
         """See ProtocolChecks."""
@@ -149,9 +149,9 @@ class DurableChecks(GryphonChecks):
             for local in core.subscriptions()
         )
 
-    def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
+    def list_pending(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: silence; matches stay for subscribers that are behind."""
-        return self._feeding.still_to_say(brokers)
+        return self._feeding.list_pending(brokers)
 
     def examine(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See GryphonChecks."""
@@ -163,7 +163,7 @@ class DurableChecks(GryphonChecks):
         self._feeding.look_into(broker, brokers)
         self._acknowledgements.look_into(broker, brokers)
         self._check_lost(broker, core)
-        for identity, kept, now in core.kept_released():
+        for identity, kept, now in core.recount_released():
             if kept != now:
                 what = f"{broker.name} has released {kept} of {tuple(identity)}"
                 raise InvariantViolated(
@@ -171,7 +171,7 @@ class DurableChecks(GryphonChecks):
                 )
         for stream in core.pubend_streams():
             self._check_held(broker, core, stream.identity)
-        for hosted in core.hosted():
+        for hosted in core.list_streams():
             if not hosted.log.last_tick <= hosted.position >= hosted.delivered:
                 raise InvariantViolated(
                     "order of marks",
@@ -187,15 +187,15 @@ class DurableChecks(GryphonChecks):
             if final <= self._final.setdefault(key, final):
                 continue
             self._final[key] = final
-            expired = core.expired_tick() if expired is None else expired
+            expired = core.find_expired_tick() if expired is None else expired
             told = [self._told.get((each, stream.identity), 0) for each in core.status().wanted]
-            released = min([_released(broker, stream.identity, came=False), *told])
+            released = min([_released_tick(broker, stream.identity, came=False), *told])
             if final > max(released, expired):
                 what = f"{broker.name} has lost {tuple(stream.identity)} up to {final}"
                 raise InvariantViolated("lost early", f"{what}, released is {released}")
 
     def _check_held(self, broker: BrokerView, core: Durable, stream: StreamId) -> None:
-        key, released = (broker.number, broker.incarnation, stream), core.released_tick(stream)
+        key, released = (broker.number, broker.incarnation, stream), core.find_released_tick(stream)
         holds = core.holds(stream)
         before, holds_before = self._held.get(key, (0, {}))
         self._held[key] = released, holds
@@ -206,7 +206,7 @@ class DurableChecks(GryphonChecks):
 
     def _check_released(self, broker: BrokerView, message: Released) -> None:
         for stream, through in message.through:
-            durable = _released(broker, stream)
+            durable = _released_tick(broker, stream)
             if through > durable:
                 what = f"{broker.name} releases {through} of {tuple(stream)}"
                 raise InvariantViolated("released early", f"{what}, and has {durable} on disk")
@@ -214,7 +214,7 @@ class DurableChecks(GryphonChecks):
             self._told[key] = max(through, self._told.get(key, 0))
 
 
-def _released(broker: BrokerView, stream: StreamId, *, came: bool = True) -> float:
+def _released_tick(broker: BrokerView, stream: StreamId, *, came: bool = True) -> float:
     """Return the tick that all subscribers at a broker have released, from its disk.
 
     Args:

@@ -11,7 +11,7 @@ from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.lanes import Lane, Mode
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, heard
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, message_of
 from brokerd.simulator.world.views import BrokerView
 
 _Had = dict[tuple[int, StreamId], int]
@@ -38,7 +38,7 @@ class FeedingChecks(ProtocolChecks):
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
-        if type(message := heard(broker, event)) is Connect:
+        if type(message := message_of(broker, event)) is Connect:
             assert isinstance(event, MessageReceived), f"{message} by {event}"
             self._had[broker.number, event.peer] = {
                 (number, stream): tick for number, seen in message.resume for stream, tick in seen
@@ -53,7 +53,7 @@ class FeedingChecks(ProtocolChecks):
         """See ProtocolChecks."""
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
-        hosted = {each.identity: each for each in core.hosted()}
+        hosted = {each.identity: each for each in core.list_streams()}
         for local in core.subscriptions():
             for stream, lane in local.lanes.items():
                 _check_feeding(broker, lane)
@@ -64,16 +64,16 @@ class FeedingChecks(ProtocolChecks):
                 if is_behind:
                     self._behind[key] = hosted[stream].position
                 elif (then := self._behind.pop(key, 0)) > lane.floor and lane.mode is Mode.LIVE:
-                    what = f"{_named(broker, lane)} is live behind {lane.floor}"
+                    what = f"{_lane_name(broker, lane)} is live behind {lane.floor}"
                     raise InvariantViolated("live too early", f"{what}, the others had {then}")
 
-    def still_to_say(self, brokers: Sequence[BrokerView]) -> list[str]:
+    def list_pending(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks: a live client without events receives the position of a stream."""
         found = []
         for broker, core in _alive(brokers):
-            positions = {hosted.identity: hosted.position for hosted in core.hosted()}
+            positions = {hosted.identity: hosted.position for hosted in core.list_streams()}
             found += [
-                f"{_named(broker, lane)} has not received silence"
+                f"{_lane_name(broker, lane)} has not received silence"
                 for local in core.subscriptions()
                 if local.is_attached
                 for lane in local.lanes.values()
@@ -81,20 +81,20 @@ class FeedingChecks(ProtocolChecks):
             ]
         return found
 
-    def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
+    def list_rest(self, brokers: Sequence[BrokerView]) -> list[str]:
         """See ProtocolChecks."""
         found = []
         for broker, core in _alive(brokers):
             lanes = [lane for local in core.subscriptions() for lane in local.lanes.values()]
             found += [
-                f"{_named(broker, lane)} catches up"
+                f"{_lane_name(broker, lane)} catches up"
                 for lane in lanes
                 if lane.mode is Mode.CATCHING_UP
             ]
             found += [
                 f"{broker.name} has handed out {hosted.position} of {tuple(hosted.identity)}, and "
                 f"{hosted.delivered} is on disk"
-                for hosted in core.hosted()
+                for hosted in core.list_streams()
                 if hosted.is_ahead
             ]
         return found
@@ -108,7 +108,7 @@ def _alive(brokers: Sequence[BrokerView]) -> Iterator[tuple[BrokerView, Durable]
             yield broker, core
 
 
-def _named(broker: BrokerView, lane: Lane) -> str:
+def _lane_name(broker: BrokerView, lane: Lane) -> str:
     local = lane.subscription
     return f"{broker.name}: {local.client}/{local.number} in {tuple(lane.stream)}"
 
@@ -135,5 +135,5 @@ def _check_feeding(broker: BrokerView, lane: Lane) -> None:
         or (mode is Mode.AWAY and lane.out)
     ):
         is_its = "a catch-up stream" if lane.catchup is not None else "no catch-up stream"
-        what = f"{_named(broker, lane)} is {mode.name}, with {is_its}, {len(lane.out)} runs out"
+        what = f"{_lane_name(broker, lane)} is {mode.name}, with {is_its}, {len(lane.out)} runs out"
         raise InvariantViolated("fed by another", f"{what}; attached: {is_attached}")

@@ -74,11 +74,11 @@ class DurableMarks:
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
-        for name in _reached(broker, event, effects) if effects else ():
+        for name in _find_marks(broker, event, effects) if effects else ():
             self.counts[name] += 1
 
 
-def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
+def _find_marks(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
     message = event.message if isinstance(event, MessageReceived) else None
     said = [effect.message for effect in effects if type(effect) is Send]
     answers = sum([type(each) is ConsumedCommitted for each in said])

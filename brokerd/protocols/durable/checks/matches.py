@@ -90,7 +90,7 @@ class MatchChecks(ProtocolChecks):
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if type(event) is Started:
             here = self._hosted[broker.number] = []
-            for hosted in core.hosted():
+            for hosted in core.list_streams():
                 name = hosted.log.name
                 written = _Written(hosted.delivered, event.logs[name].first)
                 self._logs[broker.number, name] = written
@@ -139,7 +139,7 @@ class MatchChecks(ProtocolChecks):
     ) -> None:
         """Compare the ticks that a stream has passed in this step with their records."""
         before, position = written.last_tick, hosted.position
-        for tick, blob in self._ghosts.logged(hosted.identity, written.position, position):
+        for tick, blob in self._ghosts.logged_events(hosted.identity, written.position, position):
             record = records.get(tick)
             what = f"{name}{tuple(hosted.identity)}: {tick}"
             if tick > before:  # else it was there already

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.durable.parameters import LEAST_LEASE_NS, DurableParameters
-from brokerd.protocols.gryphon.checks.planning import GryphonPlanning, drawn_tree, tree_of_cells
+from brokerd.protocols.gryphon.checks.planning import GryphonPlanning, draw_tree, tree_of_cells
 from brokerd.simulator.world.clock import NEVER_NS
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
@@ -37,7 +37,7 @@ class DurablePlanning(GryphonPlanning):
 
     def topology(self, random: Random) -> Topology:
         """See ProtocolPlanning: every cell is a single broker."""
-        names, bundles = drawn_tree(random)
+        names, bundles = draw_tree(random)
         return tree_of_cells(sorted(names), bundles)
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
@@ -87,7 +87,7 @@ class DurablePlanning(GryphonPlanning):
         commits = -(-most // _EVENTS_A_COMMIT)
         return publications // most * 2 * (_LINKS_A_FETCH + commits)
 
-    def saying_ns(self, parameters: Any) -> int:
+    def announce_within_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: two rounds of silence announcements and commits."""
         chosen: DurableParameters = parameters
         return 2 * (chosen.silence_interval_ns + chosen.commit_interval_ns)

@@ -28,7 +28,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, heard
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks, message_of
 from brokerd.simulator.world.views import BrokerView
 
 
@@ -50,20 +50,20 @@ class QuestionChecks(ProtocolChecks):
         self, broker: BrokerView, event: Event, effects: list[Effect]
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
-        message = heard(broker, event)
+        message = message_of(broker, event)
         if _is_anew(event) or type(message) is Decommissioned:
             for key in [each for each in self._asked if each[0] == broker.number]:
                 del self._asked[key], self._until[key]
         elif isinstance(message, Fetched):
-            self._answered(broker.number, message.run.source, message.ranges)
+            self._on_answer(broker.number, message.run.source, message.ranges)
         elif isinstance(message, NothingFetched | Beyond | Deferred):
-            self._answered(broker.number, message.stream, message.ranges)
+            self._on_answer(broker.number, message.stream, message.ranges)
         for effect in effects:
             if type(effect) is Send and type(effect.message) is Fetch:
                 self._ask(broker, effect.message)
         return ()
 
-    def _answered(self, broker: BrokerNumber, stream: StreamId, ranges: Sequence[Range]) -> None:
+    def _on_answer(self, broker: BrokerNumber, stream: StreamId, ranges: Sequence[Range]) -> None:
         if (asked := self._asked.get((broker, stream))) is not None:
             for start, end in ranges:
                 asked.remove(start, end)

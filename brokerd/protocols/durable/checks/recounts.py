@@ -7,11 +7,11 @@ from brokerd.protocols.durable.fetched_events import FetchedEvents
 from brokerd.protocols.durable.fetching import Fetching
 from brokerd.protocols.durable.lanes import Lane
 from brokerd.protocols.gryphon.checks.recounts import RECOUNTS as CORE
-from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.simulator.checks.recounts import Recount, nonzero
 
 
-def _asked(window: CatchupWindow) -> dict[object, int]:
+def _count_requests(window: CatchupWindow) -> dict[object, int]:
     found: Counter[object] = Counter()
     for lane, events in window._asked.items():
         found[lane.stream] += events
@@ -19,7 +19,7 @@ def _asked(window: CatchupWindow) -> dict[object, int]:
 
 
 RECOUNTS = (
-    *(each for each in CORE if each.kind is not Delivered),
+    *(each for each in CORE if each.kind is not InFlightEvents),
     Recount(
         Lane,
         "out_events",
@@ -36,7 +36,7 @@ RECOUNTS = (
         CatchupWindow,
         "events",
         lambda window: nonzero(window._events),
-        lambda window, _: _asked(window),
+        lambda window, _: _count_requests(window),
     ),
     Recount(
         Fetching,

@@ -42,18 +42,18 @@ class DurableWording(GryphonWording):
                 return f"nothing fetched {self.stream(stream)} {self.listed(stream, ranges)}"
             case Hold(behind=behind):
                 kept = [f"{self.stream(each)}/{self.tick(each, last)}" for each, last in behind]
-                return f"hold {_whose(message)} {' '.join(kept) or 'nothing'}"
+                return f"hold {_describe_owner(message)} {' '.join(kept) or 'nothing'}"
             case Held(last=last):
                 there = [f"{self.stream(each)}/{self.tick(each, tick)}" for each, tick in last]
-                return f"held {_whose(message)} {' '.join(there) or 'nothing'}"
+                return f"held {_describe_owner(message)} {' '.join(there) or 'nothing'}"
             case Moved():
-                return f"moved {_whose(message)}"
+                return f"moved {_describe_owner(message)}"
             case Decommissioned(decommissions=signed):
                 return f"decommissioned {' '.join(str(broker) for broker, _ in signed)}"
             case LetGo():
-                return f"released {_whose(message)}"
+                return f"released {_describe_owner(message)}"
         return super().message(message)
 
 
-def _whose(letter: Letter) -> str:
+def _describe_owner(letter: Letter) -> str:
     return f"{letter.client}#{letter.number}.{letter.generation} {letter.at}>{letter.to}"

@@ -109,7 +109,7 @@ def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str
         if type(came) is RoutedPublications
         else 0
     )
-    if any(type(message) is ProfileChanged and _says_nothing(message) for message in said):
+    if any(type(message) is ProfileChanged and _is_empty_profile(message) for message in said):
         yield "stated-anew"
     for message in said:
         if type(message) is RoutedPublications:
@@ -123,7 +123,7 @@ def _said(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[str
         return
     for message in said:
         is_started = type(message) is Subscribed and message.state == "started"
-        if is_started or (type(message) is ProfileChanged and _says_nothing(message)):
+        if is_started or (type(message) is ProfileChanged and _is_empty_profile(message)):
             yield "waits-no-more"
         elif type(message) is GraphStated:
             if not all(is_its_own(each.version) for each in message.statements):
@@ -153,7 +153,7 @@ def _heard(broker: BrokerView, event: Event, said: Sequence[Any]) -> Iterator[st
         yield "kept-out"
 
 
-def _says_nothing(message: ProfileChanged) -> bool:
+def _is_empty_profile(message: ProfileChanged) -> bool:
     return not message.added and not message.removed
 
 

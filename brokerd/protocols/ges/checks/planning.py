@@ -51,16 +51,16 @@ class GesPlanning(ProtocolPlanning):
             **hints(seed),
         )
 
-    def forgetting_ns(self, parameters: Any) -> int:
+    def forget_after_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning."""
         return int(parameters.purge_ns) * _ROUNDS
 
-    def lost(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
+    def draw_losses(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
         """See ProtocolPlanning: gatekeepers first, and both ends of a link between units at once.
 
         The rest of each unit is connected inside: partitioned units are not tolerated.
         """
-        section = topology.of_kind("hierarchy").section
+        section = topology.restrict_to_kind("hierarchy").section
         assert isinstance(section, Hierarchy), f"{topology.name} is no hierarchy"
         gateways: list[tuple[int, ...]] = [
             link for link in section.links if section.link_level(*link)
@@ -81,7 +81,7 @@ class GesPlanning(ProtocolPlanning):
                 found.append(tuple(topology.brokers[number] for number in chosen))
         return found
 
-    def slowed(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
+    def draw_slow(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
         """See ProtocolPlanning: where slow brokers end, mostly one or two are slow."""
         if not parameters.slow_broker_ns:
             return ()
@@ -91,7 +91,7 @@ class GesPlanning(ProtocolPlanning):
         self, random: Random, topology: Topology, lost: Sequence[str]
     ) -> Sequence[tuple[str, tuple[str, ...]]]:
         """See ProtocolPlanning."""
-        return linked_newcomers(random, topology, lost)
+        return draw_newcomers(random, topology, lost)
 
 
 def hints(seed: int) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def purge_choices_ms(policy: str) -> Sequence[int]:
     return (600, 2_000) if policy == STAY else (150, 600)
 
 
-def linked_newcomers(
+def draw_newcomers(
     random: Random, topology: Topology, lost: Sequence[str]
 ) -> Sequence[tuple[str, tuple[str, ...]]]:
     """Return, in half of the plans, one or two brokers with links to one or two staying brokers."""

@@ -15,7 +15,7 @@ from brokerd.model.identity import BrokerNumber, Peer, SubscriptionId
 from brokerd.overlay.hierarchy import Address
 from brokerd.overlay.routes import Link
 from brokerd.protocols.ges.unit_router import UnitRouter
-from brokerd.protocols.ges.units import Version, is_its_own, shared
+from brokerd.protocols.ges.units import Version, common_length, is_its_own
 from brokerd.protocols.interface import (
     Effect,
     Event,
@@ -102,7 +102,7 @@ class StartChecks:
             return
         self._reported[subscription] = None
         age_ns = max(self._purge_ns, stated_ns)
-        for number in self._reached(broker, brokers, max(requested_ns, now_ns - age_ns)):
+        for number in self._find_reached(broker, brokers, max(requested_ns, now_ns - age_ns)):
             there: Any = brokers[number].core
             known = there.units.profiles.known().get(broker.number)
             if known is not None and is_replaced(known.version, self._added[subscription]):
@@ -115,7 +115,7 @@ class StartChecks:
                     f"{brokers[number].name} has {version} of its profile",
                 )
 
-    def _reached(
+    def _find_reached(
         self, start: BrokerView, brokers: Sequence[BrokerView], before_ns: Instant
     ) -> Mapping[BrokerNumber, None]:
         """Return brokers with a path since before an instant, without the start itself."""
@@ -129,9 +129,9 @@ class StartChecks:
         waiting = [start.number]
         while waiting:
             here = waiting.pop()
-            depth = shared(home, self._addresses[here])
+            depth = common_length(home, self._addresses[here])
             for peer in near.get(here, ()):
-                if peer not in found and shared(home, self._addresses[peer]) <= depth:
+                if peer not in found and common_length(home, self._addresses[peer]) <= depth:
                     found[peer] = None
                     waiting.append(peer)
         del found[start.number]

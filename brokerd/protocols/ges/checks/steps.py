@@ -57,7 +57,7 @@ class GesChecks(ProtocolChecks):
         self._starts.step(broker, event, effects)
         came: dict[tuple[int, Unit, Unit], None] = {}
         if type(event) is MessageReceived and type(event.message) is RoutedPublications:
-            came = {_what(target): None for target in event.message.targets}
+            came = {_describe(target): None for target in event.message.targets}
         elif (
             type(event) is MessageReceived
             and type(event.message) is GraphStated
@@ -70,7 +70,7 @@ class GesChecks(ProtocolChecks):
                 for target in effect.message.targets:
                     for way in target.frames:
                         _check_way(broker, way)
-                    decided = _what(target) not in came and target.skip == SYSTEM
+                    decided = _describe(target) not in came and target.skip == SYSTEM
                     if target.level == 0 and decided:
                         self._check_wanted(broker, target.unit, effect.message.run)
         return ()
@@ -89,7 +89,7 @@ class GesChecks(ProtocolChecks):
                     "unwanted", f"{broker.name} sends {number} of {run.source} to {unit}"
                 )
 
-    def settled(self, brokers: Sequence[BrokerView]) -> None:
+    def check_settled(self, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""
         cores: dict[BrokerNumber, Any] = {
             broker.number: broker.core for broker in brokers if broker.alive
@@ -128,7 +128,7 @@ def check_client_counts(brokers: Sequence[BrokerView]) -> None:
                 raise InvariantViolated("clients known", f"{what}: {cores[peer].units.hints._said}")
 
 
-def _what(target: Target) -> tuple[int, Unit, Unit]:
+def _describe(target: Target) -> tuple[int, Unit, Unit]:
     return target.level, target.unit, target.skip
 
 
@@ -156,7 +156,7 @@ def _check_told(broker: BrokerView, peer: Peer, message: GraphStated) -> None:
 
 
 def _check_names(name: str, core: Any) -> None:
-    outbid = {key: value for key, value in core.units.outbid_counters().items() if value}
+    outbid = {key: value for key, value in core.units.count_restated().items() if value}
     if outbid:
         raise InvariantViolated("forged", f"{name} found forged statements: {outbid}")
 
@@ -176,7 +176,7 @@ def _check_profiles(name: str, core: Any, cores: Mapping[BrokerNumber, Any]) -> 
         if origin in cores:
             wanted = cores[origin].units.profiles.known()[origin].predicates
             address: Address = cores[origin].units.place.address
-            if known.place != core.units.place.seen_as(address):
+            if known.place != core.units.place.outermost_unit_of(address):
                 raise InvariantViolated(
                     "profile", f"{name} has the profile of {origin} at {known.place}"
                 )

@@ -101,13 +101,13 @@ class GesReliableMarks:
         for name in (*self._said(broker, event, effects), *self._heard(broker, event)):
             self.counts[name] += 1
         core: Any = broker.core
-        lost = core.routing_statistics()["messages_without_route"]
+        lost = core.count_routing()["messages_without_route"]
         if lost > self._lost.get(broker.number, 0):
             self.counts["no-way-to"] += 1
         self._lost[broker.number] = lost
 
         if type(event) is DeadlineReached:
-            apart = core.routing_statistics()["came_apart"]
+            apart = core.count_routing()["came_apart"]
             self.counts["cut-off"] += apart > self._apart.get(broker.number, 0)
             self._apart[broker.number] = apart
 
@@ -165,7 +165,7 @@ class GesReliableMarks:
             elif log.waiting():
                 yield "came-too-early"
         elif type(message) is Change and core.storage.log.is_read:
-            yield from self._changed(core, message)
+            yield from self._find_changes(core, message)
         elif type(message) is Fetched and not core.has_come(message.storage, message.after):
             yield "over-a-hole"
 
@@ -179,7 +179,7 @@ class GesReliableMarks:
         elif type(message) is Change:
             yield "wanted-in-a-unit"
 
-    def _changed(self, core: Any, message: Change) -> Iterator[str]:
+    def _find_changes(self, core: Any, message: Change) -> Iterator[str]:
         latest = core.storage.latest(message.home)
         if (message.incarnation, message.number) < latest:
             yield "overtaken-change"

@@ -10,9 +10,9 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.generate import random_hierarchy
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.ges.checks.planning import (
+    draw_newcomers,
     hints,
     is_whole_without,
-    linked_newcomers,
     partition_policy,
     purge_choices_ms,
 )
@@ -74,11 +74,11 @@ class GesReliablePlanning(ProtocolPlanning):
         """See ProtocolPlanning."""
         return super().trial(random, values, delta)
 
-    def forgetting_ns(self, parameters: Any) -> int:
+    def forget_after_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning."""
         return int(parameters.purge_ns) * _ROUNDS
 
-    def lost(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
+    def draw_losses(self, random: Random, topology: Topology) -> Sequence[tuple[str, ...]]:
         """See ProtocolPlanning: gatekeepers first, but no storage; the rest is connected."""
         section = hierarchy_of(topology)
         storages = [broker for broker, _ in section.all_storages]
@@ -117,7 +117,7 @@ class GesReliablePlanning(ProtocolPlanning):
                 break
         return found
 
-    def slowed(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
+    def draw_slow(self, random: Random, topology: Topology, parameters: Any) -> Sequence[str]:
         """See ProtocolPlanning: one broker in a sixth of the seeds."""
         return random.sample(topology.brokers, random.choice((0, 0, 0, 0, 0, 1)))
 
@@ -125,7 +125,7 @@ class GesReliablePlanning(ProtocolPlanning):
         self, random: Random, topology: Topology, lost: Sequence[str]
     ) -> Sequence[tuple[str, tuple[str, ...]]]:
         """See ProtocolPlanning."""
-        return linked_newcomers(random, topology, lost)
+        return draw_newcomers(random, topology, lost)
 
     def discovery_ns(self, parameters: Any) -> int:
         """See ProtocolPlanning: unanswered requests are repeated, with doubled waits."""

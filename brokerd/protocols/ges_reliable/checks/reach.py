@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.hierarchy import Address
-from brokerd.overlay.reading import unconnected
+from brokerd.overlay.reading import find_unconnected
 from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.simulator.checks.reach import Reach
 
@@ -41,4 +41,4 @@ class GesReliableReach(Reach):
                 continue
             for length in range(len(address)):
                 units.setdefault(address[:length], []).append(broker)
-        return not any(unconnected(left, members) for members in units.values())
+        return not any(find_unconnected(left, members) for members in units.values())

@@ -69,7 +69,7 @@ class GesReliableChecks(ProtocolChecks):
             _check_released(broker, core.storage)
             _check_heirs(broker, brokers)
 
-    def settled(self, brokers: Sequence[BrokerView]) -> None:
+    def check_settled(self, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""
         check_client_counts(brokers)
 

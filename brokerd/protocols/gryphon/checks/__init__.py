@@ -11,7 +11,7 @@ from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.exchange import FILTERED
 from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.gryphon.routes import hosts_clients
-from brokerd.simulator.checks.growth import Kept, Limit
+from brokerd.simulator.checks.growth import ContainerLimits, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach
 from brokerd.simulator.checks.recounts import Position
@@ -47,7 +47,7 @@ SIMULATED = SimulatedProtocol(
     make_observer=GryphonMarks,
     make_reach=GryphonReach,
     make_wording=GryphonWording,
-    kept=Kept(
+    kept=ContainerLimits(
         streams="pubends",
         empty=(
             "Gryphon._early",

@@ -82,7 +82,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class _Settled:
+class _StableFacts:
     """Facts that stay true until a filter changes: acks only grow, and disks lose nothing.
 
     Attributes:
@@ -121,7 +121,7 @@ class GhostChecks(ProtocolChecks):
         self._wants = GhostFilters(world)
         self._stepped: dict[BrokerNumber, BrokerView] = {}
         self._seen: dict[tuple[BrokerNumber, StreamId], _Seen] = {}
-        self._settled = _Settled()
+        self._settled = _StableFacts()
         self._below: dict[tuple[BrokerNumber, BrokerNumber], tuple[BrokerNumber, ...]] = {}
         self._lossy: dict[BrokerNumber, None] = {}
         self._disk_changes = 0
@@ -140,7 +140,7 @@ class GhostChecks(ProtocolChecks):
         self._take_durable(broker, event)
         self._wants.step(broker, event, effects)
         if self._settled.changes != self._wants.changes:
-            self._settled = _Settled(self._wants.changes)
+            self._settled = _StableFacts(self._wants.changes)
         for effect in effects:
             if type(effect) is Append and effect.log == LOG:
                 assert effect.token is not None, f"{effect} is not waited for"
@@ -167,7 +167,9 @@ class GhostChecks(ProtocolChecks):
             self._look_at(broker, stream)
             self._check_final(broker, stream)
 
-    def logged(self, identity: StreamId, after: int, through: int) -> list[tuple[int, bytes]]:
+    def logged_events(
+        self, identity: StreamId, after: int, through: int
+    ) -> list[tuple[int, bytes]]:
         """Return the events of a stream behind `after` through `through`, with their attributes."""
         log = self._logs.get(identity, _NOTHING) if identity.broker not in self._lossy else _NOTHING
         return [(tick, log.events[tick][2]) for tick in log.within(after + 1, through + 1)]
@@ -263,7 +265,7 @@ class GhostChecks(ProtocolChecks):
         knowledge, identity = stream.knowledge, stream.identity
         log = self._logs.get(identity, _NOTHING)
         if not self._is_born(log, identity, knowledge.highest):
-            raise self._unborn(_what(broker, identity), identity, knowledge.highest)
+            raise self._unborn(_describe(broker, identity), identity, knowledge.highest)
         state = knowledge.final, len(log.ticks), self._settled.changes
         known, runs = [*knowledge.known], [*knowledge.events]
         seen = self._seen.setdefault((broker.number, identity), _Seen())
@@ -275,7 +277,7 @@ class GhostChecks(ProtocolChecks):
         if stream.asked:
             _check_canonical(broker, identity, "asked", stream.asked)
             if any(knowledge.known.within(*each) for each in stream.asked):
-                what = f"{_what(broker, identity)} waits for known ticks"
+                what = f"{_describe(broker, identity)} waits for known ticks"
                 raise InvariantViolated("curiosity", what)
 
     def _look_anew(
@@ -283,7 +285,7 @@ class GhostChecks(ProtocolChecks):
     ) -> None:
         """Check a changed stream, except for runs that were compared before."""
         knowledge, identity = stream.knowledge, stream.identity
-        what = _what(broker, identity)
+        what = _describe(broker, identity)
         for start, end in knowledge.known:
             low = max(start, knowledge.final + 1)
             if low < end:
@@ -360,7 +362,7 @@ class GhostChecks(ProtocolChecks):
         )
 
 
-def _what(broker: BrokerView, identity: StreamId) -> str:
+def _describe(broker: BrokerView, identity: StreamId) -> str:
     return f"{broker.name}, {tuple(identity)}"
 
 
@@ -381,6 +383,6 @@ def _check_canonical(
     before = -1
     for start, end in ranges:
         if not before < start < end:
-            what = f"{_what(broker, identity)}, {name}: [{start}, {end}) after {before}"
+            what = f"{_describe(broker, identity)}, {name}: [{start}, {end}) after {before}"
             raise InvariantViolated("ranges", what)
         before = end

@@ -69,23 +69,23 @@ class HoldingChecks(ProtocolChecks):
             knowledge, identity = stream.knowledge, stream.identity
             known = knowledge.known
             if stream.upstream is None and len(known) > 1:
-                what = f"{_what(broker, identity)}: {[*known]}"
+                what = f"{_describe(broker, identity)}: {[*known]}"
                 raise InvariantViolated("pubend with a hole", what[:300])
             self._check_retained(broker, stream)
-            done = min(self._done(broker, stream))
+            done = min(self._list_acks(broker, stream))
             if done > knowledge.final:
-                what = f"{_what(broker, identity)}: {self._done(broker, stream)}"
+                what = f"{_describe(broker, identity)}: {self._list_acks(broker, stream)}"
                 raise InvariantViolated("unsettled", f"{what}, final is {knowledge.final}")
             for peer, ranges in stream.curious.items():
                 if core.flow.answer_room_bytes(peer, stream.identity) <= 0:
                     continue
                 if told := [part for each in ranges for part in known.within(*each)]:
-                    what = f"{_what(broker, identity)}: {peer} of {told}"
+                    what = f"{_describe(broker, identity)}: {peer} of {told}"
                     raise InvariantViolated("still curious", what)
 
-    def _done(self, broker: BrokerView, stream: Stream) -> list[int]:
+    def _list_acks(self, broker: BrokerView, stream: Stream) -> list[int]:
         """Return the acks of all cells and clients that an event here may concern."""
-        done = [*map(stream.done_by, stream.children)]
+        done = [*map(stream.acknowledged_by, stream.children)]
         if self._hosts[broker.number]:
             done.append(stream.subend.done)
         if stream.held is not None:
@@ -101,11 +101,11 @@ class HoldingChecks(ProtocolChecks):
             counted = runs, sum(map(len, runs)), sum(run.payload_bytes() for run in runs)
             self._counted[broker.number, identity] = counted
         if runs and runs[0].first <= knowledge.final:
-            what = f"{_what(broker, identity)}: {runs[0].first}"
+            what = f"{_describe(broker, identity)}: {runs[0].first}"
             raise InvariantViolated("retained", f"{what}, final is {knowledge.final}")
         counts = counted[1:]
         if counts != (events.events, events.payload_bytes):
-            what = f"{_what(broker, identity)}: {counts}"
+            what = f"{_describe(broker, identity)}: {counts}"
             raise InvariantViolated("retained", f"{what} is not what is counted")
 
     def _check_chop(self, broker: BrokerView, effect: Chop) -> None:
@@ -124,5 +124,5 @@ def _last_of(broker: BrokerNumber, record: bytes) -> tuple[StreamId, int]:
     return StreamId(broker, pubend, 0), first + len(run) - 1
 
 
-def _what(broker: BrokerView, identity: StreamId) -> str:
+def _describe(broker: BrokerView, identity: StreamId) -> str:
     return f"{broker.name}, {tuple(identity)}"

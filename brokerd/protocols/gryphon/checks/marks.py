@@ -102,16 +102,18 @@ class GryphonMarks:
         sends = [effect for effect in effects if type(effect) is Send]
         said = [effect.message for effect in sends]
         others = [effect for effect in effects if type(effect) is not Send]
-        for name in _reached(broker, event, said, others):
+        for name in _find_marks(broker, event, said, others):
             self.counts[name] += 1
         for name in filter_marks(broker, event, said, others):
             self.counts[name] += 1
         for effect in sends:
             if isinstance(effect.peer, int):
-                for name in self._in_cells(broker.number, effect.peer, effect.message):
+                for name in self._count_in_cells(broker.number, effect.peer, effect.message):
                     self.counts[name] += 1
 
-    def _in_cells(self, broker: BrokerNumber, peer: BrokerNumber, message: Any) -> Iterator[str]:
+    def _count_in_cells(
+        self, broker: BrokerNumber, peer: BrokerNumber, message: Any
+    ) -> Iterator[str]:
         is_beside = self._cells[broker] == self._cells[peer]
         if type(message) is Nack and is_beside:
             yield "asked-beside"
@@ -130,7 +132,7 @@ def _has_silence_behind(message: Any) -> bool:
     return type(message) is Events and not message.again and message.end > message.run.last + 1
 
 
-def _reached(
+def _find_marks(
     broker: BrokerView, event: Event, said: Sequence[Any], others: Sequence[Effect]
 ) -> Iterator[str]:
     """Yield the marks of a step, from its messages to peers and its other effects."""

@@ -40,7 +40,7 @@ def tree_of_cells(
     )
 
 
-def drawn_tree(random: Random) -> tuple[list[str], list[tuple[str, str]]]:
+def draw_tree(random: Random) -> tuple[list[str], list[tuple[str, str]]]:
     """Return cells and bundles between them; a path more often than another tree."""
     cells = [f"b{number}" for number in range(1, random.randrange(4, 8))]
     random.shuffle(cells)
@@ -53,9 +53,9 @@ def drawn_tree(random: Random) -> tuple[list[str], list[tuple[str, str]]]:
     return cells, bundles
 
 
-def drawn_cells(random: Random) -> Topology:
+def draw_cells(random: Random) -> Topology:
     """Return a tree of cells, in most cases with several brokers in inner cells."""
-    cells, bundles = drawn_tree(random)
+    cells, bundles = draw_tree(random)
     inner = [cell for cell in cells if sum(cell in bundle for bundle in bundles) > 1]
     wide = inner if random.random() < 0.7 else []
     members = {
@@ -66,12 +66,12 @@ def drawn_cells(random: Random) -> Topology:
     members = {cell: row for cell, row in members.items() if len(row) > 1}
     called = {row[0]: cell for cell, row in members.items()}
     between = [(called.get(a, a), called.get(b, b)) for a, b in bundles]
-    links = _drawn_links(random, between, members) if random.random() < 0.4 else []
+    links = _draw_links(random, between, members) if random.random() < 0.4 else []
     names = sorted({*cells, *(name for row in members.values() for name in row)})
     return tree_of_cells(names, between, members, links)
 
 
-def _drawn_links(
+def _draw_links(
     random: Random, bundles: Sequence[tuple[str, str]], members: Mapping[str, Sequence[str]]
 ) -> list[tuple[str, str]]:
     """Return some of the possible links, at least one of each bundle."""
@@ -95,7 +95,7 @@ class GryphonPlanning(ProtocolPlanning):
 
     def topology(self, random: Random) -> Topology:
         """See ProtocolPlanning."""
-        return drawn_cells(random)
+        return draw_cells(random)
 
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
         """See ProtocolPlanning: liveness within a second, except for seeds of several minutes."""

@@ -8,7 +8,7 @@ from brokerd.protocols.gryphon.flow_control import FlowControl
 from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.pubends import Pubends
 from brokerd.protocols.gryphon.retained import RetainedEvents
-from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.simulator.checks.recounts import Recount, nonzero
 
 RETAINED = (
@@ -80,7 +80,7 @@ RECOUNTS = (
     ),
     Recount(FlowControl, "owed", lambda flow: nonzero(flow._owed), lambda *_: {}),
     Recount(
-        Delivered,
+        InFlightEvents,
         "open",
         lambda entry: entry.open,
         lambda entry, holdings: holdings.parcels_of(entry),

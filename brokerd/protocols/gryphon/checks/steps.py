@@ -15,7 +15,7 @@ The checks of each invariant of the protocol's design, by the names of the rules
     I11  ways                  traffic: way back
     I12  on disk before said   ghosts: acknowledged early, other event; joins: joined early
     I13  ranges are canonical  ghosts: ranges
-    I14  in the end            oracle: `judge_end`; swarm: `_left_over` (gaps, retained events)
+    I14  in the end            oracle: `judge_end`; swarm: `_list_rest` (gaps, retained events)
     I15  total order           oracle: total order; joins: begins unknown, begins early
     I17  filters are known     here: filter known
     I16  bounded memory        holdings: retained, unsettled; growth: `check_growth`;
@@ -81,7 +81,7 @@ class GryphonChecks(ProtocolChecks):
         for checks in self._each:
             checks.look_into(broker, brokers)
 
-    def settled(self, brokers: Sequence[BrokerView]) -> None:
+    def check_settled(self, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks: all brokers have the present filter of each live broker."""
         cores: dict[BrokerNumber, Any] = {each.number: each.core for each in brokers if each.alive}
         for number, core in cores.items():

@@ -36,7 +36,7 @@ from brokerd.simulator.world.views import BrokerView
 
 
 @dataclass(slots=True)
-class _Told:
+class _StreamTraffic:
     """The messages of one incarnation of a broker about one stream.
 
     Attributes:
@@ -49,7 +49,7 @@ class _Told:
     asked: deque[tuple[Instant, tuple[Range, ...]]] = field(default_factory=deque)
     done: dict[tuple[BrokerNumber, int], int] = field(default_factory=dict)
 
-    def wanted_by(self, neighbour: BrokerNumber) -> IntervalSet:
+    def requested_by(self, neighbour: BrokerNumber) -> IntervalSet:
         """Return a neighbour's requested ticks without an answer; the caller may change the set."""
         return self.wanted.setdefault(neighbour, IntervalSet())
 
@@ -82,7 +82,7 @@ class TrafficChecks(ProtocolChecks):
         assert isinstance(cells, CellGraph), f"{cells} is none of cells"
         self._graph = cells
         self._cells = [cells.cell_of(number) for number in range(len(cells.brokers))]
-        self._told: dict[tuple[BrokerNumber, int, StreamId], _Told] = {}
+        self._told: dict[tuple[BrokerNumber, int, StreamId], _StreamTraffic] = {}
         self._most_events = parameters.events_per_message
         news_bytes = FIRST_LIMIT * parameters.send_window_bytes
         self._window_bytes = {False: news_bytes, True: parameters.answer_window_bytes}
@@ -95,10 +95,10 @@ class TrafficChecks(ProtocolChecks):
     ) -> Sequence[tuple[str, int]]:
         """See ProtocolChecks."""
         heard = event.message if type(event) is MessageReceived else None
-        self._hear_window(broker, event)
+        self._record_window(broker, event)
         if type(event) is MessageReceived and type(heard) is Nack:
             assert isinstance(event.peer, int), f"{event.peer} is a client, but announces {heard}"
-            wanted = self._of(broker, heard.stream).wanted_by(event.peer)
+            wanted = self._traffic_of(broker, heard.stream).requested_by(event.peer)
             for start, end in heard.ranges:
                 wanted.add(start, end)
         asked: dict[StreamId, dict[tuple[Range, ...], None]] = {}
@@ -111,7 +111,7 @@ class TrafficChecks(ProtocolChecks):
             if type(message) is Nack:
                 asked.setdefault(message.stream, {})[message.ranges] = None
             elif type(message) is Events:
-                wanted = self._of(broker, message.run.source).wanted_by(effect.peer)
+                wanted = self._traffic_of(broker, message.run.source).requested_by(effect.peer)
                 answered.append((wanted, ((message.start, message.end),)))
                 self._check_answer(broker, effect.peer, message.again, *answered[-1])
                 key = effect.peer, message.run.source, message.again
@@ -119,7 +119,7 @@ class TrafficChecks(ProtocolChecks):
                 self._check_window(broker, effect.peer, message, is_rest=is_rest)
                 sent[key] = message
             elif type(message) is Silent:
-                wanted = self._of(broker, message.stream).wanted_by(effect.peer)
+                wanted = self._traffic_of(broker, message.stream).requested_by(effect.peer)
                 answered.append((wanted, message.ranges))
                 self._check_answer(broker, effect.peer, message.again, *answered[-1])
             elif type(message) is Done:
@@ -134,8 +134,10 @@ class TrafficChecks(ProtocolChecks):
             self._check_asked(broker, identity, rows)
         return ()
 
-    def _of(self, broker: BrokerView, identity: StreamId) -> _Told:
-        return self._told.setdefault((broker.number, broker.incarnation, identity), _Told())
+    def _traffic_of(self, broker: BrokerView, identity: StreamId) -> _StreamTraffic:
+        return self._told.setdefault(
+            (broker.number, broker.incarnation, identity), _StreamTraffic()
+        )
 
     # ------------------------------------------------------------ answers
 
@@ -152,7 +154,7 @@ class TrafficChecks(ProtocolChecks):
                 what = f"{broker.name} to {peer}"
                 raise InvariantViolated("unasked", f"{what}: {rest} of [{start}, {end})")
 
-    def _hear_window(self, broker: BrokerView, event: Event) -> None:
+    def _record_window(self, broker: BrokerView, event: Event) -> None:
         if type(event) is SessionEstablished and isinstance(event.peer, int):
             self._untaken[broker.number, event.peer] = {}
         elif type(event) is MessageReceived and isinstance(event.peer, int):
@@ -194,11 +196,11 @@ class TrafficChecks(ProtocolChecks):
         what = f"{broker.name}, {tuple(identity)}"
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
-        told, now_ns = self._of(broker, identity), core.now_ns
+        told, now_ns = self._traffic_of(broker, identity), core.now_ns
         while told.asked and told.asked[0][0] <= now_ns:
             told.asked.popleft()
         lately = IntervalSet(each for _, ranges in told.asked for each in ranges)
-        needed = IntervalSet(self._needed(told, _stream(core, identity)))
+        needed = IntervalSet(self._list_needed(told, _stream(core, identity)))
         for ranges in rows:
             for start, end in ranges:
                 if twice := lately.within(start, end):
@@ -207,7 +209,7 @@ class TrafficChecks(ProtocolChecks):
                     raise InvariantViolated("asked for nobody", f"{what}: {idle}")
             told.asked.append((now_ns + self._forgotten_ns, ranges))
 
-    def _needed(self, told: _Told, stream: Stream) -> Iterator[Range]:
+    def _list_needed(self, told: _StreamTraffic, stream: Stream) -> Iterator[Range]:
         for wanted in told.wanted.values():
             yield from wanted
         for piece in stream.subend.gaps.pieces:
@@ -237,10 +239,10 @@ class TrafficChecks(ProtocolChecks):
             what = f"{broker.name} to {peer}, cell {message.cell}, {tuple(identity)}: {through}"
             stream = _stream(core, identity)
             is_own = message.cell == self._cells[broker.number]
-            known = stream.knowledge.final if is_own else stream.done_by(message.cell)
+            known = stream.knowledge.final if is_own else stream.acknowledged_by(message.cell)
             if through > known:
                 raise InvariantViolated("done early", f"{what}, but has {known}")
-            done = self._of(broker, identity).done
+            done = self._traffic_of(broker, identity).done
             before = done.get((peer, message.cell), 0)
             if through < before:
                 raise InvariantViolated("done again less", f"{what} after {before}")

@@ -41,7 +41,7 @@ class GryphonWording(Wording):
         """See Wording."""
         match message:
             case Events(start=start, end=end, again=again, onto=onto, run=run):
-                which = ("again" if again else "first") + _for(onto)
+                which = ("again" if again else "first") + _describe_receiver(onto)
                 ticks = ",".join(self.tick(run.source, tick) for tick in run.sequences)
                 within = self.listed(run.source, ((start, end),))
                 return f"events {which} {self.stream(run.source)} {within} at {ticks}"
@@ -67,7 +67,7 @@ class GryphonWording(Wording):
                 return f"done in cell {cell} {' '.join(done)}"
             case AckExpected(stream=stream, through=through, onto=onto):
                 upto = self.tick(stream, through)
-                return f"ack expected{_for(onto)} {self.stream(stream)}/{upto}"
+                return f"ack expected{_describe_receiver(onto)} {self.stream(stream)}/{upto}"
             case LinkStatus(direct=direct, around=around):
                 return f"gets to cells {_numbers(direct)}, around to {_numbers(around)}"
             case Join(stream=stream, incarnation=incarnation, number=number):
@@ -105,7 +105,7 @@ class GryphonWording(Wording):
         )
 
 
-def _for(onto: int) -> str:
+def _describe_receiver(onto: int) -> str:
     return "" if onto == EVERYWHERE else f" for cell {onto}"
 
 

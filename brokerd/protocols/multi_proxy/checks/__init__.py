@@ -11,7 +11,7 @@ from brokerd.protocols.multi_proxy.followers import FOLLOWERS
 from brokerd.protocols.multi_proxy.moves import MOVES
 from brokerd.protocols.multi_proxy.moving_owners import CHOSEN
 from brokerd.protocols.multi_proxy.topic_log import PUT, RELEASED
-from brokerd.simulator.checks.growth import Kept, Limit
+from brokerd.simulator.checks.growth import ContainerLimits, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.recounts import Position
 
@@ -37,7 +37,7 @@ SIMULATED = SimulatedProtocol(
         Limit("brokerd.protocols.multi_proxy.topics", "_REMEMBERED", (1, 4)),
         Limit("brokerd.protocols.multi_proxy.retention", "_RUNS_TOLD", (1, 3)),
     ),
-    kept=Kept(
+    kept=ContainerLimits(
         streams="topics",
         empty=("MultiProxy._early", "FollowedTopic.handed", "Durability._when_durable"),
         paired=("a row of lost",),  # one stands for a run of publications

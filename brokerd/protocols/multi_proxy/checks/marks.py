@@ -49,7 +49,7 @@ from brokerd.protocols.multi_proxy.messages import (
     Transferred,
 )
 from brokerd.protocols.multi_proxy.moving_owners import CHOSEN
-from brokerd.protocols.multi_proxy.sharing import Sharing
+from brokerd.protocols.multi_proxy.sharing import SharedTransfers
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.world.views import BrokerView
 
@@ -117,14 +117,14 @@ class MultiProxyMarks:
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
-        for name in _reached(broker, event, effects):
+        for name in _find_marks(broker, event, effects):
             self.counts[name] += 1
         for effect in effects:
             if type(effect) is Send and isinstance(effect.peer, int):
-                for name in self._asked(broker, effect.peer, effect.message):
+                for name in self._find_requests(broker, effect.peer, effect.message):
                     self.counts[name] += 1
 
-    def _asked(self, broker: BrokerView, peer: BrokerNumber, message: Any) -> Iterator[str]:
+    def _find_requests(self, broker: BrokerView, peer: BrokerNumber, message: Any) -> Iterator[str]:
         if type(message) is Servers:
             before = self._reached.get(broker.number, 0)
             self._reached[broker.number] = len(message.reached)
@@ -148,7 +148,7 @@ class MultiProxyMarks:
                 yield "follow-shrank"
 
 
-def _lost(
+def _find_releases(
     broker: BrokerView, event: Event, said: Sequence[Any], effects: Sequence[Effect]
 ) -> Iterator[str]:
     """Yield the marks of releases by age or size, or for decommissioned brokers."""
@@ -166,7 +166,7 @@ def _lost(
         yield "lost-told"
 
 
-def _shared(
+def _find_shared(
     broker: BrokerView, event: Event, said: Sequence[Any], effects: Sequence[Effect]
 ) -> Iterator[str]:
     """Yield the marks of topics with two owners until detection."""
@@ -191,7 +191,7 @@ def _shared(
     elif type(message) is Get and message.server == broker.number:
         core: Any = broker.core
         sharing, log = core.server.sharing, core.server.log
-        if not isinstance(sharing, Sharing):
+        if not isinstance(sharing, SharedTransfers):
             return
         for topic in log:
             done = core.server.followers.done_with(topic)
@@ -200,7 +200,7 @@ def _shared(
                 return
 
 
-def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
+def _find_marks(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
     said = [effect.message for effect in effects if type(effect) is Send]
     kinds = {type(message): None for message in said}
     done = {type(effect): None for effect in effects}
@@ -222,8 +222,8 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
         yield "gap-told"
     if Shutdown in done:
         yield "turned-away"
-    yield from _lost(broker, event, said, effects)
-    yield from _shared(broker, event, said, effects)
+    yield from _find_releases(broker, event, said, effects)
+    yield from _find_shared(broker, event, said, effects)
     if type(event) is DeadlineReached:
         if Give in kinds:
             yield "give-again"

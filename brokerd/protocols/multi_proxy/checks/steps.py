@@ -69,7 +69,7 @@ class MultiProxyChecks(ProtocolChecks):
             if type(effect) is not Send:
                 continue
             message = effect.message
-            if type(message) is Messages and self._gives_out(broker, message):
+            if type(message) is Messages and self._is_serving(broker, message):
                 run = message.run
                 origins = [(each.source, n) for each in run.origins for n in each.sequences]
                 self._check_told(broker, run.source, [*zip(run.sequences, origins, strict=True)])
@@ -81,7 +81,7 @@ class MultiProxyChecks(ProtocolChecks):
             elif type(message) is Get and message.home == broker.number:
                 self._check_done(broker, message)
             elif type(message) is Follow and message.home == broker.number:
-                self._give_up(broker)
+                self._forget_positions(broker)
             elif type(message) is Subscribed and message.state == "started":
                 self._check_started(broker, effect.peer, message)
         return self._lingering.step(broker, event, effects)
@@ -113,7 +113,7 @@ class MultiProxyChecks(ProtocolChecks):
             what = f"{broker.name} reports {client}/{message.number} as started"
             raise InvariantViolated("started early", f"{what}, and no server has {missing} of it")
 
-    def _gives_out(self, broker: BrokerView, message: Messages) -> bool:
+    def _is_serving(self, broker: BrokerView, message: Messages) -> bool:
         """Return True at the server that stores these positions, False at a proxy on the route."""
         if message.run.source.broker == broker.number:
             return True
@@ -166,7 +166,7 @@ class MultiProxyChecks(ProtocolChecks):
                 raise InvariantViolated("done less", f"{what}, after {before}")
             self._done[key] = wanted.done
 
-    def _give_up(self, broker: BrokerView) -> None:
+    def _forget_positions(self, broker: BrokerView) -> None:
         """Forget positions of a topic without followers, which may restart earlier.
 
         A server that was given the topic meanwhile has no news of that: it uses the positions at

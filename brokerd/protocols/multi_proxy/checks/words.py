@@ -47,22 +47,22 @@ class MultiProxyWording(Wording):
                 return f"reaches {' '.join(map(self.name, reached)) or 'no server'}"
             case Put(topic=topic, previous=previous, run=run):
                 behind = f" behind {previous}" if previous else ""
-                ways = self._between(message.home, message.server)
+                ways = self._route(message.home, message.server)
                 return f"put {ways} topic {topic} {self.run(run)}{behind}"
             case Stored(topic=topic, source=source, through=through):
-                ways = self._between(message.server, message.home)
+                ways = self._route(message.server, message.home)
                 return f"stored {ways} topic {topic} {self.source(source)}/{through}"
             case Follow(number=number, topics=topics):
-                ways = self._between(message.home, message.server)
-                return f"follow {number} {ways} topics {_listed(topics)}"
+                ways = self._route(message.home, message.server)
+                return f"follow {number} {ways} topics {_join_names(topics)}"
             case Following(server=server, number=number, topics=topics):
-                ways = self._between(server, message.home)
+                ways = self._route(server, message.home)
                 told = " ".join(
                     f"{self._part(each, server)}:{each.done}-{each.head}" for each in topics
                 )
                 return f"following {number} {ways} {told or 'nothing'}"
             case Get(server=server, wanted=wanted):
-                ways = self._between(message.home, server)
+                ways = self._route(message.home, server)
                 told = " ".join(
                     f"{self._part(each, server)}:{each.done}-{each.after}" for each in wanted
                 )
@@ -77,40 +77,38 @@ class MultiProxyWording(Wording):
             case Decommissioned(decommissions=signed):
                 return f"decommissioned {' '.join(self.name(broker) for broker, _ in signed)}"
             case Answered():
-                return f"answered {self._between(message.server, message.home)}"
+                return f"answered {self._route(message.server, message.home)}"
             case Owned(owners=owners):
                 return f"owned {self._owners(owners)}"
             case Merge(owners=owners) | Merged(owners=owners) | Move(owners=owners):
                 return f"{type(message).__name__.lower()} {self._owners(owners)}"
             case Periodic(server=server, topics=topics):
-                return f"asked {self.name(server)} topics {_listed(topics)}"
+                return f"asked {self.name(server)} topics {_join_names(topics)}"
             case Carry(topic=topic, run=run):
-                ways = self._between(message.giver, message.server)
+                ways = self._route(message.giver, message.server)
                 return f"carry {ways} topic {topic} {run.first} to {run.last}: {self.run(run)}"
             case Transfer(topic=topic, parts=parts):
-                ways = self._between(message.giver, message.server)
+                ways = self._route(message.giver, message.server)
                 told = " ".join(f"{self.name(each.part)}:{each.last}" for each in parts)
                 return f"transfer {ways} topic {topic} {told}"
             case Transferred(topic=topic, owner=owner):
-                ways = self._between(message.server, message.giver)
+                ways = self._route(message.server, message.giver)
                 return f"transferred {ways} topic {topic} to {self.name(owner)}"
             case Give(topic=topic, owner=owner, generation=generation):
-                ways = self._between(message.arbiter, message.server)
+                ways = self._route(message.arbiter, message.server)
                 return f"give {ways} {topic}/{generation} to {self.name(owner)}"
             case Locate(topics=topics):
-                return f"locate {self._between(message.home, message.server)} {_listed(topics)}"
+                return f"locate {self._route(message.home, message.server)} {_join_names(topics)}"
             case Claim(candidates=candidates):
-                ways = self._between(message.home, message.server)
+                ways = self._route(message.home, message.server)
                 return f"claim {ways} {self._owners(candidates)}"
             case Located(owners=owners):
-                return (
-                    f"located {self._between(message.server, message.home)} {self._owners(owners)}"
-                )
+                return f"located {self._route(message.server, message.home)} {self._owners(owners)}"
             case Assign(generations=generations):
-                ways = self._between(message.arbiter, message.server)
+                ways = self._route(message.arbiter, message.server)
                 return f"assign {ways} {_generations(generations)}"
             case Assigned(generations=generations):
-                ways = self._between(message.server, message.arbiter)
+                ways = self._route(message.server, message.arbiter)
                 return f"assigned {ways} {_generations(generations)}"
         return super().message(message)
 
@@ -128,7 +126,7 @@ class MultiProxyWording(Wording):
         whose = "" if each.part == server else f"/{self.name(each.part)}"
         return f"{each.topic}{whose}"
 
-    def _between(self, a: BrokerNumber, b: BrokerNumber) -> str:
+    def _route(self, a: BrokerNumber, b: BrokerNumber) -> str:
         return f"{self.name(a)}>{self.name(b)}"
 
 
@@ -136,5 +134,5 @@ def _generations(generations: tuple[Generation, ...]) -> str:
     return " ".join(f"{each.topic}/{each.number}" for each in generations)
 
 
-def _listed(topics: tuple[int, ...]) -> str:
+def _join_names(topics: tuple[int, ...]) -> str:
     return ",".join(map(str, topics)) or "none"

@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from brokerd.model.client_messages import Gap, Notice, Silence
 from brokerd.model.identity import ClientId, StreamId
-from brokerd.model.joined_runs import taken
+from brokerd.model.joined_runs import take
 from brokerd.model.publication import PublicationRun
 
 
@@ -115,7 +115,7 @@ def join_deliveries(
     open_groups: dict[StreamId, _Group[Entry, Subscription]] = {}
     for delivery in deliveries:
         stream = delivery.left.source
-        if not _may_be_joined(delivery, wholes):
+        if not _can_join(delivery, wholes):
             open_groups.pop(stream, None)
             groups.append([delivery])
             continue
@@ -123,7 +123,7 @@ def join_deliveries(
         if group is None or not group.takes(delivery, wholes):
             group = open_groups[stream] = _Group(delivery)
             groups.append(group.deliveries)
-    return [_joined(group, wholes) for group in groups]
+    return [_join(group, wholes) for group in groups]
 
 
 class _Group(Generic[Entry, Subscription]):
@@ -149,7 +149,7 @@ class _Group(Generic[Entry, Subscription]):
         return True
 
 
-def _may_be_joined(delivery: Delivery[Entry, Subscription], wholes: Wholes[Entry]) -> bool:
+def _can_join(delivery: Delivery[Entry, Subscription], wholes: Wholes[Entry]) -> bool:
     entries = delivery.parcel.entries
     return (
         delivery.instead is None
@@ -160,11 +160,11 @@ def _may_be_joined(delivery: Delivery[Entry, Subscription], wholes: Wholes[Entry
     )
 
 
-def _joined(
+def _join(
     group: list[Delivery[Entry, Subscription]], wholes: Wholes[Entry]
 ) -> Delivery[Entry, Subscription]:
     """Return one delivery for a group, of the entries that the group's entries were joined in."""
-    if not _may_be_joined(group[0], wholes):
+    if not _can_join(group[0], wholes):
         return group[0]
     counts: dict[Entry, int] = {}
     for delivery in group:
@@ -173,7 +173,7 @@ def _joined(
             assert whole is not None, f"{entry} is no part of anything"
             counts[whole] = counts.get(whole, 0) + 1
     numbers = [number for delivery in group for number in delivery.left.sequences]
-    left = taken([wholes.run(whole) for whole in counts], numbers)
+    left = take([wholes.run(whole) for whole in counts], numbers)
     for whole, count in counts.items():
         wholes.count_out(whole, count - 1)
     first = group[0]

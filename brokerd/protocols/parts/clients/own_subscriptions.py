@@ -166,7 +166,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
 
     def on_detach(self, name: ClientId, message: Detach) -> None:
         """See ClientService."""
-        client = self._connected_client(name, "Detach")
+        client = self._client_of(name, "Detach")
         client.leaving, session = True, client.session
 
         def leave() -> None:
@@ -176,7 +176,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         over = list(client.subscriptions.values())
         self._end(client, over, leave, drain=message.drain)
 
-    def tell_done(self, client: OwnClient, done: int) -> None:
+    def acknowledge_through(self, client: OwnClient, done: int) -> None:
         """Acknowledge a publisher's publications through `done`, if the publisher is connected."""
         through = min(done, client.submitted)
         if client.connected and through > client.told:
@@ -184,7 +184,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
             client.told = through
 
     def _leave(self, client: OwnClient) -> None:
-        if client.drains and self.windows.drained(client.name):
+        if client.drains and self.windows.is_drained(client.name):
             client.drains = False
             self._answer_ended(client, client.session, 0)
 
@@ -223,7 +223,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
         subscription.claimed = client.session
         if subscription.started:
-            begun = self._begun_after(client, subscription)
+            begun = self._starts_after(client, subscription)
             gaps = [*self._gaps_of_forgotten(client, subscription.number, begun)]
             told = {gap.stream for gap in gaps}  # the client takes their positions from the gaps
             begins_after = tuple(
@@ -240,7 +240,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         local = client.subscriptions.get(number)
         return local is not None and local.started and not local.is_restarted
 
-    def _begun_after(
+    def _starts_after(
         self, client: OwnClient, subscription: OwnSubscription
     ) -> Mapping[StreamId, int]:
         """Return the positions behind which a started subscription begins."""
@@ -266,7 +266,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
                 self._index.remove(local)
             # A subscription that is not claimed on this session gets nothing more on it.
             if not (drain and local.claimed == client.session):
-                self.windows.give_up(local)
+                self.windows.discard_unsent(local)
         self.memo.forget()
         self._on_ended(over)
         rows = [row for local in over for row in self._rows_over(f"{client.name}/{local.number}")]

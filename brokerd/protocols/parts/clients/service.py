@@ -216,7 +216,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
             client = self._clients[name] = self._new_client(name)
         return client
 
-    def _connected_client(self, name: ClientId, request: str) -> Client:
+    def _client_of(self, name: ClientId, request: str) -> Client:
         """Return the client that made a request.
 
         Raises:
@@ -264,7 +264,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
             self._machine.record(LOSS_PROVED, client=name, cause=objection)
         if objection or message.source is None:
             return objection
-        known = self._known_of(message.source)
+        known = self._last_known(message.source)
         if message.highest_sequence < known:
             return (
                 f"publisher {name!r} continues behind {message.highest_sequence}, and has "
@@ -286,7 +286,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
     def _admit(self, client: Client, message: Connect) -> None:
         changes: list[Change] = []
         if message.publishes and message.source is None:
-            source, change = self._publishers.give(client.name, message)
+            source, change = self._publishers.assign_source(client.name, message)
             message = replace(message, source=source)
             changes.append(change)
         elif message.source is not None and self.lineage:
@@ -294,9 +294,9 @@ class ClientService(ABC, Generic[Client, Subscription]):
             changes.extend([restored] if restored is not None else ())
         changes.extend(self._changes_first(client, message))
         session = client.session
-        self._disk.commit(changes, lambda: self._let_in(client, session, message))
+        self._disk.commit(changes, lambda: self._accept(client, session, message))
 
-    def _let_in(self, client: Client, session: int, message: Connect) -> None:
+    def _accept(self, client: Client, session: int, message: Connect) -> None:
         self._on_recorded(client, message)
         if client.session != session:
             return
@@ -320,7 +320,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     def on_consume(self, name: ClientId, message: Consume) -> None:
         """Handle a Consume as `on_subscribe`, in protocols with committed positions at brokers."""
-        self._connected_client(name, "Consume")
+        self._client_of(name, "Consume")
         reason = "brokers of this protocol do not keep how far a subscription is committed"
         self._machine.send(name, Refused("subscribe", message.number, reason, False))
 
@@ -330,7 +330,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
         """Create a subscription, or report its state; the same request again changes nothing."""
-        client = self._connected_client(name, "Subscribe")
+        client = self._client_of(name, "Subscribe")
         subscription = client.subscriptions.get(message.number)
         most = self._limits.client_subscriptions
         beside = message.predicate == NOTHING
@@ -347,7 +347,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
         """End a subscription and its stream at once, without waiting for other brokers."""
-        client = self._connected_client(name, "Unsubscribe")
+        client = self._client_of(name, "Unsubscribe")
         number, session = message.number, client.session
         if number < 1:
             raise RemoteProtocolError(name, f"there is no subscription {number}")
@@ -369,7 +369,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     def on_publish(self, name: ClientId, message: Publish) -> None:
         """Check and accept publications of a client."""
-        client = self._connected_client(name, "Publish")
+        client = self._client_of(name, "Publish")
         if has_marker(message.run):
             raise RemoteProtocolError(name, "publishes a loss marker")
         if message.run.source != client.source or message.run.origins:
@@ -378,7 +378,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
 
     def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         """Handle an acknowledgement of deliveries on the client's session."""
-        client = self._connected_client(name, "Acknowledge")
+        client = self._client_of(name, "Acknowledge")
         if message.first > message.last:
             raise RemoteProtocolError(name, f"range [{message.first}, {message.last}]")
         self._acknowledge(client, message)
@@ -447,7 +447,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
             if first <= last and last:
                 yield Gap((number,), stream, first, last, STATE_LOST)
 
-    def _known_of(self, source: SourceId) -> int:
+    def _last_known(self, source: SourceId) -> int:
         """Return the last sequence number of a source that this broker has received.
 
         A publisher that continues at a lower number has lost the counter: the next publications

@@ -36,7 +36,7 @@ class Forwarding(Protocol[Subscription]):
     ) -> Subscription:
         """Add a subscription of a client here, and report its state to the client."""
 
-    def tell(self, route: Subscription) -> None:
+    def report_state(self, route: Subscription) -> None:
         """Report the state of a subscription to its client."""
 
     def forget(self, subscriptions: list[SubscriptionId], origin: ClientId) -> None:
@@ -68,7 +68,7 @@ class UnkeptClients(ClientService[HostedClient[Subscription], Subscription]):
 
     def on_detach(self, name: ClientId, message: Detach) -> None:
         """End all subscriptions; no drain is necessary, since all matches have been sent."""
-        client = self._connected_client(name, "Detach")
+        client = self._client_of(name, "Detach")
         client.leaving, session = True, client.session
         over = list(client.subscriptions.values())
         self._end(client, over, lambda: self._answer_ended(client, session, 0))
@@ -84,7 +84,7 @@ class UnkeptClients(ClientService[HostedClient[Subscription], Subscription]):
         )
 
     def _claim(self, client: HostedClient[Subscription], subscription: Subscription) -> None:
-        self._routes.tell(subscription)
+        self._routes.report_state(subscription)
 
     def _end(
         self,

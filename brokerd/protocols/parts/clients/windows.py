@@ -173,7 +173,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 self._end_part(delivery.parcel)
         outlet.parked.sort(key=lambda item: item.serial)
 
-    def give_up(self, local: Subscription) -> None:
+    def discard_unsent(self, local: Subscription) -> None:
         """Discard the unsent deliveries of an ended subscription, and complete their parts.
 
         Sent deliveries stay until the client acknowledges them. Otherwise a late acknowledgement
@@ -193,7 +193,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         outlet.waiting = deque(each for each in outlet.waiting if each.subscriptions)
         self._send(local.client, outlet)
 
-    def drained(self, client: ClientId) -> bool:
+    def is_drained(self, client: ClientId) -> bool:
         """Return True if the client has acknowledged all of its deliveries."""
         outlet = self._outlets.get(client)
         return outlet is None or not (outlet.waiting or outlet.sent or outlet.parked)
@@ -202,7 +202,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         """Remove a departed client without subscriptions."""
         outlet = self._outlets.get(client)
         if outlet is not None and not outlet.holds:
-            assert self.drained(client), f"{client} departed, but has deliveries"
+            assert self.is_drained(client), f"{client} departed, but has deliveries"
             del self._outlets[client]
 
     def hold(self, client: ClientId) -> None:
@@ -250,11 +250,11 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         outlet = self._outlets.get(client)
         if outlet is None:
             return
-        start, end = _within(outlet.parked, serials)
+        start, end = _find_bounds(outlet.parked, serials)
         outlet.parked[start:end] = join_deliveries(outlet.parked[start:end], wholes)
         for deliveries in (outlet.waiting, outlet.sent.get(stream)):
             if deliveries:
-                start, end = _within(deliveries, serials)
+                start, end = _find_bounds(deliveries, serials)
                 deliveries.rotate(-start)
                 part = [deliveries.popleft() for _ in range(end - start)]
                 deliveries.extendleft(reversed(join_deliveries(part, wholes)))
@@ -317,7 +317,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             self._machine.effects.append(Deliver(client, Deliveries(delivery.left, numbers)))
 
 
-def _within(
+def _find_bounds(
     deliveries: Sequence[Delivery[Entry, Subscription]], serials: tuple[int, int]
 ) -> tuple[int, int]:
     """Return the bounds of the deliveries after the first and through the second serial."""

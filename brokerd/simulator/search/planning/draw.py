@@ -86,7 +86,7 @@ def draw_plan(
     long = minutes > 0
     planning = planning_of(protocol)
     topology = _topology(seed, planning, random, adversarial, setting)
-    tolerated = planning.tolerated(topology)
+    tolerated = planning.count_tolerated(topology)
     flaps = random.random() < 0.3
     kinds = draw_kinds(random, flaps, setting)
     values, network = draw_parameters(random, long, setting)
@@ -98,7 +98,7 @@ def draw_plan(
     limits: Chosen = ()
     if not simple and setting is None:
         limits = draw_limits(Random(f"lowered {seed}"), limits_of(protocol))
-    needed = planning.needed(mutants)
+    needed = planning.required_parameters(mutants)
     failures_at_once = tolerated
     links_at_once = 3 * tolerated if random.random() < 0.2 else tolerated
     if setting is not None:
@@ -139,7 +139,7 @@ def draw_plan(
         broken = draw_broken(draft)
         end = _draw_moves_after_healing(draft, heal)
     else:
-        parameters = planning.waiting_options(seed, parameters)
+        parameters = planning.wait_options(seed, parameters)
     if needed:
         parameters = replace(parameters, **needed)
         broken = ()
@@ -216,7 +216,7 @@ def _draw_slowed(
     if draft.adversarial or draft.long:
         return []
     random = Random(f"slowed {seed}")
-    return draw_slowed(random, planning.slowed(random, draft.topology, parameters), draft, heal)
+    return draw_slowed(random, planning.draw_slow(random, draft.topology, parameters), draft, heal)
 
 
 def _draw_mobility(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:

@@ -101,7 +101,7 @@ def draw_lost(random: Random, planning: ProtocolPlanning, draft: Draft, heal: in
     """Draw, in half of the plans on a clock, lost brokers, if the protocol tolerates losses."""
     if draft.adversarial or random.random() < 0.5:
         return []
-    lost = planning.lost(random, draft.topology)
+    lost = planning.draw_losses(random, draft.topology)
     return [FaultInjection(random.randrange(heal), LOST, together) for together in lost]
 
 

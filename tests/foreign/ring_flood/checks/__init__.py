@@ -7,7 +7,7 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.ring_flood.messages import Flooded, StoredThrough
-from brokerd.simulator.checks.growth import Kept
+from brokerd.simulator.checks.growth import ContainerLimits
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach
@@ -78,7 +78,7 @@ class RingWording(Wording):
 
 
 SIMULATED = SimulatedProtocol(
-    kept=Kept(
+    kept=ContainerLimits(
         empty=(
             "Log._places",
             "Log._stored",
