@@ -21,7 +21,8 @@ def main() -> NoReturn:
             sys.stdout.write(f"pubsubctl {version('pubsubctl')}\n")
             sys.stdout.flush()
         except OSError as error:
-            os.write(2, f"error: standard output: {error.strerror}\n".encode())
+            cause = (error.strerror or "cannot be written").lower()
+            os.write(2, f"error: standard output: {cause}\n".encode())
             os._exit(UNWRITABLE)
         sys.exit(0)
     on_interrupt = signal.getsignal(signal.SIGINT)

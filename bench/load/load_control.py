@@ -145,7 +145,7 @@ class LoadControl:
             except ControlError as error:
                 if error.kind != "busy":
                     said = await self._last_words(process) or str(error)
-                    raise RunFailed(f"load generator {process.name} ended: {said}") from error
+                    raise RunFailed(f"load generator {process.name} has ended: {said}") from error
             await trio.sleep(_POLL_S)
 
     async def _last_words(self, process: LoadProcess) -> str:

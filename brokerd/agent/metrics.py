@@ -172,7 +172,9 @@ def _of(known: Mapping[str, Family], family: Family) -> Family:
 
 
 def _metric(role: str, name: str) -> str:
-    return _NO_NAME.sub("_", f"pubsubctl_{role}_{re.sub(f'^{role}_', 'peer_', name)}")
+    prefix = f"{role}_"
+    own_name = f"peer_{name.removeprefix(prefix)}" if name.startswith(prefix) else name
+    return _NO_NAME.sub("_", f"pubsubctl_{prefix}{own_name}")
 
 
 def _family_of(role: str, name: str) -> tuple[Family, float | None]:

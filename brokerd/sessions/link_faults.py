@@ -191,7 +191,7 @@ class LinkFaults:
         if known.definition != fault.definition:
             raise ControlError(
                 "user",
-                f"fault {fault.fault_id!r} exists already, as a {known.verb} with other parameters",
+                f"fault {fault.fault_id!r} exists already, as {known.verb!r} with other parameters",
             )
         known.ends_ns = fault.ends_ns
 

@@ -459,4 +459,4 @@ def test_holes_are_cut_at_both_ends_of_a_range(
     holes = Holes()
     for hole in ((3, 5), (9, 9), (12, 14)):
         holes.append(*hole)
-    assert holes.within(first, last) == parts
+    assert holes.within(first, last) == [(least, most) for least, most in parts]

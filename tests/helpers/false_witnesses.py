@@ -1403,7 +1403,7 @@ for _name, _change, _says in (
     ("away_recovered_apart", _everywhere(AWAY, ("healed", "recovered"), -0.25), "recovery of"),
     ("kill_healed_earlier", _everywhere(KILL, ("healed",), -0.1), "healed of"),
     ("kill_recovered_earlier", _everywhere(KILL, ("recovered",), -0.05), "recovered of"),
-    ("restart_recovered_early", _everywhere(RESTART, ("recovered",), -0.3), "before it was"),
+    ("restart_recovered_early", _everywhere(RESTART, ("recovered",), -0.1), "before it was"),
 ):
     _add(f"the_{_name}_everywhere", _change, _says)
 

@@ -87,7 +87,7 @@ def test_a_host_that_another_command_deploys_is_no_error(monkeypatch: pytest.Mon
 
         lab = cast(Lab, SimpleNamespace(connectors=[connector], on_all=on_all))
         state = trio.run(lab_state, lab)
-        result = _result(Invocation(console=Console()), state, "", hosts=1)
+        result = _result(Invocation(console=Console()), state, "", hosts=1, detail=False)
         assert len(result.because) == errors
         assert (f"at work there: {holder}" in result.text) == bool(holder)
         assert result.document["busy"] == ({"h1": holder} if holder else {})

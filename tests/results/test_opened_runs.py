@@ -98,7 +98,7 @@ def test_the_example_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names: dict[str, Any] = runpy.run_path(str(script))
     assert names["run"].verdict == "VALID"
     assert len(names["latency_ms"]) == 5
-    assert names["per_s"].loc[10] > 1.5 * names["per_s"].loc[20]
+    assert names["per_s"].max() > 1.2 * names["per_s"].median(), "deliveries after the fault"
 
 
 @pytest.mark.spark

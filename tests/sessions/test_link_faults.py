@@ -59,7 +59,7 @@ def test_the_same_fault_again_only_moves_its_end_and_another_of_its_id_is_refuse
     one = faults(("absorb", 1, "both", {}))
     one.apply(read_fault("f0", "absorb", 1, "both", {}, 50))
     assert (one.list_expired(49), one.list_expired(50)) == ([], ["f0"])
-    with pytest.raises(ControlError, match="already a absorb"):
+    with pytest.raises(ControlError, match="exists already, as 'absorb'"):
         one.apply(read_fault("f0", "cut", 1, "both", {}, 50))
 
 

@@ -165,14 +165,14 @@ def reply_lost() -> bool:
     subscription = consumer(story)
     sent = story.publish(1)
     link = story.cluster.link(subscription.client.name, "s1")
-    asked = subscription.client.core._commits.ask
+    asked = subscription.client.core.subscriptions.commits.ask
     requests: list[CommitConsumed] = []
 
     def ask(*arguments):
         requests.append(asked(*arguments))
         return requests[-1]
 
-    subscription.client.core._commits.ask = ask
+    subscription.client.core.subscriptions.commits.ask = ask
     story.cluster.publish("p1", kind="a")
     story.wait_for(lambda: bool(requests))
     before = tokens(story)
