@@ -18,7 +18,7 @@ class World:
     def __init__(self) -> None:
         self.seen: list[Any] = []
         self.taken: list[int] = []
-        progress = SimpleNamespace(give=lambda serial: None, take=self.taken.append)
+        progress = SimpleNamespace(record_delivery=lambda serial: None, take=self.taken.append)
         core = SimpleNamespace(progress=progress)
         self.line: Any = SimpleNamespace(core=core, nudge=lambda: None, acknowledge=lambda: None)
         self.inbox = Inbox(self.seen.append, self.seen.append)
