@@ -15,7 +15,7 @@ BUGS = Path(__file__).parent / "ring_flood.bugs.toml"
 PACKAGES = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 REGISTRY = "brokerd/protocols/registry.py"
 _IMPORT = "from brokerd.protocols.ring_flood.definition import RING_FLOOD\n"
-_REGISTERED = re.compile(r"(= registered\(\s*\([A-Z_,\s]+?)(,?\s*\)\s*\))")
+_REGISTERED = re.compile(r"(= by_name\(\s*\([A-Z_,\s]+?)(,?\s*\)\s*\))")
 
 
 def make_tree(to: Path) -> Path:

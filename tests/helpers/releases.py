@@ -12,14 +12,14 @@ PACKAGES: Final = ("bench", "brokerd", "fault_injection", "pubsubctl", "results"
 _AGENT: Final = "brokerd/agent/agent.py"
 _COMMANDS: Final = "brokerd/runtime/commands.py"
 _PROGRAM: Final = "brokerd/runtime/program.py"
-_REPORT: Final = '            "program": own_program().to_mapping(),\n'
+_REPORT: Final = '            "program": read_own_program().to_mapping(),\n'
 
 Edit = tuple[str, str, str]
 """A file, its text, and the text of the other release."""
 
 WITHOUT_METRICS: Final[Sequence[Edit]] = (
     (_AGENT, '            "metrics": self._metrics,\n', ""),
-    ("pubsubctl/deploying/deploy.py", "                await deployment.tell_metrics()\n", ""),
+    ("pubsubctl/deploying/deploy.py", "                await deployment.set_metrics()\n", ""),
 )
 """The release before lacks the newest command."""
 WITHOUT_VERSIONS: Final[Sequence[Edit]] = (

@@ -151,7 +151,7 @@ class _Lab:
     """Whatever happens in it is wrapped, as nurseries wrap it."""
 
     @asynccontextmanager
-    async def operated(self, *arguments: object) -> AsyncIterator[None]:
+    async def operate(self, *arguments: object) -> AsyncIterator[None]:
         async with trio.open_nursery():
             yield
 
@@ -162,7 +162,7 @@ def test_the_cause_of_a_failed_run_is_reported_without_exception_groups(
     async def failing(*arguments: object) -> None:
         raise RunFailed("waited 9 s for 4 fences to arrive")
 
-    monkeypatch.setattr("pubsubctl.running.experiment.wanted_deployment", failing)
+    monkeypatch.setattr("pubsubctl.running.experiment.choose_deployment", failing)
     experiment = Experiment(load_experiment("x10"), None, Path())
     lab: Any = _Lab()
     nobody: Any = None

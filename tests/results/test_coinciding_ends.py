@@ -220,7 +220,7 @@ def test_both_judges_explain_the_same_signs_of_a_busy_machine(tmp_path: Path, se
         )
     shares = {name: random.choice((0.49, 0.5, 0.51)) for name in ("b1", "b2")}
     manifest = {"drain": {"ended_by": "timeout"}, "waited_share": shares}
-    run: Any = SimpleNamespace(manifest=manifest, faults=faults, moved=lambda ns, _: ns)
+    run: Any = SimpleNamespace(manifest=manifest, faults=faults, to_timeline=lambda ns, _: ns)
     logs: Any = SimpleNamespace(processes=processes)
     found = sorted(busy_signs(run, logs))
     assert found == sorted(signs(tmp_path, manifest, faults, lambda ns, _: ns))

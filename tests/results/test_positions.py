@@ -38,7 +38,7 @@ def test_a_position_belongs_to_the_subscription_of_its_delivery(tmp_path: Path) 
     names: Any = SimpleNamespace(
         streams=["0/9", "0/7"], subscriptions_of=lambda _: np.array([5, 6], "i4")
     )
-    clock: Any = SimpleNamespace(moved=lambda stamps, host: stamps - 100)
+    clock: Any = SimpleNamespace(to_timeline=lambda stamps, host: stamps - 100)
     records = np.fromfile(file.path, RECORDS["positions"])
     assert PositionReader(names, clock).batch(file, records, 0).to_pylist() == [
         {

@@ -101,6 +101,6 @@ def test_every_canary_fails(place: int) -> None:
 def test_a_canary_that_nothing_sees_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that this swarm cannot meet: the sender of frames is no part of a simulation."""
     blind = replace(simulation_of("delta_tree"), canaries=(str(Mutant.HALF_A_FRAME),))
-    monkeypatch.setattr("brokerd.simulator.search.ablations.simulated", lambda protocol: blind)
+    monkeypatch.setattr("brokerd.simulator.search.ablations.simulation_of", lambda protocol: blind)
     monkeypatch.setattr("brokerd.simulator.search.ablations.TRIES", 2)
     assert run_canary("delta_tree", 99).failed_at == -1

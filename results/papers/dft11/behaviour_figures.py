@@ -373,14 +373,14 @@ def _queue_metrics(rows: Sequence[Row], delta: int, broken_s: float) -> Metrics:
     late = [
         row.t_s
         for row in rows
-        if row.length > delta and row.t_s >= broken_s and row.describe_undelivered > LEFT_IN_FLIGHT
+        if row.length > delta and row.t_s >= broken_s and row.undelivered > LEFT_IN_FLIGHT
     ]
     instants = sorted({row.t_s for row in rows})
     last = max(late, default=broken_s)
     yield "drained_s", Metric(next((t for t in instants if t > last), last) - broken_s)
     yield (
         "undelivered_at_end",
-        Metric(max(line[-1].describe_undelivered for line in lines.values())),
+        Metric(max(line[-1].undelivered for line in lines.values())),
     )
 
 

@@ -250,7 +250,7 @@ def draw_timeouts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         "puts_most": float(max(row.puts_most for row in rows)),
         "puts_mean": max(row.puts_mean for row in rows),
         "nested_most": float(max(row.nested_most for row in rows)),
-        "violations": float(sum(row.violations + row.describe_undelivered for row in rows)),
+        "violations": float(sum(row.violations + row.undelivered for row in rows)),
     }
     return _drawing(
         run,

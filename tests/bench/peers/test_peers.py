@@ -56,7 +56,7 @@ def test_servers_end_with_the_process_that_started_them_however_that_ends(tmp_pa
     installed("nats")
     code = (
         "from bench.peers import nats, servers\n"
-        "with servers.running(nats.SYSTEMS[0], 2) as found:\n"
+        "with servers.run_chain(nats.SYSTEMS[0], 2) as found:\n"
         "    print(*found.pids, flush=True)\n"
         "    input()\n"
     )

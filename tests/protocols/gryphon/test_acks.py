@@ -35,7 +35,7 @@ class Member:
         final = SimpleNamespace(final=5)
         return SimpleNamespace(
             identity=(9, number, 0), upstream=upstream, via=None, knowledge=final,
-            children={BELOW}, done_by=lambda _: 7,
+            children={BELOW}, acknowledged_by=lambda _: 7,
         )  # fmt: skip
 
     def batch(self) -> list[tuple[int, Done]]:

@@ -39,7 +39,7 @@ class ClockAt:
     def __init__(self, seconds: int) -> None:
         self.seconds = seconds
 
-    def at_start(self, broker: int, now_ns: int) -> int:
+    def read_at_start(self, broker: int, now_ns: int) -> int:
         """See WallClocks."""
         return self.seconds * SECOND_NS
 

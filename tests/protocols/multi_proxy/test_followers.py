@@ -23,7 +23,7 @@ class Log:
         return [self.part(part) for part in self.needed if part.topic == number]
 
     def part(self, part: Part) -> Any:
-        return SimpleNamespace(part=part, number=part.topic, needed_after=self.needed[part])
+        return SimpleNamespace(part=part, number=part.topic, needed_position=self.needed[part])
 
 
 def with_follower() -> tuple[Followers, Log]:
@@ -42,7 +42,7 @@ def test_a_follower_needs_nothing_that_is_released_when_a_topic_arrives(had: int
     carried = CarriedFollower(OTHER, (Elsewhere(GIVER, MOVED, had),))
     followers.expect(carried, MOVED)
     part = Part(GIVER, MOVED)
-    arriving = SimpleNamespace(part=part, number=MOVED, needed_after=4)
+    arriving = SimpleNamespace(part=part, number=MOVED, needed_position=4)
     rows = [*followers.take_positions(MOVED, [arriving])]
     assert sorted(int(row.key) for row in rows) == [HOME, OTHER]
     done = {home: of_topic[part] for home, of_topic in followers.of(MOVED)}
