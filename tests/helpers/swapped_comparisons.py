@@ -35,7 +35,8 @@ TESTS: Final = (
 )
 PROCESSES: Final = 2
 EQUIVALENT: Final[Mapping[str, str]] = {
-    "results.reference.risk: _find_time(other) > _find_time(fault)  ->  _find_time(other) >= _find_time(fault)": (
+    "results.reference.risk: _find_time(other) > _find_time(fault)  ->  "
+    "_find_time(other) >= _find_time(fault)": (
         "only a fault itself has the same time and name, and was left out before"
     ),
     "results.reference.ordering: there[after] < there[before]  ->  there[after] <= there[before]": (
