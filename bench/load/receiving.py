@@ -369,7 +369,7 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """One source for one subscription: its numbers in records, and its checks."""
+    """The deliveries of one source to one subscription: numbers in records, and checks."""
 
     subscription: int
     publisher: int

@@ -85,7 +85,7 @@ def open_database(path: str) -> MortalConnection:
 
 
 class SubscriberProcess:
-    """The process: its client, its application and its orders."""
+    """The process of a subscriber: client, application and orders of the controller."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""One established session on a stream: its reader, its writer, and its end."""
+"""An established session on a stream: reader, writer and end."""
 
 import os
 from collections import deque

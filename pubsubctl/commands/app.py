@@ -228,7 +228,7 @@ def _errors_of(call: Invocation, error: Exception) -> list[PubsubctlError]:
 
 
 def _is_cleanup(error: BaseException) -> bool:
-    """Return True if the error is that of a cleanup after Ctrl-C, whose exception it replaced."""
+    """Return True if an error of a cleanup replaced the exception of Ctrl-C."""
     seen: list[BaseException] = []
     earlier: BaseException | None = error
     while earlier is not None and earlier not in seen:

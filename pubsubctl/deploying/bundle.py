@@ -164,7 +164,7 @@ def _group_by_release(blobs: list[Blob]) -> dict[tuple[str, str], list[str]]:
 
 
 def _cache(cache: Path, name: str, content: bytes) -> Blob:
-    """Return a blob whose bytes are stored in the cache."""
+    """Store the bytes of a blob in the cache; return the blob."""
     digest = hashlib.sha256(content).hexdigest()
     path = cache / digest
     if not path.is_file() or _sha256(path) != digest:

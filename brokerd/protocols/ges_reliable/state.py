@@ -154,7 +154,7 @@ class SubscriptionStart:
 
 @record
 class FetchStart:
-    """A subscription whose storage is followed after an epoch.
+    """The start of fetches for a subscription, after an epoch.
 
     Attributes:
         told: the epoch through which the storage has the client's acknowledgement; None: through
@@ -168,21 +168,21 @@ class FetchStart:
 
 @record
 class FetchStop:
-    """A subscription whose storage is not followed any more."""
+    """The end of the fetches for a subscription."""
 
     local: StoredSubscription
 
 
 @record
 class ReceiptWait:
-    """A subscription that leaves its storage after the acknowledgement of its last epoch there."""
+    """The wait of a subscription for the acknowledgement of the last epoch at a storage."""
 
     local: StoredSubscription
 
 
 @record
 class LastReceipt:
-    """A subscription whose client has acknowledged everything through its last epoch."""
+    """The client's acknowledgement of the last epoch of a subscription at a storage."""
 
     local: StoredSubscription
 
