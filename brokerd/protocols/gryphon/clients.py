@@ -125,7 +125,7 @@ class Clients(OwnSubscriptions[InFlightEvents]):
         """See OwnSubscriptions: no filter decides where streams of own pubends begin."""
         had = client.forgotten.get(subscription.number, {})
         begun = {
-            stream: max(had[stream] + 1 if stream in had else 0, self._position(stream))
+            stream: max(had.get(stream, 0), self._position(stream))
             for stream in self._streams
             if self._own_filter is None or stream.broker == self._broker
         }

@@ -26,6 +26,69 @@ heal 10
 end 10
 """
 
+NEXT_TICK = """
+simulation adversarial
+protocol gryphon
+brokers b1 b1-2 b2 b3 b4 b4-2
+overlay cells {"bundles": [["cell-b1", "cell-b4"], ["cell-b4", "b2"], ["cell-b1", "b3"]], "links": [["b1", "b4-2"], ["b2", "b4-2"], ["b2", "b4"], ["b1-2", "b3"], ["b1", "b3"]], "members": {"cell-b1": ["b1", "b1-2"], "cell-b4": ["b4", "b4-2"]}}
+limits failed=1 links=3
+network jitter_ns=1
+core filters=False silence_limit_ns=1000000 pubends=1 gap_curiosity_ns=60000000 nack_repetition_ns=80000000 nack_repetition_limit_ns=320000000 nack_window=8 ack_expected_ns=400000000 ack_expected_check_ns=100000000 ack_interval_ns=50000000 answer_window_bytes=4000 send_stall_ns=200000000 retry_first_ns=100000000 retry_limit_ns=800000000 client_window=16 client_linger_ns=1000000000000000
+chance 163536938966905 only
+publisher p0-b2
+publisher p2-b3
+at 0 take b2:dials:b4-2
+at 1 take b1:dials:b4-2
+at 2 take b4-2>b2
+at 3 take b4-2>b2
+at 4 take b1:dials:b3
+at 5 take b4-2>b2
+at 6 take b3>b1
+at 7 take p2-b3:dials:b3
+at 8 take b4-2>b1
+at 9 take b1>b4-2
+at 10 take b3>p2-b3
+at 11 take p2-b3>b3
+at 12 take b3:disk
+at 13 fault restored b2 empty then 31 33
+at 13 take b3>p2-b3
+at 14 subscribe s2-b2 true
+at 15 take s2-b2:dials:b2
+at 16 take b2>s2-b2
+at 17 take s2-b2>b2
+at 18 take b2>s2-b2
+at 19 take s2-b2>b2
+at 20 take b2:disk
+at 21 take b2>s2-b2
+at 22 publish p0-b2 false,60,0
+at 23 take b2>s2-b2
+at 24 take b3>b1
+at 25 publish p2-b3 true,90,0
+at 25 take p2-b3>b3
+at 26 take b3:log
+at 27 take b3>b1
+at 28 take b1>b4-2
+at 29 take b4-2>b2
+at 30 take b2>s2-b2
+at 32 take b2>s2-b2
+at 34 take s2-b2:tries-again
+at 35 take b2:disk
+at 36 take s2-b2:dials:b2
+at 37 take b2>s2-b2
+at 38 take s2-b2>b2
+at 39 take b2>s2-b2
+at 40 take s2-b2>b2
+at 41 take b2:disk
+at 42 take b2>s2-b2
+at 43 take b2>s2-b2
+at 44 take b2>s2-b2
+at 45 take b2>s2-b2
+at 46 publish p2-b3 False,90,8 False,40,0
+heal 47
+end 47
+"""  # noqa: E501
+"""A subscription restarts while the publication of the next tick is on its way."""
+
 
 def _report(filters: bool) -> SeedReport:
     return PlanRun(read_plan(PLAN.replace("FILTERS", str(filters)))).report(-1, "")
@@ -43,6 +106,18 @@ def test_a_loss_is_announced_to_subscribers_of_the_broker_itself(filters: bool) 
 def test_a_loss_in_own_streams_that_is_not_announced_is_seen() -> None:
     with plant([bugs_of("gryphon")["own-streams-lose-without-a-gap"]]):
         assert _report(filters=True).violations
+
+
+def test_a_restarted_subscription_receives_the_event_of_the_next_tick() -> None:
+    """A gap behind the position of the client would cover an event that is not lost."""
+    report = PlanRun(read_plan(NEXT_TICK)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["owed"] == 3
+
+
+def test_a_gap_over_the_next_tick_is_seen() -> None:
+    with plant([bugs_of("gryphon")["restarted-subscriptions-skip-a-tick"]]):
+        assert PlanRun(read_plan(NEXT_TICK)).report(-1, "").rule == "gap"
 
 
 def test_the_clock_of_a_broker_that_accepts_a_loss_is_ahead_of_all_its_times() -> None:

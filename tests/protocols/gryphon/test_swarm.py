@@ -23,6 +23,7 @@ BY_A_STORY = "M03-done-when-handed-out"
 BY_STORIES = (
     BY_A_STORY,
     "own-streams-lose-without-a-gap",
+    "restarted-subscriptions-skip-a-tick",
     "one-member-for-all",
     "final-of-one-cell-told-to-another",
     "begins-untold",
