@@ -87,7 +87,8 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         for report in run_swarm(seeds, swarm.protocol, swarm.processes, options):
             reports.append(report)
             if report.violations and (len(seeds) == 1 or call.console.verbose):
-                progress.say(report.describe())
+                for line in report.describe().splitlines():
+                    progress.say(line)
             progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
         canaries = (
             [run_canary(swarm.protocol, seed) for seed in canaries_among(seeds)]

@@ -18,6 +18,7 @@ from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.named_bugs import NamedBug
 from brokerd.simulator.search import campaign
 from brokerd.simulator.search.seed_report import SeedReport
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from pubsubctl.simulating import swarms
 from pubsubctl.simulating.ledger_file import update_ledger
 from results.reference.reading import read_history
@@ -271,6 +272,17 @@ def test_a_swarm_prints_the_command_that_shrinks_its_first_violation(
     assert shrunk.status == 0, shrunk.err
     assert f"# Seed {first['seed']} of delta_tree {' '.join(chosen)}, " in shrunk.document["plan"]
     assert call("simulate", "run", shrunk.document["file"], "-j").document["rule"]
+
+
+def test_the_last_steps_of_a_failing_seed_are_lines_of_their_own(call: Call) -> None:
+    seed = next(
+        number
+        for number in range(1, 9)
+        if run_seed(number, "delta_tree", SwarmOptions(mutants=frozenset({"M21"}))).violations
+    )
+    failed = call("simulate", "swarm", "--seeds", f"{seed}..{seed}", "--mutant", "M21")
+    assert "last steps:" in failed.err.splitlines()
+    assert "\\n" not in failed.err
 
 
 def test_mutants_stand_in_a_table_with_their_first_seeds(call: Call, tmp_path: Path) -> None:
