@@ -284,7 +284,7 @@ def test_a_run_without_a_measure_phase_has_a_page(tmp_path: Path) -> None:
     story = story_of(tmp_path, None, changes={"manifest.json": ('"origin_ns"', '"was_origin_ns"')})
     story = replace(story, run=replace(story.run, phases=(), fault_rows=()))
     text = flat(Page.of(render([story])).text)
-    assert "the run never came to its measure phase" in text
+    assert "the run never reached its measure phase" in text
 
 
 def test_runs_of_one_protocol_are_distinguished_by_their_ids(tmp_path: Path) -> None:
