@@ -31,19 +31,18 @@ def churn_warnings(spec: ExperimentSpec) -> Iterator[str]:
     )
     if linger_ns < away_ns:
         yield (
-            f"{away}: {spec.protocol} ends the subscriptions of whoever is away for "
-            f"{format_duration(linger_ns)} (client_linger_ns), and what they "
-            "would get after that does not come"
+            f"{away}: {spec.protocol} ends the subscriptions of clients that are disconnected for "
+            f"{format_duration(linger_ns)} (client_linger_ns), and delivers nothing after that"
         )
     if promises.gaps and promises.gap_age_ns < away_ns:
         age_ns = promises.gap_age_ns
         age = f"older than {format_duration(age_ns)}" if age_ns else "of any age"
         yield (
-            f"{away}: {spec.protocol} may lose what is {age} "
-            "to whoever is away, and announces a gap in its place"
+            f"{away}: {spec.protocol} may lose publications {age} "
+            "for disconnected clients, and announces a gap in their place"
         )
     if not promises.exactly_once:
-        yield f"{away}: {spec.protocol} does not promise what is published meanwhile"
+        yield f"{away}: {spec.protocol} does not promise publications of that time"
 
 
 _WEAKEST_FIRST: Final = ("none", "stream", "topic", "publisher", "total")
@@ -63,7 +62,7 @@ def guarantee_warnings(spec: ExperimentSpec) -> Iterator[str]:
         yield (
             f"{spec.source}: guarantee.order = {asked!r} is beyond the promise of "
             f"{spec.protocol} ({promised}): the run is judged by it all the same, and may end "
-            'INVALID; "promised" asks for what is promised'
+            'INVALID; "promised" requires the promised order'
         )
     if not promises.exactly_once and guarantee.delivery != "at-most-once":
         yield (

@@ -78,22 +78,22 @@ def _check_length(
     longest_away_ns = longest_ns + RECONNECTS_WITHIN_NS
     if linger_ns is not None and step.do == DISCONNECT and longest_away_ns > linger_ns:
         text = (
-            f"is away for up to {format_duration(longest_ns)} and takes up to "
-            f"{format_duration(RECONNECTS_WITHIN_NS)} to be back, and a broker keeps what it has "
-            f"for a client for {format_duration(linger_ns)} (client_linger_ns)"
+            f"is disconnected for up to {format_duration(longest_ns)} and reconnects within "
+            f"{format_duration(RECONNECTS_WITHIN_NS)}, but a broker keeps the state of a client "
+            f"for {format_duration(linger_ns)} (client_linger_ns)"
         )
         yield schedule.problem(step, "for", str(step.lasts), text)
     if linger_ns is not None and step.down is not None and step.down.high_ns > linger_ns:
         text = (
-            f"a broker keeps what it has for a client for {format_duration(linger_ns)} "
-            "(client_linger_ns), and what it is owed after that does not come"
+            f"a broker keeps the state of a client for {format_duration(linger_ns)} "
+            "(client_linger_ns), and owed deliveries after that do not arrive"
         )
         yield schedule.problem(step, "down", str(step.down), text, "warning")
     if step.do == SLOW and longest_ns > slow_after_ns:
         text = (
-            f"takes nothing for up to {format_duration(longest_ns)}; a broker evicts a "
-            f"subscriber for whom others have waited for {format_duration(slow_after_ns)} "
-            "(slow_after), and what it is owed after that does not come"
+            f"accepts nothing for up to {format_duration(longest_ns)}; a broker evicts a "
+            f"subscriber that others have waited for during {format_duration(slow_after_ns)} "
+            "(slow_after), and owed deliveries after that do not arrive"
         )
         yield schedule.problem(step, "for", str(step.lasts), text, "warning")
 

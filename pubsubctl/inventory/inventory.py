@@ -210,8 +210,8 @@ class _Builder:
                     if value != said[0][0]:
                         self._add_problem(
                             f"{self._file.path}:{origin.line}: {variable} = {shown(value)} for "
-                            f"{host.name}, but {said[0][1].layer} says {shown(said[0][0])} in line "
-                            f"{said[0][1].line}; say it in the host's own vars"
+                            f"{host.name}, but {said[0][1].layer} has {shown(said[0][0])} in line "
+                            f"{said[0][1].line}; set it in the host's own vars"
                         )
                 if said:
                     host.values[variable] = said[0]
@@ -219,7 +219,7 @@ class _Builder:
                     host.values[variable] = defaults[variable]
             if "connector" not in host.values:
                 if "address" in host.values:
-                    host.values["connector"] = ("ssh", Origin("default, for it has an address"))
+                    host.values["connector"] = ("ssh", Origin("default, as it has an address"))
                 else:
                     self._problem(
                         host.place,
@@ -268,7 +268,7 @@ class _Builder:
         if len(set(way)) < len(way):
             raise ValueError("the way leads in a circle")
         if len(way) > MOST_GATEWAYS:
-            raise ValueError(f"more than {MOST_GATEWAYS} gateways, one behind the other")
+            raise ValueError(f"more than {MOST_GATEWAYS} gateways in a row")
         return (*self._chain(self._content.gateways[jump[0]].jump, way), *jump)
 
     def _check_connections(self) -> None:
@@ -277,9 +277,11 @@ class _Builder:
             values = host.values
             for key in _RANGED:
                 if key in values and "[" in values[key][0]:
-                    self._wrong(key, values[key], "a range stands in the host's own vars only")
+                    self._wrong(
+                        key, values[key], "a range is permitted in the host's own vars only"
+                    )
             if values.get("cores", ("share",))[0] == "own" and values.get("broker_nice", (0,))[0]:
-                why = f"brokers of {host.name} have cores of their own, and nobody to give way to"
+                why = f"brokers of {host.name} have cores of their own, so it has no effect"
                 self._wrong("broker_nice", values["broker_nice"], why)
             if "connector" not in values:
                 continue
@@ -288,7 +290,9 @@ class _Builder:
                 continue
             for key in ("address", *_SSH_ONLY):
                 if key in values and values[key][1].layer == "host":
-                    self._wrong(key, values[key], f"{host.name} is local: it takes no {key}")
+                    self._wrong(
+                        key, values[key], f"{host.name} is local, and {key} is for hosts over SSH"
+                    )
             if "bench_address" in values and not is_loopback(values["bench_address"][0]):
                 self._wrong(
                     "bench_address",

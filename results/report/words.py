@@ -179,7 +179,7 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     after_ns = recovery["recovered_after_ns"]
     if after_ns is None:
         return happened + "."
-    what = {"kill": "the kill", "cut": "the cut"}.get(ended_by, "it was over")
+    what = {"kill": "the kill", "cut": "the cut"}.get(ended_by, "it ended")
     relation = "after" if after_ns >= 0 else "before"
     return f"{happened}, the last {seconds(abs(after_ns), 2)} s {relation} {what}."
 
@@ -191,7 +191,7 @@ def churn(story: RunStory) -> str:
         return ""
     absences, at_risk = found["absences"], found["at_risk"]
     happened = (
-        f"{plural(found['subscribers'], 'subscriber')} lost the connection and came back, "
+        f"{plural(found['subscribers'], 'subscriber')} lost the connection and returned, "
         f"{plural(absences, 'time')} in all, after {seconds(found['away_ns_mean'], 2)} s on the "
         f"mean. {plural(at_risk, 'delivery', 'deliveries')} were for them meanwhile; "
     )
@@ -238,7 +238,7 @@ def fault_clock(story: RunStory) -> str:
     worst_ns = max((error or 0 for error in errors), default=0)
     if not worst_ns:
         return f"{told}."
-    return f"{told}, which those of the others are known against to ±{worst_ns / 1e6:.2g} ms."
+    return f"{told}; the clocks of other machines are known to ±{worst_ns / 1e6:.2g} ms."
 
 
 def describe_recovery(recovery: Mapping[str, Any]) -> str:

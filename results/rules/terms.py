@@ -252,90 +252,89 @@ EXACTLY_ONCE = Guarantee()
 # --- Results -------------------------------------------------------------------------------------
 
 DOUBTS: Mapping[str, str] = {
-    "unsealed": "the run has no seal: nobody can tell whether its files are what it left",
+    "unsealed": "the run has no seal: changes of its files since the run cannot be detected",
     "state": "the run is {state}",
-    "not_measured": "the run never came to its measure phase",
-    "other_spec": "the manifest says {name} {found!r}, the specification {wanted!r}",
+    "not_measured": "the run never reached its measure phase",
+    "other_spec": "the manifest has {name} {found!r}, the specification {wanted!r}",
     "saturated": "the load generators could not hold their rate",
-    "no_log": "{who} left no log",
+    "no_log": "there is no log of {who}",
     "never_started": "subscription {who} was never accepted",
     "open_log": "the log of {who} is not complete",
-    "still_arriving": "deliveries were still arriving when the drain ended, after {s:.0f} s: what "
-    "had not arrived by then is not known to be lost",
-    "outstanding": "{n:,} owed deliveries were outstanding when the drain ended: on a machine that "
-    "is short of time they may have been late, and not lost",
-    "withheld_busy": "{n:,} publications were announced as withheld, and no fault was a reason for "
-    "it: on a machine that is short of time a broker may have been taken for a failed one",
+    "still_arriving": "deliveries were still arriving when the drain ended, after {s:.0f} s: "
+    "outstanding ones may not be lost",
+    "outstanding": "{n:,} owed deliveries were outstanding when the drain ended: on an overloaded "
+    "machine they may have been late, and not lost",
+    "withheld_busy": "{n:,} publications were announced as withheld, and no fault explains it: on "
+    "an overloaded machine a live broker may have been suspected",
     "silent_client": "{file}: the session of {client} with {broker} ended in silence, {s:.1f} s "
-    "after the start of the measurement, and no fault was there",
+    "after the start of the measurement, and no fault explains it",
     "silent_broker": "{file}: the session of {broker} with {peer} ended in silence, {s:.1f} s "
-    "after the start of the measurement, and no fault was there",
-    "no_statistics": "{file}: {who} took no sample for {gap:.1f} s, {s:.1f} s after the start of "
-    "the measurement, and no fault was there",
+    "after the start of the measurement, and no fault explains it",
+    "no_statistics": "{file}: {who} recorded no sample for {gap:.1f} s, {s:.1f} s after the start "
+    "of the measurement, and no fault explains it",
     "short_of_cpu": "manifest.json: {who} waited for a processor in {share:.0%} of the measurement",
-    "told_when": "subscription {who} was told that it does not get publications of {source}, and "
-    "nobody knows when it was asked for and accepted",
+    "told_when": "subscription {who} received a notice of withheld publications of {source}, and "
+    "the times of its request and acceptance are unknown",
     "late_start": "subscription {who} was accepted after {source} had sent its opening fence",
-    "closed_early": "source {source} sent its closing fence before the measurement was over",
+    "closed_early": "source {source} sent its closing fence before the measurement ended",
     "numbers": "source {source}, incarnation {incarnation}: {n:,} of the numbers up to {highest} "
     "are not in its publisher's log, the first is {first}",
     "unreserved": "source {source} used numbers up to {highest} before they were reserved",
-    "unanswered": "source {source}, incarnation {incarnation}: {n:,} publications that are "
-    "wanted were not acknowledged and reached nobody, though later ones were or did; the first is "
-    "{first}",
-    "not_asked": "{who} is not of the workload",
+    "unanswered": "source {source}, incarnation {incarnation}: {n:,} matching publications were "
+    "not acknowledged and not delivered, although later ones were; the first is {first}",
+    "not_asked": "{who} is not in the workload",
     "twice": "two logs are of {what}",
-    "elsewhere": "{who} was at {found}; the workload says {wanted}",
-    "other_predicate": "{who} asked for {found!r}; the workload says {wanted!r}",
+    "elsewhere": "{who} was at {found}; the workload has {wanted}",
+    "other_predicate": "{who} requested {found!r}; the workload has {wanted!r}",
     "no_fences": "source {source} has no opening and closing fence",
-    "other_content": "source {source} published other content than the seed says",
-    "kind": "{n:,} deliveries are logged as fences and are none, or the other way round",
+    "other_content": "source {source} published other content than the seed determines",
+    "kind": "{n:,} deliveries are logged as fences and are none, or vice versa",
     "too_soon": "{n:,} deliveries were received before they were sent",
     "untimed": "{n:,} rows of {who} have no time",
-    "clock_back": "the clock of {who} went back by {s:.3f} s",
+    "clock_back": "the clock of {who} moved back by {s:.3f} s",
     "not_logged": "fault {fault} was planned and is not in the fault log",
     "not_planned": "fault {fault} is in the fault log and was never planned",
     "other_fault": "fault {fault} is not what was planned",
     "no_fault_log": "the run had a fault schedule and its fault log is empty",
-    "fault_failed": "fault {fault} ({verb} {target}) went wrong: {why}",
+    "fault_failed": "fault {fault} ({verb} {target}) failed: {why}",
     "not_applied": "fault {fault} ({verb} {target}) was not applied",
     "not_observed": "fault {fault} ({verb} {target}) was not observed",
-    "stages": "fault {fault} ({verb} {target}) was over or seen before it was applied",
-    "no_clock": "nobody compared the clocks: fault {fault} ({verb} {target}) put nothing surely "
-    "at risk",
-    "absorbed_nothing": "fault {fault} ({verb} {target}) says that it absorbed nothing, and "
+    "stages": "fault {fault} ({verb} {target}) ended or was observed before it was applied",
+    "no_clock": "the clocks were not compared: fault {fault} ({verb} {target}) put nothing at risk "
+    "for certain",
+    "absorbed_nothing": "fault {fault} ({verb} {target}) reports that it absorbed nothing, and "
     "{n:,} deliveries were sent through it",
-    "absorb_silent": "fault {fault} ({verb} {target}) does not say what it absorbed",
-    "absorbed_little": "only {n} publications were absorbed; the schedule asks for {minimum}",
+    "absorb_silent": "fault {fault} ({verb} {target}) does not report what it absorbed",
+    "absorbed_little": "only {n} publications were absorbed; the schedule requires {minimum}",
     "spared": "nothing was at risk for the subscribers at {brokers}",
     "disagree": "{one} and {other} disagree on {what}: {found!r} and {wanted!r}",
     "missing_file": "{file} is missing, and {other} shows that it was written",
     "older_schema": "{file} is of schema {schema!r}, and folders of this schema lack a second "
     "witness of {what}: {other} has none",
     "missing_line": "{file} has no line about {what}, and {other} shows that it was written",
-    "unreadable": "{file} does not hold what was written: {why}",
+    "unreadable": "{file} differs from what was written: {why}",
     "fences": "publications.rec and online.json: the fences of source {source} are {found}; its "
     "first number and its highest are {wanted}",
     "new_incarnation": "publications.rec: source {source} began incarnation {incarnation}, and "
     "neither sessions.jsonl nor faults/faults.jsonl has a reason for it",
-    "gap_of_nothing": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
+    "gap_of_nothing": "{file}: {who} received a gap {first} to {last} of {source}, and "
     "publications.rec has no such publications",
-    "gap_over_fence": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
+    "gap_over_fence": "{file}: {who} received a gap {first} to {last} of {source}, and "
     "publications.rec has a fence in it",
-    "gap_when": "{file}: {who} was told of a gap {first} to {last} of {source} before "
-    "publications.rec has it sent, or after manifest.json has the run end",
-    "gap_without_absence": "{file}: {who} was told of a gap {first} to {last} of {source}, and "
-    "neither sessions.jsonl, absences.jsonl nor faults/faults.jsonl has it absent before",
-    "gap_without_loss": "{file}: {who} was told that {first} to {last} of {source} were lost, and "
-    "no events.jsonl has a loss accepted since publications.rec has them sent",
+    "gap_when": "{file}: {who} received a gap {first} to {last} of {source} before "
+    "publications.rec has it sent, or after the end of the run in manifest.json",
+    "gap_without_absence": "{file}: {who} received a gap {first} to {last} of {source}, and "
+    "neither sessions.jsonl, absences.jsonl nor faults/faults.jsonl has an absence before it",
+    "gap_without_loss": "{file}: {who} received a report that {first} to {last} of {source} were "
+    "lost, and no events.jsonl has a loss accepted since publications.rec has them sent",
     "passed_outage": "deliveries.rec and {file} disagree: {n:,} deliveries passed while {why} let "
     "nothing pass",
-    "answered_outage": "acks.rec and {file} disagree: {n:,} acknowledgements came from a broker "
+    "answered_outage": "acks.rec and {file} disagree: {n:,} acknowledgements are from a broker "
     "that {why} had stopped",
     "stats_go_on": "{file} and {other} disagree: {n} lines were written while {fault} had stopped "
     "the broker",
     "stats_stop": "{file} and {other} disagree: nothing was written for {s:.1f} s from {at_s:.1f} s"
-    " on, and no fault was a reason for it",
+    " on, and no fault explains it",
     "broker_said": "{file}: the broker logged {event} ({why}), {s:.1f} s after the start of the "
     "measurement, and faults/faults.jsonl has no such fault",
     "exit_of_no_fault": "{file} and {other} disagree: the broker ended by {cause}",
@@ -345,37 +344,37 @@ DOUBTS: Mapping[str, str] = {
     "sessions_apart": "{one} and {other} disagree: {event} of {who} is {s:.1f} s apart",
     "no_session": "sessions.jsonl and {other} disagree: only the second has client {who}",
     "no_pair": "there is no subscription that started, or no source",
-    "too_few": "{n:,} deliveries of {source} are owed to subscription {who}; the workload asks for "
+    "too_few": "{n:,} deliveries of {source} are owed to subscription {who}; the workload requires "
     "{minimum:,} of every source to every subscription",
-    "none_owed": "nothing was owed to anybody",
-    "no_churn": "the workload disconnects subscribers, and nobody says that one was",
-    "phase_length": "manifest.json: phase {phase} took {found}; spec/workload.toml says {wanted}",
+    "none_owed": "no delivery was owed",
+    "no_churn": "the workload disconnects subscribers, and no file records an absence",
+    "phase_length": "manifest.json: phase {phase} lasted {found}; spec/workload.toml has {wanted}",
     "phase_origin": "manifest.json: phase {phase} began {s:.3f} s after its own origin",
-    "phases_overlap": "manifest.json: phase {after} began before phase {before} was over",
-    "drain_length": "manifest.json: the drain took {found}; its own account and "
+    "phases_overlap": "manifest.json: phase {after} began before phase {before} ended",
+    "drain_length": "manifest.json: the drain lasted {found}; its own record and "
     "spec/workload.toml have {wanted}",
     "sent_early": "{file}: {n:,} publications of {source} were sent before spec/workload.toml has "
     "them",
     "off_schedule": "{file}: {n:,} intended times of {source} are not those of the schedule of "
     "spec/workload.toml; the first is of publication {first}",
-    "schedule_unmet": "{file}: {source} sent its closing fence behind {n:,} publications, fewer "
-    "than the schedule of spec/workload.toml has",
+    "schedule_unmet": "{file}: {source} sent its closing fence after {n:,} publications, fewer "
+    "than in the schedule of spec/workload.toml",
     "late_unsaid": "{file}: {n:,} publications were sent more than {ms:.0f} ms late; manifest.json "
-    "says that the load generators held their rate, and stats.jsonl that nothing kept them",
+    "reports that the load generators held their rate, and stats.jsonl no cause of a delay",
     "outside": "{file}: {n:,} records are stamped outside the phases of manifest.json",
     "sample": "{file}: one block in {found} has its own times; spec/workload.toml: load.records = "
     "{wanted!r}",
     "stretches": "{file}: {n:,} deliveries have no time of their own; spec/workload.toml: "
     "load.records = 'full'",
-    "long_stretch": "{file}: {n:,} stretches go on for up to {ms} ms while other deliveries came; "
+    "long_stretch": "{file}: {n:,} stretches last up to {ms} ms while other deliveries arrived; "
     "load.records of spec/workload.toml ends one after 100 ms",
     "other_digest": "{file}: the digest of the specification is {found}, and that of spec/ is "
     "{wanted}",
     "no_digest": "{file} has no digest of the specification, and manifest.json is of a version "
     "that has one",
     "other_promises": "log.jsonl: the brokers promised {found!r} when the run began; manifest.json "
-    "says {wanted!r}",
-    "no_topic": "nothing says which attribute is the topic: order within topics was not checked",
+    "has {wanted!r}",
+    "no_topic": "no file names the topic attribute: order within topics was not checked",
     "unplaced": "{n:,} deliveries to subscription {who} have no place in a stream: their order "
     "there was not checked",
     "no_risk": "nothing was at risk: no publication was sent through a fault",
@@ -392,26 +391,26 @@ EXIT_STATUS: Mapping[str, int] = {"VALID": 0, "INVALID": 1, "UNKNOWN": 3}
 
 VIOLATIONS: Mapping[str, str] = {
     "missing": "owed and never delivered",
-    "fence_missing": "fences, which everybody is owed, that never came",
-    "left_out": "left out before the opening fence or behind the closing one, between deliveries",
+    "fence_missing": "fences, owed to every subscription, that never arrived",
+    "left_out": "left out before the opening fence or after the closing one, between deliveries",
     "duplicate": "delivered more than once",
     "reordered": "delivered after a later one of its source",
     "order_differs": "delivered in another order than to another subscription",
-    "place_back": "delivered behind a later place of its stream",
+    "place_back": "delivered after a later place of its stream",
     "place_taken": "at another place of its stream than elsewhere, or at another one's place",
     "place_order": "placed in its stream before an earlier one of its source",
-    "phantom": "delivered though its publisher never sent it",
-    "rejected": "delivered though its publication was refused",
-    "wrong_match": "delivered though the predicate does not match it",
+    "phantom": "delivered although its publisher never sent it",
+    "rejected": "delivered although its publication was refused",
+    "wrong_match": "delivered although the predicate does not match it",
     "corrupted": "delivered with other content than was published",
     "sequence_reuse": "a sequence number was used for two publications",
-    "gap_not_permitted": "declared lost where nothing may be lost",
+    "gap_not_permitted": "declared lost although nothing may be lost",
     "gap_unpromised": "announced as a gap for a reason that the protocol does not promise",
     "gap_early": "announced as a gap sooner than the protocol promises",
     "gap_delivered": "delivered, and announced as a gap",
-    "withheld_unjustified": "announced as withheld when no fault was a reason for it",
-    "withheld_late": "announced as withheld after its source had been heard",
-    "withheld_delivered": "delivered though it, or a later one, had been announced as withheld",
+    "withheld_unjustified": "announced as withheld, and no fault explains it",
+    "withheld_late": "announced as withheld after a delivery of its source",
+    "withheld_delivered": "delivered although it, or a later one, had been announced as withheld",
 }
 
 

@@ -28,7 +28,7 @@ def counts_in_words(counts: Counts, order: str = "publisher") -> str:
     parts += [f"{counts.undecided:,} undecided"] if counts.undecided else []
     told = describe_withheld(counts.withheld)
     gaps = describe_announced(counts.announced)
-    again = f"{counts.redelivered:,} given again" if counts.redelivered else ""
+    again = f"{counts.redelivered:,} redelivered" if counts.redelivered else ""
     others = {kind: n for kind, n in sorted(counts.violations.items()) if kind != "missing"}
     wrong = ", ".join(f"{n:,} {kind}" for kind, n in others.items())
     if not wrong and not counts.missing:
@@ -79,7 +79,7 @@ def churn_of(recoveries: Sequence[Recovery]) -> dict[str, Any]:
 def churn_in_words(churn: Mapping[str, Any]) -> str:
     """Return the deliveries at risk during absences, and their outcome."""
     what = (
-        f"churn: {churn['subscribers']:,} subscribers away {churn['absences']:,} times, "
+        f"churn: {churn['subscribers']:,} subscribers disconnected {churn['absences']:,} times, "
         f"{churn['away_ns_mean'] / SECOND_NS:.2f} s on the mean"
     )
     if not churn["at_risk"]:

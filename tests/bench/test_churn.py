@@ -173,10 +173,14 @@ def sessions(folder: Path) -> list[str]:
         (
             "multi_proxy",
             "[parameters.multi_proxy]\nmax_retain_bytes = 9",
-            ["lose what is of any age"],
+            ["lose publications of any age"],
         ),
-        ("gryphon", "[parameters.gryphon]\nclient_linger_ns = 3_000_000_000", ["is away for 3s"]),
-        ("best_effort", "", ["does not promise what is published meanwhile"]),
+        (
+            "gryphon",
+            "[parameters.gryphon]\nclient_linger_ns = 3_000_000_000",
+            ["are disconnected for 3s"],
+        ),
+        ("best_effort", "", ["does not promise publications of that time"]),
     ],
 )
 def test_churn_that_a_protocol_does_not_bear_is_warned_of(
@@ -193,7 +197,7 @@ def test_churn_that_a_protocol_does_not_bear_is_warned_of(
 def test_the_command_warns_before_anything_is_started(call: Call, project: Path) -> None:
     write(project, parameters="[parameters.durable]\nmax_retain_ns = 2_000_000_000")
     answer = call("simulate", "run", "churn.toml")
-    assert "may lose what is older than 2s" in answer.err
+    assert "may lose publications older than 2s" in answer.err
     assert (answer.status, "stay connected" in answer.err) == (2, True)
 
 

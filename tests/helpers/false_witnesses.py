@@ -227,7 +227,7 @@ def a_frozen_broker_counts_on(run: RunFolder) -> None:
         rows.insert(place, {**rows[place - 1], "t_ns": frozen_ns + SECOND // 2})
 
 
-@_lie("no fault was a reason")
+@_lie("no fault explains it")
 def a_broker_stops_counting(run: RunFolder) -> None:
     with run.lines("raw/local1/c1/stats.jsonl") as rows:
         del rows[2:-1]
@@ -300,7 +300,7 @@ def an_absent_subscriber_receives(run: RunFolder) -> None:
     _arrive_at_once(run, names.index("c3-sub-2/1"), AWAY)
 
 
-@_lie("acknowledgements came from a broker")
+@_lie("acknowledgements are from a broker")
 def a_frozen_broker_acknowledges(run: RunFolder) -> None:
     """The frozen broker is said to be the publishers', and what they sent then is acknowledged."""
     from_ns, to_ns = _faults_ns(run, FREEZE)
@@ -1302,7 +1302,7 @@ def an_application_left_nothing(run: RunFolder) -> None:
     run.path(f"raw/{SUBSCRIBERS}/c3-sub-1.sqlite").unlink()
 
 
-@_lie("c3-sub-1.sqlite does not hold what was written")
+@_lie("c3-sub-1.sqlite differs from what was written")
 def the_database_of_an_application_is_none(run: RunFolder) -> None:
     write_databases(run)
     run.path(f"raw/{SUBSCRIBERS}/c3-sub-1.sqlite").write_bytes(b"SQLite format 3\0" * 100)

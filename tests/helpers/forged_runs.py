@@ -336,13 +336,13 @@ def deliveries_come_before_they_were_sent(run: RunFolder) -> None:
         rows.all["received_ns"] -= 5 * SECOND
 
 
-@_forgery("doubt", "went back by", blind="clocks")
+@_forgery("doubt", "moved back by", blind="clocks")
 def the_clock_of_a_subscriber_jumps_back(run: RunFolder) -> None:
     with run.records(NEAR, "deliveries") as rows:
         rows.all["received_ns"][: len(rows.all) // 2] += 20 * SECOND
 
 
-@_forgery("doubt", "went back by", blind="clocks")
+@_forgery("doubt", "moved back by", blind="clocks")
 def the_clock_of_the_publishers_jumps_back(run: RunFolder) -> None:
     with run.records(PUBLISHERS, "publications") as rows:
         rows.all["sent_ns"][len(rows.all) // 2 :] -= 20 * SECOND
@@ -370,7 +370,7 @@ def the_log_is_of_another_run(run: RunFolder) -> None:
         rows.sidecar["run_id"] = "another"
 
 
-@_forgery("doubt", "left no log", online="fences awaited")
+@_forgery("doubt", "there is no log of", online="fences awaited")
 def a_process_is_forgotten(run: RunFolder) -> None:
     shutil.rmtree(run.path(f"raw/{NEAR}"))
 
@@ -387,7 +387,7 @@ def a_subscription_started_late(run: RunFolder) -> None:
         line["t_accepted_ns"] = ORIGIN_NS + SECOND
 
 
-@_forgery("doubt", "asked for \"symbol = 'NONE'\"", online="missing")
+@_forgery("doubt", "requested \"symbol = 'NONE'\"", online="missing")
 def the_logged_predicate_asks_for_nothing(run: RunFolder) -> None:
     with run.subscription() as line:
         line["predicate"] = "symbol = 'NONE'"
@@ -395,13 +395,13 @@ def the_logged_predicate_asks_for_nothing(run: RunFolder) -> None:
         rows.drop(rows.of(subscription=S1, kind=0))
 
 
-@_forgery("doubt", "was at b1; the workload says s1", blind="subscriptions' log")
+@_forgery("doubt", "was at b1; the workload has s1", blind="subscriptions' log")
 def a_subscription_was_elsewhere(run: RunFolder) -> None:
     with run.subscription() as line:
         line["broker"] = "b1"
 
 
-@_forgery("doubt", "is not of the workload", blind="subscriptions' log")
+@_forgery("doubt", "is not in the workload", blind="subscriptions' log")
 def a_subscription_is_of_nobody(run: RunFolder) -> None:
     with run.subscription() as line:
         line["subscriber"] = "s1-sub-2"
@@ -413,7 +413,7 @@ def a_subscription_is_logged_twice(run: RunFolder) -> None:
         lines.append(lines[0])
 
 
-@_forgery("doubt", "the workload asks for", online="missing")
+@_forgery("doubt", "the workload requires", online="missing")
 def the_workload_and_the_log_ask_for_nothing(run: RunFolder) -> None:
     old = 'filter = "price <= 250 or volume > 9000"'
     run.replace("spec/workload.toml", old, "filter = \"symbol = 'NONE'\"")
@@ -447,12 +447,12 @@ def a_number_is_in_no_log_at_all(run: RunFolder) -> None:
     _forget(run, 20, "publications", "acks")
 
 
-@_forgery("doubt", "not acknowledged and reached nobody", online="missing")
+@_forgery("doubt", "not acknowledged and not delivered", online="missing")
 def one_was_neither_answered_nor_received(run: RunFolder) -> None:
     _forget(run, 20, "acks")
 
 
-@_forgery("doubt", "not acknowledged and reached nobody", online="missing")
+@_forgery("doubt", "not acknowledged and not delivered", online="missing")
 def one_was_refused_and_not_received(run: RunFolder) -> None:
     _forget(run, 20)
     with run.records(PUBLISHERS, "acks") as rows:
@@ -525,7 +525,7 @@ def a_publisher_is_forgotten(run: RunFolder) -> None:
         rows.sidecar["tables"]["publisher_names"]["p1/3"] = "nobody"
 
 
-@_forgery("doubt", "the workload says p1", online="phantom")
+@_forgery("doubt", "the workload has p1", online="phantom")
 def a_publisher_was_elsewhere(run: RunFolder) -> None:
     for process, layout in (
         *((PUBLISHERS, layout) for layout in ("publications", "acks", "intents")),
@@ -577,25 +577,25 @@ def a_fault_was_not_observed(run: RunFolder) -> None:
         fault["t_observed_ns"] = None
 
 
-@_forgery("doubt", "over or seen before it was applied", blind="faults")
+@_forgery("doubt", "ended or was observed before it was applied", blind="faults")
 def a_fault_was_over_before_it_began(run: RunFolder) -> None:
     with run.fault(1) as fault:
         fault["t_healed_ns"] = fault["t_applied_ns"] - SECOND
 
 
-@_forgery("doubt", "says that it absorbed nothing", blind="faults")
+@_forgery("doubt", "reports that it absorbed nothing", blind="faults")
 def an_absorb_absorbed_nothing(run: RunFolder) -> None:
     with run.fault(0) as fault:
         fault["absorbed_msgs"] = 0
 
 
-@_forgery("doubt", "does not say what it absorbed", blind="faults")
+@_forgery("doubt", "does not report what it absorbed", blind="faults")
 def an_absorb_does_not_say_what_it_absorbed(run: RunFolder) -> None:
     with run.fault(0) as fault:
         fault["absorbed_msgs"] = None
 
 
-@_forgery("doubt", "went wrong", blind="faults")
+@_forgery("doubt", ") failed: ", blind="faults")
 def a_fault_went_wrong(run: RunFolder) -> None:
     with run.fault(0) as fault:
         fault["state"] = "failed"
@@ -637,25 +637,25 @@ def the_load_was_less_than_asked_for(run: RunFolder) -> None:
         manifest["loadgen_saturated"] = True
 
 
-@_forgery("doubt", "never came to its measure phase", blind="manifest")
+@_forgery("doubt", "never reached its measure phase", blind="manifest")
 def nothing_was_measured(run: RunFolder) -> None:
     with run.document("manifest.json") as manifest:
         del manifest["origin_ns"]
 
 
-@_forgery("doubt", "closing fence before the measurement was over", blind="manifest")
+@_forgery("doubt", "closing fence before the measurement ended", blind="manifest")
 def the_measurement_went_on_without_publishers(run: RunFolder) -> None:
     with run.document("manifest.json") as manifest:
         manifest["phases"][2]["t1_ns"] += 60 * SECOND
 
 
-@_forgery("doubt", "the manifest says seed 12", blind="manifest")
+@_forgery("doubt", "the manifest has seed 12", blind="manifest")
 def the_manifest_is_of_another_seed(run: RunFolder) -> None:
     with run.document("manifest.json") as manifest:
         manifest["seed"] = 12
 
 
-@_forgery("doubt", "the manifest says topology 'other'", blind="manifest")
+@_forgery("doubt", "the manifest has topology 'other'", blind="manifest")
 def the_manifest_is_of_another_topology(run: RunFolder) -> None:
     with run.document("manifest.json") as manifest:
         manifest["topology"] = "other"
@@ -765,7 +765,12 @@ def a_notice_has_no_reason(run: RunFolder) -> None:
             del rows[3:]
 
 
-@_forgery("doubt", "nobody knows when it was asked for", blind="subscriptions' log", gated=True)
+@_forgery(
+    "doubt",
+    "the times of its request and acceptance are unknown",
+    blind="subscriptions' log",
+    gated=True,
+)
 def nobody_knows_when_the_gate_was_closed(run: RunFolder) -> None:
     with run.subscription() as line:
         line["t_issued_ns"] = None

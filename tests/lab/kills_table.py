@@ -36,15 +36,15 @@ def kills_table(
     """The whole file; rows whose command had ended before are named above the table."""
     head = (
         "# Controllers killed over SSH\n\n"
-        f"`make lab-long`, seed {seed}: the controller gets SIGKILL while it works on three test "
-        "hosts.\nNobody helps until what it had begun has ended, which the test demands within "
-        f"{first_lease_s + slack_s:.0f} s: the longest lease, until all agents are "
-        f"reached, is {first_lease_s:.0f} s, and {lease_s:.0f} s after that. Then comes "
-        "`down --verify`.\nOf a `deploy` nothing has to end by itself, because its brokers stay: "
-        "its time is that of one look.\n"
+        f"`make lab-long`, seed {seed}: SIGKILL ends the controller while it works on three test "
+        "hosts.\nNo other command runs until everything that it had begun has ended. The test "
+        f"requires that within {first_lease_s + slack_s:.0f} s: the longest lease, before all "
+        f"agents are reached, is {first_lease_s:.0f} s, and {lease_s:.0f} s after that. Then "
+        "`down --verify` runs.\nA `deploy` begins nothing that has to end, because its brokers "
+        "stay: its time is that of one check.\n"
     )
     columns = (
-        "\n| # | command | killed after (s) | the last it said | ended by itself after (s) "
+        "\n| # | command | killed after (s) | last output | ended by itself after (s) "
         "| `down --verify` |\n|---|---|---|---|---|---|\n"
     )
     too_late = "".join(

@@ -204,8 +204,8 @@ def test_host_keys_are_read_beside_the_inventory_except_for_local_hosts(
         ('name = "n[1:3]"\naddress = "10.0.0.[254:256]"', "address = '10.0.0.256'"),
         ('name = "n"\nconnector = "ssh"', "key 'address' of 'n' is missing"),
         ('name = "n"', "key 'connector' of 'n' is missing"),
-        ('name = "n"\nconnector = "local"\naddress = "10.0.0.1"', "it takes no address"),
-        ('name = "n"\nconnector = "local"\nvars = { user = "x" }', "it takes no user"),
+        ('name = "n"\nconnector = "local"\naddress = "10.0.0.1"', "address is for hosts over SSH"),
+        ('name = "n"\nconnector = "local"\nvars = { user = "x" }', "user is for hosts over SSH"),
         (
             'name = "n"\nconnector = "local"\nvars = { bench_address = "10.0.0.1" }',
             "its brokers listen on loopback only",
@@ -346,8 +346,8 @@ def test_groups_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
         """,
     )
     assert found == (
-        "lab.toml:11: cores = 'share' for a, but group x says 'own' in line 9; "
-        "say it in the host's own vars"
+        "lab.toml:11: cores = 'share' for a, but group x has 'own' in line 9; "
+        "set it in the host's own vars"
     )
 
 

@@ -138,10 +138,10 @@ CASES = {
     "late, and a broker took no sample": Case(
         (SILENCE, late, statistics_pause("local3/s4")),
         "doubt",
-        "s4/stats.jsonl: s4 took no sample for 6.0 s",
+        "s4/stats.jsonl: s4 recorded no sample for 6.0 s",
     ),
     "late, and a load generator took no sample": Case(
-        (SILENCE, late, statistics_pause("local1/load-publishers")), "doubt", "took no sample"
+        (SILENCE, late, statistics_pause("local1/load-publishers")), "doubt", "recorded no sample"
     ),
     "late, and a broker waited for a processor": Case(
         (SILENCE, late, waited("s3", 0.7)), "doubt", "s3 waited for a processor in 70%"

@@ -236,7 +236,7 @@ def test_each_reason_for_a_doubt_is_given(spark: "SparkSession", tmp_path: Path)
         ),
         "asks_for_more": (
             "doubt", "nothing was at risk for the subscribers at s4",
-            "only 112 publications were absorbed; the schedule asks for 500",
+            "only 112 publications were absorbed; the schedule requires 500",
         ),
         "torn": ("doubt", "local3/load-local3/deliveries.rec was not closed"),
     }  # fmt: skip

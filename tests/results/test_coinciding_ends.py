@@ -57,7 +57,7 @@ def test_a_clock_may_go_back_by_its_jitter_and_not_further(back_ns: int) -> None
     first, *others = history.subscriptions
     changed = replace(history, subscriptions=[replace(first, delivered=rows), *others])
     judgement = check(changed)
-    found = [doubt for doubt in judgement.doubts if "went back" in doubt]
+    found = [doubt for doubt in judgement.doubts if "moved back" in doubt]
     assert len(found) == (back_ns > JITTER_NS)
     assert all(f"{back_ns / 1e9:.3f} s" in doubt for doubt in found)
 
@@ -168,7 +168,7 @@ def test_as_many_deliveries_as_the_workload_asks_for_are_enough(more: int) -> No
     least = check(history).counts.least_owed
     assert least is not None
     judgement = check(replace(history, deliveries_per_pair_min=least[2] + more))
-    found = [doubt for doubt in judgement.doubts if "the workload asks for" in doubt]
+    found = [doubt for doubt in judgement.doubts if "the workload requires" in doubt]
     assert len(found) == (more > 0)
 
 

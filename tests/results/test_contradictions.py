@@ -164,7 +164,7 @@ _row(
 _row("a_rate_without_a_limit", _spec('"10/s"', '"max"'), *PUBLISHED, "intended times")
 
 
-@_case(*PUBLISHED, "sent its closing fence behind 40")
+@_case(*PUBLISHED, "sent its closing fence after 40")
 def a_second_is_left_out_at_the_end(run: RunFolder) -> None:
     run.replace("spec/workload.toml", 'measure = "3.0s"', 'measure = "4.0s"')
     with run.document("manifest.json") as manifest:
@@ -195,7 +195,7 @@ def _late(share: int) -> Change:
     return change
 
 
-LATE = ("publications.rec", "manifest.json says that the load generators held their rate")
+LATE = ("publications.rec", "manifest.json reports that the load generators held their rate")
 
 
 def _blocked(ms: int) -> Change:
@@ -238,26 +238,26 @@ def _drain(**values: Any) -> Change:
 
 
 BOTH = ("manifest.json", "spec/workload.toml")
-_row("measured_for_less", _phase("measure", t1_ns=-SECOND), *BOTH, "phase measure took 2.000 s")
-_row("measured_for_more", _phase("measure", t1_ns=SECOND), *BOTH, "phase measure took 4.000 s")
+_row("measured_for_less", _phase("measure", t1_ns=-SECOND), *BOTH, "phase measure lasted 2.000 s")
+_row("measured_for_more", _phase("measure", t1_ns=SECOND), *BOTH, "phase measure lasted 4.000 s")
 _row("measured_a_little_less", _phase("measure", t1_ns=-5 * MILLISECOND), *BOTH, "2.995 s")
-_row("warmed_up_for_more", _phase("warmup", t0_ns=-SECOND), *BOTH, "phase warmup took 2.000 s")
-_row("warmed_up_for_less", _phase("warmup", t1_ns=-SECOND // 2), *BOTH, "warmup took 0.500 s")
-_row("a_longer_measurement_is_asked_for", _spec('"3.0s"', '"6s"'), *BOTH, "says 6.000 s")
-_row("a_longer_warm_up_is_asked_for", _spec('"1s"', '"2s"'), *BOTH, "says 2.000 s")
+_row("warmed_up_for_more", _phase("warmup", t0_ns=-SECOND), *BOTH, "phase warmup lasted 2.000 s")
+_row("warmed_up_for_less", _phase("warmup", t1_ns=-SECOND // 2), *BOTH, "warmup lasted 0.500 s")
+_row("a_longer_measurement_is_asked_for", _spec('"3.0s"', '"6s"'), *BOTH, "has 6.000 s")
+_row("a_longer_warm_up_is_asked_for", _spec('"1s"', '"2s"'), *BOTH, "has 2.000 s")
 _row("phases_are_at_once", _phase("drain", t0_ns=-2 * SECOND), "drain began before phase measure")
-_row("a_drain_outlasts_its_phase", _drain(took_s=9.0), "manifest.json", "the drain took 3.000 s")
+_row("a_drain_outlasts_its_phase", _drain(took_s=9.0), "manifest.json", "the drain lasted 3.000 s")
 _row(
     "a_drain_outlasts_its_bound",
     lambda run: (
         _drain(took_s=2_000.0, ended_by="silence")(run),
         _phase("drain", t1_ns=2_000 * SECOND)(run),
     )[-1],
-    "the drain took 2000.000 s",
+    "the drain lasted 2000.000 s",
 )
 
 
-@_case(*BOTH, "phase warmup took no time")
+@_case(*BOTH, "phase warmup lasted no time")
 def no_warm_up(run: RunFolder) -> None:
     with run.document("manifest.json") as manifest:
         manifest["phases"] = [p for p in manifest["phases"] if p["phase"] != "warmup"]
@@ -336,14 +336,14 @@ _row("no_sample", _sample(None), *LEVEL, base="hist")
 _row("a_sample_of_all", _sample({"block": 16, "one_in": 16}), *LEVEL)
 
 
-@_case("deliveries.rec", "stretches go on for up to", "load.records", base="hist")
+@_case("deliveries.rec", "stretches last up to", "load.records", base="hist")
 def a_stretch_that_hides_a_stall(run: RunFolder) -> None:
     with run.records(FAR, "deliveries") as rows:
         folded = np.flatnonzero(rows.all["kind"] == STRETCH)
         rows.all["partition"][folded[len(folded) // 2]] = 900
 
 
-@_case("deliveries.rec", "stretches go on for up to", base="sampled")
+@_case("deliveries.rec", "stretches last up to", base="sampled")
 def all_stretches_are_longer(run: RunFolder) -> None:
     with run.records(NEAR, "deliveries") as rows:
         rows.all["partition"][rows.all["kind"] == STRETCH] += 500
@@ -424,13 +424,13 @@ def a_manifest_of_an_older_version(run: RunFolder) -> None:
         manifest["schema"] = "pubsubctl/manifest/1"
 
 
-@_case("log.jsonl", "the brokers promised", "manifest.json says", digest=False)
+@_case("log.jsonl", "the brokers promised", "manifest.json has", digest=False)
 def less_was_promised(run: RunFolder) -> None:
     with run.document("manifest.json") as manifest:
         manifest["promises"] = {**PROMISES, "order": "none"}
 
 
-@_case("log.jsonl", "the brokers promised", "manifest.json says", digest=False)
+@_case("log.jsonl", "the brokers promised", "manifest.json has", digest=False)
 def gaps_were_promised(run: RunFolder) -> None:
     with run.document("manifest.json") as manifest:
         manifest["promises"] = {**PROMISES, "gaps": ["released"], "redelivers": True}

@@ -55,13 +55,13 @@ def test_durations_of_returns_are_drawn_and_judged() -> None:
     assert drawing.metrics["catchup_s.median.durable"].value == 0.2
     assert drawing.metrics["catchup_s.largest.durable"].value == 0.6
     assert len(drawing.rows) == 3
-    assert "do not promise the same" not in drawing.caption
+    assert "Their promises differ" not in drawing.caption
 
 
 def test_the_caption_notes_that_two_protocols_promise_different_things() -> None:
     found = {"durable": RETURNS, "delta_tree": [replace(each, took_s=1.0) for each in RETURNS]}
     drawing = draw_fig5(series(("durable", "delta_tree")), found)
-    assert "do not promise the same" in drawing.caption
+    assert "Their promises differ" in drawing.caption
     assert drawing.metrics["catchup_s.median.delta_tree"].value == 1
 
 
@@ -93,9 +93,9 @@ def test_the_peak_is_of_the_largest_load_that_was_borne() -> None:
     assert drawing.metrics["growth.without_churn"].value == pytest.approx(15900 / 3990)
     assert drawing.metrics["peak_per_s.with_churn.4"].value == 7990
     assert drawing.metrics["with_churn_per_without"].value == pytest.approx(7990 / 15900)
-    assert "Where the larger load was too much" in drawing.caption
+    assert "If the larger load was too high" in drawing.caption
     assert (
-        "No load was too much"
+        "No load was too high"
         in draw_fig4(series(), [*loads[:4], four, replace(four, churn=True)]).caption
     )
 

@@ -181,7 +181,7 @@ def test_a_log_without_tables_has_no_rows(run: Path) -> None:
     seal(run)
     logs = read_logs(read_run(run))
     assert logs.doubts[0] == "local1/load-publishers/publications.rec was not closed"
-    assert logs.doubts[-1] == "publisher p1-pub-1, p1-pub-2, p1-pub-3 and 1 more left no log"
+    assert logs.doubts[-1] == "there is no log of publisher p1-pub-1, p1-pub-2, p1-pub-3 and 1 more"
     assert logs.sources == []
 
 
@@ -198,7 +198,7 @@ def test_missing_clients_are_missed(run: Path) -> None:
     shutil.rmtree(run / "raw" / "local3" / "load-local3")
     seal(run)
     logs = read_logs(read_run(run))
-    assert logs.doubts == ["subscriber s3-sub-1, s4-sub-1, s5-sub-1 left no log"]
+    assert logs.doubts == ["there is no log of subscriber s3-sub-1, s4-sub-1, s5-sub-1"]
 
 
 def test_numbers_used_twice_are_noticed(run: Path) -> None:
@@ -244,7 +244,7 @@ def change_manifest(run: Path, **changes: object) -> None:
 def test_an_incomplete_run_reports_its_reasons(run: Path) -> None:
     change_manifest(run, state="aborted", reasons=["interrupted"], origin_ns=None)
     assert read_run(run).doubts == (
-        "the run is aborted: interrupted", "the run never came to its measure phase",
+        "the run is aborted: interrupted", "the run never reached its measure phase",
     )  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def test_a_fault_that_is_not_in_the_log_is_missed(run: Path) -> None:
     seal(run)
     assert read_run(run).doubts == (
         "fault restart-b1 was planned and is not in the fault log",
-        'fault kill-b1 (kill b1) went wrong: {"exit_signal": 9}',
+        'fault kill-b1 (kill b1) failed: {"exit_signal": 9}',
     )
 
 

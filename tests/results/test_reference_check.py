@@ -152,7 +152,7 @@ def test_too_few_deliveries_prove_nothing() -> None:
     judgement = check(story(faults=(STALL, KILL), deliveries_per_pair_min=11))
     assert judgement.verdict == "UNKNOWN"
     assert judgement.because == (
-        "10 deliveries of a/0 are owed to subscription s; the workload asks for 11 of every source "
+        "10 deliveries of a/0 are owed to subscription s; the workload requires 11 of every source "
         "to every subscription",
     )
 
@@ -206,8 +206,8 @@ def test_only_the_last_of_an_incarnation_may_be_left_undone() -> None:
     assert without().verdict == "VALID"
     assert without(5, 6).verdict == "VALID"
     assert without(3, 6).because == (
-        "source a/0, incarnation 0: 1 publications that are wanted were not acknowledged and "
-        "reached nobody, though later ones were or did; the first is 3",
+        "source a/0, incarnation 0: 1 matching publications were not acknowledged and not "
+        "delivered, although later ones were; the first is 3",
     )
 
 
@@ -219,9 +219,9 @@ def test_an_unwanted_publication_may_lack_an_acknowledgement() -> None:
     fences = [row for row in subscription.delivered if row.sequence in (1, 12)]
     never = replace(subscription, predicate="symbol = 'NONE'", delivered=fences)
     history = replace(history, publishers=[replace(log, answers=answers)])
-    assert "reached nobody" in check(history).because[0]
+    assert "not delivered" in check(history).because[0]
     assert not any(
-        "reached nobody" in said for said in check(replace(history, subscriptions=[never])).because
+        "not delivered" in said for said in check(replace(history, subscriptions=[never])).because
     )
 
 
@@ -231,7 +231,7 @@ def test_content_that_differs_from_the_seed_is_a_doubt() -> None:
     other = replace(log.published[5], attribute_set=(log.published[5].attribute_set + 1) % 12)
     log = replace(log, published=(*log.published[:5], other, *log.published[6:]))
     judgement = check(replace(history, publishers=[log]))
-    assert judgement.because == ("source a/0 published other content than the seed says",)
+    assert judgement.because == ("source a/0 published other content than the seed determines",)
 
 
 def test_a_gap_that_was_declared_is_still_a_gap() -> None:

@@ -57,7 +57,7 @@ def test_the_verdict_is_first_and_both_runs_are_side_by_side(tmp_path: Path) -> 
         "all 408 arrived",
         "2,199 missing",
         "never arrived",
-        "took everything in",
+        "received everything",
         "The checker was itself put to the test",
     )
     places = []
@@ -123,7 +123,7 @@ def test_every_course_of_a_fault_has_its_words(
     "err_ns, said",
     [
         (0, "on the clock of the machine that measured."),
-        (1_230_000, "which those of the others are known against to ±1.2 ms."),
+        (1_230_000, "the clocks of other machines are known to ±1.2 ms."),
         (None, "the clocks of all machines were not compared with it."),
     ],
 )
@@ -251,7 +251,7 @@ def test_churn_is_described_if_no_fault_was_injected(tmp_path: Path) -> None:
              "recovered": 900, "recovered_after_ns_max": 300_000_000}  # fmt: skip
     story = story_of(tmp_path, {**VALID, "recoveries": [], "churn": churn})
     page = Page.of(render([replace(story, run=replace(story.run, fault_rows=()))]))
-    assert "20 subscribers lost the connection and came back, 40 times in all" in flat(page.text)
+    assert "20 subscribers lost the connection and returned, 40 times in all" in flat(page.text)
     assert "900 deliveries were for them meanwhile; all arrived, the last 0.30 s" in flat(page.text)
     assert "No fault was injected" not in page.text
     lossy = {**VALID, "churn": {**churn, "recovered": 880}}
@@ -284,7 +284,7 @@ def test_a_run_without_a_measure_phase_has_a_page(tmp_path: Path) -> None:
     story = story_of(tmp_path, None, changes={"manifest.json": ('"origin_ns"', '"was_origin_ns"')})
     story = replace(story, run=replace(story.run, phases=(), fault_rows=()))
     text = flat(Page.of(render([story])).text)
-    assert "the run never came to its measure phase" in text
+    assert "the run never reached its measure phase" in text
 
 
 def test_runs_of_one_protocol_are_distinguished_by_their_ids(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def a_place_is_left_out(history: History, rng: Random) -> History:
     return with_log(history, 0, delivered=rows)
 
 
-@_case(TOPIC, "promised", "UNKNOWN", doubt="which attribute is the topic")
+@_case(TOPIC, "promised", "UNKNOWN", doubt="names the topic attribute")
 def nobody_says_what_a_topic_is(history: History, rng: Random) -> History:
     return replace(history, topic="")
 

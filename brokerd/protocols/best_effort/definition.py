@@ -37,8 +37,8 @@ BEST_EFFORT = ProtocolDefinition(
     bypasses_links=lambda parameters: False,
     title="best effort",
     recovery=(
-        "Brokers pass publications on and forget them. What a broker holds when it dies, and what "
-        "is sent into a failure, cannot be sent again."
+        "Brokers forward publications and store none. Publications at a failed broker or on a "
+        "failed link cannot be sent again."
     ),
     excess=_excess,
     fault_bound=lambda topology, parameters: topology.delta,

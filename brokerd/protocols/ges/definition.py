@@ -16,8 +16,8 @@ GES = ProtocolDefinition(
     bypasses_links=lambda parameters: True,
     title="GES",
     recovery=(
-        "All brokers have the connections in outline, and publications go around what has failed. "
-        "What a broker holds when it dies, and what is sent into a failure, cannot be sent again."
+        "All brokers have the connections in outline, and publications take routes around "
+        "failures. Publications at a failed broker or on a failed link cannot be sent again."
     ),
     keeps_loss=lambda topology, parameters, broker: "",
     core="brokerd.protocols.ges.core",

@@ -62,7 +62,7 @@ def read_folders(groups: Groups, source: Path) -> None:
                 variables[name] = found
         if count := reader.files - before:
             files = f"{count} file{'' if count == 1 else 's'}"
-            groups.note(f"{source}: {kind} beside it is followed: {files}")
+            groups.note(f"{source}: {kind} in its folder is followed: {files}")
 
 
 @dataclass

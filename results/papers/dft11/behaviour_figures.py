@@ -69,11 +69,11 @@ def draw_bypass(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     default = _default_suspicion(lines)
     what = f"p99_ms.suspicion_{default}"
     caption = (
-        f"A broker inside a balanced tree of {run.experiment['brokers']} falls silent for good; "
-        "how long until each subscriber behind it gets the first of what was published later, "
+        f"An inner broker of a balanced tree of {run.experiment['brokers']} falls silent for ever. "
+        "Time until each subscriber behind it receives the first later publication, "
         f"{run.experiment['runs']} draws per timeout, on simulated brokers. Dotted: the timeout. "
-        f"A heartbeat goes out three times per timeout, so silence may have begun up to one "
-        f"before the failure. {NO_FIGURE} It says that neighbours bypass a failed broker (§IV). "
+        f"Brokers send three heartbeats per timeout, so the silence may begin up to one interval "
+        f"before the failure. {NO_FIGURE} It states that neighbours bypass a failed broker (§IV). "
         f"With {default} ms, 99 % of the subscribers are reached within "
         f"{metrics[what].value:,.0f} ms; {int(metrics['cut_off'].value)} never are."
     )
@@ -108,7 +108,7 @@ def draw_starts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         axes.set_title("all live" if not share else f"{share} % failed")
         axes.set_xlabel("brokers")
         axes.set_ylim(bottom=0)
-    panels[0].set_ylabel("from asking to started (ms)")
+    panels[0].set_ylabel("from request to start (ms)")
     _legend_beside(panels[-1], None)
     metrics = dict(_start_metrics(rows))
     largest = max(row.brokers for row in rows)
@@ -117,10 +117,10 @@ def draw_starts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         for share in shares
     )
     caption = (
-        "From a client's request to the answer that its subscription has started, in balanced "
+        "Time from a client's request to the answer that its subscription has started, in balanced "
         f"trees with at most {run.experiment['fanout']} neighbours per broker, on simulated "
-        "brokers whose links take 0.1 to 2 ms and whose disk takes its time too; failed brokers "
-        "were drawn at random and had been bypassed before. Lines: median; shaded: 10 % to 90 %. "
+        "brokers with link delays of 0.1 to 2 ms and with disk delays; failed brokers were drawn "
+        "at random and had been bypassed before. Lines: median; shaded: 10 % to 90 %. "
         f"{NO_FIGURE} It starts a subscription when every broker has confirmed it (§V). "
         f"{int(metrics['asked'].value - metrics['never'].value):,} of "
         f"{int(metrics['asked'].value):,} started; the median over all δ with {largest} brokers "
@@ -171,9 +171,9 @@ def draw_overhead(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         f"broker of {experiment['brokers']} in a balanced tree; brokers drawn at random fall "
         f"silent during the first half. {experiment['runs']} draws per point, on simulated "
         "brokers, every message through the wire's codec; heartbeats, which the simulator does "
-        f"not send, are not counted. {NO_FIGURE} It names duplicates after a bypass as the price "
-        "of losing nothing (§VII). While nothing fails, brokers receive nothing twice "
-        f"({metrics['duplicates_while_calm'].value:.0f}), and a delivery takes "
+        f"not send, are not counted. {NO_FIGURE} It names duplicates after a bypass as the cost "
+        "of losing nothing (§VII). While nothing fails, brokers receive no duplicates "
+        f"({metrics['duplicates_while_calm'].value:.0f}), and a delivery costs "
         f"{metrics['bytes_while_calm'].value:.0f} bytes, with the largest δ "
         f"{metrics['bytes_largest_to_smallest_delta_ratio'].value:.2f} times as many as with the "
         f"smallest. With {most[1]} failed and δ = {most[0]}, duplicates per 1,000 deliveries and "
@@ -205,7 +205,7 @@ def draw_exclusions(run: ExperimentRun, rows: Sequence[Row], openings: Sequence[
         )  # fmt: skip
     panels[0].legend(loc="upper left")
     panels[0].set_title("publications withheld, of a source beyond", fontsize=9.5)
-    panels[0].set_xlabel("partition goes on after the subscription for (s)")
+    panels[0].set_xlabel("duration of the partition after the subscription (s)")
     panels[0].set_ylabel("withheld per subscription")
     panels[0].set_xlim(left=0)
     for shift, (source, words) in zip((-0.08, 0.08), SOURCES.items(), strict=True):
@@ -229,15 +229,15 @@ def draw_exclusions(run: ExperimentRun, rows: Sequence[Row], openings: Sequence[
     experiment = run.experiment
     caption = (
         f"A client subscribes at one end of a line of {experiment['brokers']} brokers (δ = "
-        f"{delta}) while brokers in its middle are down; a publisher beyond them sends "
-        f"{experiment['publications_per_s']} a second, one on the middle broker sends from its "
-        f"return on. {experiment['runs']} draws per point, on simulated brokers. {NO_FIGURE} It "
-        "withholds what crosses a barrier (§VI) and ends that by recovery notifiers (§VIII). Here "
-        f"{int(metrics['withheld_without_barrier'].value)} publications from beyond were withheld "
-        f"where at most δ brokers were down; every publication was either delivered or announced "
-        f"as withheld ({int(metrics['neither'].value)} were neither); the gates were open "
-        f"{metrics['open_longest_ms'].value:,.0f} ms after the heal at the latest, which is how "
-        "long an attempt to reach a silent broker takes to be given up before the next one."
+        f"{delta}) while brokers in its middle are down. A publisher beyond them sends "
+        f"{experiment['publications_per_s']} a second; one on the middle broker sends after its "
+        f"return. {experiment['runs']} draws per point, on simulated brokers. {NO_FIGURE} It "
+        "withholds publications across a barrier (§VI) until recovery notifiers arrive (§VIII). "
+        f"Here {int(metrics['withheld_without_barrier'].value)} publications from beyond were "
+        f"withheld with at most δ brokers down. Every publication was either delivered or "
+        f"announced as withheld ({int(metrics['neither'].value)} were neither). The gates were "
+        f"open {metrics['open_longest_ms'].value:,.0f} ms after the heal at the latest: that is "
+        "the timeout of an attempt to dial a silent broker, before the next attempt."
     )
     return _drawing(run, rows, figure, caption, metrics)
 
@@ -276,11 +276,11 @@ def draw_queue(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     caption = (
         f"{experiment['publications_per_s']} publications a second along a line of "
         f"{experiment['brokers']} brokers (δ = {delta}); brokers in its middle fall silent for "
-        f"{broken_s} s and then start again. Shown is what the last broker before them holds, "
-        f"because not everybody behind has confirmed it. On simulated brokers. {NO_FIGURE} It "
-        "keeps what cannot be passed on (§VI). Up to δ brokers are bypassed, and what gathered "
-        f"until then ({metrics['most_bypassed'].value:,.0f} at most) leaves at once; behind a "
-        "barrier everything gathers, and all of it was delivered within "
+        f"{broken_s} s and then start again. Shown is the queue of the last broker before them: "
+        f"publications that brokers behind have not confirmed. On simulated brokers. {NO_FIGURE} "
+        "It queues publications without a route (§VI). Up to δ brokers are bypassed, and the queue "
+        f"until then ({metrics['most_bypassed'].value:,.0f} at most) is sent at once. Before a "
+        "barrier all publications are queued, and all of them were delivered within "
         f"{metrics['drained_s'].value:.1f} s of the heal."
     )
     return _drawing(run, rows, figure, caption, metrics)

@@ -117,7 +117,7 @@ def draw_fig10_seconds(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         columns=[*rows[0].asDict()],
         rows=[[*row] for row in rows],
         caption=(
-            f"Deliveries within the window of figure 10 as time goes on, {_tree(run)}, with {most} "
+            f"Deliveries within the window of figure 10 over time, {_tree(run)}, with {most} "
             f"of them failed {_failure_time(run)}. The paper gives no such series."
         ),
         scale=dict(run.manifest["scale"]),

@@ -44,7 +44,7 @@ def returns_of(spark: "SparkSession", loaded: LoadedRun) -> list[Return]:
 
     absences = [*absences_of(loaded.run, loaded.logs)]
     if not absences:
-        raise ResultsError(f"{loaded.run.folder}: nobody was away")
+        raise ResultsError(f"{loaded.run.folder}: no subscriber was disconnected")
     sessions = loaded.table(spark, "sessions").select("client", "t_connect_ns").collect()
     sub_ids = {s.subscriber: s.sub_id for s in loaded.logs.subscriptions}
     rows = []
@@ -55,7 +55,7 @@ def returns_of(spark: "SparkSession", loaded: LoadedRun) -> list[Return]:
             if row.client == absence.target and row.t_connect_ns >= (absence.healed_ns or 0)
         ]
         if not later:
-            raise ResultsError(f"{loaded.run.folder}: {absence.target} never came back")
+            raise ResultsError(f"{loaded.run.folder}: {absence.target} never returned")
         rows.append((sub_ids[absence.target], absence.target, absence.applied_ns, min(later)))
     table = small_frame(spark, rows, "sub_id STRING, name STRING, left_ns BIGINT, back_ns BIGINT")
     received_ns = F.col("t_ns") + 1000 * F.col("latency_us")

@@ -75,20 +75,20 @@ def draw_fig5(series: SeriesRuns, returns: Mapping[str, Sequence[Return]]) -> Dr
             f"{1000 * max(took):.0f} ms at most"
         )
     axes.set_xlabel("seconds after measuring began, of the return")
-    axes.set_ylabel("until all that was missed had come (ms)")
+    axes.set_ylabel("until all missed publications had arrived (ms)")
     axes.set_ylim(bottom=0)
     if len(returns) > 1:
         axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(returns))
     if len(returns) > 1:
         told.append(
-            "They do not promise the same: durable subscriptions outlast a month of absence by "
-            "default, with what is missed on disk; others of these protocols keep it in memory, "
-            "and as long as their `client_linger_ns` says, a minute by default"
+            "Their promises differ: durable subscriptions outlast a month of absence by default, "
+            "with missed publications on disk; the other protocols keep these in memory, for "
+            "`client_linger_ns`, a minute by default"
         )
     caption = (
-        "How long a subscriber that was away takes, from when its broker accepts it again until it "
-        "has the last publication from before that. The paper's usually take 5 to 6 s, which it "
-        "counts until a subscriber is no longer served apart from all others. "
+        "Time from the moment when a broker accepts a returning subscriber until it has the last "
+        "earlier publication. The paper reports 5 to 6 s as usual, until the subscriber's catch-up "
+        "stream ends. "
         f"{'. '.join(told)}. "
     )
     rows = [
@@ -133,11 +133,11 @@ def draw_fig6(series: SeriesRuns, advance: Advance, returns: Sequence[Return]) -
     away = sum(each.away_s for each in returns) / max(each.at_s for each in returns)
     metrics["away.mean"] = Metric(away)
     caption = (
-        "How fast one stream of four is delivered and released at s1, looked at once a second; "
-        f"grey: somebody is away, {away:.1f} subscribers on the mean. The paper reports that "
-        "latestDelivered goes on at about 1,000 ms a second whoever is away, with drops to about "
-        "700 while its Java machine collects garbage, and that released varies much more, because "
-        "it stands still while somebody is away. Here latestDelivered never went on at less than "
+        "Rates at which one stream of four is delivered and released at s1, sampled once a "
+        f"second; grey: subscribers are disconnected, {away:.1f} on the mean. The paper reports "
+        "that latestDelivered advances by about 1,000 ms a second regardless of absences, with "
+        "drops to about 700 during garbage collections, and that released varies much more, "
+        "because it stalls during absences. Here latestDelivered never advanced by less than "
         f"{metrics['delivered_ms_per_s.least'].value:.0f} ms a second, and released varied "
         f"{metrics['released_deviation_per_delivered'].value:.0f} times as much (standard "
         "deviation, all four streams). "

@@ -156,11 +156,11 @@ def _caption(run: ExperimentRun, metrics: Mapping[str, Metric]) -> str:
     )
     return (
         f"{asked['deliveries']:,} deliveries of events of {asked['event_bytes']} bytes in each "
-        f"run, or as many as {asked['seconds']} s allow; every subscriber has each event committed "
-        "at its broker, on disk, before it takes the next. One publishers' broker, one "
+        f"run, or as many as {asked['seconds']} s allow; every subscriber commits each event at "
+        "its broker, on disk, before it receives the next. One publishers' broker, one "
         f"subscribers' broker and the subscribers, in {asked['processes']} processes, on one "
-        f"machine; repetitions: {asked['repetitions']}. In the paper's way, with four lanes that "
-        f"each batch what waits: {said}. Its database is DB2 behind a battery-backed write cache, "
-        "with four connections; ours is SQLite, which has one writer, so lanes say only how many "
-        "transactions may wait for it. Grey: so many commits in a transaction at most."
+        f"machine; repetitions: {asked['repetitions']}. With the paper's method, four lanes that "
+        f"each batch waiting requests: {said}. Its database is DB2 behind a battery-backed write "
+        "cache, with four connections; ours is SQLite, which has one writer, so lanes only bound "
+        "the transactions that wait for it. Grey: with that bound on the commits in a transaction."
     )

@@ -73,10 +73,11 @@ def draw_latency(
             for percent, at, later in zip(PERCENT, logged_ms, delivered_ms, strict=True)
         ],
         caption=(
-            f"How long a publication takes through {scale['brokers']} brokers in a row to a "
-            "subscriber at the last, and how long until its publisher is told that the first one "
-            "has it on disk. The paper reports 50 ms, 44 of them for logging. Here the medians are "
-            f"{total:.1f} ms and {logging:.1f} ms. {scale['input_per_s']} publications of "
+            f"Latency of a publication through {scale['brokers']} brokers in a row to a "
+            "subscriber at the last one, and time until its publisher receives the acknowledgement "
+            "that the first one has it on disk. The paper reports 50 ms, 44 of them for logging. "
+            f"Here the medians are {total:.1f} ms and {logging:.1f} ms. "
+            f"{scale['input_per_s']} publications of "
             f"{run.workload['publishers'][0]['size']} a second; brokers and clients on one machine "
             f"({run.manifest['cpu']}, {run.manifest['cores']} cores)."
         ),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PUBLISHER_SIDE = "p1"
 KEPT_UP = 0.99
 """The share of due deliveries during the measurement from which a run has kept up."""
-WAYS = {False: "nobody is disconnected", True: "subscribers come and go"}
+WAYS = {False: "all subscribers connected", True: "subscribers disconnect and return"}
 COLOURS = {False: "#0072b2", True: "#d55e00"}
 WIDTH = 0.38
 
@@ -191,22 +191,22 @@ def _caption(
         if load.has_kept_up and load.subscribers // load.brokers == each[-1]
     ]
     limit = (
-        "No load was too much, so what these brokers can carry is more"
+        "No load was too high, so the peak of these brokers is higher"
         if len(most) == len(peaks)
-        else "Where the larger load was too much, the smaller one is shown, or, where that was too "
-        "much as well, hatched, what was delivered of what should have been: that is no peak, and "
-        "says as much of what else the machine had to do"
+        else "If the larger load was too high, the smaller one is shown. If that was too high as "
+        "well, a hatched bar shows the deliveries of an incomplete run: that is no peak, and "
+        "depends on other load of the machine"
     )
     machine = f"{run.manifest['cpu']}, {run.manifest['cores']} cores"
     return (
-        "What all subscribers got in a second at the most, against the number of their brokers; a "
-        f"load was borne when {100 * KEPT_UP:.0f} % of what was published while it was measured "
-        f"was delivered then. {limit}. The paper reports 20,000 to 79,200 events/s while nobody is "
-        "disconnected and 17,600 to 69,600 while each subscriber is for 5 s of each 5 min, each "
-        "broker on a machine of its own with six processors. Here publishers' broker, subscribers' "
-        f"brokers and clients share one machine ({machine}), so more brokers cannot bring more "
-        f"processors. {rate} publications of {run.workload['publishers'][0]['size']} a second "
-        f"(paper: 800); subscribers get a quarter of them each (as there), "
-        f"{' or '.join(map(str, each))} at each broker (paper: 100, or 88), and are away for "
-        f"{churn['disconnected']} of each {churn['every']}."
+        "Highest rate of deliveries to all subscribers, against the number of their brokers; a "
+        f"load passes if {100 * KEPT_UP:.0f} % of the deliveries that are due in the measurement "
+        f"arrive in it. {limit}. The paper reports 20,000 to 79,200 events/s with all subscribers "
+        "connected and 17,600 to 69,600 with each subscriber disconnected for 5 s of each 5 min, "
+        "each broker on a machine of its own with six processors. Here publishers' broker, "
+        f"subscribers' brokers and clients share one machine ({machine}), so more brokers do not "
+        f"add processors. {rate} publications of {run.workload['publishers'][0]['size']} a second "
+        f"(paper: 800); each subscriber receives a quarter of them (as in the paper), with "
+        f"{' or '.join(map(str, each))} subscribers at each broker (paper: 100, or 88), which are "
+        f"disconnected for {churn['disconnected']} of each {churn['every']}."
     )

@@ -78,11 +78,11 @@ def draw_fig7(series: SeriesRuns, recoveries: Sequence[Recovery]) -> Drawing:
     ]
     metrics = {name: metric_of([each[name] for each in numbers]) for name in numbers[0]}
     caption = (
-        f"How far the streams of four publishers were delivered and released at s1, which was "
-        f"down for {typical.up_s - typical.down_s:.0f} s (grey); looked at once a second. The "
-        "paper reports that latestDelivered stands still for about 25 s and then goes on about 5 "
-        "times as fast as normally until all is caught up; there reconnection waits for that, "
-        "here it does not. Slope here, from the start of the process until all is caught up: "
+        f"Delivered and released ticks of the streams of four publishers at s1, which was down "
+        f"for {typical.up_s - typical.down_s:.0f} s (grey); sampled once a second. The paper "
+        "reports that latestDelivered stalls for about 25 s and then advances about 5 times as "
+        "fast as normally until the broker has caught up; there clients reconnect after that, "
+        "here before. Slope here, from the start of the process until it has caught up: "
         f"{metrics['slope_after'].value:.1f}."
     )
     rows = [
@@ -119,10 +119,10 @@ def draw_fig8(series: SeriesRuns, recoveries: Sequence[Recovery]) -> Drawing:
     numbers = [_rates(each) for each in recoveries]
     metrics = {name: metric_of([each[name] for each in numbers]) for name in numbers[0]}
     caption = (
-        "What all subscribers of s1 got in each second, and what the brokers took of a core; s1 "
+        "Deliveries to all subscribers of s1 per second, and processor time of the brokers; s1 "
         f"was down for {typical.up_s - typical.down_s:.0f} s (grey). The paper reports more than "
-        "the normal rate until all is caught up after 116 s, with a publishers' broker that "
-        "hardly notices. Here all that was missed had come "
+        "the normal rate until all have caught up after 116 s, with little effect on the "
+        "publishers' broker. Here all missed publications had arrived "
         f"{metrics['missed_after_s'].value:.1f} s after s1 was started, at "
         f"{metrics['rate_per_normal'].value:.1f} times the normal rate."
     )

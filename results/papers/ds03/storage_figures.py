@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OURS = "matches"
 NAMES: Mapping[str, str] = {
     OURS: "log of matches (ours)",
-    "file_once": "a file, each event once\nwith whom it is for",
+    "file_once": "a file, each event once\nwith its subscribers",
     "sqlite_once": "SQLite, each event once,\na row per subscriber",
     "events_per_subscriber": "a log of events\nper subscriber",
     "sqlite_per_subscriber": "SQLite, an event\nper subscriber",
@@ -144,15 +144,15 @@ def _caption(run: ExperimentRun, metrics: Mapping[str, Metric]) -> str:
     return (
         f"{events:,} events of {asked['event_bytes']} bytes, each for "
         f"{asked['subscribers'] // asked['kinds']} of {asked['subscribers']} subscribers, are "
-        f"{asked['seconds']} s of the workload; every way has it durable once for each of these "
-        f"seconds and drops what is older than {asked['kept_s']} s. Bars: median of "
-        f"{asked['repetitions']} repetitions, on one disk in turn; ticks: each of them. Ways that "
-        "keep events can do without their publisher's broker; ours asks it for what somebody has "
-        "missed. The paper reports over 5 times faster and 25 times less data than a log of "
+        f"{asked['seconds']} s of the workload; every method makes them durable once for each of "
+        f"these seconds and drops those older than {asked['kept_s']} s. Bars: median of "
+        f"{asked['repetitions']} repetitions, on one disk in turn; ticks: each of them. Methods "
+        "that store events need no publisher's broker; ours fetches missed events from it. "
+        "The paper reports over 5 times faster and 25 times less data than a log of "
         "events per subscriber: here "
         f"{metrics['times_faster_than.events_per_subscriber'].value:.1f} and "
         f"{metrics['times_less_data_than.events_per_subscriber'].value:.1f} times. A file with "
-        "each event once, which nobody can read for one subscriber without all others, takes "
+        "each event once, which cannot be read for one subscriber without all others, takes "
         f"{metrics['times_faster_than.file_once'].value:.1f} of our time and "
         f"{metrics['times_less_data_than.file_once'].value:.1f} of our bytes."
     )

@@ -270,10 +270,10 @@ def _caption(figure: FaultFigure, series: SeriesRuns, typical: FaultStory, insta
     machine = f"{run.manifest['cpu']}, {run.manifest['cores']} cores"
     publishers = run.workload["publishers"][0]
     return (
-        f"{figure.what}. Above: the largest latency in each 0.1 s of send time, whatever the "
-        f"stream, from when a publication was due: what was due while its broker was down has "
-        f"been sent when it was back. Below: for how long a time of its streams "
-        f"a broker asks again, cumulated, a step for each request. "
+        f"{figure.what}. Above: the largest latency in each 0.1 s of send time over all streams, "
+        f"from the due time of a publication: publications due while their broker was down were "
+        f"sent after its return. Below: the length of the stream ranges that "
+        f"a broker has requested again, cumulated, a step for each request. "
         f"Yellow: stall, {typical.stall_ns / SECOND_NS:.2f} s; grey: failed. "
         f"The typical one of {instances} instances (the medoid of latency by send time, "
         f"{typical.run_id}); shaded and thin: the others. {len(run.topology['brokers'])} brokers "

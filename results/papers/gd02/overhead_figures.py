@@ -83,7 +83,7 @@ def draw_fig5(series: SeriesRuns, costs: Sequence[Cost]) -> Drawing:
     caption = (
         "Median latency of subscribers at the publishers' broker p1 (local) and one link away at "
         "s1 (remote) against the number of subscribers at s1. The paper reports that guaranteed "
-        "delivery adds about 100 ms to both, the time its disk takes to log, whatever the number."
+        "delivery adds about 100 ms to both, its time to log, for any number of subscribers."
     )
     metrics: dict[str, Metric] = {}
     for place, broker in PLACES.items():

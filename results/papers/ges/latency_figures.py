@@ -206,14 +206,14 @@ def _caption(series: SeriesRuns) -> str:
     run, scale = series.points[0].modal.run, _scale(series)
     (publishers,) = run.workload["publishers"]
     return (
-        f"How long publications take from a client at {publishers['at'][0]} to one at {MEASURING}, "
-        f"which wants all of them, by how many of {scale['clients']} clients at the other brokers "
-        "want each; interests were drawn for each client. Reduction is that of the mean, against "
-        "100 %. The paper reports that mean and variance fall with the match rate, at rates of up "
-        f"to 1,000 a second with a machine for each of {scale['brokers']} brokers; its numbers are "
-        f"lost. Here all {scale['brokers']} brokers and all clients share one machine "
-        f"({run.manifest['cpu']}, {run.manifest['cores']} cores), which bears "
+        f"Latency of publications from a client at {publishers['at'][0]} to one at {MEASURING}, "
+        f"which matches all of them, by the number of {scale['clients']} clients at the other "
+        "brokers that match each; interests were drawn for each client. Reduction is that of the "
+        "mean, against 100 %. The paper reports that mean and variance fall with the match rate, "
+        f"at rates of up to 1,000 a second with a machine for each of {scale['brokers']} brokers; "
+        f"its numbers are lost. Here all {scale['brokers']} brokers and all clients share one "
+        f"machine ({run.manifest['cpu']}, {run.manifest['cores']} cores), which carries "
         f"{scale['input_per_s']} publications of {publishers['size']} a second, and milliseconds "
-        f"say as much of what else it has to do. Bars: means of {scale['instances']} runs; dots: "
+        f"depend on its other load. Bars: means of {scale['instances']} runs; dots: "
         "each run."
     )

@@ -130,9 +130,9 @@ def _caption(run: ExperimentRun) -> str:
     asked = run.experiment
     return (
         f"Simulated brokers of ges: two clusters of three with two links between them, "
-        f"{asked['rate']} publications a second from one to the other. While it is shaded, the "
-        "link that is taken is slow: each message takes longer by the title's delay, or only so "
-        f"many a second pass. A round trip of more than {asked['slow_link_ms']} ms makes a link "
-        f"dearer, as checks every {asked['check_s']} s find. Publications that another way "
-        "overtakes are lost. Latency is the mean of a second's deliveries."
+        f"{asked['rate']} publications a second from one to the other. In the shaded time the "
+        "link in use is slow: the title has the additional delay of each message, or the highest "
+        f"rate. A round trip of more than {asked['slow_link_ms']} ms raises the cost of a link; "
+        f"checks run every {asked['check_s']} s. Publications that are overtaken on another route "
+        "are lost. Latency is the mean of a second's deliveries."
     )

@@ -116,7 +116,7 @@ def _draw_graphs(axes: "Axes", rows: Sequence[Row]) -> None:
             color=colour, marker=marker, label=f"largest graph, units of {fanout}",
         )  # fmt: skip
     axes.set_yscale("log")
-    axes.set_ylabel("brokers and units a broker knows")
+    axes.set_ylabel("brokers and units in a broker's graph")
     axes.legend(loc="upper left", fontsize=8)
 
 
@@ -211,13 +211,13 @@ def _caption(run: ExperimentRun) -> str:
     units = " or ".join(map(str, asked["fanouts"]))
     return (
         f"Hierarchies of units of up to {units} members: brokers of a cluster are all linked, the "
-        "other units are rings with two links between neighbours. Beside them a ring of "
-        f"{asked['neighbours']} neighbours each, and a random graph of as many links as the "
-        f"hierarchy with units of {small} has. Upper panels: the paper says of hierarchies that "
-        "clustering is high and path lengths grow with the logarithm, and gives no numbers. Below: "
-        f"the largest graph of {asked['looked_at']} brokers of each, worked out from the whole "
+        "other units are rings with two links between neighbours. For comparison: a ring of "
+        f"{asked['neighbours']} neighbours each, and a random graph with as many links as the "
+        f"hierarchy with units of {small}. Upper panels: the paper states that hierarchies have "
+        "high clustering and path lengths that grow with the logarithm, without numbers. Below: "
+        f"the largest graph of {asked['looked_at']} brokers of each, computed from the whole "
         "system as swarms check it, against 64 for each level of links; and, with units of "
-        f"{small}, what a change of a profile takes, told by the brokers' own code. Here it goes "
-        "to all brokers over each link, who all have a row for it, and is confirmed; the paper "
-        "sends it only to the gatekeepers that decide by it, whose number is that of the last line."
+        f"{small}, the cost of a change of a profile, counted in the brokers' own code. Here it is "
+        "sent to all brokers over each link, stored in a row at each, and confirmed; the paper "
+        "sends it only to the gatekeepers that decide by it, whose number is the last line."
     )

@@ -45,7 +45,7 @@ def draw_fig7(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     for axes, interest in zip(panels, interests, strict=True):
         _draw_panel(axes, [row for row in rows if row.interest == interest])
         axes.set_title(INTERESTS[interest])
-    panels[0].set_ylabel("links that a publication goes over")
+    panels[0].set_ylabel("links that a publication crosses")
     metrics = dict(_metrics(rows))
     return Drawing(
         figure=figure,

@@ -78,25 +78,24 @@ SHOWN: Mapping[str, Shown] = {
             "delivered": numbers.delivered_per_s,
             "published": numbers.published_per_s,
         },
-        "What all subscribers get in a second while publishers publish as fast as it is stored, "
-        "against the number of servers. Each topic is one server's, so that with machines of "
-        "their own twice the servers would carry about twice as much, as long as proxies do.",
+        "Deliveries to all subscribers per second while publishers publish as fast as servers "
+        "store, against the number of servers. Each topic belongs to one server, so with machines "
+        "of their own twice the servers would carry about twice the load, if proxies keep up.",
     ),
     "mp22.m2": Shown(
         "ms",
         _times,
-        "What it takes until a publisher is told that a publication is stored, and until it has "
-        "come, where nothing fails. An owner that was found once is known, so that giving topics "
-        "one owner for ever must cost nothing after that.",
+        "Time until a publisher receives the acknowledgement that a publication is stored, and "
+        "until it is delivered, without failures. A known owner is not requested again, so one "
+        "permanent owner per topic must cost nothing after the first request.",
     ),
     "mp22.m4": Shown(
-        "lost of what was owed (%)",
+        "owed deliveries that were lost (%)",
         _count_lost,
-        "What subscribers never got although a proxy alone failed, twice, and came back having "
-        "forgotten which server owns which topic. The paper's proxies then give topics to other "
-        "servers until these tell them what they own, every 5 s, or every second in paper1; "
-        "arbiter and rendezvous give a topic to one server for ever, and causal merges what two "
-        "servers have of it.",
+        "Lost deliveries after two failures of a proxy alone, which returned without its memory "
+        "of owners. The paper's proxies then assign topics to other servers until servers announce "
+        "their topics, every 5 s, or every second in paper1; arbiter and rendezvous assign a topic "
+        "to one server for ever, and causal merges the parts of two servers.",
     ),
     "mp22.m5": Shown(
         "ms, the slowest of a hundred",
@@ -104,8 +103,8 @@ SHOWN: Mapping[str, Shown] = {
             "stored": numbers.acknowledged_ms[1],
             "received": numbers.latency_ms[1],
         },
-        "What one publication in a hundred takes at least, where for 10 s each proxy reaches "
-        "servers only that the other one does not. Homes reach both, and so every server.",
+        "Latency that one publication in a hundred exceeds, while for 10 s each proxy reaches only "
+        "servers that the other one does not. Access brokers reach both, and so every server.",
     ),
 }
 

@@ -124,10 +124,10 @@ def draw_spread(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         rows,
         metrics,
         f"Topics of each of {len(servers)} servers from left to right by name, a dot per draw; "
-        f"dotted: an equal share. Each of two homes has asked for {asked} % of "
+        f"dotted: an equal share. Each of two access brokers has requested {asked} % of "
         f"{run.manifest['scale']['topics']:,} topics, each over a proxy of its own. With arbiter "
-        "there is one owner for ever, chosen for having fewest; with causal and paper two proxies "
-        "may have chosen two, and the one whose name comes first keeps the topic.",
+        "a topic has one owner for ever, the server with the fewest topics; with causal and paper "
+        "two proxies may have chosen two, and the one with the earlier name keeps the topic.",
     )
 
 
@@ -151,7 +151,7 @@ def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         )  # fmt: skip
     stalls = asked["before_s"]
     dies, back = stalls + asked["stalled_s"], stalls + asked["stalled_s"] + asked["down_s"]
-    axes.axvspan(stalls, dies, color=GREY, alpha=0.25, linewidth=0, label="it answers nothing")
+    axes.axvspan(stalls, dies, color=GREY, alpha=0.25, linewidth=0, label="it does not answer")
     axes.axvspan(dies, back, color=GREY, alpha=0.5, linewidth=0, label="it is down")
     axes.set_yscale("log")
     axes.set_xlabel("published at (s)")
@@ -172,10 +172,10 @@ def draw_stall(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         ),
         rows,
         metrics,
-        f"One of {run.manifest['scale']['servers']} servers takes everything in and answers "
-        f"nothing for {asked['stalled_s']} s, is killed, and is back {asked['down_s']} s later: "
-        "what the slowest publication of each second took until all subscribers had it. Its "
-        "topics wait for it; those of others do not.",
+        f"One of {run.manifest['scale']['servers']} servers receives and does not answer for "
+        f"{asked['stalled_s']} s, is killed, and returns {asked['down_s']} s later: latency of "
+        "the slowest publication of each second until all subscribers had it. Topics of that "
+        "server wait; topics of other servers do not.",
     )  # fmt: skip
 
 
@@ -193,12 +193,12 @@ def draw_crashes(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         crashed.append(len(here))
         failed.append(sum(bool(row.violations) or row.delivered < row.owed for row in here))
     well = [each - wrong for each, wrong in zip(crashed, failed, strict=True)]
-    axes.bar(range(len(points)), well, color=GREEN, label="everything came, once")
-    axes.bar(range(len(points)), failed, bottom=well, color=ORANGE, label="not so")
+    axes.bar(range(len(points)), well, color=GREEN, label="all delivered once")
+    axes.bar(range(len(points)), failed, bottom=well, color=ORANGE, label="not")
     names = [point.replace("-", " ") for point in points]
     axes.set_xticks(range(len(points)), names, rotation=45, ha="right")
     axes.tick_params(axis="x", labelsize="x-small")
-    axes.set_ylabel("runs in which a broker died there")
+    axes.set_ylabel("runs in which a broker was killed there")
     axes.set_ylim(top=1.25 * max(1, *crashed))
     axes.legend(fontsize="small", ncols=2)
     metrics = {
@@ -211,13 +211,13 @@ def draw_crashes(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         ("crash_point", "ownership", "run", "broker", "owed", "delivered", "violations", "rules"),
         rows,
         metrics,
-        "A broker dies at a crash point of the design, at a moment that the seed decides, and "
-        f"comes back at once, after 0.3 s or 1.5 s, in {run.manifest['scale']['runs']} runs each. "
-        "C1 to C4 are homes: before what was published is put, before it is known to be stored, "
-        "before what has come is handed out, and after. C5 to C7 are servers: before what is put "
-        "is written, when it is, and in between. C9 and C10 are proxies, C11 and C12 two servers "
-        "that merge what both own, C13 an arbiter and who is to own a topic, C14 the arbiter of a "
-        "topic that moves, who gives it away and who takes it.",
+        "A broker is killed at a crash point of the design, at a moment that the seed draws, and "
+        f"returns at once, after 0.3 s or 1.5 s, in {run.manifest['scale']['runs']} runs each. "
+        "C1 to C4 are access brokers: before publications are put, before they are acknowledged, "
+        "before received ones are delivered, and after. C5 to C7 are servers: before a put is "
+        "written, after it, and in between. C9 and C10 are proxies, C11 and C12 two servers that "
+        "merge a topic, C13 an arbiter and the candidate of a topic, C14 the arbiter of a topic "
+        "that moves, its old owner and its new owner.",
     )
 
 
@@ -243,7 +243,7 @@ def draw_timeouts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     axes.set_xticks(ticks, [f"{each:g}" for each in ticks])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("the server answers nothing for (s)")
+    axes.set_xlabel("the server does not answer for (s)")
     axes.set_ylabel("puts of one publication, at most")
     axes.legend(title="timeout", fontsize="small")
     metrics = {
@@ -261,8 +261,8 @@ def draw_timeouts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         ),
         rows,
         metrics,
-        "How often a home puts one publication of those that were published while the only server "
-        "answers nothing. Here homes alone try again, wait twice as long each time, and give "
-        "nothing up. Dotted, worked out: the report's rules, by which a client and a proxy each "
-        "try three times and then say that it has failed.",
+        "Number of puts of one publication by its access broker while the only server does not "
+        "answer. Here only access brokers retry, with doubled waits, and for ever. Dotted, "
+        "computed: the report's rules, by which a client and a proxy each try three times and then "
+        "report a failure.",
     )  # fmt: skip
