@@ -331,7 +331,6 @@ NOTHING_RESTS_ON: dict[str, str] = {
     "faults/faults.jsonl: mode": "params has it",
     "faults/plan.jsonl: ended_by": "the fault log says what ended a fault",
     "raw/online.json: schema": "nothing reads it",
-    "raw/online.json: lanes.exact": "says that counts may be too low, and others count",
     "raw/deliveries.rec.json: tables.partitions": "nothing was withheld",
     "raw/deliveries.rec.json: tables.streams": "no positions were logged",
 }
@@ -423,7 +422,6 @@ ONE_PROCESS_KNOWS: dict[str, str] = {
     "git_dirty": "of the program; runs are compared by it",
     "disk_bytes": "measured once, when the run was over",
     "waited_share": "a sign of a busy machine, which turns nothing into VALID",
-    "headline.is_load_generator_limit": "drawn from processor times that the controller read",
     "headline.ready_after_us": "measured once, before the run",
 }
 """Fields of the manifest without a witness but the controller, which also writes the journal."""
