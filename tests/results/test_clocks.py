@@ -126,3 +126,7 @@ def test_both_judges_move_stamps_alike_and_bound_errors_alike(seed: int) -> None
             found_ns = ours.error_between_ns(one, other, until_ns)
             assert found_ns == theirs.error_ns(one, other), (one, other, lines)
         assert ours.error_between_ns(one, "a", until_ns) == theirs.error_ns(one), lines
+        pairs = [(one, other) for other in random.sample(hosts, 2)]
+        found = [ours.error_between_ns(*pair, until_ns) for pair in pairs]
+        worst_ns = None if None in found else max(each or 0 for each in found)
+        assert theirs.worst_ns(pairs) == worst_ns, (pairs, lines)
