@@ -16,7 +16,10 @@ def verdict_in_words(verdict: str, *, is_calm: bool = False, brokers: str = "") 
         is_calm: nothing was meant to be at risk.
         brokers: one of WITHOUT_PROCESSES, or "" for processes.
     """
-    limits = [*(["calm"] if is_calm and verdict == "VALID" else []), *([brokers] if brokers else [])]
+    limits = [
+        *(["calm"] if is_calm and verdict == "VALID" else []),
+        *([brokers] if brokers else []),
+    ]
     return f"{verdict} ({', '.join(limits)})" if limits else verdict
 
 

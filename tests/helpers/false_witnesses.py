@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.load.subscriber_process import TABLE
 from bench.run.run_directory import specification_digest
-from brokerd.protocols.registry import read_topology
+from brokerd.protocols.registry import protocol_on, read_topology
 from results.tables.record_files import RECORDS
 from tests.helpers.forged_runs import RunFolder
 
@@ -948,6 +948,27 @@ def the_drain_was_shorter_than_it_took(run: RunFolder) -> None:
     journaled(change)(run)
 
 
+@_lie("stats.jsonl and spec/workload.toml disagree on protocol")
+def the_run_was_of_another_protocol(run: RunFolder) -> None:
+    """In all files that name it, but not in the names of counters."""
+    name = "best_effort"
+    topology = read_topology(tomllib.loads(run.path("spec/topology.toml").read_text()), "")
+    promises = protocol_on(topology, name).promises().as_mapping()
+    parameters = json.loads(run.path("manifest.json").read_text())["parameters"]
+    digest = topology.digest(name, parameters)
+    replaced = {"protocol": name, "promises": promises, "topology_digest": digest}
+    _digested(
+        lambda run: run.replace("spec/workload.toml", '"delta_tree"', f'"{name}"'),
+    )(run)
+    journaled(lambda manifest: manifest.update(replaced))(run)
+    specified = json.loads(run.path("manifest.json").read_text())["specification_digest"]
+    for path in sorted(run.folder.glob("raw/*/*/setting.json")):
+        with run.document(path.relative_to(run.folder).as_posix()) as setting:
+            setting |= {"protocol": name, "topology_digest": digest}
+            setting["specification_digest"] = specified
+    renew_digests(run)
+
+
 def _limit(text: str, *, is_load: bool = False) -> Change:
     def change(manifest: dict[str, Any]) -> None:
         manifest["limited_by"] = manifest["headline"]["limited_by"] = text
@@ -958,8 +979,8 @@ def _limit(text: str, *, is_load: bool = False) -> Change:
 
 for _name, _change, _says in (
     ("a_window", _limit("window of the publishers"), "headline.limited_by"),
-    ("an_idle_broker", _limit("broker c1: 99% of a core"), "stats.jsonl disagree on headline.limit"),
-    ("a_broker_that_is_none", _limit("broker c9: 99% of a core"), "raw/ disagree on headline.limit"),
+    ("an_idle_broker", _limit("broker c1: 99% of a core"), "stats.jsonl disagree on headline"),
+    ("a_broker_that_is_none", _limit("broker c9: 99% of a core"), "raw/ disagree on headline"),
     ("a_load_generator", _limit("rate", is_load=True), "is_load_generator_limit"),
 ):
     _add(f"the_rate_was_limited_by_{_name}", _change, _says)

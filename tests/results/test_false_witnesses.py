@@ -30,6 +30,8 @@ from results.tables.manifest import read_run
 from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
 from results.witnesses.closing import doubts_about_closing
+from results.witnesses.counters import _JITTER_NS as SLACK_NS
+from results.witnesses.counters import _check_seconds
 from results.witnesses.gaps import find_broken
 from results.witnesses.passage import is_separating
 from results.witnesses.promises import find_running_protocol
@@ -52,6 +54,7 @@ from tests.results.test_forged_runs import on_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SECOND = 10**9
 HONEST = Path(__file__).parent / "witnessed_run"
 TOPOLOGIES = Path(__file__).parents[2] / "bench" / "topologies"
 SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "delta-tree-crash"
@@ -177,6 +180,30 @@ def test_brokers_receive_what_was_published_and_forwarded_in_a_run_without_fault
     brokers = [broker(received[0], 10), broker(received[1], 0)]
     found = [*_check_totals(folder, rows, brokers)]
     assert len(found) == (doubts if len({*published}) == 1 else 0)
+
+
+@pytest.mark.parametrize("ahead_ns, doubts", [(0, 0), (SLACK_NS - 1, 0), (SLACK_NS, 1)])
+@pytest.mark.parametrize("counted, error_ns", [((0, 1, 2), 0), ((0, 1, 3), 0), ((0, 1, 2), 5)])
+def test_no_client_has_more_at_any_second_than_brokers_have_counted(
+    ahead_ns: int, doubts: int, counted: tuple[int, ...], error_ns: int
+) -> None:
+    """The second publication is received a little before the second of its broker's count."""
+    received = [SECOND // 2, SECOND - ahead_ns]
+    lines = [{"t_ns": n * SECOND, "publications_delivered": n_counted}
+             for n, n_counted in zip((0, 1, 2), counted, strict=True)]  # fmt: skip
+    broker: Any = SimpleNamespace(host="h", place="raw/h/b", lines=lambda name: lines)
+    folder: Any = SimpleNamespace(timeline=SimpleNamespace(error_ns=lambda one, other: error_ns))
+    rows: Any = SimpleNamespace(
+        whole=frozenset({"raw/h/load"}),
+        until=lambda place, layout, at_ns: sum(each <= at_ns for each in received),
+    )
+    found = [
+        *_check_seconds(
+            folder, rows, [broker], "publications_delivered", "deliveries", {"raw/h/load": 2}
+        )
+    ]
+    is_comparable = counted[-1] == 2 and error_ns == 0
+    assert len(found) == (doubts if is_comparable else 0)
 
 
 @pytest.mark.parametrize("order, doubts", [("publisher", 1), ("topic", 0), ("none", 0)])
