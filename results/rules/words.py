@@ -16,10 +16,8 @@ def verdict_in_words(verdict: str, *, is_calm: bool = False, brokers: str = "") 
         is_calm: nothing was meant to be at risk.
         brokers: one of WITHOUT_PROCESSES, or "" for processes.
     """
-    limits = [
-        *(["calm"] if is_calm and verdict == "VALID" else []),
-        *([brokers] if brokers else []),
-    ]
+    calm = ["calm"] if is_calm and verdict == "VALID" else []
+    limits = [*calm, brokers] if brokers else calm
     return f"{verdict} ({', '.join(limits)})" if limits else verdict
 
 
