@@ -29,6 +29,7 @@ from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
+from results.witnesses.brokers import doubts_about_brokers
 from results.witnesses.closing import doubts_about_closing
 from results.witnesses.counters import _JITTER_NS as SLACK_NS
 from results.witnesses.counters import _check_seconds
@@ -36,7 +37,7 @@ from results.witnesses.gaps import find_broken
 from results.witnesses.passage import is_separating
 from results.witnesses.promises import find_running_protocol
 from results.witnesses.rows import LaneRows
-from results.witnesses.service import _check_totals, _is_exact
+from results.witnesses.service import _check_ends, _check_totals, _is_exact
 from results.witnesses.summary import doubts_about_findings
 from tests.helpers.false_witnesses import (
     ABSORB,
@@ -109,6 +110,40 @@ def test_a_broker_that_was_killed_logs_no_heal_of_its_fault(tmp_path: Path) -> N
         row["healed_by"] = "schedule"
     seal(folder)
     assert not any("only the first has fault" in each for each in judge_folder(folder).doubts)
+
+
+@pytest.mark.parametrize("state, doubts", [("complete", 1), ("partial", 0)])
+@pytest.mark.parametrize("at_ns", [-SECOND, SECOND])
+def test_the_clients_of_an_interrupted_run_may_end_before_any_drain(
+    state: str, doubts: int, at_ns: int
+) -> None:
+    down = {"t_ns": at_ns, "event": "down", "client": "c1-pub-1", "reason": "closed_by_us"}
+    process: Any = SimpleNamespace(host="h", place="raw/h/load", lines=lambda name: [down])
+    folder: Any = SimpleNamespace(
+        manifest={"state": state}, fault_rows=(), origin_ns=0, phase_ns=lambda name: None,
+        timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
+    )  # fmt: skip
+    assert len([*_check_ends(folder, process)]) == doubts
+
+
+@pytest.mark.parametrize("state, doubts", [("complete", True), ("partial", False)])
+def test_a_broker_that_was_replaced_when_its_run_broke_off_logs_no_sessions(
+    tmp_path: Path, state: str, doubts: bool
+) -> None:
+    """The process that was replaced closed its sessions; the next was never told of the run."""
+    folder = shutil.copytree(HONEST, tmp_path / "run")
+    run = RunFolder(folder)
+    with run.lines("raw/local1/c1/events.jsonl") as rows:
+        last = next(n for n, row in enumerate(rows) if "c1-pub-1" in str(row.get("peer")))
+        rows[:] = [*rows[:last], {"t_ns": rows[last]["t_ns"], "event": "stopped"}]
+    with run.document("manifest.json") as manifest:
+        manifest["state"] = state
+        at_ns = manifest["origin_ns"]
+    with run.lines("log.jsonl") as rows:
+        rows.append({"t_ns": at_ns, "what": "rolling", "stage": "begun", "at_ns": at_ns})
+    witnesses = WitnessFolder(folder, read_run(HONEST))
+    found = [*doubts_about_brokers(witnesses)]
+    assert any("c1/events.jsonl disagree on up of" in each for each in found) == doubts
 
 
 def test_a_slow_client_and_a_slow_broker_are_no_reason_for_a_gap(tmp_path: Path) -> None:
