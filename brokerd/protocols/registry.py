@@ -293,3 +293,19 @@ def make_protocol(
         authority=authority,
     )
     return definition_of(name).make_core(context)
+
+
+def core_counters(topology: Topology, name: str) -> frozenset[str]:
+    """Return the names of the counters and gauges that cores of a protocol have on a topology.
+
+    Raises:
+        ConfigError: no protocol has this name, or the protocol does not run on the topology.
+    """
+    running = protocol_on(topology, name)
+    context = CoreContext(
+        broker=0,
+        topology=running.topology,
+        parameters=running.parameters,
+        decode_attributes=lambda blob: {},
+    )
+    return frozenset(definition_of(name).make_core(context).statistics())

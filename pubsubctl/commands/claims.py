@@ -119,6 +119,7 @@ def explain(
     for label, key in (
         ("unlike the paper", "differs"),
         ("set afterwards", "set_after_results"),
+        ("tolerance from", "tolerance_from"),
         ("why", "explanation"),
     ):
         if row[key]:

@@ -77,6 +77,8 @@ class Claim(_Closed):
         scale: the required scale of the experiment, by name.
         differs: the difference of our number's definition from the paper's; "" for none.
         set_after_results: the parts chosen after first results; "" for none.
+        tolerance_from: how the tolerance follows from the paper's statement, or from our model, if
+            it was fixed before the runs; "" if that is not recorded.
         explanation: the reason for a failure, if it is explained.
     """
 
@@ -92,6 +94,7 @@ class Claim(_Closed):
     scale: Annotated[dict[str, int], Field(min_length=1)]
     differs: str = ""
     set_after_results: str = ""
+    tolerance_from: str = ""
     explanation: str = ""
 
     @model_validator(mode="after")
@@ -178,6 +181,7 @@ class Outcome:
             "because": self.because,
             "differs": self.claim.differs,
             "set_after_results": self.claim.set_after_results,
+            "tolerance_from": self.claim.tolerance_from,
             "explanation": self.claim.explanation if self.state == "fails" else "",
         }
 

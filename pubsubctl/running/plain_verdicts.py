@@ -57,7 +57,7 @@ def plain_verdict(run: Path) -> PlainVerdict | None:
     """
     from results.reference.reading import read_history
     from results.reference.rule import check
-    from results.rules.words import counts_in_words
+    from results.rules.words import counts_in_words, verdict_in_words
 
     if not 0 < logged_deliveries(run) <= MOST_DELIVERIES:
         return None
@@ -70,7 +70,8 @@ def plain_verdict(run: Path) -> PlainVerdict | None:
     finally:
         gc.enable()
     counts = counts_in_words(judgement.counts, history.order)
-    text = f"{judgement.verdict}  {history.guarantee} · {counts}"
+    word = verdict_in_words(judgement.verdict, is_calm=history.calm, brokers=history.brokers)
+    text = f"{word}  {history.guarantee} · {counts}"
     return PlainVerdict(run, judgement, text, time.monotonic() - began_s)
 
 

@@ -38,6 +38,7 @@ from results.rules.terms import (
     EXIT_STATUS,
     NEVER_NS,
     NOT_CHECKED,
+    ON_TRUST,
     PUBLISHER_ORDER,
     Counts,
     Recovery,
@@ -45,7 +46,12 @@ from results.rules.terms import (
     doubt,
 )
 from results.rules.verdicts import decide
-from results.rules.words import churn_of, counts_in_words, recoveries_in_words
+from results.rules.words import (
+    churn_of,
+    counts_in_words,
+    recoveries_in_words,
+    verdict_in_words,
+)
 from results.tables.json_files import read_toml, write_json, write_json_lines
 from results.tables.load import LoadedRun, load_run, table_folder
 from results.tables.manifest import Run
@@ -256,6 +262,7 @@ def _document(
         "protocol": loaded.run.protocol,
         "verdict": verdict.lower(),
         "calm": facts.calm,
+        **({"brokers": label} if (label := loaded.run.brokers_label) else {}),
         "exit_code": EXIT_STATUS[verdict],
         "guarantee": str(facts.guarantee),
         "because": because,
@@ -263,7 +270,7 @@ def _document(
         "lines": [
             with_publisher_names(line, publishers)
             for line in (
-                *_lines(verdict, because, facts, findings),
+                *_lines(verdict, because, facts, findings, loaded.run.brokers_label),
                 *_stretches_in_words(_count_by_stretches(loaded)),
                 *alike,
             )
@@ -292,6 +299,7 @@ def _document(
         "canary": canary,
         "second_opinion": second,
         "not_checked": [*NOT_CHECKED[facts.order]],
+        "on_trust": [*ON_TRUST],
     }
 
 
@@ -386,9 +394,9 @@ def _recovery_mapping(recovery: Recovery, loaded: LoadedRun) -> dict[str, Any]:
 
 
 def _lines(
-    verdict: str, because: Sequence[str], facts: RunFacts, findings: Findings
+    verdict: str, because: Sequence[str], facts: RunFacts, findings: Findings, brokers: str
 ) -> Iterable[str]:
-    word = f"{verdict} (calm)" if facts.calm and verdict == "VALID" else verdict
+    word = verdict_in_words(verdict, is_calm=facts.calm, brokers=brokers)
     yield (
         f"{word}  {facts.guarantee} · {findings.measured:,} published in measure · "
         f"{counts_in_words(findings.counts, facts.order)}"

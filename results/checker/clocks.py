@@ -117,7 +117,7 @@ class Clocks:
         if last.t_ns <= first.t_ns:
             return first.offset_ns
         share = min(1.0, max(0.0, (at_ns - first.t_ns) / (last.t_ns - first.t_ns)))
-        return round(first.offset_ns + share * (last.offset_ns - first.offset_ns))
+        return first.offset_ns + round(share * (last.offset_ns - first.offset_ns))
 
     def error_ns(self, host: str, until_ns: int) -> int | None:
         """Return the maximum error of a host's offset; None if the clock was not compared.

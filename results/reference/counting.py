@@ -282,12 +282,13 @@ class Count:
                     response.append(row["at_ns"] - intended[0])
                     service.append(row["at_ns"] - intended[1])
         waits: list[int] = []
-        numbers = 0
+        numbers = answered = 0
         for _, file in self._select("acks"):
             for row in file.rows:
                 if row["outcome"] != ACKNOWLEDGED:
                     continue
                 numbers += row["last"] - row["first"] + 1
+                answered += (row["last"] - row["first"] + 1) * (row["at_ns"] < to_ns)
                 for number in range(row["first"], row["last"] + 1):
                     intended = self._intended.get(_key(file, row, number))
                     if intended and from_ns <= intended[0] < to_ns:
@@ -298,6 +299,8 @@ class Count:
             _percentiles(response) if few else None,
             _percentiles(service) if few else None,
             _percentiles(waits) if numbers <= _SAMPLE else None,
+            sum(0 < at_ns < to_ns for at_ns, _ in self._intended.values()),
+            answered,
         )  # fmt: skip
 
     def _first_due(self, from_ns: int) -> dict[tuple[str, int], int]:

@@ -143,6 +143,7 @@ class History:
         busy: signs of a machine that was short of time.
         was_silent: the drain ended by silence or a bound, and not by evidence.
         seen: publications that other subscriptions received, by source.
+        brokers: the mark of a run without processes of brokers; "" for processes.
     """
 
     content: Contents
@@ -168,6 +169,7 @@ class History:
     busy: tuple[str, ...] = ()
     was_silent: bool = False
     seen: Mapping[str, frozenset[Key]] = field(default_factory=dict)
+    brokers: str = ""
 
     @property
     def order(self) -> str:

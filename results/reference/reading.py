@@ -43,6 +43,7 @@ from results.reference.times import TimeFacts
 from results.rules.terms import (
     STATE_LOST,
     STREAMS,
+    WITHOUT_PROCESSES,
     Commit,
     Fault,
     Gap,
@@ -155,6 +156,12 @@ class _Folder:
         """True if no brokers could count absorbed publications."""
         return (self.manifest.get("labels") or {}).get("brokers") == "simulated"
 
+    @property
+    def brokers_label(self) -> str:
+        """The mark of a run without processes of brokers; "" for a run with processes."""
+        label = str((self.manifest.get("labels") or {}).get("brokers"))
+        return label if label in WITHOUT_PROCESSES else ""
+
     def history(self) -> History:
         """Return the whole history, with all doubts."""
         self.doubts += self._check_manifest()
@@ -216,6 +223,7 @@ class _Folder:
             was_silent=(self.manifest.get("drain") or {}).get("ended_by", "evidence")
             not in (None, "evidence"),
             seen=self._find_received_elsewhere(publishers),
+            brokers=self.brokers_label,
         )
 
     def _find_accepted_ns(self) -> int | None:

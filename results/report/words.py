@@ -8,7 +8,7 @@ from typing import Any
 from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
 from results.report.reading import RunStory
 from results.rules.nothing_owed import with_publisher_names
-from results.rules.words import describe_absent
+from results.rules.words import describe_absent, verdict_in_words
 
 SECOND_NS = 1_000_000_000
 
@@ -98,8 +98,8 @@ def sentence(text: str) -> str:
 
 def verdict_word(story: RunStory) -> str:
     """Return the displayed verdict, with its restriction."""
-    calm = story.verdict.get("calm") and story.word == "VALID"
-    return "VALID (calm)" if calm else story.word
+    is_calm = bool(story.verdict.get("calm"))
+    return verdict_in_words(story.word, is_calm=is_calm, brokers=story.run.brokers_label)
 
 
 def balance(story: RunStory) -> str:

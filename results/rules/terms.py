@@ -215,6 +215,21 @@ NOT_CHECKED: Mapping[str, tuple[str, ...]] = {
 }
 """The properties that a verdict does not cover, by order."""
 
+ON_TRUST: tuple[str, ...] = (
+    "the exact times of receipts and acknowledgements, which one process stamps; counts of each "
+    "second bound them",
+    "waits for a processor, and the time until the brokers were ready, which the controller "
+    "measured once",
+    "processor shares of load generators and machines in what limited the run",
+    "versions, labels, and the description of machines",
+    "that the folder was not made anew as a whole: files witness against each other, not for their "
+    "origin",
+)
+"""The facts of a run that have one source, and that no verdict checks."""
+
+WITHOUT_PROCESSES = ("simulated", "made up")
+"""The labels `brokers` of runs without processes of brokers: from a simulator, or from a test."""
+
 PROMISED = "promised"
 """The order of a guarantee without an order: the order that the protocol promises."""
 

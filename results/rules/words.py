@@ -9,6 +9,18 @@ SECOND_NS = 1_000_000_000
 MOST_IDLE_NAMED = 3
 
 
+def verdict_in_words(verdict: str, *, is_calm: bool = False, brokers: str = "") -> str:
+    """Return a verdict with its restrictions.
+
+    Args:
+        is_calm: nothing was meant to be at risk.
+        brokers: one of WITHOUT_PROCESSES, or "" for processes.
+    """
+    calm = ["calm"] if is_calm and verdict == "VALID" else []
+    limits = [*calm, brokers] if brokers else calm
+    return f"{verdict} ({', '.join(limits)})" if limits else verdict
+
+
 def describe_absent(order: str) -> str:
     """Return the absent violations of a valid run, in words."""
     if order == "none":

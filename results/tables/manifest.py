@@ -14,7 +14,14 @@ from results.rules.expectation import ExpectedContent
 from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
 from results.rules.protocol_words import ProtocolWords, former_words
 from results.rules.risks import Routes
-from results.rules.terms import PUBLISHER_ORDER, Fault, Guarantee, Promises, doubt
+from results.rules.terms import (
+    PUBLISHER_ORDER,
+    WITHOUT_PROCESSES,
+    Fault,
+    Guarantee,
+    Promises,
+    doubt,
+)
 from results.tables.derived import find_derived_folder
 from results.tables.json_files import (
     IntegrityError,
@@ -141,6 +148,12 @@ class Run:
     def is_simulated(self) -> bool:
         """Return True if the run's brokers were simulated."""
         return (self.manifest.get("labels") or {}).get("brokers") == "simulated"
+
+    @property
+    def brokers_label(self) -> str:
+        """Return the mark of a run without processes of brokers; "" for a run with processes."""
+        label = str((self.manifest.get("labels") or {}).get("brokers"))
+        return label if label in WITHOUT_PROCESSES else ""
 
     def to_timeline(self, stamp_ns: int, host: str) -> int:
         """Return a stamp of a host's clock on the run's time line."""

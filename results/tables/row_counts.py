@@ -346,6 +346,11 @@ class _Columns:
             _percentiles(np.concatenate(response)) if few else None,
             _percentiles(np.concatenate(service)) if few else None,
             self._count_acknowledged(from_ns, to_ns, most),
+            sum(int(((meant > 0) & (meant < to_ns)).sum()) for _, _, meant in self._sent.values()),
+            sum(
+                self._count_until(place, "acks", to_ns - 1) or 0
+                for place, _ in self._select("acks")
+            ),
         )
 
     def _earlier(self, file: RecordFile, rows: Any, from_ns: int) -> int:

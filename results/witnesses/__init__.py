@@ -18,6 +18,7 @@ from results.witnesses.applications import doubts_about_applications
 from results.witnesses.brokers import doubts_about_brokers
 from results.witnesses.causality import doubts_about_causality
 from results.witnesses.closing import doubts_about_closing
+from results.witnesses.counters import doubts_about_counters
 from results.witnesses.faults import doubts_about_faults
 from results.witnesses.figures import doubts_about_figures
 from results.witnesses.folder import RunFolder
@@ -53,6 +54,7 @@ def doubts_of_witnesses(folder: RunFolder, rows: Rows) -> tuple[str, ...]:
         doubts_about_manifest,
         doubts_about_figures,
         doubts_about_applications,
+        doubts_about_counters,
     )
     small: tuple[Callable[[RunFolder], Iterator[str]], ...] = (
         doubts_about_promises,

@@ -336,6 +336,9 @@ def _check_sessions(folder: RunFolder, process: ProcessFolder, name: str) -> Ite
         if not begun:
             yield doubt("missing_line", file=name, what="run_begun", other=MANIFEST)
         return
+    is_stopped = any(line.get("event") == "stopped" for line in events)
+    if is_stopped and folder.rolling_ns and folder.manifest.get("state") != "complete":
+        return  # the new process was never told of a run that ended meanwhile
     is_over = any(line.get("event") == "run_ended" for line in events)
     if folder.manifest.get("state") == "complete" and not is_over:
         yield doubt("missing_line", file=name, what="run_ended", other=MANIFEST)

@@ -4,6 +4,7 @@ Processes write processor time, memory and lateness once a second. The headline 
 the ends of the measure phase, so a figure lies between two sums of differences.
 """
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,11 @@ _ROUGHLY = 1.5
 _CPU_S = 0.05
 """Processor time of one broker below which nothing is compared."""
 _LEAST_US, _TIMES_LESS = 1_000, 10
+_SHORTEST_RUN, _OPEN_SHARE = 16, 0.02
+"""Publications in flight at the end of a phase in which the rate was met, and their share."""
+_RATE = "rate"
+_LOAD_GENERATOR = "load generator "
+_BROKER = re.compile(r"broker (\S+): (\d+)% of a core.*")
 
 
 def doubts_about_figures(folder: RunFolder, rows: Rows) -> Iterator[str]:
@@ -33,6 +39,7 @@ def doubts_about_figures(folder: RunFolder, rows: Rows) -> Iterator[str]:
     if phase is None:
         return
     yield from _check_lateness(folder, headline, phase)
+    yield from _check_limit(folder, headline, phase, rows)
     yield from _check_processors(folder, headline, phase)
     yield from _check_memory(folder, headline)
 
@@ -90,6 +97,34 @@ def _check_lateness(
     most_us = max(largest) * _ROUGHLY + _LEAST_US
     if not least_us <= told <= most_us:
         yield _differ("stats.jsonl", "lateness_p99_us", told, (least_us, most_us))
+
+
+def _check_limit(
+    folder: RunFolder, headline: dict[str, Any], phase: tuple[int, int], rows: Rows
+) -> Iterator[str]:
+    """Yield a limit that acknowledgements or the statistics of the named broker contradict."""
+    limit, counted = headline.get("limited_by"), rows.headline
+    if not isinstance(limit, str) or not limit or counted is None:
+        return
+    has_rate = all(entry.get("rate") != "max" for entry in folder.workload.get("publishers", ()))
+    n_open = counted.due - counted.answered
+    is_met = has_rate and n_open <= max(_SHORTEST_RUN, _OPEN_SHARE * counted.due)
+    if (limit == _RATE) != is_met:
+        wanted = _RATE if is_met else f"{n_open} unanswered publications"
+        yield _differ("acks.rec", "limited_by", limit, wanted)
+    is_load = limit.startswith(_LOAD_GENERATOR)
+    if headline.get("is_load_generator_limit") is not is_load:
+        told = headline.get("is_load_generator_limit")
+        yield _differ(MANIFEST, "is_load_generator_limit", told, is_load)
+    named = _BROKER.fullmatch(limit)
+    process = next((each for each in folder.processes if named and each.name == named[1]), None)
+    if named and process is None:
+        yield _differ("raw/", "limited_by", limit, sorted(folder.brokers)[:4])
+    elif named and process is not None:
+        span, length_s = _processor_s(folder, process, phase), (phase[1] - phase[0]) / 1e9
+        if span is not None and span[1] * _ROUGHLY + _CPU_S < int(named[2]) / 100 * length_s:
+            name = f"{process.place}/stats.jsonl"
+            yield _differ(name, "limited_by", limit, f"{span[1] / length_s:.0%} of a core")
 
 
 def _check_processors(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from brokerd.model.fault_verbs import SESSION_ENDING_VERBS
 from brokerd.protocols.registry import DEFINITIONS
-from results.rules.terms import NEVER_NS
+from results.rules.terms import NEVER_NS, WITHOUT_PROCESSES
 
 Line = Mapping[str, Any]
 
@@ -314,6 +314,12 @@ class RunFolder:
         named = self.has("spec/cli.json") or self.has("spec/inventory.toml")
         said = any(key in self.manifest for key in _REAL_KEYS)
         return journal or left or placed or named or said
+
+    @property
+    def is_made_up(self) -> bool:
+        """True if the folder itself says that neither processes nor a simulator wrote it."""
+        label = (self.manifest.get("labels") or {}).get("brokers")
+        return label in WITHOUT_PROCESSES and label != SIMULATED_HOST
 
     @property
     def is_of_processes(self) -> bool:

@@ -116,7 +116,9 @@ def _check_kind(folder: RunFolder) -> Iterator[str]:
         yield _differ(folder.counted_files[0], "schema", schema, COUNTED_SCHEMA)
     elif folder.newer_files and schema not in WITNESSED_SCHEMAS:
         yield _differ(folder.newer_files[0], "schema", schema, WITNESSED_SCHEMA)
-    elif schema != NEWEST_SCHEMA and folder.looks_real:
+    elif folder.is_made_up and folder.looks_real:
+        yield _differ("raw/", "labels.brokers", manifest["labels"]["brokers"], "processes")
+    elif schema != NEWEST_SCHEMA and not (folder.is_simulated or folder.is_made_up):
         what, other = _LACKS.get(str(schema), _LACKS_ALL)
         yield doubt("older_schema", file=MANIFEST, schema=schema, other=other, what=what)
     if folder.is_counted and folder.is_of_processes and not folder.is_foreign:

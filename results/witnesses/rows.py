@@ -71,6 +71,8 @@ class Headline:
 
     Attributes:
         earlier: deliveries of the phase whose publications were due before the phase.
+        due, answered: publications that were due, and numbers that were acknowledged, before the
+            end of the phase.
         response_us, service_us: percentiles; None where the records are too many to be exact.
     """
 
@@ -80,6 +82,8 @@ class Headline:
     response_us: Mapping[str, float] | None = None
     service_us: Mapping[str, float] | None = None
     acknowledged_us: Mapping[str, float] | None = None
+    due: int = 0
+    answered: int = 0
 
 
 @dataclass(frozen=True)

@@ -225,9 +225,14 @@ def _check_absences(folder: RunFolder) -> Iterator[str]:
 
 
 def _check_ends(folder: RunFolder, process: ProcessFolder) -> Iterator[str]:
-    """Yield clients that were killed or moved without a fault."""
+    """Yield clients that were killed or moved without a fault.
+
+    A run that was interrupted ends its clients' sessions before any drain.
+    """
     drain = folder.phase_ns("drain")
-    until_ns = NEVER_NS if drain is None else drain[0] - folder.origin_ns
+    is_interrupted = drain is None and folder.manifest.get("state") != "complete"
+    ended_ns = -NEVER_NS if is_interrupted else NEVER_NS
+    until_ns = ended_ns if drain is None else drain[0] - folder.origin_ns
     for line in process.lines("sessions.jsonl"):
         reason = str(line.get("reason"))
         verbs = (CRASH,) if reason.startswith(_KILLED) else (ROAM,)

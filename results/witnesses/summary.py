@@ -47,6 +47,8 @@ _FINDINGS: Final = (
 """What an online checker finds by itself, by the names that a judge has for it."""
 _SUPERFLUOUS: Final = ("duplicate", "wrong_match", "corrupted", "withheld_delivered", "phantom")
 """Deliveries that an online checker counts, and that were not owed or not for the first time."""
+_HOLES: Final = ("missing", "fence_missing", "unsure", "reordered", "announced")
+"""What an online checker counts of the holes that it saw, and that it may have forgotten."""
 _FENCES: Final = 2
 """Fences of a source with one incarnation."""
 _ABSENT: Final = ("missing", "fence_missing")
@@ -448,6 +450,8 @@ def _check_lane(
         pairs.append(("low", told["low"], counted.low))
         if told.get("exact") is True and not counted.again:
             pairs.append(("duplicate", told["duplicate"], counted.repeated))
+    if told.get("exact") is not True and not counted.again:
+        pairs.append(("exact", told.get("exact"), not any(told.get(kind) for kind in _HOLES)))
     if told.get("exact") is True:
         pairs.append(("unsure", told.get("unsure", 0), 0))
         first = told["deliveries"] - sum(told.get(kind, 0) for kind in _SUPERFLUOUS)

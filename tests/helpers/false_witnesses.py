@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.load.subscriber_process import TABLE
 from bench.run.run_directory import specification_digest
-from brokerd.protocols.registry import read_topology
+from brokerd.protocols.registry import protocol_on, read_topology
 from results.tables.record_files import RECORDS
 from tests.helpers.forged_runs import RunFolder
 
@@ -360,6 +360,14 @@ def _found(kind: str) -> Change:
             rows[-1]["manifest"]["headline"]["online"][kind] += 1
 
     return change
+
+
+@_lie("disagree on exact of")
+def the_online_checker_forgot_what_it_saw(run: RunFolder) -> None:
+    with run.document(f"raw/{SUBSCRIBERS}/online.json") as online:
+        for lane in online["lanes"]:
+            lane["exact"] = False
+    renew_digests(run)
 
 
 for _name in ("corrupted", "reordered", "wrong_match"):
@@ -940,6 +948,44 @@ def the_drain_was_shorter_than_it_took(run: RunFolder) -> None:
     journaled(change)(run)
 
 
+@_lie("stats.jsonl and spec/workload.toml disagree on protocol")
+def the_run_was_of_another_protocol(run: RunFolder) -> None:
+    """In all files that name it, but not in the names of counters."""
+    name = "best_effort"
+    topology = read_topology(tomllib.loads(run.path("spec/topology.toml").read_text()), "")
+    promises = protocol_on(topology, name).promises().as_mapping()
+    parameters = json.loads(run.path("manifest.json").read_text())["parameters"]
+    digest = topology.digest(name, parameters)
+    replaced = {"protocol": name, "promises": promises, "topology_digest": digest}
+    _digested(
+        lambda run: run.replace("spec/workload.toml", '"delta_tree"', f'"{name}"'),
+    )(run)
+    journaled(lambda manifest: manifest.update(replaced))(run)
+    specified = json.loads(run.path("manifest.json").read_text())["specification_digest"]
+    for path in sorted(run.folder.glob("raw/*/*/setting.json")):
+        with run.document(path.relative_to(run.folder).as_posix()) as setting:
+            setting |= {"protocol": name, "topology_digest": digest}
+            setting["specification_digest"] = specified
+    renew_digests(run)
+
+
+def _limit(text: str, *, is_load: bool = False) -> Change:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["limited_by"] = manifest["headline"]["limited_by"] = text
+        manifest["headline"]["is_load_generator_limit"] = is_load
+
+    return journaled(change)
+
+
+for _name, _change, _says in (
+    ("a_window", _limit("window of the publishers"), "headline.limited_by"),
+    ("an_idle_broker", _limit("broker c1: 99% of a core"), "stats.jsonl disagree on headline"),
+    ("a_broker_that_is_none", _limit("broker c9: 99% of a core"), "raw/ disagree on headline"),
+    ("a_load_generator", _limit("rate", is_load=True), "is_load_generator_limit"),
+):
+    _add(f"the_rate_was_limited_by_{_name}", _change, _says)
+
+
 # --- Clocks and schemas ---------------------------------------------------------------------
 
 
@@ -1049,6 +1095,27 @@ def little_but_records_is_left(run: RunFolder) -> None:
             path.unlink()
     for name in ("spec/cli.json", "spec/placement.json", "spec/inventory.toml", "log.jsonl"):
         run.path(name).unlink()
+
+
+@_lie("a second witness of")
+def only_records_and_a_specification_are_left(run: RunFolder) -> None:
+    """Without any sign of a process, and without a mark of a simulator or a test."""
+    little_but_records_is_left(run)
+    with run.document("manifest.json") as manifest:
+        for name in ("deployment_id", "transport", "roles", "headline"):
+            manifest.pop(name, None)
+
+
+@_lie("labels.brokers")
+def a_run_says_that_it_was_made_up(run: RunFolder) -> None:
+    _of_manifest(labels={"brokers": "made up"})(run)
+
+
+@_lie("labels.brokers")
+def an_older_run_says_that_it_was_made_up(run: RunFolder) -> None:
+    _strip_to(1)(run)
+    with run.document("manifest.json") as manifest:
+        manifest["labels"] = {"brokers": "made up"}
 
 
 # --- The ends of processes ------------------------------------------------------------------

@@ -377,7 +377,7 @@ def _write_manifest(run: Path, scenario: Scenario) -> None:
         "cpu": "made up",
         "cores": 2,
         "argv": ["pubsubctl", "demo"],
-        "labels": {},
+        "labels": {"brokers": "made up"},
         "phases": [
             *(
                 {"phase": name, "t0_ns": ORIGIN_NS + t0 * SECOND, "t1_ns": ORIGIN_NS + t1 * SECOND}

@@ -120,6 +120,7 @@ def test_verbs_and_schedules_are_listed(call: Call) -> None:
         (["demo", "--topology", "chain3"], "topology 'chain3' has no such broker"),
         (["chain3", "--faults", "demo"], "calm = true excludes faults"),
         (["demo", "--label", "x"], "write KEY=VALUE"),
+        (["demo", "--label", "brokers=simulated"], "a run itself sets the label 'brokers'"),
         (["demo", "--duration", "5s", "--faults", "demo"], "after the origin"),
         (["demo", "--role", "b1=0"], "with delta_tree no broker changes its role"),
         (["t22-stored", "--role", "n19"], "--role n19: not BROKER=LEVEL or BROKER=retired"),

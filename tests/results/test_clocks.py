@@ -1,10 +1,12 @@
 """Stories about stamps of several clocks, and latencies that may be told or not."""
 
+from random import Random
 from typing import Any
 
 import pytest
 
 from results.checker.clocks import Clocks, judge_one_way
+from results.reference import clocks as reference
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -96,3 +98,35 @@ def test_hosts_of_one_boot_are_one_machine() -> None:
 def test_a_run_that_compared_no_clocks_had_one() -> None:
     assert Clocks("a").share("a", "b")
     assert Clocks("a").machines(["a", "b"]) == 1
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_both_judges_move_stamps_alike_and_bound_errors_alike(seed: int) -> None:
+    """Comparisons are at few instants, so that two of them and the stamps often coincide."""
+    random = Random(seed)
+    hosts = "abcd"
+    lines = [
+        row(
+            host, phase, random.choice((100, 100, 200, 201)), random.choice((-7, 0, 1, 4, 10**15)),
+            random.choice((0, 3, MS, 5 * MS)),
+            clock_id=random.choice(("boot-a", f"boot-{host}", f"boot-{host}")),
+        )
+        for host in hosts
+        for phase in ("before", "after")[: random.randrange(3)]
+    ]  # fmt: skip
+    until_ns = random.choice((99, 100, 150, 300)) * SECOND
+    ours = Clocks.from_rows("a", lines)
+    theirs = reference.Clocks("a", until_ns, tuple(lines))
+    for one in hosts:
+        for seconds in (99, 100, 150, 200, 201, 400):
+            for by_ns in (-1, 0, 1, 10**15):
+                stamp_ns = seconds * SECOND + by_ns
+                assert ours.offset_ns(one, stamp_ns) == theirs.offset_ns(one, stamp_ns), lines
+        for other in hosts:
+            found_ns = ours.error_between_ns(one, other, until_ns)
+            assert found_ns == theirs.error_ns(one, other), (one, other, lines)
+        assert ours.error_between_ns(one, "a", until_ns) == theirs.error_ns(one), lines
+        pairs = [(one, other) for other in random.sample(hosts, 2)]
+        found = [ours.error_between_ns(*pair, until_ns) for pair in pairs]
+        worst_ns = None if None in found else max(each or 0 for each in found)
+        assert theirs.worst_ns(pairs) == worst_ns, (pairs, lines)

@@ -182,6 +182,11 @@ PROCESSES = {"b1": "broker", "b2": "broker", "load": "subscriber"}
 def test_both_judges_explain_the_same_signs_of_a_busy_machine(tmp_path: Path, seed: int) -> None:
     """Sessions end and statistics pause just when a fault begins, ends, or has settled."""
     random = Random(seed)
+    for number in range(6):
+        _compare_signs(tmp_path / str(number), random)
+
+
+def _compare_signs(folder: Path, random: Random) -> None:
     edges = [0, 10 * SECOND_NS, 25 * SECOND_NS, 40 * SECOND_NS]
     instants = [edge + by for edge in edges for by in (-SECOND_NS - 1, -SECOND_NS, -1, 0, 1)]
     faults = []
@@ -207,23 +212,23 @@ def test_both_judges_explain_the_same_signs_of_a_busy_machine(tmp_path: Path, se
         lines[name, "stats.jsonl"] = stamps
     processes = []
     for name, role in PROCESSES.items():
-        folder = tmp_path / "raw" / "h" / name
-        folder.mkdir(parents=True)
+        place = folder / "raw" / "h" / name
+        place.mkdir(parents=True)
         if name == "load":
-            (folder / "deliveries.rec").touch()
+            (place / "deliveries.rec").touch()
         for (of, log), rows in lines.items():
             if of == name:
-                (folder / log).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+                (place / log).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         lines_of = partial(_lines_of, lines, name)
         processes.append(
-            SimpleNamespace(name=name, role=role, host="h", folder=folder, lines=lines_of)
+            SimpleNamespace(name=name, role=role, host="h", folder=place, lines=lines_of)
         )
     shares = {name: random.choice((0.49, 0.5, 0.51)) for name in ("b1", "b2")}
     manifest = {"drain": {"ended_by": "timeout"}, "waited_share": shares}
     run: Any = SimpleNamespace(manifest=manifest, faults=faults, to_timeline=lambda ns, _: ns)
     logs: Any = SimpleNamespace(processes=processes)
     found = sorted(busy_signs(run, logs))
-    assert found == sorted(signs(tmp_path, manifest, faults, lambda ns, _: ns))
+    assert found == sorted(signs(folder, manifest, faults, lambda ns, _: ns))
 
 
 def _lines_of(

@@ -228,3 +228,26 @@ def test_both_readers_refuse_predicates_behind_the_same_depth(opened: str, close
             refused = "nest deeper|at most"
             with pytest.raises((ExpectationError, ValueError), match=refused):
                 read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a = ''", "a = ''''", "a = 'it''s'", "a = 'it''''s'", "a = '''", "a = 'it", "a = it'"),
+        *("a='x'or a='y'", "a in ('x','y''')", "not(a='x')", "a = 'x' ", "a prefix 'it''"),
+        *(f"a = '{'x' * 16_378}'", f"a = '{'x' * 16_379}'"),
+    ],
+    ids=lambda text: text[:16] + str(len(text)),
+)
+def test_both_judges_read_quotes_and_lengths_alike(text: str) -> None:
+    values = ["", "'", "it's", "it''s", "x", "y", "y'", "it'", "x" * 16_378]
+    found: list[list[bool] | None] = []
+    for read in (lambda: parse_predicate(text).holds, lambda: wants(text)):
+        try:
+            holds = read()
+        except (ValueError, ExpectationError):
+            found.append(None)
+        else:
+            found.append([holds({"a": value}) for value in values])
+    assert found[0] == found[1]
+    assert (found[0] is None) == (text.count("'") % 2 == 1 or len(text) > 16_384)

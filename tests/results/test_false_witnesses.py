@@ -29,12 +29,15 @@ from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal
 from results.witnesses import RunFolder as WitnessFolder
+from results.witnesses.brokers import doubts_about_brokers
 from results.witnesses.closing import doubts_about_closing
+from results.witnesses.counters import _JITTER_NS as SLACK_NS
+from results.witnesses.counters import _check_seconds
 from results.witnesses.gaps import find_broken
 from results.witnesses.passage import is_separating
 from results.witnesses.promises import find_running_protocol
 from results.witnesses.rows import LaneRows
-from results.witnesses.service import _check_totals, _is_exact
+from results.witnesses.service import _check_ends, _check_totals, _is_exact
 from results.witnesses.summary import doubts_about_findings
 from tests.helpers.false_witnesses import (
     ABSORB,
@@ -52,6 +55,7 @@ from tests.results.test_forged_runs import on_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SECOND = 10**9
 HONEST = Path(__file__).parent / "witnessed_run"
 TOPOLOGIES = Path(__file__).parents[2] / "bench" / "topologies"
 SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "delta-tree-crash"
@@ -106,6 +110,40 @@ def test_a_broker_that_was_killed_logs_no_heal_of_its_fault(tmp_path: Path) -> N
         row["healed_by"] = "schedule"
     seal(folder)
     assert not any("only the first has fault" in each for each in judge_folder(folder).doubts)
+
+
+@pytest.mark.parametrize("state, doubts", [("complete", 1), ("partial", 0)])
+@pytest.mark.parametrize("at_ns", [-SECOND, SECOND])
+def test_the_clients_of_an_interrupted_run_may_end_before_any_drain(
+    state: str, doubts: int, at_ns: int
+) -> None:
+    down = {"t_ns": at_ns, "event": "down", "client": "c1-pub-1", "reason": "closed_by_us"}
+    process: Any = SimpleNamespace(host="h", place="raw/h/load", lines=lambda name: [down])
+    folder: Any = SimpleNamespace(
+        manifest={"state": state}, fault_rows=(), origin_ns=0, phase_ns=lambda name: None,
+        timeline=SimpleNamespace(to_timeline=lambda ns, host: ns),
+    )  # fmt: skip
+    assert len([*_check_ends(folder, process)]) == doubts
+
+
+@pytest.mark.parametrize("state, doubts", [("complete", True), ("partial", False)])
+def test_a_broker_that_was_replaced_when_its_run_broke_off_logs_no_sessions(
+    tmp_path: Path, state: str, doubts: bool
+) -> None:
+    """The process that was replaced closed its sessions; the next was never told of the run."""
+    folder = shutil.copytree(HONEST, tmp_path / "run")
+    run = RunFolder(folder)
+    with run.lines("raw/local1/c1/events.jsonl") as rows:
+        last = next(n for n, row in enumerate(rows) if "c1-pub-1" in str(row.get("peer")))
+        rows[:] = [*rows[:last], {"t_ns": rows[last]["t_ns"], "event": "stopped"}]
+    with run.document("manifest.json") as manifest:
+        manifest["state"] = state
+        at_ns = manifest["origin_ns"]
+    with run.lines("log.jsonl") as rows:
+        rows.append({"t_ns": at_ns, "what": "rolling", "stage": "begun", "at_ns": at_ns})
+    witnesses = WitnessFolder(folder, read_run(HONEST))
+    found = [*doubts_about_brokers(witnesses)]
+    assert any("c1/events.jsonl disagree on up of" in each for each in found) == doubts
 
 
 def test_a_slow_client_and_a_slow_broker_are_no_reason_for_a_gap(tmp_path: Path) -> None:
@@ -177,6 +215,30 @@ def test_brokers_receive_what_was_published_and_forwarded_in_a_run_without_fault
     brokers = [broker(received[0], 10), broker(received[1], 0)]
     found = [*_check_totals(folder, rows, brokers)]
     assert len(found) == (doubts if len({*published}) == 1 else 0)
+
+
+@pytest.mark.parametrize("ahead_ns, doubts", [(0, 0), (SLACK_NS - 1, 0), (SLACK_NS, 1)])
+@pytest.mark.parametrize("counted, error_ns", [((0, 1, 2), 0), ((0, 1, 3), 0), ((0, 1, 2), 5)])
+def test_no_client_has_more_at_any_second_than_brokers_have_counted(
+    ahead_ns: int, doubts: int, counted: tuple[int, ...], error_ns: int
+) -> None:
+    """The second publication is received a little before the second of its broker's count."""
+    received = [SECOND // 2, SECOND - ahead_ns]
+    lines = [{"t_ns": n * SECOND, "publications_delivered": n_counted}
+             for n, n_counted in zip((0, 1, 2), counted, strict=True)]  # fmt: skip
+    broker: Any = SimpleNamespace(host="h", place="raw/h/b", lines=lambda name: lines)
+    folder: Any = SimpleNamespace(timeline=SimpleNamespace(error_ns=lambda one, other: error_ns))
+    rows: Any = SimpleNamespace(
+        whole=frozenset({"raw/h/load"}),
+        until=lambda place, layout, at_ns: sum(each <= at_ns for each in received),
+    )
+    found = [
+        *_check_seconds(
+            folder, rows, [broker], "publications_delivered", "deliveries", {"raw/h/load": 2}
+        )
+    ]
+    is_comparable = counted[-1] == 2 and error_ns == 0
+    assert len(found) == (doubts if is_comparable else 0)
 
 
 @pytest.mark.parametrize("order, doubts", [("publisher", 1), ("topic", 0), ("none", 0)])
@@ -331,7 +393,6 @@ NOTHING_RESTS_ON: dict[str, str] = {
     "faults/faults.jsonl: mode": "params has it",
     "faults/plan.jsonl: ended_by": "the fault log says what ended a fault",
     "raw/online.json: schema": "nothing reads it",
-    "raw/online.json: lanes.exact": "says that counts may be too low, and others count",
     "raw/deliveries.rec.json: tables.partitions": "nothing was withheld",
     "raw/deliveries.rec.json: tables.streams": "no positions were logged",
 }
@@ -423,7 +484,6 @@ ONE_PROCESS_KNOWS: dict[str, str] = {
     "git_dirty": "of the program; runs are compared by it",
     "disk_bytes": "measured once, when the run was over",
     "waited_share": "a sign of a busy machine, which turns nothing into VALID",
-    "headline.is_load_generator_limit": "drawn from processor times that the controller read",
     "headline.ready_after_us": "measured once, before the run",
 }
 """Fields of the manifest without a witness but the controller, which also writes the journal."""

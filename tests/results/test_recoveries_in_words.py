@@ -1,7 +1,7 @@
 """What faults put at risk, in as few lines as it takes."""
 
 from results.rules.terms import Recovery, RiskWindow
-from results.rules.words import recoveries_in_words
+from results.rules.words import recoveries_in_words, verdict_in_words
 
 
 def recovery(target: str, at_risk: int, verb: str = "kill") -> Recovery:
@@ -25,3 +25,10 @@ def test_a_few_are_named() -> None:
         "kill a: nothing was at risk",
         "kill b: nothing was at risk",
     ]
+
+
+def test_a_verdict_names_what_the_run_was_without() -> None:
+    assert verdict_in_words("VALID") == "VALID"
+    assert verdict_in_words("VALID", is_calm=True, brokers="simulated") == "VALID (calm, simulated)"
+    assert verdict_in_words("INVALID", is_calm=True) == "INVALID"
+    assert verdict_in_words("UNKNOWN", brokers="made up") == "UNKNOWN (made up)"

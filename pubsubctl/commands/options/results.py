@@ -12,6 +12,8 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 
 _PANEL = "Results"
+_OF_RUNS = ("brokers", "history")
+"""Labels of runs without processes, by which verdicts tell them from others."""
 
 RUNS_HELP = "Folders, run ids, or `latest`."
 
@@ -124,12 +126,14 @@ def labels_of(texts: list[str]) -> dict[str, str]:
     """Return the labels of --label.
 
     Raises:
-        UserError: a text is not KEY=VALUE.
+        UserError: a text is not KEY=VALUE, or a run itself sets the label.
     """
     labels: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise UserError(f"--label {text}: write KEY=VALUE")
+        if key in _OF_RUNS:
+            raise UserError(f"--label {text}: a run itself sets the label {key!r}; choose another")
         labels[key] = value
     return labels

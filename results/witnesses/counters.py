@@ -1,0 +1,106 @@
+"""Counters of brokers: their names against the protocol, and each second against the records.
+
+The counters of a core have names that tell protocols apart. A broker counts a publication before
+its client can receive or acknowledge it, so no log of clients is ahead of the brokers' counts at
+any second. The counts of a broker come from another process than the records.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+
+from brokerd.errors import ConfigError
+from brokerd.model.fault_verbs import KILLING_VERBS
+from brokerd.protocols.registry import DEFINITIONS, core_counters, read_topology
+from results.rules.terms import doubt
+from results.witnesses.folder import TOPOLOGY, WORKLOAD, ProcessFolder, RunFolder
+from results.witnesses.rows import Rows
+
+_JITTER_NS = 1_000_000
+"""A line of statistics is stamped within that time of its counts."""
+
+
+def doubts_about_counters(folder: RunFolder, rows: Rows) -> Iterator[str]:
+    """Yield counters of another protocol, and records that are ahead of the brokers' counts."""
+    if not folder.is_of_processes or folder.is_foreign:
+        return
+    brokers = [process for process in folder.processes if process.name in {*folder.brokers}]
+    yield from _check_names(folder, brokers)
+    if any(row["verb"] in ("restart", *KILLING_VERBS) for row in folder.fault_rows):
+        return  # counters of a new process begin anew
+    if folder.rolling_ns is None and folder.manifest.get("state") == "complete":
+        homes = {home for role, home in folder.clients.values() if role == "publisher"}
+        yield from _check_seconds(
+            folder, rows, brokers, "publications_delivered", "deliveries", rows.delivered
+        )
+        at_home = [process for process in brokers if process.name in homes]
+        yield from _check_seconds(
+            folder, rows, at_home, "publications_received", "acks", rows.published
+        )
+
+
+def _check_names(folder: RunFolder, brokers: Sequence[ProcessFolder]) -> Iterator[str]:
+    own = str(folder.workload.get("protocol"))
+    names = _names(folder)
+    known = frozenset[str]().union(*names.values())
+    for process in brokers:
+        lines = process.lines("stats.jsonl")[-1:]
+        found = known.intersection(*lines) if lines and own in names else None
+        if found is None:
+            continue
+        nearest = min(names, key=lambda name: (len(found ^ names[name]), name != own))
+        if nearest != own:
+            name = f"{process.place}/stats.jsonl"
+            yield doubt(
+                "disagree", one=name, other=WORKLOAD, what="protocol", found=nearest, wanted=own
+            )
+            return
+
+
+def _names(folder: RunFolder) -> Mapping[str, frozenset[str]]:
+    """Return the names of the core's counters, for each protocol on the topology of a run."""
+    found = {}
+    for protocol in DEFINITIONS:
+        try:
+            found[protocol] = core_counters(read_topology(folder.topology, TOPOLOGY), protocol)
+        except (ConfigError, AttributeError, KeyError, TypeError, ValueError):
+            continue
+    return found
+
+
+def _check_seconds(
+    folder: RunFolder,
+    rows: Rows,
+    brokers: Sequence[ProcessFolder],
+    counter: str,
+    layout: str,
+    totals: Mapping[str, int],
+) -> Iterator[str]:
+    """Yield a second at which more was logged than brokers had counted.
+
+    Only where brokers counted exactly what the records have in the end, from nothing on.
+    """
+    counts = [
+        [(int(line["t_ns"]), int(line.get(counter, -1))) for line in process.lines("stats.jsonl")]
+        for process in brokers
+    ]
+    if not counts or not all(counts) or not set(totals) <= rows.whole:
+        return
+    if sum(of[0][1] for of in counts) or sum(of[-1][1] for of in counts) != sum(totals.values()):
+        return
+    hosts = {process.host for process in brokers} | {place.split("/")[1] for place in totals}
+    errors = [folder.timeline.error_ns(one, other) for one in hosts for other in hosts]
+    if any(error_ns != 0 for error_ns in errors):
+        return
+    for at_ns in sorted({at_ns for of in counts for at_ns, _ in of}):
+        places = [bisect_left(of, (at_ns, -1)) for of in counts]
+        most = sum(of[min(place, len(of) - 1)][1] for of, place in zip(counts, places, strict=True))
+        logged = [rows.until(place, layout, at_ns - _JITTER_NS) for place in totals]
+        if None in logged:
+            return
+        found = sum(n for n in logged if n is not None)
+        if found > most:
+            yield doubt(
+                "disagree", one=f"{layout}.rec", other="raw/*/*/stats.jsonl",
+                what=f"{counter} up to {at_ns}", found=found, wanted=most,
+            )  # fmt: skip
+            return

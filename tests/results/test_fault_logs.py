@@ -1,0 +1,89 @@
+"""Both readers of a fault log draw the same faults and doubts from it."""
+
+import json
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from results.checker.clocks import Clocks
+from results.reference import clocks as reference
+from results.reference.fault_log import FaultLog
+from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
+from results.rules.terms import doubt
+
+SECOND = 10**9
+ORIGIN_NS = 100 * SECOND
+HOSTS = "abc"
+TOPOLOGY = {"brokers": ["p", "q", "r"], "links": [("p", "q"), ("q", "r")]}
+VERBS = {
+    "freeze": ("p", "q"), "cut": ("p-q", "r-q", "p->q"), "absorb": ("q",), "host-loss": ("a", "c"),
+    "partition": ("p|q|r", "p|q,r", "q"), "client-disconnect": ("s",), "kill": ("r",),
+}  # fmt: skip
+STAGES = ("requested", "applied", "observed", "heal_requested", "healed", "recovered")
+
+
+def clock_lines(random: Random) -> list[dict[str, Any]]:
+    """The clocks of hosts, of which some have the clock of the first."""
+    lines = []
+    for host in HOSTS:
+        clock_id = random.choice(("a", host))
+        for phase, at_ns in (("before", 90), ("after", 130))[: random.randrange(1, 3)]:
+            lines.append({
+                "phase": phase, "host_id": host, "ref_host": "a", "same_clock": clock_id == "a",
+                "clock_id": clock_id, "t_ns": at_ns * SECOND, "drift_ppb": 0.0, "n": 9,
+                "offset_ns": random.choice((0, 7 * SECOND, 7 * SECOND + 40)),
+                "rtt_min_ns": 2, "err_ns": random.choice((1, 50, 3_000)),
+            })  # fmt: skip
+    return lines
+
+
+def fault_lines(random: Random) -> list[dict[str, Any]]:
+    """Faults of which one may be logged twice, with stamps of one host or of several."""
+    lines = []
+    for number in range(random.randrange(1, 5)):
+        verb = random.choice([*VERBS])
+        line: dict[str, Any] = {
+            "fault_id": f"f{number}", "verb": verb, "target": random.choice(VERBS[verb]),
+            "params": {}, "absorbed_msgs": random.choice((None, 0, 3)),
+            "state": random.choice(("healed", "failed")), "host_stamps": {}, "evidence": "{}",
+        }  # fmt: skip
+        for stage in STAGES:
+            at_ns = ORIGIN_NS + random.randrange(3) * SECOND
+            line[f"t_{stage}_ns"] = random.choice((at_ns, at_ns, None))
+            hosts = random.sample(HOSTS, random.randrange(3))
+            if hosts:
+                line["host_stamps"][stage] = {h: at_ns + random.randrange(100) for h in hosts}
+        lines.append(line)
+    return lines + random.choice(([], [], lines[:1]))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_judges_read_the_same_faults_and_doubts(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    clocks, faults = clock_lines(random), fault_lines(random)
+    planned = [line for line in faults if random.random() < 0.8]
+    (tmp_path / "faults").mkdir()
+    (tmp_path / "spec").mkdir()
+    placed = [{"broker": broker, "host": host} for broker, host in zip("pqr", "aca", strict=True)]
+    (tmp_path / "spec" / "placement.json").write_text(json.dumps({"brokers": placed}))
+    for name, lines in (("faults", faults), ("plan", planned)):
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (tmp_path / "faults" / f"{name}.jsonl").write_text(text)
+    until_ns, load = ORIGIN_NS + 10 * SECOND, ["a", random.choice(HOSTS)]
+    ours, theirs = Clocks.from_rows("a", clocks), reference.Clocks("a", until_ns, tuple(clocks))
+    run: Any = SimpleNamespace(
+        folder=tmp_path, topology=TOPOLOGY, links=TOPOLOGY["links"], clocks=ours,
+        origin_ns=ORIGIN_NS, hosts_of_load=load,
+        to_timeline=lambda ns, host: ns - ours.offset_ns(host, ns) - ORIGIN_NS,
+        clock_error_ns=lambda a, b: ours.error_between_ns(a, b, until_ns),
+    )  # fmt: skip
+    rows = [*fault_rows(run)]
+    log = FaultLog(tmp_path, TOPOLOGY, theirs, ORIGIN_NS, load)
+    assert log.faults == faults_of(rows)
+    wanted = [*doubts_about_fault_log(tmp_path, rows, simulated=False)]
+    assert sorted(log.doubts(simulated=False)) == sorted(wanted)
+    is_twice = len({line["fault_id"] for line in faults}) < len(faults)
+    assert (doubt("twice", what="one fault") in wanted) == is_twice
