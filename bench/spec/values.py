@@ -18,6 +18,8 @@ from typing import Any, Final
 from brokerd.model.predicate import Conjunction
 from brokerd.model.predicate_text import parse_predicate
 
+FASTEST_SIMULATED: Final = Fraction(1_000)
+"""Publications per second of a simulated publisher at rate "max"."""
 _PERIODS_S = {"s": 1, "min": 60, "h": 3600}
 _THOUSANDS = {"": 1, "k": 1_000, "M": 1_000_000}
 

@@ -32,7 +32,7 @@ from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictUnknown
-from pubsubctl.running.forecast import announce
+from pubsubctl.running.forecast import Run, announce
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
@@ -265,7 +265,7 @@ def run_variants(
     ]
     given, changed = (point.spec for point, _ in planned)
     _check_comparable(given, changed)
-    predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
+    predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
         return _plan_runs(planned, sides.repetitions, predictions)
     design = Design(

@@ -153,6 +153,7 @@ def deployment_plan(
     from pubsubctl.deploying.deploy import choose_deployment, plan_deployment
     from pubsubctl.deploying.plan import Plan
     from pubsubctl.hosts.hosts import Lab, run_reaching
+    from pubsubctl.running.forecast import describe_doubts
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
@@ -178,5 +179,12 @@ def deployment_plan(
             "faults": steps,
             "predictions": [*predictions],
         },
-        text="\n".join([plan.text(), f"load {load}", *(f"fault {step}" for step in steps)]),
+        text="\n".join(
+            [
+                plan.text(),
+                f"load {load}",
+                *(f"fault {step}" for step in steps),
+                describe_doubts(predictions),
+            ]
+        ),
     )

@@ -9,6 +9,7 @@ from bench.run.series import DrawnOrder
 from bench.run.simulated_run import count_simulated_steps
 from bench.spec.keys import Overrides, check_keys, value_of
 from bench.spec.named_files import resolve_name
+from bench.spec.predictions import DEPLOYED, SIMULATED
 from bench.spec.spec import read_toml, validate
 from bench.spec.sweep import (
     SCHEMA,
@@ -27,7 +28,7 @@ from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
-from pubsubctl.running.forecast import announce
+from pubsubctl.running.forecast import Run, announce
 from pubsubctl.running.plan import plan_faults
 from pubsubctl.running.repetitions import FIGURE as LATENCY
 from pubsubctl.running.repetitions import Design, SimulatedRuns, run_series
@@ -89,7 +90,13 @@ def run_sweep(
             count_simulated_steps(point.spec, schedule)
     expected = sweep.repetitions * sum(estimate_ns(point.spec) for point, _ in planned)
     budget_ns = sweep.budget.time if sweep.budget is not None else None
-    predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
+    predictions = announce(
+        call,
+        (
+            Run(point.name, point.spec, faults, SIMULATED if point.simulated else DEPLOYED)
+            for point, faults in planned
+        ),
+    )
     if call.dry_run:
         return _plan_runs(sweep, planned, expected, predictions)
     if budget_ns is not None and expected > budget_ns and not call.yes:
