@@ -282,8 +282,8 @@ def _describe_open_pairs(
         if least is not None and minimum:
             pair, share = least
             needs = (
-                f"; {pair.subscriber} is owed {100 * share:.3g} % of them, so the verdict is UNKNOWN below "
-                f"about {round(minimum / share):,} publications of {pair.publisher}"
+                f"; {pair.subscriber} is owed {100 * share:.3g} % of them, so the verdict is "
+                f"UNKNOWN below about {round(minimum / share):,} publications of {pair.publisher}"
             )
         yield Prediction(
             "open",
