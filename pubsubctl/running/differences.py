@@ -33,7 +33,7 @@ from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError, VerdictUnknown
 from pubsubctl.running.forecast import Run, announce
-from pubsubctl.running.plan import plan_faults
+from pubsubctl.running.plan import plan_faults_of_points
 from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
     SOURCE,
@@ -259,10 +259,8 @@ def run_variants(
         **({"budget": {"time": request.budget}} if request.budget is not None else {}),
     }
     sides = validate(Sweep, values, _OPTION)
-    planned = [
-        (point, plan_faults(call, point.spec, point.faults or None))
-        for point in map(request.habits.with_labels, points_of(sides, workload, overrides, _OPTION))
-    ]
+    points = map(request.habits.with_labels, points_of(sides, workload, overrides, _OPTION))
+    planned = plan_faults_of_points(call, ((point, point.faults, False) for point in points))
     given, changed = (point.spec for point, _ in planned)
     _check_comparable(given, changed)
     predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in planned))

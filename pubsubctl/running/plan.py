@@ -1,16 +1,19 @@
 """The plan of an experiment: its specification and its fault schedule, from a command line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
+    from bench.spec.experiment import Point
     from bench.spec.spec import ExperimentSpec
     from fault_injection.schedule.schedule import FaultSchedule
+
+_Point = TypeVar("_Point", bound="Point")
 
 
 def plan_experiment(
@@ -110,6 +113,27 @@ def plan_faults(
     for line in describe_draws(schedule):
         call.console.say(line)
     return schedule
+
+
+def plan_faults_of_points(
+    call: Invocation, points: "Iterable[tuple[_Point, str, bool]]"
+) -> "list[tuple[_Point, FaultSchedule | None]]":
+    """Return points of a series with their fault schedules.
+
+    Args:
+        points: each with its faults, "" for none, and True for simulated brokers.
+
+    Raises:
+        UserError, ScheduleError: a schedule does not fit a point; names the point.
+    """
+    planned = []
+    for point, faults, simulated in points:
+        try:
+            schedule = plan_faults(call, point.spec, faults or None, simulated=simulated)
+        except UserError as error:
+            raise UserError(*(f"{point.name}: {problem}" for problem in error.problems)) from None
+        planned.append((point, schedule))
+    return planned
 
 
 def _without_processes(call: Invocation, schedule: "FaultSchedule", name: str) -> "FaultSchedule":

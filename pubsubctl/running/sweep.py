@@ -29,7 +29,7 @@ from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.running.forecast import Run, announce
-from pubsubctl.running.plan import plan_faults
+from pubsubctl.running.plan import plan_faults_of_points
 from pubsubctl.running.repetitions import FIGURE as LATENCY
 from pubsubctl.running.repetitions import Design, SimulatedRuns, run_series
 from pubsubctl.running.series import Habits
@@ -78,13 +78,10 @@ def run_sweep(
     except (ConfigError, ResultsError) as error:
         raise UserError(f"{where}: {error}") from None
     workload = call.project.find("workload", sweep.workload, origin=where)
-    planned = [
-        (
-            point,
-            plan_faults(call, point.spec, point.faults or None, simulated=point.simulated),
-        )
-        for point in map(request.habits.with_labels, points_of(sweep, workload, overrides, where))
-    ]
+    points = map(request.habits.with_labels, points_of(sweep, workload, overrides, where))
+    planned = plan_faults_of_points(
+        call, ((point, point.faults, point.simulated) for point in points)
+    )
     for point, schedule in planned:
         if point.simulated:
             count_simulated_steps(point.spec, schedule)
