@@ -160,7 +160,7 @@ def _on_brokers(
     from bench.spec.experiment import Point
     from pubsubctl.deploying.updates import read_roles
     from pubsubctl.running.experiment import run_and_judge
-    from pubsubctl.running.forecast import Run, announce
+    from pubsubctl.running.forecast import Run, announce, expect_time
     from pubsubctl.running.plan import deployment_plan
     from pubsubctl.running.repetitions import Design, run_series
     from pubsubctl.running.series import Habits
@@ -181,6 +181,7 @@ def _on_brokers(
         design = Design(instances=run.instances, habits=habits)
         points = [(Point(spec.protocol, spec), schedule)]
         return run_series(call, spec.name, points, design, results=run.output)
+    call.console.say(expect_time(call, spec).describe(check=run.check))
     return run_and_judge(
         call,
         spec,

@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.run.series import KIND, alternate
 from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
 from bench.spec.spec import ExperimentSpec, validate
-from bench.spec.sweep import Sweep, SweepPoint, estimate_ns, points_of
+from bench.spec.sweep import Sweep, SweepPoint, points_of
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
 from brokerd.simulator.scenario import play_scenario
-from brokerd.units import format_duration
+from brokerd.units import SECOND_NS
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.waits import RunTime, describe_series
 from pubsubctl.errors import UserError, VerdictUnknown
-from pubsubctl.running.forecast import Run, announce
+from pubsubctl.running.forecast import Run, announce, describe_doubts, expect_time
 from pubsubctl.running.plan import plan_faults_of_points
 from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
@@ -265,7 +266,8 @@ def run_variants(
     _check_comparable(given, changed)
     predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
-        return _plan_runs(planned, sides.repetitions, predictions)
+        times = [expect_time(call, point.spec) for point, _ in planned] * sides.repetitions
+        return _plan_runs(planned, sides.repetitions, times, predictions)
     design = Design(
         instances=sides.repetitions,
         order=alternate,
@@ -391,16 +393,16 @@ def _shorten(names: Sequence[str]) -> str:
 def _plan_runs(
     planned: Sequence[tuple[SweepPoint, FaultSchedule | None]],
     repetitions: int,
+    times: Sequence[RunTime],
     predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
-    expected = repetitions * sum(estimate_ns(point.spec) for point, _ in planned)
     lines = [f"side {point.name}" for point, _ in planned]
-    lines.append(f"{2 * repetitions} runs, about {format_duration(expected)}")
+    lines += [describe_doubts(predictions), describe_series(times)]
     document = {
         "schema": "pubsubctl/against-plan/1",
         "sides": {point.name: dict(point.keys) for point, _ in planned},
         "repetitions": repetitions,
-        "expected_ns": expected,
+        "expected_ns": round(sum(each.run_s for each in times) * SECOND_NS),
         "predictions": [*predictions],
     }
     return Result(document=document, text="\n".join(lines))

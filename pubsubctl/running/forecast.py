@@ -6,8 +6,10 @@ from typing import Any
 
 from bench.spec.predictions import DEPLOYED, Prediction, Stage, predictions_of
 from bench.spec.spec import ExperimentSpec
+from brokerd.units import SECOND_NS
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.waits import RunTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,12 @@ def announce(call: Invocation, runs: Iterable[Run]) -> list[dict[str, Any]]:
             call.console.detail(line)
         rows.append({**each.row(), **({"runs": names} if len(runs) > 1 else {})})
     return rows
+
+
+def expect_time(call: Invocation, spec: ExperimentSpec) -> RunTime:
+    """Return the expected time of a run, by earlier commands on this machine."""
+    phases = spec.workload.phases
+    return RunTime.expect(call.console.waits, (phases.warmup + phases.measure) / SECOND_NS)
 
 
 def describe_doubts(predictions: Collection[Mapping[str, Any]]) -> str:

@@ -1,7 +1,7 @@
 """The plan of an experiment: its specification and its fault schedule, from a command line."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pubsubctl.console.console import Result
@@ -177,7 +177,7 @@ def deployment_plan(
     from pubsubctl.deploying.deploy import choose_deployment, plan_deployment
     from pubsubctl.deploying.plan import Plan
     from pubsubctl.hosts.hosts import Lab, run_reaching
-    from pubsubctl.running.forecast import describe_doubts
+    from pubsubctl.running.forecast import describe_doubts, expect_time
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
@@ -202,6 +202,7 @@ def deployment_plan(
             "workload": spec.workload_mapping(),
             "faults": steps,
             "predictions": [*predictions],
+            "expected_s": asdict(expect_time(call, spec)),
         },
         text="\n".join(
             [
@@ -209,6 +210,7 @@ def deployment_plan(
                 f"load {load}",
                 *(f"fault {step}" for step in steps),
                 describe_doubts(predictions),
+                expect_time(call, spec).describe(),
             ]
         ),
     )

@@ -16,19 +16,19 @@ from bench.spec.sweep import (
     Sweep,
     SweepPoint,
     axes_of,
-    estimate_ns,
     is_sweep,
     load_sweep,
     points_of,
 )
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
-from brokerd.units import format_duration
+from brokerd.units import SECOND_NS, format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.waits import RunTime, describe_series
 from pubsubctl.errors import UserError
-from pubsubctl.running.forecast import Run, announce
+from pubsubctl.running.forecast import Run, announce, describe_doubts, expect_time
 from pubsubctl.running.plan import plan_faults_of_points
 from pubsubctl.running.repetitions import FIGURE as LATENCY
 from pubsubctl.running.repetitions import Design, SimulatedRuns, run_series
@@ -85,7 +85,8 @@ def run_sweep(
     for point, schedule in planned:
         if point.simulated:
             count_simulated_steps(point.spec, schedule)
-    expected = sweep.repetitions * sum(estimate_ns(point.spec) for point, _ in planned)
+    times = [expect_time(call, point.spec) for point, _ in planned] * sweep.repetitions
+    expected = round(sum(each.run_s for each in times) * SECOND_NS)
     budget_ns = sweep.budget.time if sweep.budget is not None else None
     predictions = announce(
         call,
@@ -95,7 +96,7 @@ def run_sweep(
         ),
     )
     if call.dry_run:
-        return _plan_runs(sweep, planned, expected, predictions)
+        return _plan_runs(sweep, planned, times, predictions)
     if budget_ns is not None and expected > budget_ns and not call.yes:
         raise UserError(
             f"{where}: about {_minutes(expected)} for {sweep.repetitions * len(planned)} runs, and "
@@ -188,18 +189,17 @@ def _axis(text: str) -> tuple[str, list[Any]]:
 def _plan_runs(
     sweep: Sweep,
     planned: list[tuple[SweepPoint, FaultSchedule | None]],
-    expected: int,
+    times: Sequence[RunTime],
     predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
     names = [point.name for point, _ in planned]
-    runs = sweep.repetitions * len(planned)
     lines = [f"point {name}" for name in names]
-    lines.append(f"{runs} runs, about {_minutes(expected)}")
+    lines += [describe_doubts(predictions), describe_series(times)]
     document = {
         "schema": "pubsubctl/sweep-plan/1",
         "points": {point.name: dict(point.keys) for point, _ in planned},
         "repetitions": sweep.repetitions,
-        "expected_ns": expected,
+        "expected_ns": round(sum(each.run_s for each in times) * SECOND_NS),
         "predictions": [*predictions],
     }
     return Result(document=document, text="\n".join(lines))
