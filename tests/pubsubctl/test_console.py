@@ -141,3 +141,4 @@ def test_a_wait_fits_the_width_of_the_terminal(
     assert "25% · " in shown[-1]
     assert "left" in shown[-1]
     assert ("and 2 more" in shown[-1]) == (columns == 200)
+    assert shown[-1].rstrip().endswith("…") == (columns == 80)
