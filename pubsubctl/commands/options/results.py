@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -12,6 +12,9 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 
 _PANEL = "Results"
+
+ARCHIVES: Final = Path("results", "samples", "figures")
+"""The folder of the archived runs behind figures of papers, in a source checkout."""
 
 RUNS_HELP = "Folders, run ids, or `latest`."
 
