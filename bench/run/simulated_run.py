@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.load.content import FENCE, ContentTables, SourceContent, content_digest
-from bench.load.pacing import intended_offsets
+from bench.load.pacing import offsets_of
 from bench.load.records import notice_rows
 from bench.run.run_directory import OVERLAY_FILE, RunDirectory, overlay_document
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SpecError
@@ -418,10 +418,9 @@ def _publisher(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> S
 
 
 def _offsets(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> Iterator[int]:
-    rate = plan.entry.rate.per_second or FASTEST_SIMULATED
-    for chunk in intended_offsets(
-        numerator=rate.numerator,
-        denominator=rate.denominator,
+    for chunk in offsets_of(
+        plan.entry.rate.per_second or FASTEST_SIMULATED,
+        plan.entry.rate.segments(0, duration_ns),
         arrivals=plan.entry.arrivals,
         seed=spec.seed,
         index=plan.index,

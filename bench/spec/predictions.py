@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import Any, Final, Literal
 
 from bench.load.content import choice_base
-from bench.load.pacing import intended_offsets
+from bench.load.pacing import offsets_of
 from bench.load.splitmix import splitmix64_series
 from bench.run.run_directory import overlay_document
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SubscriberPlan
@@ -216,9 +216,10 @@ def _expect_deliveries(plan: PublisherPlan, duration_ns: int, stage: Stage) -> f
 def _list_intended_times(spec: ExperimentSpec, plan: PublisherPlan, stage: Stage) -> Sequence[int]:
     rate = stage.rate_of(plan)
     assert rate is not None, f"{plan.name} has no schedule"
-    chunks = intended_offsets(
-        numerator=rate.numerator,
-        denominator=rate.denominator,
+    lead_ns = stage.duration_ns(spec) - spec.workload.phases.measure
+    chunks = offsets_of(
+        rate,
+        plan.entry.rate.segments(lead_ns, spec.workload.phases.measure),
         arrivals=plan.entry.arrivals,
         seed=spec.seed,
         index=plan.index,

@@ -409,3 +409,25 @@ def test_a_run_on_external_brokers_predicts_doubts(
     assert [each.kind for each in found] == ["doubt", "open"]
     assert "s1-sub-1 is owed 0 of 650 publications of p1-pub-1" in found[0].text
     assert "k is done to leader, which is chosen during the run" in found[1].text
+
+
+def test_a_rate_shape_is_simulated_predicted_and_judged_by_its_own_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    study = _study(tmp_path, monkeypatch, call)
+    shape = '[{ for = "1s", at = "20/s" }, { for = "2s", at = "20/s", to = "200/s" }]'
+    text = STUDY.replace('rate = "50/s"', f"rate = {shape}").replace('"12s"', '"5s"')
+    (study / "bench/workloads/study.toml").write_text(text)
+    spec = load_experiment("study")
+    assert str(spec.workload.publishers[0].rate.per_second) == "80"
+    result = call("simulate", "run", "study", "--record", "-o", "runs")
+    assert result.status == 0, result.err
+    (run,) = (path.parent for path in Path("runs/study").glob("2*/manifest.json"))
+    judgement = judge_folder(run)
+    assert judgement.verdict == "VALID", judgement.doubts
+    owed = find_owed_pairs(spec, SIMULATED)
+    assert owed is not None
+    # 20 + 220 publications in 3 s, then 20 + 65 in half of the ramp; its stairs are short.
+    (published,) = {pair.published for pair in owed if pair.publisher == "p1-pub-1"}
+    assert 315 <= (published or 0) <= 335
+    assert judgement.counts.owed == sum(pair.owed or 0 for pair in owed)
