@@ -170,8 +170,10 @@ def estimate_left(
         return share, f"{describe_s(left_s)} left"
     if not usual_s:
         return share, ""
+    if elapsed_s > 2.0 + 1.5 * usual_s:
+        return 0.99, f"longer than usual ({describe_s(usual_s)})"
     if elapsed_s > usual_s:
-        return min(0.99, elapsed_s / (elapsed_s + 1)), f"longer than usual ({describe_s(usual_s)})"
+        return 0.99, "0 s left"
     return elapsed_s / usual_s, f"{describe_s(usual_s - elapsed_s)} left"
 
 

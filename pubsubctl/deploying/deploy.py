@@ -268,6 +268,7 @@ async def take_down(
     found, ports = await _observe_leniently(lab)
     plan = down_plan(found, purge=purge)
     progress.phase("taking down")
+    progress.update({"hosts": f"0/{len(lab.connectors)}"})
     removed = 0
 
     async def take_host_down(connector: Connector) -> None:
@@ -402,6 +403,7 @@ async def _start_agents(
     if not starting:
         return
     progress.phase("starting agents")
+    progress.update({"agents": f"0/{len(starting)}"})
     started = 0
 
     async def start(connector: Connector) -> None:

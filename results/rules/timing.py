@@ -204,6 +204,8 @@ def segments_of(shape: Shape, lead_ns: int, length_ns: int) -> Iterator[tuple[in
         lead_ns: the warm-up, with the first rate of the shape.
         length_ns: the whole load, warm-up included.
     """
+    if not shape:
+        return
     if lead_ns and shape[0][0] != _FOREVER_NS:
         yield 0, lead_ns, shape[0][1]
     at_ns = lead_ns if shape[0][0] != _FOREVER_NS else 0

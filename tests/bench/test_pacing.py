@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bench.load.pacing import Alarm, Histogram, Turn, _bucket, _upper_bound, offsets_of
 from bench.spec.values import read_rate
 from brokerd.units import SECOND_NS
+from results.figures.timeline import total_rates
 from results.reference.times import due_times, parts_of
 from results.rules.timing import publisher_entries, segments_of, shaped_schedule
 
@@ -132,3 +133,11 @@ def _compare_times(arrivals: str, value: object) -> None:
 def test_a_wrong_rate_shape_names_step_and_valid_values(value: object, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         read_rate(value)
+
+
+def test_a_timeline_has_the_intended_rate_of_all_publishers_at_each_change() -> None:
+    steps = [{"for": "1s", "at": "50/s"}, {"for": "500ms", "at": "0/s"}]
+    workload = {"publishers": [{"at": ["b1", "b2"], "rate": steps}, {"at": "b3", "rate": "5/s"}]}
+    found = total_rates(workload, -2 * SECOND_NS, 3 * SECOND_NS)
+    assert found == [(-2.0, 105.0), (0.0, 105.0), (1.0, 5.0), (1.5, 105.0), (2.5, 5.0)]
+    assert total_rates({"publishers": [{"at": "b3", "rate": "5/s"}]}, 0, SECOND_NS) == []
