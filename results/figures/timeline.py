@@ -223,7 +223,7 @@ def _draw_rates(axes: Axes, about: Mapping[str, Any]) -> None:
     axes.set_xlim(first, last)
     axes.set_ylim(0, 1.15 * max(rates))
     axes.fill_between([*times, last], [*rates, rates[-1]], step="post", color=BLUE, alpha=0.25)
-    axes.set_yticks([max(rates)], [f"{max(rates):g}/s"])
+    axes.set_yticks([max(rates)], [f"{max(rates):,.0f}/s"])
     axes.tick_params(labelbottom=False)
     axes.grid(visible=False)
     note_row(axes, "intended rate of all publishers", MUTED)
