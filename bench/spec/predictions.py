@@ -24,7 +24,6 @@ from typing import Any, Final, Literal
 from bench.load.content import choice_base
 from bench.load.pacing import offsets_of
 from bench.load.splitmix import splitmix64_series
-from bench.run.run_directory import overlay_document
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SubscriberPlan
 from bench.spec.values import FASTEST_SIMULATED
 from brokerd.model.predicate import Scalar
@@ -441,6 +440,8 @@ def _find_passed(
         return lambda start, end: anywhere
     overlay = None
     if stage.brokers != "external":
+        from bench.run.run_directory import overlay_document  # slow to import
+
         overlay = overlay_document(spec.topology, spec.protocol, [start for start, _ in owed])
     if overlay is None:
         return lambda start, end: _elements(_path(near, start, end))
