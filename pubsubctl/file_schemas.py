@@ -278,6 +278,8 @@ def _kind_of(value: Mapping[str, Any]) -> str:
     options = [each for each in value.get("anyOf", ()) if each.get("type") != "null"]
     if value.get("title") == "names":
         return "name or list of names"
+    if value.get("title") == "rate":
+        return "rate"
     if "const" in value:
         return "text"
     if "enum" in value:
@@ -286,7 +288,7 @@ def _kind_of(value: Mapping[str, Any]) -> str:
         return _kind_of(options[0])
     if options:
         return " or ".join(dict.fromkeys(map(_kind_of, options)))
-    if value.get("title") in ("duration", "size", "rate", "limit", "span", "attributes"):
+    if value.get("title") in ("duration", "size", "limit", "span", "attributes"):
         return str(value["title"])
     words = {"integer": "number", "string": "text", "boolean": "true | false", "array": "list",
              "object": "table"}  # fmt: skip
