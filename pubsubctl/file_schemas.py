@@ -213,7 +213,8 @@ class KeyRow:
     Attributes:
         path: the key with its tables, such as `phases.measure`.
         kind: the kind of value, with its limits.
-        default: the default in the notation of TOML; "required" or "" without a default.
+        default: the default in the notation of TOML; without one "", or "required", with the table
+            in which the key is required if a file may lack the table.
     """
 
     path: str
@@ -229,17 +230,33 @@ def keys_of(kind: str) -> list[KeyRow]:
     return [*_rows(schema, schema, "")]
 
 
-def _rows(table: Mapping[str, Any], whole: Mapping[str, Any], before: str) -> Iterator[KeyRow]:
+def _rows(
+    table: Mapping[str, Any],
+    whole: Mapping[str, Any],
+    before: str,
+    *,
+    is_optional_table: bool = False,
+) -> Iterator[KeyRow]:
+    """Yield all described keys of a table.
+
+    Args:
+        before: the path of the table.
+        is_optional_table: True if a file may lack the table, so that its keys are required only in
+            the table.
+    """
     for name, value in table.get("properties", {}).items():
         quoted = f'"{name}"' if "." in name else name
         about = str(value.get("description", ""))
         inner = _table_of(value, whole)
         if inner.get("properties") and inner.get("title") != "attributes":
             is_list = value.get("type") == "array"
-            yield from _rows(inner, whole, f"{before}{quoted}{'[]' if is_list else ''}.")
+            is_optional = is_optional_table or "anyOf" in value
+            path = f"{before}{quoted}{'[]' if is_list else ''}."
+            yield from _rows(inner, whole, path, is_optional_table=is_optional)
             continue
         is_required = name in table.get("required", ())
-        default = "required" if is_required else _toml(value.get("default"))
+        needed = f"required in [{before[:-1]}]" if is_optional_table else "required"
+        default = needed if is_required else _toml(value.get("default"))
         generic = "" if "default" in value and default else _example(value)
         example = str(value.get("x-example") or generic)
         if about:
@@ -261,6 +278,8 @@ def _kind_of(value: Mapping[str, Any]) -> str:
     options = [each for each in value.get("anyOf", ()) if each.get("type") != "null"]
     if value.get("title") == "names":
         return "name or list of names"
+    if value.get("title") == "rate":
+        return "rate"
     if "const" in value:
         return "text"
     if "enum" in value:
@@ -269,7 +288,7 @@ def _kind_of(value: Mapping[str, Any]) -> str:
         return _kind_of(options[0])
     if options:
         return " or ".join(dict.fromkeys(map(_kind_of, options)))
-    if value.get("title") in ("duration", "size", "rate", "limit", "span", "attributes"):
+    if value.get("title") in ("duration", "size", "limit", "span", "attributes"):
         return str(value["title"])
     words = {"integer": "number", "string": "text", "boolean": "true | false", "array": "list",
              "object": "table"}  # fmt: skip
@@ -326,7 +345,8 @@ def _told(row: KeyRow) -> str:
     about = row.about
     if row.example and row.example != row.default:
         about += f"; {row.example}"
-    default = row.default if row.default in ("", "required") else f"default {row.default}"
+    is_value = row.default and not row.default.startswith("required")
+    default = f"default {row.default}" if is_value else row.default
     head = ", ".join(part for part in (row.kind, default) if part)
     first = textwrap.fill(
         f"{row.path}  ({head})", WIDTH, initial_indent="    ", subsequent_indent=_INDENT

@@ -42,7 +42,7 @@ from bench.load.content import (
 )
 from bench.load.load_clients import PublisherClient, SubscriberClient
 from bench.load.load_files import LoadFiles, LoadSetting
-from bench.load.pacing import Alarm, Histogram, Turn, intended_offsets
+from bench.load.pacing import Alarm, Histogram, Turn, intended_offsets, shaped_offsets
 from bench.load.publishing import PublisherSetting
 from bench.load.receiving import Receiver, SourceDirectory, SubscriberSetting
 from bench.load.records import LatencySamples
@@ -378,14 +378,23 @@ class LoadGenerator:
         for client in self._publishers:
             numerator, denominator = client.load.setting.rate
             if numerator:
-                offsets = intended_offsets(
-                    numerator=numerator,
-                    denominator=denominator,
-                    arrivals=client.load.setting.arrivals,
-                    seed=self.setting.seed,
-                    index=client.load.setting.index,
-                    duration_ns=duration_ns,
-                )
+                setting = client.load.setting
+                if setting.shape:
+                    offsets = shaped_offsets(
+                        setting.shape,
+                        arrivals=setting.arrivals,
+                        seed=self.setting.seed,
+                        index=setting.index,
+                    )
+                else:
+                    offsets = intended_offsets(
+                        numerator=numerator,
+                        denominator=denominator,
+                        arrivals=setting.arrivals,
+                        seed=self.setting.seed,
+                        index=setting.index,
+                        duration_ns=duration_ns,
+                    )
                 schedule = _Schedule(client, offsets, t0_ns)
                 if not schedule.is_over:
                     schedules.append(schedule)

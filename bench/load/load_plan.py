@@ -139,6 +139,7 @@ def _config(
                 "address": testbed.brokers[plan.broker].address,
                 "failover": _addresses(testbed, plan.entry.failover),
                 **plan.entry.load_keys(),
+                **_shape(spec, plan),
             }
             for plan in publishers
         ],
@@ -155,6 +156,12 @@ def _config(
             for plan in subscribers
         ],
     }
+
+
+def _shape(spec: ExperimentSpec, plan: PublisherPlan) -> dict[str, Any]:
+    phases = spec.workload.phases
+    segments = plan.entry.rate.segments(phases.warmup, phases.measure)
+    return {"shape": [list(each) for each in segments]} if segments else {}
 
 
 def _order(spec: ExperimentSpec, under_test: UnderTest) -> dict[str, Any]:

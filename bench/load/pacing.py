@@ -17,10 +17,9 @@ import math
 import os
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any, Final
-
-import trio
 
 from bench.load.splitmix import splitmix64
 from brokerd.units import SECOND_NS
@@ -49,6 +48,8 @@ class Alarm:
 
     async def sleep_until(self, at_ns: int) -> None:
         """Sleep until `at_ns`, or return at once if the instant has passed."""
+        import trio  # slow to import, and schedules are computed without it
+
         if at_ns <= time.monotonic_ns():
             await trio.lowlevel.checkpoint()
             return
@@ -184,6 +185,55 @@ def intended_offsets(
         return _poisson(numerator / denominator, seed, index, duration_ns)
     assert arrivals == "fixed", arrivals
     return _fixed_offsets(numerator, denominator, seed, index, duration_ns)
+
+
+SEGMENT_STRIDE: Final = 65_536
+"""Distance of the indices from which segments of a shape draw, above the index of any publisher."""
+
+
+def shaped_offsets(
+    segments: Sequence[tuple[int, int, int]], *, arrivals: str, seed: int, index: int
+) -> "Iterator[array[int]]":
+    """Return the intended times of a publisher with a rate shape; see `intended_offsets`.
+
+    Each segment (length in ns, numerator and denominator of the rate) is a schedule of its own, as
+    of the publisher `index` + 65,536 times the number of the segment.
+    """
+    begin_ns = 0
+    for number, (length_ns, numerator, denominator) in enumerate(segments):
+        if numerator:
+            for chunk in intended_offsets(
+                numerator=numerator,
+                denominator=denominator,
+                arrivals=arrivals,
+                seed=seed,
+                index=index + number * SEGMENT_STRIDE,
+                duration_ns=length_ns,
+            ):
+                yield array("q", [begin_ns + at_ns for at_ns in chunk])
+        begin_ns += length_ns
+
+
+def offsets_of(
+    rate: Fraction,
+    segments: Sequence[tuple[int, int, int]],
+    *,
+    arrivals: str,
+    seed: int,
+    index: int,
+    duration_ns: int,
+) -> "Iterator[array[int]]":
+    """Return the intended times of a publisher, by its shape if it has one; else by its rate."""
+    if segments:
+        return shaped_offsets(segments, arrivals=arrivals, seed=seed, index=index)
+    return intended_offsets(
+        numerator=rate.numerator,
+        denominator=rate.denominator,
+        arrivals=arrivals,
+        seed=seed,
+        index=index,
+        duration_ns=duration_ns,
+    )
 
 
 def _fixed_offsets(

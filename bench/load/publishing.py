@@ -50,10 +50,12 @@ class PublisherSetting:
         name: name of the publisher in logs.
         client: name of the client at its broker; different in every run.
         broker, address: the broker of the publisher.
-        rate: (numerator, denominator) per second; (0, 1) for the highest rate of the window.
+        rate: (numerator, denominator) per second; (0, 1) for the highest rate of the window; the
+            peak of a shape.
         window: greatest number of unacknowledged publications.
         batch: greatest number of publications that the client receives at once.
         failover: addresses of further brokers, in this order, if the broker is unreachable.
+        shape: the segments of a rate shape (`pacing.shaped_offsets`), warm-up included.
     """
 
     index: int
@@ -67,13 +69,16 @@ class PublisherSetting:
     window: int
     batch: int = _LONGEST_RUN
     failover: tuple[str, ...] = ()
+    shape: tuple[tuple[int, int, int], ...] = ()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Return the settings in the content of a control message."""
         numerator, denominator = values["rate"]
         failover = tuple(values.get("failover", ()))
-        return cls(**{**values, "rate": (numerator, denominator), "failover": failover})
+        shape = tuple((length, above, below) for length, above, below in values.get("shape", ()))
+        changes = {"rate": (numerator, denominator), "failover": failover, "shape": shape}
+        return cls(**{**values, **changes})
 
 
 @dataclass(slots=True)

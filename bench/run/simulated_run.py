@@ -10,15 +10,15 @@ Experiments in virtual time: the same workload and fault files, without processe
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from fractions import Fraction
 from typing import Any
 
 from bench.load.content import FENCE, ContentTables, SourceContent, content_digest
-from bench.load.pacing import intended_offsets
+from bench.load.pacing import offsets_of
 from bench.load.records import notice_rows
 from bench.run.run_directory import OVERLAY_FILE, RunDirectory, overlay_document
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SpecError
 from bench.spec.toml_text import toml_text
+from bench.spec.values import FASTEST_SIMULATED
 from brokerd.history.records import (
     ACKNOWLEDGED,
     ACKS,
@@ -322,9 +322,6 @@ class SimulatedRun:
         self.directory.end("complete")
 
 
-_FASTEST = Fraction(1_000)
-
-
 def simulate_experiment(
     spec: ExperimentSpec,
     schedule: FaultSchedule | None,
@@ -421,10 +418,9 @@ def _publisher(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> S
 
 
 def _offsets(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> Iterator[int]:
-    rate = plan.entry.rate.per_second or _FASTEST
-    for chunk in intended_offsets(
-        numerator=rate.numerator,
-        denominator=rate.denominator,
+    for chunk in offsets_of(
+        plan.entry.rate.per_second or FASTEST_SIMULATED,
+        plan.entry.rate.segments(0, duration_ns),
         arrivals=plan.entry.arrivals,
         seed=spec.seed,
         index=plan.index,

@@ -2,20 +2,31 @@
 
 Contents and schedules follow from the seed, so the number of publications that a subscriber is owed
 by a publisher is known before the run. The numbers assume that no publication is withheld, and that
-publishers are new to their brokers. A publisher at the rate `max`, or a subscriber that subscribes
-late, has no prediction.
+publishers are new to their brokers.
+
+Deployed brokers determine the number of publications at the rate `max`. Then only the share that a
+filter matches is known, and with it the number of publications that a verdict needs. Simulated
+publishers have a rate always. A late subscription moves the start of the window in which
+publications are owed, by a time that only the simulation shows; the numbers are then estimates.
+Each fact that cannot be predicted is a prediction of the kind "open", with the reason.
 """
 
+from array import array
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from fractions import Fraction
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 from bench.load.content import choice_base
-from bench.load.pacing import intended_offsets
+from bench.load.pacing import offsets_of
 from bench.load.splitmix import splitmix64_series
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SubscriberPlan
+from bench.spec.values import FASTEST_SIMULATED
+from brokerd.model.predicate import Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.units import SECOND_NS, format_duration
 from fault_injection.schedule.schedule import FaultSchedule
@@ -35,20 +46,56 @@ _ROUND_NS: Final = 60 * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """The brokers of a run, and the records of the run.
+
+    Attributes:
+        brokers: our brokers, simulated brokers, or servers of another system.
+        is_recorded: False for a simulation without a run folder, whose verdict counts no pairs.
+    """
+
+    brokers: Literal["deployed", "simulated", "external"] = "deployed"
+    is_recorded: bool = True
+
+    def duration_ns(self, spec: ExperimentSpec) -> int:
+        """Return the time in which publishers publish; simulated runs have no warm-up."""
+        phases = spec.workload.phases
+        return phases.measure + (0 if self.brokers == "simulated" else phases.warmup)
+
+    def rate_of(self, plan: PublisherPlan) -> Fraction | None:
+        """Return the rate of a publisher; None if the brokers determine the rate."""
+        rate = plan.entry.rate.per_second
+        if rate is None and self.brokers == "simulated":
+            return FASTEST_SIMULATED
+        return rate
+
+
+DEPLOYED: Final = Stage()
+SIMULATED: Final = Stage("simulated")
+EXTERNAL: Final = Stage("external")
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """The publications of a publisher that a subscriber is owed.
 
     Attributes:
-        owed: their number; an estimate for very many publications.
-        published: number of publications of the publisher, warm-up included.
+        owed: their number; an estimate for very many publications; None if the brokers determine
+            the number of publications.
+        published: number of publications of the publisher, warm-up included; None like `owed`.
         matches: False if the filter matches no attribute set, so no publication ever.
     """
 
     subscriber: str
     publisher: str
-    owed: int
-    published: int
+    owed: int | None
+    published: int | None
     matches: bool
+
+    @property
+    def may_be_owed(self) -> bool:
+        """True if the subscriber may be owed a publication."""
+        return self.matches if self.owed is None else self.owed > 0
 
     def row(self) -> dict[str, Any]:
         """Return a mapping for JSON."""
@@ -63,11 +110,12 @@ class Prediction:
     """A statement about a run before the run.
 
     Attributes:
-        kind: "doubt" if the verdict will be UNKNOWN, "note" for a fact that leaves it open.
+        kind: "doubt" if the verdict will be UNKNOWN, "note" for a fact that leaves it open, "open"
+            for a fact that cannot be predicted, with the reason.
         text: one sentence, with a remedy for a doubt.
     """
 
-    kind: Literal["doubt", "note"]
+    kind: Literal["doubt", "note", "open"]
     text: str
     pairs: tuple[Pair, ...] = ()
 
@@ -80,44 +128,52 @@ class Prediction:
         }
 
 
-def predictions_of(spec: ExperimentSpec, schedule: FaultSchedule | None) -> list[Prediction]:
-    """Return all predictions of a run, doubts first."""
-    pairs = find_owed_pairs(spec)
-    found = [*_predict_risk(spec, schedule, pairs)]
-    if pairs is not None:
-        found += _predict_pairs(spec, pairs)
+def predictions_of(
+    spec: ExperimentSpec, schedule: FaultSchedule | None, stage: Stage = DEPLOYED
+) -> list[Prediction]:
+    """Return all predictions of a run: doubts, notes, and then what cannot be predicted."""
+    pairs = find_owed_pairs(spec, stage)
+    found = [*_predict_risk(spec, schedule, pairs, stage)]
+    if pairs is None:
+        sets, filters = len(spec.attribute_sets()), len(_list_filters(spec))
+        found.append(
+            Prediction(
+                "open",
+                f"not predicted: the publications that each subscriber is owed; {filters:,} "
+                f"filters on {sets:,} attribute sets are too many to test before the run",
+            )
+        )
+    elif stage.is_recorded:
+        found += _predict_pairs(spec, pairs, stage)
     return sorted(found, key=lambda each: each.kind)
 
 
-def find_owed_pairs(spec: ExperimentSpec) -> list[Pair] | None:
-    """Return all pairs that can be predicted; None if they are too many to count."""
-    subscribers = [plan for plan in spec.subscriber_plans() if plan.subscribes_ns is None]
-    predicates = [*dict.fromkeys(plan.entry.predicate for plan in subscribers)]
-    publishers = [plan for plan in spec.publisher_plans() if plan.entry.rate.per_second is not None]
+def find_owed_pairs(spec: ExperimentSpec, stage: Stage = DEPLOYED) -> list[Pair] | None:
+    """Return all pairs; None if they are too many to test."""
+    subscribers, publishers = spec.subscriber_plans(), spec.publisher_plans()
+    predicates = _list_filters(spec)
     sets = spec.attribute_sets()
     if max(len(sets), len(publishers)) * len(predicates) > MOST_TESTS:
         return None
-    matching = {
-        text: [
-            place
-            for place, attributes in enumerate(sets)
-            if parse_predicate(text).matches(attributes)
-        ]
-        for text in predicates
-    }
-    duration_ns = spec.workload.phases.warmup + spec.workload.phases.measure
-    expected = sum(_expect_deliveries(plan, duration_ns) for plan in publishers)
+    matching = _find_matching_sets(predicates, sets)
+    expected = sum(_expect_deliveries(plan, stage.duration_ns(spec), stage) for plan in publishers)
     found = []
     for publisher in publishers:
-        chosen: Mapping[int, float]
-        if expected > MOST_COUNTED:
-            published = round(_expect_deliveries(publisher, duration_ns))
+        chosen: Mapping[int, float] | None
+        published: int | None
+        if stage.rate_of(publisher) is None:
+            published = chosen = None
+        elif expected > MOST_COUNTED:
+            number = _expect_deliveries(publisher, stage.duration_ns(spec), stage)
+            published = round(number)
             chosen = dict.fromkeys(range(len(sets)), published / len(sets))
         else:
-            published = _expect_published(spec, publisher, duration_ns)
-            chosen = _count_by_set(spec, publisher, published, len(sets))
+            times_ns = _list_intended_times(spec, publisher, stage)
+            earlier = bisect_left(times_ns, _latest_subscription_ns(spec))
+            published = len(times_ns)
+            chosen = _count_by_set(spec, publisher, published, len(sets), earlier)
         owed = {
-            text: round(sum(chosen.get(place, 0) for place in places))
+            text: None if chosen is None else round(sum(chosen.get(place, 0) for place in places))
             for text, places in matching.items()
         }
         found += [
@@ -130,75 +186,156 @@ def find_owed_pairs(spec: ExperimentSpec) -> list[Pair] | None:
     return found
 
 
-def _expect_deliveries(plan: PublisherPlan, duration_ns: int) -> float:
-    numerator, denominator = plan.entry.rate.as_pair()
-    return duration_ns * numerator / denominator / SECOND_NS
+def _list_filters(spec: ExperimentSpec) -> list[str]:
+    return [*dict.fromkeys(plan.entry.predicate for plan in spec.subscriber_plans())]
 
 
-def _expect_published(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> int:
-    numerator, denominator = plan.entry.rate.as_pair()
-    chunks = intended_offsets(
-        numerator=numerator,
-        denominator=denominator,
+def _find_matching_sets(
+    predicates: Sequence[str], sets: Sequence[Mapping[str, Scalar]]
+) -> dict[str, list[int]]:
+    found = {}
+    for text in predicates:
+        predicate = parse_predicate(text)
+        found[text] = [
+            place for place, attributes in enumerate(sets) if predicate.matches(attributes)
+        ]
+    return found
+
+
+def _latest_subscription_ns(spec: ExperimentSpec) -> int:
+    """Return the time of the last subscription in the measurement; 0 without late subscribers."""
+    return max((plan.subscribes_ns or 0 for plan in spec.subscriber_plans()), default=0)
+
+
+def _expect_deliveries(plan: PublisherPlan, duration_ns: int, stage: Stage) -> float:
+    rate = stage.rate_of(plan)
+    return 0.0 if rate is None else float(duration_ns * rate / SECOND_NS)
+
+
+def _list_intended_times(spec: ExperimentSpec, plan: PublisherPlan, stage: Stage) -> Sequence[int]:
+    rate = stage.rate_of(plan)
+    assert rate is not None, f"{plan.name} has no schedule"
+    lead_ns = stage.duration_ns(spec) - spec.workload.phases.measure
+    chunks = offsets_of(
+        rate,
+        plan.entry.rate.segments(lead_ns, spec.workload.phases.measure),
         arrivals=plan.entry.arrivals,
         seed=spec.seed,
         index=plan.index,
-        duration_ns=duration_ns,
+        duration_ns=stage.duration_ns(spec),
     )
-    return sum(map(len, chunks))
+    return array("q", chain.from_iterable(chunks))
 
 
 def _count_by_set(
-    spec: ExperimentSpec, plan: PublisherPlan, published: int, sets: int
+    spec: ExperimentSpec, plan: PublisherPlan, published: int, sets: int, earlier: int = 0
 ) -> Mapping[int, float]:
-    """Return the number of publications with each attribute set."""
+    """Return the number of publications with each attribute set.
+
+    Args:
+        earlier: number of publications before the opening fence, which are owed to no subscriber.
+    """
     base = choice_base(spec.seed, plan.index, FIRST_INCARNATION) + FIRST_OF_DATA
     found: Counter[int] = Counter()
-    for first in range(0, published, 1024):
+    for first in range(earlier, published, 1024):
         count = min(1024, published - first)
         found.update(mixed % sets for mixed in splitmix64_series(base + first, count))
     return found
 
 
-def _predict_pairs(spec: ExperimentSpec, pairs: Sequence[Pair]) -> Iterator[Prediction]:
+def _predict_pairs(
+    spec: ExperimentSpec, pairs: Sequence[Pair], stage: Stage
+) -> Iterator[Prediction]:
     """Yield predictions about pairs that are owed too little."""
-    is_whole = len(pairs) == len(spec.subscriber_plans()) * len(spec.publisher_plans())
-    if is_whole and not any(pair.owed for pair in pairs):
+    if not any(pair.may_be_owed for pair in pairs):
         yield Prediction(
             "doubt",
             "no subscriber is owed any publication, so the verdict is UNKNOWN; measure for longer, "
             "or choose filters that match",
         )
         return
-    if is_whole and max(pair.owed for pair in pairs) < TRIED:
+    counted = [(pair.owed, pair) for pair in pairs if pair.owed is not None]
+    if len(counted) == len(pairs) and max(owed for owed, _ in counted) < TRIED:
         yield Prediction(
             "doubt",
             f"no subscriber is owed {TRIED} publications of one publisher, too few to try the "
             f"checker on; the verdict is UNKNOWN; measure for longer",
         )
     minimum = spec.workload.bars.deliveries_per_pair_min
-    few = sorted((pair for pair in pairs if pair.owed < minimum), key=lambda pair: pair.owed)
+    never = [(0, pair) for pair in pairs if pair.owed is None and not pair.matches]
+    few = [pair for owed, pair in sorted([*counted, *never], key=itemgetter(0)) if owed < minimum]
     if few:
-        yield Prediction("doubt", _describe_too_few(spec, few, minimum), tuple(few))
-    if none := [pair for pair in pairs if not pair.owed and pair not in few]:
+        yield Prediction("doubt", _describe_too_few(spec, few, minimum, stage), tuple(few))
+    if none := [pair for pair in pairs if not pair.may_be_owed and pair not in few]:
         yield Prediction("note", _describe_nothing(none), tuple(none))
+    yield from _describe_open_pairs(spec, pairs, minimum)
 
 
-def _describe_too_few(spec: ExperimentSpec, few: Sequence[Pair], minimum: int) -> str:
+def _describe_open_pairs(
+    spec: ExperimentSpec, pairs: Sequence[Pair], minimum: int
+) -> Iterator[Prediction]:
+    """Yield the reasons for numbers that are unknown, or estimates."""
+    fastest = [*dict.fromkeys(pair.publisher for pair in pairs if pair.owed is None)]
+    if fastest:
+        least = _find_least_share(spec, pairs)
+        needs = ""
+        if least is not None and minimum:
+            pair, share = least
+            needs = (
+                f"; {pair.subscriber} is owed {100 * share:.3g} % of them, so the verdict is "
+                f"UNKNOWN below about {round(minimum / share):,} publications of {pair.publisher}"
+            )
+        yield Prediction(
+            "open",
+            f'not predicted: the publications of {_shorten(fastest)}, because at rate = "max" the '
+            f"brokers determine their number{needs}",
+        )
+    late_ns = _latest_subscription_ns(spec)
+    if late_ns:
+        late = [plan.name for plan in spec.subscriber_plans() if plan.subscribes_ns is not None]
+        yield Prediction(
+            "open",
+            f"not predicted exactly: publications are owed from the start of the last subscription "
+            f"({_shorten(late)}), soon after {format_duration(late_ns)}; only the simulation shows "
+            f"the time",
+        )
+
+
+def _find_least_share(spec: ExperimentSpec, pairs: Sequence[Pair]) -> tuple[Pair, float] | None:
+    """Return a pair with the least share of matching publications above 0, and the share."""
+    sets = spec.attribute_sets()
+    entries = {plan.name: plan.entry.predicate for plan in spec.subscriber_plans()}
+    places = _find_matching_sets(_list_filters(spec), sets)
+    found = [
+        (len(places[entries[pair.subscriber]]) / len(sets), pair)
+        for pair in pairs
+        if pair.owed is None and pair.matches
+    ]
+    return min(((pair, share) for share, pair in found), key=itemgetter(1), default=None)
+
+
+def _shorten(names: Sequence[str]) -> str:
+    more = [f"{len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
+    return ", ".join([*names[:SHOWN], *more])
+
+
+def _describe_too_few(spec: ExperimentSpec, few: Sequence[Pair], minimum: int, stage: Stage) -> str:
     worst = few[0]
     others = f", and {len(few) - 1:,} more pairs have too few" if len(few) > 1 else ""
     remedy = "set `[bars] deliveries_per_pair_min`"
     if worst.matches:
-        remedy = (
-            f"measure for {format_duration(_compute_enough_ns(spec, few, minimum))}, or {remedy}"
-        )
+        enough_ns = _compute_enough_ns(spec, few, minimum, stage)
+        remedy = f"measure for {format_duration(enough_ns)}, or {remedy}"
+    numbers = "no" if worst.owed is None else f"{worst.owed:,} of {worst.published:,}"
     return (
-        f"{worst.subscriber} is owed {worst.owed:,} of {worst.published:,} publications of "
-        f"{worst.publisher}{others}; below {minimum:,} the verdict is UNKNOWN; {remedy}"
+        f"{worst.subscriber} is owed {numbers} publications of {worst.publisher}{others}; below "
+        f"{minimum:,} the verdict is UNKNOWN; {remedy}"
     )
 
 
-def _compute_enough_ns(spec: ExperimentSpec, few: Sequence[Pair], minimum: int) -> int:
+def _compute_enough_ns(
+    spec: ExperimentSpec, few: Sequence[Pair], minimum: int, stage: Stage
+) -> int:
     """Return a measurement in which all pairs have enough, by the shares of the attribute sets."""
     sets = spec.attribute_sets()
     entries = {plan.name: plan.entry.predicate for plan in spec.subscriber_plans()}
@@ -206,11 +343,13 @@ def _compute_enough_ns(spec: ExperimentSpec, few: Sequence[Pair], minimum: int) 
     for text in {entries[pair.subscriber] for pair in few}:
         predicate = parse_predicate(text)
         shares[text] = sum(map(predicate.matches, sets)) / len(sets)
-    rates = {plan.name: _expect_deliveries(plan, SECOND_NS) for plan in spec.publisher_plans()}
+    rates = {
+        plan.name: _expect_deliveries(plan, SECOND_NS, stage) for plan in spec.publisher_plans()
+    }
     slowest = min(
         shares[entries[pair.subscriber]] * rates[pair.publisher] for pair in few if pair.matches
     )
-    needed_ns = round(1.2 * minimum / slowest * SECOND_NS)
+    needed_ns = round(1.2 * minimum / slowest * SECOND_NS) + _latest_subscription_ns(spec)
     unit_ns = _ROUND_NS if needed_ns > _ROUND_NS else SECOND_NS
     return -(-needed_ns // unit_ns) * unit_ns
 
@@ -221,14 +360,17 @@ def _describe_nothing(none: Sequence[Pair]) -> str:
     shown += [
         f"{pair.subscriber} of {pair.publisher} (its filter matches none of {pair.published:,})"
         for pair in none
-        if pair.matches
+        if pair.matches and pair.published is not None
     ]
     more = [f"{len(shown) - SHOWN:,} more"] if len(shown) > SHOWN else []
     return f"owed nothing: {', '.join([*shown[:SHOWN], *more])}"
 
 
 def _predict_risk(
-    spec: ExperimentSpec, schedule: FaultSchedule | None, pairs: Sequence[Pair] | None
+    spec: ExperimentSpec,
+    schedule: FaultSchedule | None,
+    pairs: Sequence[Pair] | None,
+    stage: Stage,
 ) -> Iterator[Prediction]:
     """Yield predictions about runs in which nothing is at risk."""
     if spec.workload.calm:
@@ -249,16 +391,21 @@ def _predict_risk(
             "or set calm = true",
         )
         return
-    if pairs is None or spec.topology.kind != "tree":
+    if pairs is None:
         return
-    spared = _find_spared(spec, schedule, pairs)
-    if spared is not None and not _find_reached(spec, schedule, pairs):
+    struck = _find_struck(spec, schedule)
+    if isinstance(struck, str):
+        yield Prediction("open", f"not predicted: whether anything is at risk; {struck}")
+        return
+    reached = _find_reached(spec, struck, pairs, stage)
+    spared = [name for name in schedule.exercised.subscribers_on_path if name not in reached]
+    if not reached:
         yield Prediction(
             "doubt",
             "no publication that is owed to a subscriber passes a target of the faults, so the "
             "verdict is UNKNOWN; choose other targets",
         )
-    elif spared:
+    elif spared and stage.is_recorded:
         yield Prediction(
             "doubt",
             f"nothing is at risk for the subscribers at {', '.join(spared)}, and "
@@ -266,40 +413,57 @@ def _predict_risk(
         )
 
 
-def _find_spared(
-    spec: ExperimentSpec, schedule: FaultSchedule, pairs: Sequence[Pair]
-) -> list[str] | None:
-    """Return required brokers without a pair at risk; None if targets cannot be predicted."""
-    if _find_struck(spec, schedule) is None:
-        return None
-    reached = _find_reached(spec, schedule, pairs)
-    return [name for name in schedule.exercised.subscribers_on_path if name not in reached]
-
-
-def _find_reached(spec: ExperimentSpec, schedule: FaultSchedule, pairs: Sequence[Pair]) -> set[str]:
-    """Return the brokers of subscribers with an owed pair through a target."""
-    struck = _find_struck(spec, schedule) or set()
+def _find_reached(
+    spec: ExperimentSpec, struck: set[frozenset[str]], pairs: Sequence[Pair], stage: Stage
+) -> set[str]:
+    """Return the brokers of subscribers with a pair that may be owed through a target."""
     publishers = {plan.name: plan.broker for plan in spec.publisher_plans()}
     subscribers: dict[str, SubscriberPlan] = {plan.name: plan for plan in spec.subscriber_plans()}
-    near = _neighbours(spec)
     owed = {
         (publishers[pair.publisher], subscribers[pair.subscriber].broker)
         for pair in pairs
-        if pair.owed
+        if pair.may_be_owed
     }
-    return {home for start, home in owed if _elements(_path(near, start, home)) & struck}
+    passed = _find_passed(spec, owed, stage)
+    return {home for start, home in owed if passed(start, home) & struck}
 
 
-def _find_struck(spec: ExperimentSpec, schedule: FaultSchedule) -> set[frozenset[str]] | None:
-    """Return the brokers and links that faults target; None if a target is of another kind."""
+def _find_passed(
+    spec: ExperimentSpec, owed: Collection[tuple[str, str]], stage: Stage
+) -> Callable[[str, str], set[frozenset[str]]]:
+    """Return a function: the brokers and links that a publication may pass from start to end."""
+    near, names = _neighbours(spec), spec.topology.brokers
+    if stage.brokers == "external" and len(names) > 1:
+        # Systems do not announce the servers that forward a publication.
+        anywhere = {*(frozenset((name,)) for name in names)}
+        anywhere |= {frozenset((a, b)) for a in names for b in names if a != b}
+        return lambda start, end: anywhere
+    overlay = None
+    if stage.brokers != "external":
+        from bench.run.run_directory import overlay_document  # slow to import
+
+        overlay = overlay_document(spec.topology, spec.protocol, [start for start, _ in owed])
+    if overlay is None:
+        return lambda start, end: _elements(_path(near, start, end))
+    over = {
+        (route["from"], route["to"]): {frozenset(name.split("->")) for name in route["over"]}
+        for route in overlay["routes"]
+    }
+    return lambda start, end: over[start, end]
+
+
+def _find_struck(spec: ExperimentSpec, schedule: FaultSchedule) -> set[frozenset[str]] | str:
+    """Return the brokers and links that faults target, or the reason against a prediction."""
     found: set[frozenset[str]] = set()
     for step in schedule.steps:
         try:
             target = read_target(step.on or "", spec.topology, step.do)
         except ValueError:
-            return None
-        if target.client or target.sets or target.machine:
-            return None
+            return f"{step.id} is done to {step.on}, which is chosen during the run"
+        if target.client:
+            return f"{step.id} is done to a client ({step.on}), which no path contains"
+        if target.sets or target.machine:
+            return f"{step.id} is done to several brokers or links ({step.on})"
         found.add(target.element)
     return found
 

@@ -23,7 +23,7 @@ from pydantic import (
 from bench.load.content import FENCE, NUMBERED
 from bench.load.records import Level
 from bench.run.expectations import Expectation, component_of
-from bench.spec.values import Rate, parse_rate, topic_names
+from bench.spec.values import Rate, read_rate, topic_names
 from brokerd.errors import ConfigError
 from brokerd.model.predicate import PredicateError, check_scalar
 from brokerd.model.predicate_text import parse_predicate
@@ -46,7 +46,24 @@ MAXIMUM_PROCESSES = 64
 
 DURATION_TEXT = {"type": "string", "title": "duration", "examples": ["250ms", "2s", "1min30s"]}
 SIZE_TEXT = {"type": ["string", "integer"], "title": "size", "examples": ["100B", "64KiB"]}
-RATE_TEXT = {"type": "string", "title": "rate", "examples": ["25/s", "1.5k/s", "90/min", "max"]}
+_RATE = {"type": "string", "examples": ["25/s", "1.5k/s", "90/min", "max"]}
+RATE_TEXT = {
+    "title": "rate",
+    "examples": ["25/s"],
+    "anyOf": [
+        _RATE,
+        {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["for", "at"],
+                "additionalProperties": False,
+                "properties": {"for": DURATION_TEXT, "at": _RATE, "to": _RATE},
+            },
+        },
+    ],
+}
 NAMES = {
     "title": "names",
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
@@ -85,8 +102,8 @@ Size = Annotated[
 ]
 RateText = Annotated[
     Rate,
-    BeforeValidator(parse_rate),
-    PlainSerializer(str, return_type=str),
+    BeforeValidator(read_rate),
+    PlainSerializer(Rate.written),
     WithJsonSchema(RATE_TEXT),
 ]
 
@@ -156,7 +173,13 @@ class Publishers(_Closed):
 
     at: Annotated[Places, described("broker or brokers of these publishers", '["p1", "p[2:4]"]')]
     count: Annotated[Count, described("publishers at each of them")] = 1
-    rate: Annotated[RateText, described("rate of each publisher", '"1.5k/s"')]
+    rate: Annotated[
+        RateText,
+        described(
+            "rate of each publisher; or a shape of steps, ramps and pauses, which repeats",
+            '"1.5k/s", or [{ for = "10s", at = "50/s" }, { for = "5s", at = "500/s" }]',
+        ),
+    ]
     size_bytes: Annotated[
         Size, described("payload of a publication, at most 256KiB", alias="size")
     ] = 100

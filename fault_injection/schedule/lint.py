@@ -311,9 +311,13 @@ def _explain_group(
     names = " and ".join(failure.name for failure in group)
     why = guard.explain(_elements(group))
     text = f"{names} may be failed at the same time; {why}"
+    count = len(find_failed_elements(_elements(group)))
     if len(group) == 1:
-        count = len(find_failed_elements(_elements(group)))
         text = f"fails {count} brokers or links at once; {why}"
+        if count == 1:
+            text = f"fails {group[0].step.on}; {why}"
+    if schedule.guard.max_faulty_brokers is None:
+        text += f"; [guard] max_faulty_brokers = {count} permits it"
     severity: Literal["error", "warning"] = "error"
     if not is_certain:
         severity = "warning"

@@ -160,7 +160,7 @@ def _on_brokers(
     from bench.spec.experiment import Point
     from pubsubctl.deploying.updates import read_roles
     from pubsubctl.running.experiment import run_and_judge
-    from pubsubctl.running.forecast import announce
+    from pubsubctl.running.forecast import Run, announce, expect_time
     from pubsubctl.running.plan import deployment_plan
     from pubsubctl.running.repetitions import Design, run_series
     from pubsubctl.running.series import Habits
@@ -169,7 +169,7 @@ def _on_brokers(
     roles = read_roles(run.roles or (), spec.topology, spec.protocol)
     if roles:
         spec = replace(spec, overrides={**spec.overrides, "roles": run.roles})
-    predictions = announce(call, [("", spec, schedule)])
+    predictions = announce(call, [Run("", spec, schedule)])
     if call.dry_run:
         return deployment_plan(call, spec, schedule, predictions)
     if run.instances is not None:
@@ -181,6 +181,7 @@ def _on_brokers(
         design = Design(instances=run.instances, habits=habits)
         points = [(Point(spec.protocol, spec), schedule)]
         return run_series(call, spec.name, points, design, results=run.output)
+    call.console.say(expect_time(call, spec).describe(check=run.check))
     return run_and_judge(
         call,
         spec,

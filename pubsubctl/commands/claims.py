@@ -8,7 +8,8 @@ import typer
 
 from brokerd.text import nearest
 from pubsubctl.commands.options.grouping import GroupedCommand, GroupedVerbs
-from pubsubctl.commands.options.results import Master
+from pubsubctl.commands.options.results import ARCHIVES, Master
+from pubsubctl.commands.options.simulation import processes_of
 from pubsubctl.console.console import Result, Style
 from pubsubctl.console.invocation import Invocation, invocation
 from pubsubctl.errors import UserError
@@ -23,7 +24,6 @@ app = typer.Typer(
 
 FILE_HELP = "Files of claims, or bare names in bench/claims. All if none is named."
 RUNS_HELP = "Take this run, or the runs of this folder, not results/runs and the archived runs."
-ARCHIVED = Path("results", "samples", "experiments")
 _STYLES: "dict[State, Style]" = {"holds": "good", "fails": "bad", "not run": "dim"}
 
 Files = Annotated[list[str] | None, typer.Argument(metavar="[FILE...]", help=FILE_HELP)]
@@ -62,6 +62,12 @@ def run_claims(
     files: Files = None,
     runs: Runs = None,
     only: Only = None,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate", help="Also run the simulated experiments of claims that were not run."
+        ),
+    ] = False,
     master: Master = None,
 ) -> Result:
     """Draw the missing figures of existing runs, then list."""
@@ -70,6 +76,8 @@ def run_claims(
     call = invocation(context)
     call.refuse_dry_run("claims run")
     folder = _folder_of(call, runs)
+    if simulate:
+        _simulate_missing(call, _claims(call, files or []), runs)
     wanted = undrawn(folder, {claim.figure for claim in _claims(call, files or [])})
     if wanted:
         from results.checker.spark import spark_session
@@ -82,6 +90,26 @@ def run_claims(
                     progress.phase(f"drawing {figure} of {run.name}")
                     draw(figure, spark, run)
     return _judge(call, files or [], runs, only)
+
+
+def _simulate_missing(call: Invocation, claims: "Sequence[Claim]", runs: Path | None) -> None:
+    """Run the simulated experiments behind claims that no figure judges."""
+    from pubsubctl.running.paper_experiments import (
+        FigureRequest,
+        kind_of_experiment,
+        run_without_brokers,
+    )
+
+    missing = [each.claim.figure for each in _outcomes(call, claims, runs) if each.ours is None]
+    for figure in dict.fromkeys(missing):
+        if kind_of_experiment(figure) == "simulated":
+            call.console.say(f"simulating {figure}")
+            run_without_brokers(
+                call,
+                FigureRequest(
+                    name=figure, full=False, figure=True, processes=processes_of(0), results=runs
+                ),
+            )
 
 
 @app.command("explain", cls=GroupedCommand)
@@ -196,12 +224,13 @@ def _folder_of(call: Invocation, runs: Path | None) -> Path:
 
 def _outcomes(call: Invocation, claims: "Sequence[Claim]", runs: Path | None) -> "list[Outcome]":
     from pubsubctl.running.claims import judge, measurements
+    from pubsubctl.running.figure_archives import archived_measurements
 
     folder = _folder_of(call, runs)
     figures = [claim.figure for claim in claims]
     found = measurements(folder, figures)
     if runs is None:
-        found += measurements(call.project.folder / ARCHIVED, figures, archived=True)
+        found += archived_measurements(call.project.folder / ARCHIVES, figures)
     return judge(claims, found)
 
 

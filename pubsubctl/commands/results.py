@@ -11,6 +11,7 @@ import typer
 from pubsubctl.commands import names
 from pubsubctl.commands.options.grouping import add_command, verbs
 from pubsubctl.commands.options.results import (
+    ARCHIVES,
     Author,
     KeepHosts,
     Master,
@@ -280,6 +281,50 @@ def pack(
     )
 
 
+def archive(
+    context: typer.Context,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Runs or series with a paper's figure: folders, run ids, or `latest`.",
+            autocompletion=names.runs,
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output-dir", "-o", metavar="DIR", help="Write into this folder.")
+    ] = ARCHIVES,
+) -> Result:
+    """Archive the runs behind figures of papers, each in one small file.
+
+    `claims` judges by the archives in results/samples/figures until there is a later run. Leaves
+    out what `plot` makes again, and files above 4 MiB, whose digests remain.
+    """
+    from pubsubctl.running.figure_archives import archive_run
+    from pubsubctl.running.runs import find_runs, size_text
+
+    call = invocation(context)
+    call.refuse_dry_run("results archive")
+    folders = find_runs(call.project, runs)
+    create_folder(output)
+    made = [archive_run(folder, output) for folder in folders]
+    lines = [
+        f"{each.path}: {', '.join(each.figures)}, {size_text(each.size_bytes)}"
+        + (f"; left out: {', '.join(each.left_out)}" if each.left_out else "")
+        for each in made
+    ]
+    rows = [
+        {
+            "path": str(each.path), "figures": list(each.figures), "size_bytes": each.size_bytes,
+            "left_out": list(each.left_out),
+        }
+        for each in made
+    ]  # fmt: skip
+    return Result(
+        document={"schema": "pubsubctl/archives/1", "archives": rows}, text="\n".join(lines)
+    )
+
+
 def capsule(
     context: typer.Context,
     runs: Annotated[
@@ -477,6 +522,7 @@ _COMMANDS: tuple[tuple[str, str, Callable[..., Result]], ...] = (
     ("tables", _JUDGE, tables),
     ("histograms", _JUDGE, histograms),
     ("pack", _SHARE, pack),
+    ("archive", _SHARE, archive),
     ("capsule", _SHARE, capsule),
     ("reproduce", _SHARE, reproduce),
 )

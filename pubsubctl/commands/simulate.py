@@ -74,8 +74,8 @@ def run(
     from pubsubctl.simulating import workloads
 
     call = invocation(context)
-    call.refuse_dry_run("simulate run")
     if workloads.is_file_to_play(name, faults):
+        call.refuse_dry_run("simulate run FILE")
         options = {
             **load.given(),
             "--faults": faults,

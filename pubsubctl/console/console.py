@@ -14,8 +14,10 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
+from pubsubctl.console.waits import WaitTimes, describe_s, key_of
 from pubsubctl.errors import PubsubctlError, combine_statuses
 
 Style = Literal["good", "bad", "doubtful", "dim"]
@@ -79,7 +81,8 @@ class Progress:
     """The progress of a long command: a live bar on a terminal, plain lines elsewhere.
 
     A plain line is written for a message, at the start of a phase, and otherwise at most once a
-    second.
+    second. The live bar has the share that is done, and the time left: by a count such as 3/12
+    among the numbers of the phase, or by the expected duration.
     """
 
     def __init__(self, console: "Console") -> None:
@@ -88,19 +91,28 @@ class Progress:
         self._task: Any = None
         self._phase = ""
         self._last_line_ns = 0
+        self._started_ns = 0
         self._numbers: dict[str, Any] = {}
 
     def phase(self, name: str, expected_s: float | None = None) -> None:
-        """Begin a phase with an expected duration in seconds (None: unknown)."""
+        """Begin a phase.
+
+        Args:
+            expected_s: its duration in seconds; None for the duration of earlier commands.
+        """
+        self._end_phase()
         self._phase, self._numbers, self._last_line_ns = name, {}, 0
+        self._started_ns = 0 if expected_s is not None else time.monotonic_ns()
+        waits, key = self._console.waits, key_of(name)
         if self._live is None:
-            expected = f" (about {expected_s:.0f} s)" if expected_s and expected_s >= 1 else ""
+            known_s = waits.learnt.get(key) if expected_s is None else expected_s
+            expected = f" (about {known_s:.0f} s)" if known_s and known_s >= 1 else ""
             self._console.say(f"{name}{expected}")
             return
         if self._task is not None:
             self._live.update(self._task, visible=False)
-        self._task = self._live.add_task(name, total=expected_s, numbers="")
-        self._started_ns = time.monotonic_ns()
+        usual_s = waits.learnt.get(key) if expected_s is None else expected_s
+        self._task = self._live.add_task(name, total=None, numbers="", usual_s=usual_s, share=None)
 
     def update(self, numbers: Mapping[str, Any]) -> None:
         """Update the phase's numbers; a later value replaces an earlier value of a name."""
@@ -108,8 +120,7 @@ class Progress:
         text = " · ".join(f"{name} {_short(value)}" for name, value in self._numbers.items())
         now_ns = time.monotonic_ns()
         if self._live is not None and self._task is not None:
-            elapsed_s = (now_ns - self._started_ns) / 1e9
-            self._live.update(self._task, completed=elapsed_s, numbers=text)
+            self._live.update(self._task, numbers=text, share=share_of(self._numbers))
         elif now_ns - self._last_line_ns >= PLAIN_LINE_EVERY_NS:
             self._last_line_ns = now_ns
             self._console.say(f"  {self._phase}: {text}")
@@ -118,9 +129,59 @@ class Progress:
         """Write a permanent line."""
         self._console.say(text)
 
+    def _end_phase(self) -> None:
+        """Measure the phase, unless its duration was given."""
+        if self._phase and self._started_ns:
+            duration_s = (time.monotonic_ns() - self._started_ns) / 1e9
+            self._console.waits.measure(key_of(self._phase), duration_s)
+        self._phase = ""
+
+
+_COUNT: Final = re.compile(r"(\d+)/(\d+)")
+
+
+_BAR_WIDTH: Final = 12
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text that fits a width, with an ellipsis in place of the rest."""
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
+
+
+def share_of(numbers: Mapping[str, Any]) -> float | None:
+    """Return the least share among counts such as 3/12; None without a count."""
+    counts = [found for value in numbers.values() if (found := _COUNT.fullmatch(str(value)))]
+    return min((int(found[1]) / max(1, int(found[2])) for found in counts), default=None)
+
+
+def estimate_left(
+    elapsed_s: float, usual_s: float | None, share: float | None
+) -> tuple[float | None, str]:
+    """Return the share of a wait that is done, None if unknown, and the time left in words.
+
+    Args:
+        usual_s: the expected duration of the whole wait.
+        share: the counted share; None without a count.
+    """
+    if share is not None and share > 0:
+        left_s = elapsed_s * (1 - share) / share
+        if usual_s is not None and share < 1:
+            left_s = max(min(left_s, usual_s), usual_s - elapsed_s)
+        return share, f"{describe_s(left_s)} left"
+    if not usual_s:
+        return share, ""
+    if elapsed_s > 2.0 + 1.5 * usual_s:
+        return 0.99, f"longer than usual ({describe_s(usual_s)})"
+    if elapsed_s > usual_s:
+        return 0.99, "0 s left"
+    return elapsed_s / usual_s, f"{describe_s(usual_s - elapsed_s)} left"
+
 
 class Console:
     """The two output streams of a command.
+
+    Attributes:
+        results: the folder of runs whose index has the durations of waits; None for no such folder.
 
     Args:
         stdout, stderr: output streams; the streams of the process by default.
@@ -163,6 +224,15 @@ class Console:
         self._may_move = progress and environment.get("TERM") != "dumb"
         self._live: Any = None
         self._bars: Any = None
+        self._waits: WaitTimes | None = None
+        self.results: Path | None = None
+
+    @property
+    def waits(self) -> WaitTimes:
+        """The durations of waits: those in the folder of runs, if there is one."""
+        if self._waits is None:
+            self._waits = WaitTimes() if self.results is None else WaitTimes.read(self.results)
+        return self._waits
 
     @property
     def unicode(self) -> bool:
@@ -243,29 +313,66 @@ class Console:
         progress = Progress(self)
         if not self._animated:
             yield progress
+            self._keep_waits(progress)
             return
-        from rich.console import Console as RichConsole
-        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as RichProgress
-
-        screen = RichConsole(
-            file=self._stderr, no_color=not self._err_colored, highlight=False, markup=False
-        )
-        bars = RichProgress(
-            SpinnerColumn("line"),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[numbers]}", markup=False),
-            console=screen,
-            transient=True,
-        )
+        bars = self._make_bars()
         with bars:
-            progress._live, self._live, self._bars = bars, screen, bars
+            progress._live, self._live, self._bars = bars, bars.console, bars
             try:
                 yield progress
             finally:
                 progress._live = self._live = self._bars = None
+        self._keep_waits(progress)
+
+    def _keep_waits(self, progress: Progress) -> None:
+        """Write the waits of a block that ended without an error."""
+        progress._end_phase()
+        if self.results is not None:
+            self.waits.write(self.results)
+
+    def _make_bars(self) -> Any:
+        """Return the live display: name, share, elapsed time, time left, and numbers."""
+        from rich.console import Console as RichConsole
+        from rich.progress import Progress as RichProgress
+        from rich.progress import ProgressColumn, SpinnerColumn
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        screen = RichConsole(
+            file=self._stderr, no_color=not self._err_colored, highlight=False, markup=False
+        )
+
+        class NameColumn(ProgressColumn):
+            """The name of the wait, in at most half of the width."""
+
+            def render(self, task: Any) -> Text:
+                return Text(_cut(task.description, screen.width // 2))
+
+        class ShareColumn(ProgressColumn):
+            """A bar with the share of the wait that is done."""
+
+            def render(self, task: Any) -> ProgressBar:
+                fields = task.fields
+                share, _ = estimate_left(task.elapsed or 0.0, fields["usual_s"], fields["share"])
+                return ProgressBar(
+                    total=1.0, completed=share or 0.0, width=_BAR_WIDTH, pulse=share is None
+                )
+
+        class LeftColumn(ProgressColumn):
+            """Share, time left and numbers, in the width that the other columns leave."""
+
+            def render(self, task: Any) -> Text:
+                fields, elapsed_s = task.fields, task.elapsed or 0.0
+                share, left = estimate_left(elapsed_s, fields["usual_s"], fields["share"])
+                parts = [f"{share:.0%}"] if share is not None else []
+                parts += [left or f"{elapsed_s:.0f} s", fields["numbers"]]
+                others = min(len(task.description), screen.width // 2) + _BAR_WIDTH + 5
+                return Text(_cut(" · ".join(filter(None, parts)), screen.width - others))
+
+        return RichProgress(
+            SpinnerColumn("line"), NameColumn(), ShareColumn(), LeftColumn(),
+            console=screen, transient=True,
+        )  # fmt: skip
 
     def stop_animation(self) -> None:
         """Restore the terminal, for an exit without unwinding."""

@@ -268,8 +268,11 @@ async def take_down(
     found, ports = await _observe_leniently(lab)
     plan = down_plan(found, purge=purge)
     progress.phase("taking down")
+    progress.update({"hosts": f"0/{len(lab.connectors)}"})
+    removed = 0
 
     async def take_host_down(connector: Connector) -> None:
+        nonlocal removed
         try:
             async with connector.open_agent() as agent:
                 await agent.shutdown(SHUTDOWN_TIMEOUT_MS)
@@ -279,6 +282,8 @@ async def take_down(
             progress.say(f"host {connector.host.name}: {error}; its processes are stopped directly")
         await connector.stop_strays()
         await connector.remove(purge=purge)
+        removed += 1
+        progress.update({"hosts": f"{removed}/{len(lab.connectors)}"})
 
     await lab.on_all(take_host_down)
     if verify:
@@ -398,11 +403,16 @@ async def _start_agents(
     if not starting:
         return
     progress.phase("starting agents")
+    progress.update({"agents": f"0/{len(starting)}"})
+    started = 0
 
     async def start(connector: Connector) -> None:
+        nonlocal started
         # The lease starts at once: nothing is renewed until all agents are reached.
         first_ms = max(lease_ms, FIRST_LEASE_MS) if lease_ms else 0
         await connector.start_agent(deployment.identity, first_ms)
+        started += 1
+        progress.update({"agents": f"{started}/{len(starting)}"})
 
     await lab.on_all(start, starting)
 

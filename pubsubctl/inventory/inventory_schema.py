@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from brokerd.overlay.topology import NAME, nearest
-from brokerd.units import parse_duration_ns, parse_size_bytes
+from brokerd.units import SECOND_NS, format_duration, parse_duration_ns, parse_size_bytes
 
 MOST_IDENTITIES = 16
 SCHEMA = "pubsubctl/inventory/1"
@@ -276,7 +276,17 @@ KeyFiles = Annotated[
 Folder = Annotated[str, BeforeValidator(_folder)]
 Jump = Annotated[list[str], BeforeValidator(_jump)]
 Address = Annotated[str, BeforeValidator(_address_text)]
-Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=str)]
+
+
+def _written(seconds: float) -> str:
+    return format_duration(round(seconds * SECOND_NS))
+
+
+Seconds = Annotated[
+    float,
+    BeforeValidator(_seconds, json_schema_input_type=str),
+    PlainSerializer(_written, return_type=str),
+]
 
 
 class _Closed(BaseModel):
@@ -365,8 +375,8 @@ class SshEntry(_Closed):
 
     forks: Annotated[int, Field(ge=1, le=1024, strict=True)] = 16
     forks_per_gateway: Annotated[int, Field(ge=1, le=1024, strict=True)] = 8
-    connect_timeout: Seconds = 10.0
-    keepalive: Seconds = 5.0
+    connect_timeout: Annotated[Seconds, Field(json_schema_extra={"default": "10s"})] = 10.0
+    keepalive: Annotated[Seconds, Field(json_schema_extra={"default": "5s"})] = 5.0
     retries: Annotated[int, Field(ge=0, le=10, strict=True)] = 2
 
 

@@ -224,19 +224,14 @@ def measurement(document: Mapping[str, Any], source: str, *, archived: bool = Fa
         raise IntegrityError(f"{source}: {type(error).__name__}: {error}") from None
 
 
-def measurements(
-    runs: Path, figures: Iterable[str], *, archived: bool = False
-) -> list[Measurement]:
+def measurements(runs: Path, figures: Iterable[str]) -> list[Measurement]:
     """Return the measurements of the named figures, drawn of runs in a folder, or of one run.
-
-    Args:
-        archived: True if the folder came with the repository.
 
     Raises:
         IntegrityError: a file beside a figure has changed; names the command that draws it again.
     """
     return [
-        measurement(_read_sealed_json(path, figure), str(path), archived=archived)
+        measurement(_read_sealed_json(path, figure), str(path))
         for figure in dict.fromkeys(figures)
         for run in _runs_of(runs)
         if (path := run / "figures" / f"{figure}.json").is_file()
@@ -287,7 +282,13 @@ def judge(claims: Iterable[Claim], measurements: Sequence[Measurement]) -> list[
 def _judge(claim: Claim, measurements: Sequence[Measurement]) -> Outcome:
     drawn = [found for found in measurements if found.figure == claim.figure]
     if not drawn:
-        return Outcome(claim, "not run", None, None, f"{claim.figure} was not drawn")
+        return Outcome(
+            claim,
+            "not run",
+            None,
+            None,
+            f"{claim.figure} was not drawn; `pubsubctl experiment {claim.figure}`",
+        )
     fitting = [found for found in drawn if not _misfit(claim, found)]
     if not fitting:
         latest = max(drawn, key=_age)

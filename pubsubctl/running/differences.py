@@ -22,18 +22,19 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.run.series import KIND, alternate
 from bench.spec.keys import TOPOLOGY, Overrides, check_keys, value_of
 from bench.spec.spec import ExperimentSpec, validate
-from bench.spec.sweep import Sweep, SweepPoint, estimate_ns, points_of
+from bench.spec.sweep import Sweep, SweepPoint, points_of
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.registry import DEFAULT, DEFINITIONS
 from brokerd.simulator.scenario import play_scenario
-from brokerd.units import format_duration
+from brokerd.units import SECOND_NS
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.waits import RunTime, describe_series
 from pubsubctl.errors import UserError, VerdictUnknown
-from pubsubctl.running.forecast import announce
-from pubsubctl.running.plan import plan_faults
+from pubsubctl.running.forecast import Run, announce, describe_doubts, expect_time
+from pubsubctl.running.plan import plan_faults_of_points
 from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.revisions import (
     SOURCE,
@@ -259,15 +260,14 @@ def run_variants(
         **({"budget": {"time": request.budget}} if request.budget is not None else {}),
     }
     sides = validate(Sweep, values, _OPTION)
-    planned = [
-        (point, plan_faults(call, point.spec, point.faults or None))
-        for point in map(request.habits.with_labels, points_of(sides, workload, overrides, _OPTION))
-    ]
+    points = map(request.habits.with_labels, points_of(sides, workload, overrides, _OPTION))
+    planned = plan_faults_of_points(call, ((point, point.faults, False) for point in points))
     given, changed = (point.spec for point, _ in planned)
     _check_comparable(given, changed)
-    predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
+    predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in planned))
     if call.dry_run:
-        return _plan_runs(planned, sides.repetitions, predictions)
+        times = [expect_time(call, point.spec) for point, _ in planned] * sides.repetitions
+        return _plan_runs(planned, sides.repetitions, times, predictions)
     design = Design(
         instances=sides.repetitions,
         order=alternate,
@@ -393,16 +393,16 @@ def _shorten(names: Sequence[str]) -> str:
 def _plan_runs(
     planned: Sequence[tuple[SweepPoint, FaultSchedule | None]],
     repetitions: int,
+    times: Sequence[RunTime],
     predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
-    expected = repetitions * sum(estimate_ns(point.spec) for point, _ in planned)
     lines = [f"side {point.name}" for point, _ in planned]
-    lines.append(f"{2 * repetitions} runs, about {format_duration(expected)}")
+    lines += [describe_doubts(predictions), describe_series(times)]
     document = {
         "schema": "pubsubctl/against-plan/1",
         "sides": {point.name: dict(point.keys) for point, _ in planned},
         "repetitions": repetitions,
-        "expected_ns": expected,
+        "expected_ns": round(sum(each.run_s for each in times) * SECOND_NS),
         "predictions": [*predictions],
     }
     return Result(document=document, text="\n".join(lines))

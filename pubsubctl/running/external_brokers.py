@@ -17,6 +17,7 @@ from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
 from bench.run.testbed import RunFailed
 from bench.spec.keys import Overrides, topology_keys, workload_keys
+from bench.spec.predictions import DEPLOYED, EXTERNAL
 from bench.spec.spec import ExperimentSpec, SpecError, load_topology
 from bench.systems.boundary import WrongSettings
 from bench.systems.comparison import Comparison, Entry, load_comparison
@@ -41,7 +42,7 @@ from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.injecting.faults import bind_to_load, check_schedule, schedule_of, settle_schedule
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, numbers_text, result_of
-from pubsubctl.running.forecast import Run, announce
+from pubsubctl.running.forecast import Run, announce, describe_doubts
 from pubsubctl.running.outputs import check_results
 from pubsubctl.running.plan import plan_experiment
 from pubsubctl.running.series import check_deployment
@@ -77,8 +78,9 @@ def bench_system(
         ServerFailed: the server does not start.
     """
     asked = plan_system_run(call, name, overrides, faults, labels)
+    predictions = announce(call, [Run("", asked.spec, asked.schedule, EXTERNAL)])
     if call.dry_run:
-        return _dry_run(asked)
+        return _dry_run(asked, predictions)
     folder = call.project.results_folder(results)
     with call.console.progress() as progress:
 
@@ -162,7 +164,7 @@ def _schedule(call: Invocation, spec: ExperimentSpec, faults: str | None) -> Fau
     return asked if names_leader(asked) else schedule
 
 
-def _dry_run(asked: SystemRun) -> Result:
+def _dry_run(asked: SystemRun, predictions: Sequence[Mapping[str, Any]]) -> Result:
     """Return the servers and the load of a dry run."""
     configuration, spec = asked.configuration, asked.spec
     facts = configuration.facts()
@@ -172,9 +174,10 @@ def _dry_run(asked: SystemRun) -> Result:
             "schema": "pubsubctl/bench-plan/1",
             "system": facts,
             "workload": spec.workload_mapping(),
+            "predictions": [*predictions],
         },
         text=f"start {', '.join(configuration.servers)}: {configuration.program} "
-        f"({configuration.version}), {settings}",
+        f"({configuration.version}), {settings}\n{describe_doubts(predictions)}",
     )
 
 
@@ -195,13 +198,15 @@ class _Side:
     """An entry that can be run.
 
     Attributes:
-        spec, schedule: of a protocol of ours; None for other systems.
+        schedule: its faults; None for none.
+        is_external: True for the servers of another system.
     """
 
     name: str
     run: _Run
-    spec: ExperimentSpec | None = None
-    schedule: FaultSchedule | None = None
+    spec: ExperimentSpec
+    schedule: FaultSchedule | None
+    is_external: bool = False
 
 
 @dataclass
@@ -221,9 +226,10 @@ class _Sides:
     titles: dict[str, str] = field(default_factory=dict)
 
     def list_predicted(self) -> list[Run]:
-        """Return the runs with predictable verdicts."""
+        """Return all runs, with the brokers of each."""
         return [
-            (side.name, side.spec, side.schedule) for side in self.runnable if side.spec is not None
+            Run(side.name, side.spec, side.schedule, EXTERNAL if side.is_external else DEPLOYED)
+            for side in self.runnable
         ]
 
     def explain_skipped(self) -> list[str]:
@@ -277,7 +283,7 @@ def compare_as(
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> None:
-            ours = [(side.name, side.spec) for side in sides.runnable if side.spec is not None]
+            ours = [(side.name, side.spec) for side in sides.runnable if not side.is_external]
             lab = lab_for(call)
             async with lab.operate("compare", progress, interruption):
                 await check_deployment(lab, ours)
@@ -361,7 +367,8 @@ def _side_of(
         asked = plan_system_run(
             call, entry.system, overrides, comparison.faults, labels, comparison.workload
         )
-        return _Side(entry.name, partial(run_system, asked, folder))
+        run_asked = partial(run_system, asked, folder)
+        return _Side(entry.name, run_asked, asked.spec, asked.schedule, is_external=True)
     keys = entry.set if comparison.faults else {"calm": True, **entry.set}
     of = replace(overrides, protocol=entry.protocol, topology=entry.topology, keys=keys or None)
     spec, schedule = plan_experiment(call, comparison.workload, of, comparison.faults, labels)

@@ -1,33 +1,67 @@
 """Predictions of verdicts, as the commands announce them before a run starts."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from bench.spec.predictions import Prediction, predictions_of
+from bench.spec.predictions import DEPLOYED, Prediction, Stage, predictions_of
 from bench.spec.spec import ExperimentSpec
+from brokerd.units import SECOND_NS
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.waits import RunTime
 
-Run = tuple[str, ExperimentSpec, FaultSchedule | None]
-"""A run: its name among the runs of a command, "" for the only one; specification and faults."""
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a command.
+
+    Attributes:
+        name: its name among the runs of the command, "" for the only one.
+        schedule: its faults; None for none.
+    """
+
+    name: str
+    spec: ExperimentSpec
+    schedule: FaultSchedule | None
+    stage: Stage = DEPLOYED
 
 
 def announce(call: Invocation, runs: Iterable[Run]) -> list[dict[str, Any]]:
     """Print the predictions of all runs, each once, and return them for a JSON document.
 
-    Doubts are warnings. A prediction that holds for some of several runs names them.
+    Doubts are warnings. A prediction that holds for some of several runs names them. What cannot be
+    predicted is printed by --dry-run and -v.
     """
     runs = [*runs]
     found: dict[tuple[str, str], tuple[Prediction, list[str]]] = {}
-    for name, spec, schedule in runs:
-        for each in predictions_of(spec, schedule):
-            found.setdefault((each.kind, each.text), (each, []))[1].append(name)
+    for run in runs:
+        for each in predictions_of(run.spec, run.schedule, run.stage):
+            found.setdefault((each.kind, each.text), (each, []))[1].append(run.name)
     rows = []
-    for (kind, text), (each, names) in found.items():
-        of_some = f"{', '.join(names)}: " if len(names) < len(runs) else ""
+    for (kind, text), (each, names) in sorted(found.items(), key=lambda item: item[0][0]):
+        line = f"{', '.join(names)}: {text}" if len(names) < len(runs) else text
         if kind == "doubt":
-            call.console.warn(f"{of_some}{text}")
+            call.console.warn(line)
+        elif kind == "note" or call.dry_run:
+            call.console.say(line)
         else:
-            call.console.say(f"{of_some}{text}")
+            call.console.detail(line)
         rows.append({**each.row(), **({"runs": names} if len(runs) > 1 else {})})
     return rows
+
+
+def expect_time(call: Invocation, spec: ExperimentSpec) -> RunTime:
+    """Return the expected time of a run, by earlier commands on this machine."""
+    phases = spec.workload.phases
+    return RunTime.expect(call.console.waits, (phases.warmup + phases.measure) / SECOND_NS)
+
+
+def describe_doubts(predictions: Collection[Mapping[str, Any]]) -> str:
+    """Return the lines of a dry run about the predictions of its verdict."""
+    doubts = [str(each["text"]) for each in predictions if each["kind"] == "doubt"]
+    if doubts:
+        return "\n".join(f"verdict UNKNOWN: {text}" for text in doubts)
+    if any(each["kind"] == "open" for each in predictions):
+        return "verdict: no doubt is predicted, as far as the verdict can be predicted"
+    return "verdict: no doubt is predicted"

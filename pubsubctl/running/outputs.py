@@ -47,8 +47,8 @@ def bytes_of(spec: ExperimentSpec) -> int:
     """Return the estimated size of a run's folder, tables included."""
     phases = spec.workload.phases
     pairs = find_owed_pairs(spec) or ()
-    published = sum({pair.publisher: pair.published for pair in pairs}.values())
-    owed = sum(pair.owed for pair in pairs)
+    published = sum({pair.publisher: pair.published or 0 for pair in pairs}.values())
+    owed = sum(pair.owed or 0 for pair in pairs)
     seconds = (phases.warmup + phases.measure) / 1e9
     brokers = len(spec.topology.present())
     return round(

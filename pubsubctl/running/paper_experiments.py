@@ -23,7 +23,8 @@ from pubsubctl.console.console import Progress, Result, thousands
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
-from pubsubctl.running.plan import deployment_plan, plan_faults
+from pubsubctl.running.forecast import Run, announce
+from pubsubctl.running.plan import deployment_plan, plan_faults_of_points
 from pubsubctl.running.repetitions import Design, run_series
 from pubsubctl.running.runs import refresh_run_index
 
@@ -120,13 +121,13 @@ def run_deployed(
                 f"{', '.join(experiment.protocols)}"
             )
         experiment = experiment.model_copy(update={"protocols": [overrides.protocol]})
-    points = [
-        (point, plan_faults(call, point.spec, experiment.faults or None))
-        for point in points_of(experiment, overrides)
-    ]
+    points = plan_faults_of_points(
+        call, ((point, experiment.faults, False) for point in points_of(experiment, overrides))
+    )
+    predictions = announce(call, (Run(point.name, point.spec, faults) for point, faults in points))
     if call.dry_run:
         point, schedule = points[0]
-        return deployment_plan(call, point.spec, schedule)
+        return deployment_plan(call, point.spec, schedule, predictions)
     times = experiment.instances if instances is None else instances
     figures = [experiment.figure, *experiment.further_figures]
     design = Design(instances=times, figures=figures)

@@ -24,18 +24,20 @@ class PlainVerdict:
     """A verdict of the plain judge.
 
     Attributes:
+        because: the reasons, with the names of publishers.
         text: verdict, guarantee and counts, in a line.
         took_s: the duration of the judgement.
     """
 
     run: Path
     judgement: "Judgement"
+    because: tuple[str, ...]
     text: str
     took_s: float
 
     def lines(self) -> list[str]:
         """Return the verdict for people, and the reasons of an UNKNOWN verdict."""
-        reasons = self.judgement.because if self.judgement.verdict == "UNKNOWN" else ()
+        reasons = self.because if self.judgement.verdict == "UNKNOWN" else ()
         return [f"{self.text} (plain judge, {self.took_s:.1f} s)", *(f"  {why}" for why in reasons)]
 
 
@@ -57,6 +59,7 @@ def plain_verdict(run: Path) -> PlainVerdict | None:
     """
     from results.reference.reading import read_history
     from results.reference.rule import check
+    from results.rules.nothing_owed import with_publisher_names
     from results.rules.words import counts_in_words, verdict_in_words
 
     if not 0 < logged_deliveries(run) <= MOST_DELIVERIES:
@@ -72,7 +75,9 @@ def plain_verdict(run: Path) -> PlainVerdict | None:
     counts = counts_in_words(judgement.counts, history.order)
     word = verdict_in_words(judgement.verdict, is_calm=history.calm, brokers=history.brokers)
     text = f"{word}  {history.guarantee} · {counts}"
-    return PlainVerdict(run, judgement, text, time.monotonic() - began_s)
+    names = {log.source: log.name for log in history.publishers}
+    because = tuple(with_publisher_names(reason, names) for reason in judgement.because)
+    return PlainVerdict(run, judgement, because, text, time.monotonic() - began_s)
 
 
 def announce_verdicts(

@@ -1,16 +1,19 @@
 """The plan of an experiment: its specification and its fault schedule, from a command line."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
+    from bench.spec.experiment import Point
     from bench.spec.spec import ExperimentSpec
     from fault_injection.schedule.schedule import FaultSchedule
+
+_Point = TypeVar("_Point", bound="Point")
 
 
 def plan_experiment(
@@ -112,6 +115,27 @@ def plan_faults(
     return schedule
 
 
+def plan_faults_of_points(
+    call: Invocation, points: "Iterable[tuple[_Point, str, bool]]"
+) -> "list[tuple[_Point, FaultSchedule | None]]":
+    """Return points of a series with their fault schedules.
+
+    Args:
+        points: each with its faults, "" for none, and True for simulated brokers.
+
+    Raises:
+        UserError, ScheduleError: a schedule does not fit a point; names the point.
+    """
+    planned = []
+    for point, faults, simulated in points:
+        try:
+            schedule = plan_faults(call, point.spec, faults or None, simulated=simulated)
+        except UserError as error:
+            raise UserError(*(f"{point.name}: {problem}" for problem in error.problems)) from None
+        planned.append((point, schedule))
+    return planned
+
+
 def _without_processes(call: Invocation, schedule: "FaultSchedule", name: str) -> "FaultSchedule":
     """Return a schedule without the steps that need real processes, and the steps after them.
 
@@ -153,6 +177,7 @@ def deployment_plan(
     from pubsubctl.deploying.deploy import choose_deployment, plan_deployment
     from pubsubctl.deploying.plan import Plan
     from pubsubctl.hosts.hosts import Lab, run_reaching
+    from pubsubctl.running.forecast import describe_doubts, expect_time
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
@@ -177,6 +202,15 @@ def deployment_plan(
             "workload": spec.workload_mapping(),
             "faults": steps,
             "predictions": [*predictions],
+            "expected_s": asdict(expect_time(call, spec)),
         },
-        text="\n".join([plan.text(), f"load {load}", *(f"fault {step}" for step in steps)]),
+        text="\n".join(
+            [
+                plan.text(),
+                f"load {load}",
+                *(f"fault {step}" for step in steps),
+                describe_doubts(predictions),
+                expect_time(call, spec).describe(),
+            ]
+        ),
     )

@@ -1,5 +1,6 @@
 """`limit`: a search for the highest sustainable rate, with the latency at each rate."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.running.experiment import Experiment, carry_out, describe_abandoned, lab_for
+from pubsubctl.running.forecast import Run, announce, describe_doubts
 
 FIGURE: Final = "search.knee"
 
@@ -56,8 +58,12 @@ def find_limit(
         return load_experiment(path, replace(overrides, rate=_text(probe.rate)), labels)
 
     spec = spec_at(Probe(first, "bracket"))
+    rates = [*dict.fromkeys((first, last))]
+    predictions = announce(
+        call, [Run(_text(rate), spec_at(Probe(rate, "bracket")), None) for rate in rates]
+    )
     if call.dry_run:
-        return _plan_runs(spec, bounds, p99_ns)
+        return _plan_runs(spec, bounds, p99_ns, predictions)
     plan = {
         "workload": {**spec.workload_mapping(), "publishers": None},
         "publishers": len(spec.publisher_plans()),
@@ -159,13 +165,23 @@ def _result(
     return Result(document=document, text="\n".join(lines), because=tuple(because))
 
 
-def _plan_runs(spec: ExperimentSpec, bounds: Bounds, p99_ns: int) -> Result:
+def _plan_runs(
+    spec: ExperimentSpec,
+    bounds: Bounds,
+    p99_ns: int,
+    predictions: Sequence[Mapping[str, Any]],
+) -> Result:
     text = (
         f"search for the highest rate of each of {len(spec.publisher_plans())} publishers, from "
         f"{_text(bounds.start)} to {_text(bounds.limit)}, p99 below {format_duration(p99_ns)}"
     )
-    document = {"schema": "pubsubctl/search-plan/1", "bounds": asdict(bounds), "p99_ns": p99_ns}
-    return Result(document=document, text=text)
+    document = {
+        "schema": "pubsubctl/search-plan/1",
+        "bounds": asdict(bounds),
+        "p99_ns": p99_ns,
+        "predictions": [*predictions],
+    }
+    return Result(document=document, text=f"{text}\n{describe_doubts(predictions)}")
 
 
 def _describe(tried: TriedRate) -> str:

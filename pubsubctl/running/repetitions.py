@@ -13,18 +13,20 @@ from bench.run.series import DrawnOrder, Instance, Order, Series, as_given, open
 from bench.run.testbed import RunFailed
 from bench.spec.experiment import Point
 from bench.spec.spec import ExperimentSpec
-from bench.spec.sweep import Axis, estimate_ns
+from bench.spec.sweep import Axis
 from brokerd.errors import ConfigError, ControlError
 from brokerd.protocols.registry import definition_of
-from brokerd.units import format_duration
+from brokerd.units import SECOND_NS, format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.waits import RunTime, describe_s, describe_series
 from pubsubctl.deploying.deploy import take_down
 from pubsubctl.errors import HostError, PubsubctlError, UserError, VerdictUnknown
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, describe_abandoned, lab_for
+from pubsubctl.running.forecast import expect_time
 from pubsubctl.running.outputs import bytes_of, check_results
 from pubsubctl.running.plain_verdicts import announce_verdicts
 from pubsubctl.running.revisions import Program
@@ -134,7 +136,8 @@ def run_series(
         )
     except ConfigError as error:
         raise UserError(str(error)) from None
-    runner = _Runner(series, points, folder, lab, design)
+    times = {point.name: expect_time(call, point.spec) for point, _ in points}
+    runner = _Runner(series, points, folder, lab, design, times)
     try:
         with call.console.progress() as progress:
             progress.say(f"series {series.path}")
@@ -166,12 +169,13 @@ class _Runner:
         folder: Path,
         lab: Lab,
         design: Design,
+        times: Mapping[str, RunTime],
     ) -> None:
         self._series = series
         self._experiments = {
             point.name: Experiment(point.spec, schedule, folder) for point, schedule in points
         }
-        self._expected_ns = {point.name: estimate_ns(point.spec) for point, _ in points}
+        self._times = dict(times)
         self._lab = lab
         self._folder = folder
         self._makers = design.makers
@@ -183,14 +187,18 @@ class _Runner:
         """Run the remaining runs, as far as the budget allows."""
         series, began_ns = self._series, time.monotonic_ns()
         remaining = series.remaining()
-        expected_ns = sum(self._expected_ns[instance.point] for instance in remaining)
-        progress.say(f"{len(remaining)} runs, about {format_duration(_round(expected_ns))}")
+        times = [self._times[instance.point] for instance in remaining]
+        progress.say(describe_series(times, check=self._is_judged))
         for place, instance in enumerate(remaining, start=1):
-            end_ns = time.monotonic_ns() - began_ns + self._expected_ns[instance.point]
+            expected_ns = round(self._times[instance.point].run_s * SECOND_NS)
+            end_ns = time.monotonic_ns() - began_ns + expected_ns
             if self._budget_ns is not None and end_ns > self._budget_ns:
                 progress.say(f"the budget of {format_duration(self._budget_ns)} is used")
                 return
-            progress.say(f"{place} of {len(remaining)}: {instance}")
+            left_s = sum(each.run_s for each in times[place - 1 :])
+            progress.say(
+                f"{place} of {len(remaining)}: {instance} (about {describe_s(left_s)} left)"
+            )
             teardown = self._teardown or place < len(remaining)
             try:
                 await self._run(instance, progress, interruption, teardown=teardown)
@@ -220,12 +228,6 @@ class _Runner:
         if self._is_judged:
             announce_verdicts([outcome.run_directory], progress)
         self._series.end(instance, outcome.run_directory, outcome.state)
-
-
-def _round(duration_ns: int) -> int:
-    """Round to whole minutes, or to seconds below a minute."""
-    unit_ns = 60_000_000_000 if duration_ns > 60_000_000_000 else 1_000_000_000
-    return max(1, round(duration_ns / unit_ns)) * unit_ns
 
 
 def _partial(series: Series) -> Result:
@@ -332,10 +334,12 @@ def _judge(
     found: list[tuple[Path, PubsubctlError]] = []
     progress.phase("starting Spark")
     with spark_session("pubsubctl sweep", master) as spark:
+        count, place = sum(map(len, series.runs().values())), 0
         for point, runs in series.runs().items():
             verdicts: dict[str, str] = {}
             for run in runs:
-                judged = judge_with(spark, run, progress)
+                place += 1
+                judged = judge_with(spark, run, progress, place=f"{place} of {count}: ")
                 verdicts[run.name] = judged.verdict
                 found += [(run, error) for error in _explain_broken_promise(judged)]
             whole = [run for run in runs if verdicts[run.name] != "UNKNOWN"] or runs

@@ -9,26 +9,27 @@ from bench.run.series import DrawnOrder
 from bench.run.simulated_run import count_simulated_steps
 from bench.spec.keys import Overrides, check_keys, value_of
 from bench.spec.named_files import resolve_name
+from bench.spec.predictions import DEPLOYED, SIMULATED
 from bench.spec.spec import read_toml, validate
 from bench.spec.sweep import (
     SCHEMA,
     Sweep,
     SweepPoint,
     axes_of,
-    estimate_ns,
     is_sweep,
     load_sweep,
     points_of,
 )
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
-from brokerd.units import format_duration
+from brokerd.units import SECOND_NS, format_duration
 from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.waits import RunTime, describe_series
 from pubsubctl.errors import UserError
-from pubsubctl.running.forecast import announce
-from pubsubctl.running.plan import plan_faults
+from pubsubctl.running.forecast import Run, announce, describe_doubts, expect_time
+from pubsubctl.running.plan import plan_faults_of_points
 from pubsubctl.running.repetitions import FIGURE as LATENCY
 from pubsubctl.running.repetitions import Design, SimulatedRuns, run_series
 from pubsubctl.running.series import Habits
@@ -77,21 +78,25 @@ def run_sweep(
     except (ConfigError, ResultsError) as error:
         raise UserError(f"{where}: {error}") from None
     workload = call.project.find("workload", sweep.workload, origin=where)
-    planned = [
-        (
-            point,
-            plan_faults(call, point.spec, point.faults or None, simulated=point.simulated),
-        )
-        for point in map(request.habits.with_labels, points_of(sweep, workload, overrides, where))
-    ]
+    points = map(request.habits.with_labels, points_of(sweep, workload, overrides, where))
+    planned = plan_faults_of_points(
+        call, ((point, point.faults, point.simulated) for point in points)
+    )
     for point, schedule in planned:
         if point.simulated:
             count_simulated_steps(point.spec, schedule)
-    expected = sweep.repetitions * sum(estimate_ns(point.spec) for point, _ in planned)
+    times = [expect_time(call, point.spec) for point, _ in planned] * sweep.repetitions
+    expected = round(sum(each.run_s for each in times) * SECOND_NS)
     budget_ns = sweep.budget.time if sweep.budget is not None else None
-    predictions = announce(call, ((point.name, point.spec, faults) for point, faults in planned))
+    predictions = announce(
+        call,
+        (
+            Run(point.name, point.spec, faults, SIMULATED if point.simulated else DEPLOYED)
+            for point, faults in planned
+        ),
+    )
     if call.dry_run:
-        return _plan_runs(sweep, planned, expected, predictions)
+        return _plan_runs(sweep, planned, times, predictions)
     if budget_ns is not None and expected > budget_ns and not call.yes:
         raise UserError(
             f"{where}: about {_minutes(expected)} for {sweep.repetitions * len(planned)} runs, and "
@@ -184,18 +189,17 @@ def _axis(text: str) -> tuple[str, list[Any]]:
 def _plan_runs(
     sweep: Sweep,
     planned: list[tuple[SweepPoint, FaultSchedule | None]],
-    expected: int,
+    times: Sequence[RunTime],
     predictions: Sequence[Mapping[str, Any]],
 ) -> Result:
     names = [point.name for point, _ in planned]
-    runs = sweep.repetitions * len(planned)
     lines = [f"point {name}" for name in names]
-    lines.append(f"{runs} runs, about {_minutes(expected)}")
+    lines += [describe_doubts(predictions), describe_series(times)]
     document = {
         "schema": "pubsubctl/sweep-plan/1",
         "points": {point.name: dict(point.keys) for point, _ in planned},
         "repetitions": sweep.repetitions,
-        "expected_ns": expected,
+        "expected_ns": round(sum(each.run_s for each in times) * SECOND_NS),
         "predictions": [*predictions],
     }
     return Result(document=document, text="\n".join(lines))

@@ -177,29 +177,39 @@ def judge_each(
     judgements = announce_verdicts(runs, progress, named=len(runs) > 1)
     progress.phase("starting Spark")
     with spark_session("pubsubctl check", master) as spark:
-        for run in runs:
+        for place, run in enumerate(runs, start=1):
             try:
-                found.append(judge_with(spark, run, progress, judgements.get(run)))
+                name = _numbered(place, len(runs))
+                found.append(judge_with(spark, run, progress, judgements.get(run), name))
             except Exception as error:  # any error concerns only this run
                 found.append(MissingVerdict(run, translate_errors(error)))
     refresh_run_index(runs, progress)
     return found
 
 
+def _numbered(place: int, runs: int) -> str:
+    return f"{place} of {runs}: " if runs > 1 else ""
+
+
 def judge_with(
-    spark: Any, run: Path, progress: Progress, judgement: "PlainJudgement | None" = None
+    spark: Any,
+    run: Path,
+    progress: Progress,
+    judgement: "PlainJudgement | None" = None,
+    place: str = "",
 ) -> JudgedRun:
     """Load and check a run with a session that is there.
 
     Args:
         judgement: the judgement of the plain judge, if it is known.
+        place: the place of the run among several, for people.
     """
     from results.checker.checks import check_run
     from results.papers.dft11.simulated_deliveries import check_simulated_run
     from results.papers.experiment_runs import is_experiment_run
     from results.tables.derived import find_unsealed_derived
 
-    progress.phase(f"checking {run.name}")
+    progress.phase(f"checking {place}{run.name}")
     if is_experiment_run(run):
         return JudgedRun(run, find_unsealed_derived(run), check_simulated_run(spark, run))
     check_specification(run)
@@ -229,7 +239,10 @@ def judge_and_report(
         judgements = announce_verdicts(runs, progress, named=len(runs) > 1)
     progress.phase("starting Spark")
     with spark_session("pubsubctl report", master) as spark:
-        judged = [judge_with(spark, run, progress, judgements.get(run)) for run in runs]
+        judged = [
+            judge_with(spark, run, progress, judgements.get(run), _numbered(place, len(runs)))
+            for place, run in enumerate(runs, start=1)
+        ]
         progress.phase("drawing the report")
         write_report(spark, runs, report, title, unpromised)
     refresh_run_index(runs, progress)

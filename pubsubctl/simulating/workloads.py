@@ -1,17 +1,25 @@
 """Simulated workloads, scenarios and plans, for the command line."""
 
 import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.run.run_directory import RunDirectory, new_run_directory
-from bench.run.simulated_run import simulate_experiment
+from bench.run.simulated_run import count_simulated_steps, simulate_experiment
 from bench.spec.keys import Overrides
+from bench.spec.predictions import Stage
+from bench.spec.spec import ExperimentSpec
 from brokerd.simulator.scenario import ScenarioError, play_scenario
 from brokerd.simulator.search.plan import is_plan
+from brokerd.units import format_duration
+from fault_injection.schedule.plan import expand
+from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.console.console import Result
 from pubsubctl.console.invocation import Invocation
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
+from pubsubctl.running.forecast import Run, announce, describe_doubts
 from pubsubctl.running.plan import plan_experiment
 from pubsubctl.simulating.swarms import play_plan
 
@@ -51,9 +59,13 @@ def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
         simulated=True,
         skip_unsimulated=request.skip_unsimulated,
     )
+    runs = request.runs
+    stage = Stage("simulated", is_recorded=runs is not None)
+    predictions = announce(call, [Run("", spec, schedule, stage)])
+    if call.dry_run:
+        return _plan_simulation(spec, schedule, predictions)
     with call.console.progress() as progress:
         progress.phase(f"simulating {spec.name}")
-        runs = request.runs
         directory = RunDirectory(new_run_directory(runs, spec.name)) if runs else None
         verdict = simulate_experiment(spec, schedule, mutants=request.mutants, directory=directory)
     problems: dict[str, tuple[PubsubctlError, ...]] = {
@@ -76,6 +88,34 @@ def simulate_workload(call: Invocation, request: SimulationRequest) -> Result:
         },
         text="\n".join([verdict.describe(), *([str(directory.path)] if directory else [])]),
         because=problems[verdict.value],
+    )
+
+
+def _plan_simulation(
+    spec: ExperimentSpec,
+    schedule: FaultSchedule | None,
+    predictions: Sequence[Mapping[str, Any]],
+) -> Result:
+    """Return the plan of a dry run.
+
+    Raises:
+        ScheduleError, SpecError: the run cannot be simulated.
+    """
+    count_simulated_steps(spec, schedule)
+    steps = [str(step) for step in expand(schedule, spec.seed)] if schedule is not None else []
+    measure = format_duration(spec.workload.phases.measure)
+    load = (
+        f"simulate {spec.name} for {measure}: {len(spec.publisher_plans())} publishers, "
+        f"{len(spec.subscriber_plans())} subscribers, {spec.protocol} on {spec.topology.name}"
+    )
+    return Result(
+        document={
+            "schema": "pubsubctl/simulation-plan/1",
+            "workload": spec.workload_mapping(),
+            "faults": steps,
+            "predictions": [*predictions],
+        },
+        text="\n".join([load, *(f"fault {step}" for step in steps), describe_doubts(predictions)]),
     )
 
 

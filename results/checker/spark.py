@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -55,6 +56,33 @@ class TooLittleMemory(Exception):
 
 class SparkFailed(Exception):
     """A failure of Spark, in its own words."""
+
+
+class NoLocalhost(Exception):
+    """This machine does not know the name `localhost`, which Spark and Java need."""
+
+    exit_status = 6
+
+
+class JavaNotStarted(Exception):
+    """Java ended before Spark had started."""
+
+    exit_status = 6
+
+
+def check_localhost() -> None:
+    """Check that the name `localhost` has an address.
+
+    Raises:
+        NoLocalhost: it has none; names the line that /etc/hosts needs.
+    """
+    try:
+        socket.getaddrinfo("localhost", None)
+    except OSError:
+        raise NoLocalhost(
+            "the name localhost has no address on this machine, and Spark needs one; add the line "
+            "`127.0.0.1 localhost` to /etc/hosts"
+        ) from None
 
 
 def translate_errors(error: Exception) -> Exception:
@@ -127,10 +155,14 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
         JavaNotFound: no Java can run Spark.
         FolderNotExecutable: the folder for temporary files is unsuitable; see TMPDIR.
         SparkAlreadyRunning: this process has a session already.
+        NoLocalhost: the name `localhost` has no address.
+        JavaNotStarted: Java ended before Spark had started.
         NoMaster, MasterRefused: the master does not exist, or its workers cannot run this program.
     """
     check_master(master)
+    check_localhost()
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
@@ -157,7 +189,13 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
                 restored.enter_context(own_environment(variables))
                 # The context keeps settings of an earlier session out of this session; the
                 # session's builder stores them.
-                spark = SparkSession(SparkContext(conf=conf))
+                try:
+                    spark = SparkSession(SparkContext(conf=conf))
+                except PySparkException as error:
+                    raise JavaNotStarted(
+                        f"{java.executable} ended before Spark had started ({error}); "
+                        "`pubsubctl doctor` checks memory, Java and names of this machine"
+                    ) from error
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGINT, on_interrupt)  # PySpark would ask Java first
                 check_workers(spark, master)

@@ -1,7 +1,9 @@
 """Latency by send time, with a row per subscription, and with the faults."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
@@ -27,6 +29,7 @@ from results.figures.style import (
     title,
 )
 from results.rules.facts import RunFacts
+from results.rules.timing import publisher_entries, segments_of
 from results.tables.load import LoadedRun
 
 if TYPE_CHECKING:
@@ -92,7 +95,33 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
     order = {sub_id: place for place, sub_id in enumerate(shown)}
     rows = arrived.unionByName(lost).toArrow().to_pylist()
     rows.sort(key=lambda row: (order[row["sub_id"]], row["bin"], row["at_risk"], row["lost"]))
-    return figure_data("timeline", {**about, "bin_ns": bin_ns, "shown": shown}, rows)
+    rates = total_rates(loaded.run.workload, about["from_ns"], about["to_ns"])
+    shapes = {"rates": rates} if rates else {}
+    return figure_data("timeline", {**about, "bin_ns": bin_ns, "shown": shown, **shapes}, rows)
+
+
+def total_rates(workload: Mapping[str, Any], from_ns: int, to_ns: int) -> list[tuple[float, float]]:
+    """Return the intended rate of all publishers, at each change; [] without a rate shape.
+
+    Each entry has the time in seconds after the begin of the measurement, and publications per
+    second.
+
+    Args:
+        from_ns, to_ns: begin of the warm-up, and end of the measurement.
+    """
+    if not any(isinstance(entry.get("rate"), list) for entry in workload.get("publishers", ())):
+        return []
+    changes: dict[int, Fraction] = defaultdict(Fraction)
+    for shape, _ in publisher_entries(workload).values():
+        before = Fraction(0)
+        for begin_ns, _, rate in segments_of(shape or (), max(0, -from_ns), to_ns - from_ns):
+            changes[from_ns + begin_ns] += rate - before
+            before = rate
+    found, total = [], Fraction(0)
+    for at_ns in sorted(changes):
+        total += changes[at_ns]
+        found.append((at_ns / SECOND_NS, float(total)))
+    return found
 
 
 def nice(number: float) -> int:
@@ -113,7 +142,8 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
     shown = about["shown"]
     lanes = len(_lane_of(about))
     strip_inches = 0.2 * lanes
-    row_inches, head_inches, foot_inches = 1.02, 0.52 + strip_inches, 0.62
+    rate_inches = 0.55 if about.get("rates") else 0.0
+    row_inches, head_inches, foot_inches = 1.02, 0.52 + strip_inches + rate_inches, 0.62
     height = head_inches + row_inches * len(shown) + foot_inches
     figure = new_figure(width, height)
     left, right = (0.085, 0.985) if width == "wide" else (0.145, 0.98)
@@ -127,6 +157,8 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
 
     if lanes:
         _draw_strip(figure.add_axes(box(0.46, strip_inches)), about, width)
+    if rate_inches:
+        _draw_rates(figure.add_axes(box(0.62 + strip_inches, rate_inches - 0.2)), about)
     for number, sub_id in enumerate(shown):
         axes = figure.add_axes(box(head_inches + number * row_inches + 0.22, row_inches - 0.34))
         _draw_row(axes, data, sub_id, lowest, highest, width)
@@ -181,6 +213,20 @@ def _draw_strip(axes: Axes, about: Mapping[str, Any], width: Width) -> None:
         for side, texts in outside.items():
             axes.text(edges[side], lane, ", ".join(texts), fontsize=7.5, va="center", ha=side,
                       clip_on=False)  # fmt: skip
+
+
+def _draw_rates(axes: Axes, about: Mapping[str, Any]) -> None:
+    """Draw the intended rate of all publishers over time."""
+    times = [at_s for at_s, _ in about["rates"]]
+    rates = [rate for _, rate in about["rates"]]
+    first, last = seconds(about)
+    axes.set_xlim(first, last)
+    axes.set_ylim(0, 1.15 * max(rates))
+    axes.fill_between([*times, last], [*rates, rates[-1]], step="post", color=BLUE, alpha=0.25)
+    axes.set_yticks([max(rates)], [f"{max(rates):,.0f}/s"])
+    axes.tick_params(labelbottom=False)
+    axes.grid(visible=False)
+    note_row(axes, "intended rate of all publishers", MUTED)
 
 
 def _span_style(kind: str) -> dict[str, Any]:

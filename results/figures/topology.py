@@ -472,6 +472,8 @@ def _clients(run: Run) -> dict[str, list[str]]:
             words = f"{count} {noun}{'s' * (count != 1)}"
             if key == "publishers":
                 rate = entry.get("rate", "?")
+                if isinstance(rate, list):
+                    rate = " then ".join(dict.fromkeys(str(step["at"]) for step in rate))
                 words += ", full speed" if rate == "max" else f", {rate} each"
             elif (predicate := entry.get("filter", "true")) != "true":
                 words += f": {predicate}"

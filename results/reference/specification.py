@@ -120,7 +120,7 @@ def _clients_of(workload: Mapping[str, Any]) -> Iterator[str]:
         "filter": lambda value: type(value) is str,
         "own_process": lambda value: type(value) is bool,
         "arrivals": lambda value: value in ("fixed", "poisson"),
-        "rate": lambda value: type(value) is str,
+        "rate": lambda value: type(value) is str or _is_shape(value),
     }
     for section in ("publishers", "subscribers"):
         entries = workload.get(section, [])
@@ -134,6 +134,19 @@ def _clients_of(workload: Mapping[str, Any]) -> Iterator[str]:
             for key, is_right in kinds.items():
                 if key in entry and not is_right(entry[key]):
                     yield f"{section}[{place}].{key} = {entry[key]!r} cannot be"
+
+
+def _is_shape(value: Any) -> bool:
+    return (
+        type(value) is list
+        and bool(value)
+        and all(
+            type(step) is dict
+            and {"for", "at"} <= {*step} <= {"for", "at", "to"}
+            and all(type(each) is str for each in step.values())
+            for step in value
+        )
+    )
 
 
 def _topology_of(topology: Mapping[str, Any]) -> Iterator[str]:

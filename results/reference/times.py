@@ -115,14 +115,15 @@ class TimeFacts:
             fences = [row["attribute_set"] == self.content.fence_set for row in mine]
             data = [row for row, fence in zip(mine, fences, strict=True) if not fence]
             entry = entries[name]
-            if (rate := _per_second(str(entry.get("rate", "max")))) is None:
+            lead = 0 if self.simulated else self.phases["measure"][0] - begin
+            parts = parts_of(entry.get("rate", "max"), lead, self.phases["measure"])
+            if parts is None:
                 if not self.simulated and any(row["at_ns"] != row["intended_ns"] for row in mine):
                     yield doubt("off_schedule", file=said, source=source, n=len(data), first=1)
                 continue
-            wanted = due(
-                self.content, self.content.publishers[name].index, rate,
-                str(entry.get("arrivals", "fixed")), end - begin,
-            )  # fmt: skip
+            index = self.content.publishers[name].index
+            arrivals = str(entry.get("arrivals", "fixed"))
+            wanted = due_times(parts, self.content.seed, index, arrivals)
             off: list[int] = []
             exact = self.error_ns(records.host) == 0
             slack = 1000 if exact else 50_001_000 + (end - begin) // 10_000
@@ -195,13 +196,53 @@ class TimeFacts:
             yield doubt("long_stretch", file=said, n=len(long), ms=max(long))
 
 
-def due(
-    content: Contents, index: int, rate: Fraction, arrivals: str, length_ns: int
+def parts_of(
+    rate: object, lead: int, measure: tuple[int, int]
+) -> list[tuple[int, int, Fraction]] | None:
+    """Return begin, length and rate of each part of a load; None for the highest rate.
+
+    A shape repeats from the begin of the measurement. The warm-up has its first rate, and a ramp is
+    twenty stairs.
+    """
+    begin, end = measure
+    if not isinstance(rate, list):
+        single = _per_second(str(rate))
+        return None if single is None else [(0, lead + end - begin, single)]
+    stairs: list[tuple[int, Fraction]] = []
+    for step in rate:
+        length, first = nanoseconds(str(step["for"])), _per_second(str(step["at"])) or Fraction(0)
+        if "to" not in step:
+            stairs.append((length, first))
+            continue
+        rise = (_per_second(str(step["to"])) or Fraction(0)) - first
+        for k in range(20):
+            part = length * (k + 1) // 20 - length * k // 20
+            stairs.append((part, first + rise * Fraction(2 * k + 1, 40)))
+    found = [(0, lead, stairs[0][1])] if lead else []
+    at, whole = lead, lead + end - begin
+    while at < whole:
+        for length, value in stairs:
+            if at < whole:
+                found.append((at, min(length, whole - at), value))
+            at += length
+    return found
+
+
+def due_times(
+    parts: Sequence[tuple[int, int, Fraction]], seed: int, index: int, arrivals: str
 ) -> Iterator[int]:
+    """Yield the due times of a publisher in all parts of a load."""
+    for number, (begin, length, rate) in enumerate(parts):
+        if rate:
+            for at in due(seed, index + (number << 16), rate, arrivals, length):
+                yield begin + at
+
+
+def due(seed: int, index: int, rate: Fraction, arrivals: str, length_ns: int) -> Iterator[int]:
     """Yield the due times of a publisher, from the beginning of the load."""
     place = 1_000_003 * index
     if arrivals == "poisson":
-        start, at, drawn = mix(content.seed ^ 0x7E570002) + place, 0.0, 0
+        start, at, drawn = mix(seed ^ 0x7E570002) + place, 0.0, 0
         while True:
             share = (mix((mix(start % 2**64) + drawn) % 2**64) >> 11) / 2**53
             at, drawn = at - _SECOND_NS / float(rate) * log1p(-share), drawn + 1
@@ -209,7 +250,7 @@ def due(
                 return
             yield int(at)
     period = max(1, _SECOND_NS * rate.denominator // rate.numerator)
-    phase = mix((mix(content.seed ^ 0x7E570001) + place) % 2**64) % period
+    phase = mix((mix(seed ^ 0x7E570001) + place) % 2**64) % period
     number = 0
     while (at_ns := phase + number * _SECOND_NS * rate.denominator // rate.numerator) < length_ns:
         yield at_ns

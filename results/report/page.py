@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from results.figures.context import find_limiting_load_generator
-from results.report import fault_chart, words
+from results.report import fault_chart, shared_latency, words
 from results.report.reading import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
 
 if TYPE_CHECKING:
@@ -66,6 +66,19 @@ DEFINITIONS: Mapping[str, str] = {
     "on all disks at the end": "The size of all files of all brokers at the end of the run.",
 }
 """The definition of each number, once; the same number has the same name in all outputs."""
+TERMS: Mapping[str, str] = {
+    "owed": "A delivery is owed if the filter of the subscription matches the publication, and the "
+    "guarantee covers the pair. What is owed follows from the seed and the logs.",
+    "at risk": "An owed delivery is at risk if a fault on its path was in effect while its "
+    "publication was on the way. A run without risk shows little.",
+    "absorbed": "A publication is absorbed if a broker or link under a fault accepts it and does "
+    "not pass it on. A kill then loses all that was absorbed.",
+    "drain": "After the measurement nothing new is published. The drain lasts until everything "
+    "owed has arrived or is announced as a gap, or until its bound.",
+    "limited by": "The part that was at its limit: the rate of the workload, a window, a broker, a "
+    "load generator, or a machine. Only a limit of brokers is a result about brokers.",
+}
+"""Five terms that readers of a report need, each in two sentences."""
 NOTHING = "nothing once something fails"
 """The promise of a protocol without guarantees."""
 
@@ -80,7 +93,8 @@ def write_report(
     """Write a self-contained HTML page on one run, or on several side by side.
 
     The runs must have been checked (`checks.check_run`); an unchecked run is shown as not judged.
-    Figures of a run are drawn first if possible. Equal run directories result in equal bytes.
+    Figures of a run are drawn first if possible. Equal run directories, with equal earlier runs
+    beside them, result in equal bytes.
 
     Args:
         title: replaces the title made from protocol names.
@@ -133,6 +147,10 @@ def render(
         definitions=[(name, anchor(name), DEFINITIONS[name]) for name, _ in comparison],
         anchor=anchor,
         kept=kept,
+        terms=[(name, term_anchor(name), text) for name, text in TERMS.items()],
+        shared=shared_latency.latency_picture(stories, _names_of(stories)),
+        chart=shared_latency,
+        earlier_rows=_earlier_rows,
         several=several,
         apart=apart,
         lane_pictures=lanes,
@@ -145,13 +163,17 @@ def render(
         stamps=fault_chart.STAMP_NAMES,
         most_evidence=MOST_EVIDENCE,
         most_rows=MOST_ROWS,
-        chapters=_chapters(losing, faulty, kept[0], several),
+        chapters=_chapters(
+            losing, faulty, kept[0], several, any(story.earlier for story in stories)
+        ),
         words=words,
         on_cards=ON_CARDS,
     )
 
 
-def _chapters(losing: Any, faulty: Any, kept: Any, several: bool) -> list[tuple[str, str]]:
+def _chapters(
+    losing: Any, faulty: Any, kept: Any, several: bool, has_earlier: bool
+) -> list[tuple[str, str]]:
     found = [
         ("wrong", "What went wrong") if losing else None,
         ("compare", "Side by side" if several else "In short"),
@@ -159,6 +181,7 @@ def _chapters(losing: Any, faulty: Any, kept: Any, several: bool) -> list[tuple[
         ("risk", "What was at risk"),
         *SHOWN_FIGURES.items(),
         ("numbers", "The numbers"),
+        ("earlier", "Beside earlier runs") if has_earlier else None,
         ("definitions", "What the numbers mean"),
         ("faults", "The faults") if faulty else None,
         ("provenance", "Where this comes from"),
@@ -169,6 +192,40 @@ def _chapters(losing: Any, faulty: Any, kept: Any, several: bool) -> list[tuple[
 def anchor(name: str) -> str:
     """Return the anchor of a number's definition on the page."""
     return f"means-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
+
+
+def term_anchor(name: str) -> str:
+    """Return the anchor of a term in the box of terms."""
+    return f"term-{name.replace(' ', '-')}"
+
+
+def _names_of(stories: Sequence[RunStory]) -> list[str]:
+    """Return the name of each run on the page, with its id where protocols repeat."""
+    protocols = [words.title(words.protocol(story)) for story in stories]
+    return [
+        f"{name} ({story.run.run_id})" if protocols.count(name) > 1 else name
+        for name, story in zip(protocols, stories, strict=True)
+    ]
+
+
+def _earlier_rows(story: RunStory) -> list[tuple[str, str, list[str]]]:
+    """Return run id, verdict and numbers of this run and its last ten, newest first."""
+    own = story.run.manifest.get("headline") or {}
+    rows = [(story.run.run_id, story.word, own)]
+    rows += [(each.run_id, each.verdict, each.headline) for each in story.earlier]
+    return [(run_id, verdict, _numbers_of(headline)) for run_id, verdict, headline in rows]
+
+
+def _numbers_of(headline: Mapping[str, Any]) -> list[str]:
+    response = headline.get("response_us") or {}
+    cells = [
+        words.latency(round(response[key])) if isinstance(response.get(key), int | float) else "–"
+        for key in ("p50", "p99")
+    ]
+    rate, cpu = headline.get("delivered_per_s"), headline.get("broker_cpu_us_per_message_mean")
+    cells.append(f"{rate:,.0f}" if isinstance(rate, int | float) else "–")
+    cells.append(f"{cpu:,.1f} µs" if isinstance(cpu, int | float) and cpu else "–")
+    return cells
 
 
 def _percentile_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """Reader of run directories for the report."""
 
 import base64
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,6 +101,20 @@ class BrokerRow:
 
 
 @dataclass(frozen=True)
+class EarlierRun:
+    """The verdict and a few numbers of an earlier run.
+
+    Attributes:
+        verdict: VALID, INVALID, UNKNOWN or NOT JUDGED.
+        headline: numbers of the run, as its manifest has them.
+    """
+
+    run_id: str
+    verdict: str
+    headline: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class RunStory:
     """A run in the form that the report shows.
 
@@ -108,6 +123,7 @@ class RunStory:
         evidence: the earliest violations of each kind.
         across_clocks: latencies with stamps of different clocks; none in most runs.
         publishers: source → name of the publisher, for sources that the verdict mentions.
+        earlier: earlier runs of the same experiment and protocol beside this run, newest first.
     """
 
     run: Run
@@ -118,6 +134,7 @@ class RunStory:
     pictures: Sequence[Picture] = ()
     across_clocks: Sequence[AcrossClocks] = ()
     publishers: Mapping[str, str] = field(default_factory=dict)
+    earlier: Sequence["EarlierRun"] = ()
 
     @property
     def word(self) -> str:
@@ -176,7 +193,36 @@ def read_small_story(run_dir: Path) -> RunStory:
         subscriptions=_subscriptions(run),
         brokers=_brokers(run),
         publishers=_publishers(run, said, cases),
+        earlier=read_earlier(run),
     )
+
+
+MOST_EARLIER = 10
+_RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
+
+
+def read_earlier(run: Run) -> list[EarlierRun]:
+    """Return the last complete runs of the same experiment and protocol before a run."""
+    if not _RUN_ID.fullmatch(run.folder.name):
+        return []
+    found: list[EarlierRun] = []
+    for folder in sorted(run.folder.parent.glob("[0-9]*"), reverse=True):
+        path = folder / "manifest.json"
+        if folder.name >= run.folder.name or not _RUN_ID.fullmatch(folder.name):
+            continue
+        try:
+            manifest = read_json(path)
+            verdict = folder / "verdict.json"
+            word = read_json(verdict).get("verdict") if verdict.is_file() else None
+        except (ResultsError, OSError):
+            continue
+        is_alike = manifest.get("protocol") == run.protocol and manifest.get("state") == "complete"
+        headline = manifest.get("headline")
+        if is_alike and isinstance(headline, Mapping):
+            found.append(EarlierRun(folder.name, str(word or "not judged").upper(), headline))
+        if len(found) == MOST_EARLIER:
+            break
+    return found
 
 
 def _publishers(run: Run, verdict: Mapping[str, Any], evidence: Iterable[Row]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from brokerd.model.fault_verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS, VERB_TABLE
 from results.report.reading import RunStory
 from results.rules.nothing_owed import with_publisher_names
+from results.rules.timing import publisher_entries
 from results.rules.words import describe_absent, verdict_in_words
 
 SECOND_NS = 1_000_000_000
@@ -129,6 +130,33 @@ def outcome(story: RunStory) -> str:
     if story.word == "UNKNOWN":
         return f"Whether {protocol(story)} kept the guarantee is not known from this run."
     return f"This run of {protocol(story)} was not judged yet; run `pubsubctl check`."
+
+
+def paragraph(story: RunStory) -> str:
+    """Return promise, load, faults and outcome of a run, in one paragraph."""
+    run = story.run
+    guarantee = str(story.verdict.get("guarantee") or "").strip()
+    promise = f"The run is judged against {guarantee}. " if guarantee else ""
+    publishers = len(publisher_entries(run.workload))
+    subscribers = len(story.subscriptions)
+    load = f"{sentence(plural(publishers, 'publisher'))} published for {_whole(story.measured_ns)}"
+    load += f" to {plural(subscribers, 'subscription')}" if subscribers else ""
+    load += f", on {plural(len(run.topology['brokers']), 'broker')}. "
+    faults = [f"{row['verb']} {row['target']}" for row in run.fault_rows]
+    shown = ", ".join(faults[:4]) + (f" and {len(faults) - 4} more" if len(faults) > 4 else "")
+    broken = f"{sentence(plural(len(faults), 'fault'))}: {shown}. " if faults else ""
+    took_s = (run.manifest.get("drain") or {}).get("took_s")
+    drained = f" The drain took {took_s:.1f} s." if isinstance(took_s, int | float) else ""
+    values = (run.manifest.get("headline") or {}).get("response_us") or {}
+    speed = ""
+    if isinstance(values.get("p50"), int | float) and isinstance(values.get("p99"), int | float):
+        median, high = latency(round(values["p50"])), latency(round(values["p99"]))
+        speed = f" Half of all deliveries took at most {median}, and 99 % at most {high}."
+    return f"{promise}{load}{broken}{outcome(story)}{speed}{drained}"
+
+
+def _whole(duration_ns: int) -> str:
+    return f"{duration_ns / SECOND_NS:g} s"
 
 
 def withheld(story: RunStory) -> str:

@@ -6,9 +6,9 @@ publications and deliveries lie within the phases.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
@@ -132,7 +132,11 @@ def _schedules(run: Run, file: RecordFile) -> Iterator[str]:
         moved = [run.to_timeline(int(data[0]), file.host) - int(data[0])] if len(data) else [0]
         is_exact = run.clocks.share(file.host, run.clocks.reference)
         slack_ns = (0 if is_exact else 50_000_000 + (end_ns - begin_ns) // 10_000) + 1000
-        wanted = schedule(rate, arrivals, run.content.seed, index, end_ns - begin_ns, len(data) + 1)
+        lead_ns = 0 if run.is_simulated else run.phase("measure").from_ns - begin_ns
+        wanted = shaped_schedule(
+            segments_of(rate, lead_ns, end_ns - begin_ns),
+            arrivals, run.content.seed, index, len(data) + 1,
+        )  # fmt: skip
         offsets = data + moved[0] - begin_ns
         both = min(len(offsets), len(wanted))
         off = np.flatnonzero(np.abs(offsets[:both] - wanted[:both]) > slack_ns)
@@ -152,17 +156,76 @@ def _load_times(run: Run) -> tuple[int, int]:
     return begin_ns, measure.to_ns
 
 
-def publisher_entries(workload: Mapping[str, Any]) -> dict[str, tuple[Fraction | None, str]]:
-    """Return rate per second (None: the highest possible) and arrivals, by publisher."""
+Shape = tuple[tuple[int, Fraction], ...]
+"""Steps of a rate: length in ns, and rate per second. The steps repeat."""
+
+
+def publisher_entries(workload: Mapping[str, Any]) -> dict[str, tuple[Shape | None, str]]:
+    """Return rate (None: the highest possible) and arrivals, by publisher."""
     found = {}
     numbers: dict[str, int] = {}
     for entry in workload.get("publishers", ()):
         places = [entry["at"]] if isinstance(entry["at"], str) else entry["at"]
         for broker in (broker for broker in places for _ in range(entry.get("count", 1))):
             numbers[broker] = numbers.get(broker, 0) + 1
-            rate = _rate(str(entry.get("rate", "max")))
+            rate = _shape(entry.get("rate", "max"))
             found[f"{broker}-pub-{numbers[broker]}"] = rate, entry.get("arrivals", "fixed")
     return found
+
+
+_FOREVER_NS = 1 << 62
+_STAIRS = 20
+_SEGMENT_STRIDE = 65_536
+
+
+def _shape(value: Any) -> Shape | None:
+    if not isinstance(value, list):
+        rate = _rate(str(value))
+        return None if rate is None else ((_FOREVER_NS, rate),)
+    steps: list[tuple[int, Fraction]] = []
+    for step in value:
+        length_ns, first = duration_ns(step["for"]), _rate(step["at"]) or Fraction(0)
+        last = _rate(step["to"]) if "to" in step else None
+        if last is None:
+            steps.append((length_ns, first))
+            continue
+        bounds = [length_ns * stair // _STAIRS for stair in range(_STAIRS + 1)]
+        steps += [
+            (to_ns - from_ns, first + (last - first) * Fraction(2 * stair + 1, 2 * _STAIRS))
+            for stair, (from_ns, to_ns) in enumerate(pairwise(bounds))
+        ]
+    return tuple(steps)
+
+
+def segments_of(shape: Shape, lead_ns: int, length_ns: int) -> Iterator[tuple[int, int, Fraction]]:
+    """Yield begin, length and rate of each part of a load.
+
+    Args:
+        lead_ns: the warm-up, with the first rate of the shape.
+        length_ns: the whole load, warm-up included.
+    """
+    if not shape:
+        return
+    if lead_ns and shape[0][0] != _FOREVER_NS:
+        yield 0, lead_ns, shape[0][1]
+    at_ns = lead_ns if shape[0][0] != _FOREVER_NS else 0
+    for step_ns, rate in cycle(shape):
+        if at_ns >= length_ns:
+            return
+        yield at_ns, min(step_ns, length_ns - at_ns), rate
+        at_ns += step_ns
+
+
+def shaped_schedule(
+    segments: Iterable[tuple[int, int, Fraction]], arrivals: str, seed: int, index: int, most: int
+) -> Any:
+    """Return up to `most` intended times of a publisher, from the beginning of the load."""
+    found = [np.zeros(0, "i8")]
+    for number, (begin_ns, length_ns, rate) in enumerate(segments):
+        if rate:
+            own = index + number * _SEGMENT_STRIDE
+            found.append(begin_ns + schedule(rate, arrivals, seed, own, length_ns, most))
+    return np.concatenate(found)[:most]
 
 
 def _rate(text: str) -> Fraction | None:

@@ -189,6 +189,14 @@ def _is_duration(value: Any) -> bool:
 
 
 def _is_rate(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(
+            isinstance(step, Mapping)
+            and {"for", "at"} <= {*step} <= {"for", "at", "to"}
+            and _is_duration(step["for"])
+            and all(_is_rate(step[key]) and step[key] != "max" for key in step if key != "for")
+            for step in value
+        )
     return isinstance(value, str) and _RATE.fullmatch(value) is not None
 
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import random
 import struct
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -441,3 +442,15 @@ def _requests(broker: str, after_ns: int) -> list[dict[str, Any]]:
         }
         for place, ms in enumerate(asked_ms)
     ]
+
+
+ARCHIVES = Path(__file__).parents[2] / "results" / "samples" / "figures"
+
+
+def unpack_sample(name: str, runs: Path) -> Path:
+    """Unpack the archived run of an experiment into a folder of runs; return its folder."""
+    target = runs / name / "unpacked"
+    with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
+        archive.extractall(target, filter="data")
+    run_id = json.loads((target / "manifest.json").read_text())["run_id"]
+    return target.rename(target.with_name(run_id))

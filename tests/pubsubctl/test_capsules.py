@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,15 +17,13 @@ from pubsubctl.running.reproduction import compare, judge_again
 from pubsubctl.running.runs import run_beside
 from pubsubctl.running.verdicts import JudgedRun
 from results.tables.seals import seal
-from tests.helpers.runs import Scenario, write_demo_run
+from tests.helpers.runs import Scenario, unpack_sample, write_demo_run
 from tests.pubsubctl.conftest import Call
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-FIGURE = Path(__file__).parents[2] / "results/samples/experiments/dft11-fig9"
 
 
 class Quiet:
@@ -45,8 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     manifest["argv"] = ["/home/bob/bin/pubsubctl", "bench", "/home/bob/demo.toml"]
     (run / "manifest.json").write_text(json.dumps(manifest))
     seal(run)
-    (figure,) = FIGURE.iterdir()
-    return [run, Path(shutil.copytree(figure, folder / "fig9" / figure.name))]
+    return [run, unpack_sample("dft11-fig9", folder)]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-import shutil
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,9 @@ from pubsubctl.running.claims import (
     measurement,
     measurements,
 )
+from pubsubctl.running.figure_archives import archive_run, archived_measurements
 from pubsubctl.running.paper_experiments import experiment_names
+from tests.helpers.runs import ARCHIVES, unpack_sample
 from tests.pubsubctl.conftest import Call
 
 OURS = Path(__file__).parents[2] / "bench" / "claims"
@@ -274,9 +276,8 @@ def test_every_claim_can_be_held_against_the_experiment_of_its_figure():
 
 
 def test_archived_runs_support_claims_and_small_ones_are_marked():
-    samples = OURS.parents[1] / "results" / "samples" / "experiments"
     ours = load_claims(OURS / "dft11.toml")
-    archived = measurements(samples, [claim.figure for claim in ours], archived=True)
+    archived = archived_measurements(ARCHIVES, [claim.figure for claim in ours])
     outcomes = judge(ours, archived)
     assert {o.claim.figure for o in outcomes if o.state == "holds"} == {
         f"dft11.{name}" for name in ("fig9", "fig11", "fig12", "bypass", "exclusions", "queue")
@@ -289,9 +290,7 @@ def test_archived_runs_support_claims_and_small_ones_are_marked():
 
 @pytest.mark.parametrize("seal", ["{digest}  figures/dft11.fig9.json", "{digest}  manifest.json"])
 def test_a_number_that_was_changed_by_hand_decides_no_claim(tmp_path, seal):
-    samples = OURS.parents[1] / "results" / "samples" / "experiments" / "dft11-fig9"
-    archived = next(samples.glob("*/figures"))
-    run = Path(shutil.copytree(archived.parent, tmp_path / "dft11-fig9" / archived.parent.name))
+    run = unpack_sample("dft11-fig9", tmp_path)
     numbers = run / "figures" / "dft11.fig9.json"
     assert len(measurements(tmp_path, ["dft11.fig9"])) == 1
     assert len(measurements(run, ["dft11.fig9"])) == 1, "a run may be named itself"
@@ -326,3 +325,37 @@ def test_a_claim_names_a_command_that_exists() -> None:
     names = {*experiment_names()}
     claims = [claim for path in OURS.glob("*.toml") for claim in load_claims(path)]
     assert [claim.name for claim in claims if claim.figure not in names] == []
+
+
+def test_an_archive_of_a_run_is_small_whole_and_equal_each_time(tmp_path: Path) -> None:
+    run = unpack_sample("dft11-queue", tmp_path)
+    (tmp_path / "one").mkdir()
+    (run / "figures" / "dft11.queue.svg").write_text("<svg/>")
+    made = archive_run(run, tmp_path / "one")
+    assert made.figures == ("dft11.queue",)
+    assert made.left_out == ()
+    assert made.path.read_bytes() == (ARCHIVES / "dft11-queue.tar.xz").read_bytes()
+    (found,) = archived_measurements(tmp_path / "one", ["dft11.queue", "dft11.fig9"])
+    assert found.archived
+    assert found.metrics["most_bypassed"] == (126.0, None)
+    raw = next((run / "raw").rglob("queues.jsonl"))
+    raw.write_text(raw.read_text() + "\n")
+    with pytest.raises(IntegrityError, match=r"queues\.jsonl has changed"):
+        archive_run(run, tmp_path / "one")
+    (run / "figures" / "dft11.queue.json").unlink()
+    with pytest.raises(UserError, match="no numbers of a paper's figure"):
+        archive_run(run, tmp_path / "one")
+
+
+def test_changed_numbers_in_an_archive_decide_no_claim(tmp_path: Path) -> None:
+    run = unpack_sample("dft11-queue", tmp_path)
+    numbers = run / "figures" / "dft11.queue.json"
+    numbers.write_text(numbers.read_text().replace("126.0", "1.0"))
+    with tarfile.open(tmp_path / "dft11-queue.tar.xz", "w:xz") as archive:
+        for name in ("SHA256SUMS", "figures/dft11.queue.json", "manifest.json"):
+            archive.add(run / name, name)
+    with pytest.raises(IntegrityError, match=r"figures/dft11\.queue\.json has changed"):
+        archived_measurements(tmp_path, ["dft11.queue"])
+    (tmp_path / "dft11-queue.tar.xz").write_bytes(b"no archive")
+    with pytest.raises(IntegrityError, match="no archive of a run"):
+        archived_measurements(tmp_path, ["dft11.queue"])

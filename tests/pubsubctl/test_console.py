@@ -2,12 +2,17 @@
 
 import ast
 import io
+import json
+import platform
+import re
 from pathlib import Path
 
 import pytest
 
-from pubsubctl.console.console import Console, Result
+from pubsubctl.console.console import Console, Result, estimate_left, share_of
+from pubsubctl.console.waits import RunTime, WaitTimes
 
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ROOT = Path(__file__).parents[2]
 NASTY = "\x1b[31mred\x07\r\x9b2J\u202eback"
 TAMED = "\\x1b[31mred\\x07\\r\\x9b2J\\u202eback"
@@ -77,3 +82,63 @@ def test_no_phase_has_a_guessed_duration() -> None:
                 ):
                     guesses.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert guesses == []
+
+
+def test_a_wait_has_a_share_and_the_time_left_by_count_or_by_earlier_commands() -> None:
+    assert share_of({"ready": "3/12", "sessions": "11/22", "waiting for": "b1"}) == 0.25
+    assert share_of({"sent": 3}) is None
+    assert estimate_left(3.0, None, 0.25) == (0.25, "9 s left")
+    assert estimate_left(3.0, 12.0, None) == (0.25, "9 s left")
+    assert estimate_left(3.0, None, None) == (None, "")
+    share, left = estimate_left(30.0, 12.0, None)
+    assert (share or 0) < 1
+    assert left == "longer than usual (12 s)"
+
+
+def test_a_command_expects_the_waits_of_earlier_commands_on_this_machine(tmp_path: Path) -> None:
+    def wait(waits_s: dict[str, float], machine: str) -> str:
+        return json.dumps({"kind": "waits", "machine": machine, "waits": waits_s}) + "\n"
+
+    here = platform.node()
+    (tmp_path / "index.jsonl").write_text(
+        '{"run_id": "x", "labels": {}}\nnot json\n'
+        + "".join(wait({"checking": seconds, "drain": "soon"}, here) for seconds in (9, 12, 30))
+        + wait({"checking": 500.0}, "another machine")
+    )
+    err = io.StringIO()
+    console = Console(stderr=err, environment={})
+    console.results = tmp_path
+    with console.progress() as progress:
+        progress.phase("checking 2 of 6: 20261128T221718Z-c1a285")
+        progress.phase("drain")
+    assert err.getvalue().splitlines() == [
+        "checking 2 of 6: 20261128T221718Z-c1a285 (about 12 s)",
+        "drain",
+    ]
+    last = json.loads((tmp_path / "index.jsonl").read_text().splitlines()[-1])
+    assert {*last["waits"]} == {"checking", "drain"}
+    took = RunTime.expect(WaitTimes.read(tmp_path), load_s=20.0)
+    assert took.checking_s < 12
+    assert "check" in took.describe()
+    assert "check" not in took.describe(check=False)
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_wait_fits_the_width_of_the_terminal(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    err = Terminal()
+    with Console(stderr=err, environment={}).progress() as progress:
+        progress.phase("waiting for sessions", 40.0)
+        numbers = {"ready": "3/12", "sessions": "11/22", "waiting for": "b1, b2, b4 and 2 more"}
+        progress.update(numbers)
+        progress._live.refresh()
+    lines = [CONTROL.sub("", line) for line in re.split(r"[\r\n]", err.getvalue())]
+    shown = [line for line in lines if "waiting for sessions" in line]
+    assert shown
+    assert all(len(line) <= columns for line in shown), shown
+    assert "25% · " in shown[-1]
+    assert "left" in shown[-1]
+    assert ("and 2 more" in shown[-1]) == (columns == 200)
+    assert shown[-1].rstrip().endswith("…") == (columns == 80)

@@ -302,7 +302,7 @@ def test_a_comparison_lists_its_two_sides(call: Call) -> None:
     assert result.status == 0, result.err
     assert "side as-given" in result.out
     assert "side protocol=best_effort,topology.tree.delta=2" in result.out
-    assert "10 runs, about 13min" in result.out
+    assert "10 runs, about 13 min, and 107 s to check them" in result.out
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from bench.papers.dft11.simulator_speed import Speed
 from bench.papers.ges.routing import RoutingError
+from results.tables.seals import seal
 from tests.pubsubctl.conftest import Call
 
 if TYPE_CHECKING:
@@ -183,7 +184,13 @@ def test_an_archived_run_counts_until_there_is_another(call: Call, claimed: Path
         }
         (figures / "dft11.fig10.json").write_text(json.dumps(document))
 
-    draw(claimed / "results" / "samples" / "experiments", 12, 0)
+    draw(claimed / "made", 12, 0)
+    (small,) = (claimed / "made" / "small").iterdir()
+    (small / "manifest.json").write_text("{}")
+    seal(small)
+    answer = call("results", "archive", str(small))
+    assert answer.status == 0, answer.err
+    assert "results/samples/figures/small.tar.xz: dft11.fig10" in answer.out
     absent = call("claims", "list", "dft11", "--runs", "absent")
     assert absent.status == 2
     assert absent.err.endswith("--runs absent: there is no such folder\n")

@@ -144,7 +144,8 @@ def test_a_table_names_kind_default_meaning_and_example() -> None:
         in table
     )
     assert (
-        '    publishers[].rate  (rate, required)\n        rate of each publisher; "1.5k/s"' in table
+        "    publishers[].rate  (rate, required)\n        rate of each publisher; or a shape"
+        in table
     )
 
 

@@ -3,15 +3,17 @@
 import errno
 import json
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.spec.keys import Overrides
 from bench.spec.named_files import resolve_name
-from bench.spec.predictions import find_owed_pairs, predictions_of
+from bench.spec.predictions import EXTERNAL, SIMULATED, find_owed_pairs, predictions_of
 from bench.spec.spec import SpecError, load_experiment
 from bench.spec.sweep import load_sweep, points_of
+from fault_injection.schedule.schedule import read_schedule
 from pubsubctl.errors import PreflightFailed, VerdictUnknown
 from pubsubctl.running.outputs import check_results
 from pubsubctl.running.series import merge_equal
@@ -334,3 +336,98 @@ def test_a_full_disk_ends_with_a_sentence(
     result = call("topology", "gen", "chain", "-o", "chain.toml")
     assert result.status == 4, result.err
     assert "no space left on the disk of results/runs" in result.err
+
+
+def test_a_rate_that_brokers_determine_is_predicted_as_open_with_the_publications_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    study = _study(tmp_path, monkeypatch, call)
+    file = study / "bench/workloads/study.toml"
+    file.write_text(STUDY.replace('rate = "2/s"', 'rate = "max"'))
+    bar = Overrides(keys={"bars.deliveries_per_pair_min": 6})
+    found = predictions_of(load_experiment("study", bar), None)
+    assert [each.kind for each in found] == ["open"]
+    assert "not predicted: the publications of p4-pub-1" in found[0].text
+    # Four of the hundred attribute sets have the symbol.
+    assert "s3-sub-1 is owed 4 % of them, so the verdict is UNKNOWN below about 150" in (
+        found[0].text
+    )
+    file.write_text(file.read_text().replace("SYMBOL007", "no such symbol"))
+    found = predictions_of(load_experiment("study", bar), None)
+    assert [each.kind for each in found] == ["doubt", "open"]
+    assert "s3-sub-1 is owed 0 of 650 publications of p1-pub-1, and 2 more pairs" in found[0].text
+
+
+def test_the_predictions_of_a_simulation_count_its_own_rates_and_late_subscriptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    study = _study(tmp_path, monkeypatch, call)
+    text = STUDY.replace('rate = "2/s"', 'rate = "max"').replace('"12s"', '"2s"')
+    text = text.replace('price <= 250"\n', 'price <= 250"\nsubscribes = "1200ms"\n')
+    (study / "bench/workloads/study.toml").write_text(text)
+    result = call("simulate", "run", "study", "--record", "-o", "runs")
+    assert result.status == 0, result.err
+    (run,) = (path.parent for path in Path("runs/study").glob("2*/manifest.json"))
+    judgement = judge_folder(run)
+    owed = find_owed_pairs(load_experiment("study"), SIMULATED)
+    assert owed is not None
+    assert {pair.published for pair in owed} == {100, 2000}
+    predicted = sum(pair.owed or 0 for pair in owed)
+    # The window opens a moment after the late subscription, which only the simulation shows.
+    assert 0.9 * predicted < judgement.counts.owed <= predicted
+    plan = call("--dry-run", "simulate", "run", "study", "--record", "--set", "calm=false")
+    assert plan.status == 0, plan.err
+    assert "publications are owed from the start of the last subscription (s1-sub-1)" in plan.err
+    assert "verdict UNKNOWN: nothing is at risk without faults" in plan.out
+
+
+def test_a_search_for_the_highest_rate_predicts_doubts_at_its_first_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    _study(tmp_path, monkeypatch, call)
+    line = ("limit", "study", "--p99", "20ms", "--from-rate", "2/s", "--to-rate", "1k/s")
+    result = call("--dry-run", *line, "--set", "bars.deliveries_per_pair_min=100")
+    assert result.status == 0, result.err
+    assert "warning: 2/s: s3-sub-1 is owed 0 of 26 publications of p1-pub-1" in result.err
+    assert result.err.count("below 100 the verdict is UNKNOWN") == 1
+    assert "verdict UNKNOWN: s3-sub-1 is owed 0 of 26" in result.out
+
+
+def test_a_run_on_external_brokers_predicts_doubts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    study = _study(tmp_path, monkeypatch, call)
+    file = study / "bench/workloads/study.toml"
+    file.write_text(STUDY.replace("price <= 250", "symbol = 'no such symbol'"))
+    spec = load_experiment("study", Overrides(keys={"bars.deliveries_per_pair_min": 1}))
+    servers = replace(spec.topology, name="servers")
+    workload = spec.workload.model_copy(update={"protocol": "mosquitto", "calm": False})
+    step = {"id": "k", "do": "kill", "on": "leader", "at": "1s"}
+    document = {"schema": "pubsubctl/faults/1", "name": "k", "origin": "measure", "step": [step]}
+    schedule = read_schedule(document, "k.toml")
+    found = predictions_of(replace(spec, workload=workload, topology=servers), schedule, EXTERNAL)
+    assert [each.kind for each in found] == ["doubt", "open"]
+    assert "s1-sub-1 is owed 0 of 650 publications of p1-pub-1" in found[0].text
+    assert "k is done to leader, which is chosen during the run" in found[1].text
+
+
+def test_a_rate_shape_is_simulated_predicted_and_judged_by_its_own_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    study = _study(tmp_path, monkeypatch, call)
+    shape = '[{ for = "1s", at = "20/s" }, { for = "2s", at = "20/s", to = "200/s" }]'
+    text = STUDY.replace('rate = "50/s"', f"rate = {shape}").replace('"12s"', '"5s"')
+    (study / "bench/workloads/study.toml").write_text(text)
+    spec = load_experiment("study")
+    assert str(spec.workload.publishers[0].rate.per_second) == "80"
+    result = call("simulate", "run", "study", "--record", "-o", "runs")
+    assert result.status == 0, result.err
+    (run,) = (path.parent for path in Path("runs/study").glob("2*/manifest.json"))
+    judgement = judge_folder(run)
+    assert judgement.verdict == "VALID", judgement.doubts
+    owed = find_owed_pairs(spec, SIMULATED)
+    assert owed is not None
+    # 20 + 220 publications in 3 s, then 20 + 65 in half of the ramp; its stairs are short.
+    (published,) = {pair.published for pair in owed if pair.publisher == "p1-pub-1"}
+    assert 315 <= (published or 0) <= 335
+    assert judgement.counts.owed == sum(pair.owed or 0 for pair in owed)

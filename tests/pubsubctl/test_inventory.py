@@ -8,6 +8,7 @@ from brokerd.text import expand_range
 from pubsubctl.errors import UserError
 from pubsubctl.inventory.inventory import Gateway, Inventory, SshSettings, load_inventory
 from pubsubctl.inventory.inventory_model import format_ranges
+from pubsubctl.inventory.inventory_schema import SshEntry, json_schema
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'
 
@@ -516,3 +517,12 @@ def test_brokers_with_their_own_cores_have_no_nice_value(tmp_path: Path) -> None
     assert "broker_nice = 5: brokers of h have cores of their own" in found
     (host_of,) = load(tmp_path, f'{host}broker_nice = 5\nports = "30000-30009"\n').hosts
     assert host_of.broker_nice == 5
+
+
+def test_defaults_in_the_schema_are_values_that_a_file_may_have() -> None:
+    schema = json_schema()
+    own = schema["$defs"]["SshEntry"]["properties"]
+    whole = schema["properties"]["ssh"]["default"]
+    for key, default in (("connect_timeout", "10s"), ("keepalive", "5s")):
+        assert own[key]["default"] == whole[key] == default
+        assert SshEntry.model_validate({key: default}) == SshEntry()

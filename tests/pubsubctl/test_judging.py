@@ -5,6 +5,7 @@ import json
 import re
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from pubsubctl.running.demo import (
     experiment_of,
     explain_unexpected,
 )
-from pubsubctl.running.plain_verdicts import announce_verdicts
+from pubsubctl.running.plain_verdicts import announce_verdicts, plain_verdict
 from pubsubctl.running.verdicts import CASES_SHOWN, JudgedRun, expectations_of
 from results.checker.checks import Verdict
+from results.reference.reading import read_history
 from results.tables.json_files import IntegrityError
 from tests.helpers.forged_runs import write_honest_run
 from tests.pubsubctl.conftest import Call
@@ -146,6 +148,21 @@ def test_a_run_that_the_plain_judge_refuses_is_left_to_spark(tmp_path: Path) -> 
         assert announce_verdicts([run], progress) == {}
     said = stream.getvalue().splitlines()
     assert said[0].startswith("run: no verdict of the plain judge: ")
+
+
+def test_the_plain_judge_names_publishers_in_its_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_honest_run(tmp_path, "run")
+    source, name = next(
+        (log.source, log.name) for log in read_history(run).publishers if log.source != log.name
+    )
+    judgement = SimpleNamespace(verdict="UNKNOWN", because=[f"{source} has no fences"], counts=None)
+    monkeypatch.setattr("results.reference.rule.check", lambda history: judgement)
+    monkeypatch.setattr("results.rules.words.counts_in_words", lambda *_: "")
+    verdict = plain_verdict(run)
+    assert verdict is not None
+    assert verdict.lines()[1:] == [f"  {name} has no fences"]
 
 
 @pytest.mark.parametrize(

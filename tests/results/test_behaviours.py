@@ -2,9 +2,7 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -24,6 +22,7 @@ from results.report import write_experiment_report
 from results.tables.json_files import ResultsError
 from results.tables.schema import TABLES
 from tests.bench.test_behaviour_experiments import ABOUT, SMALL
+from tests.helpers.runs import unpack_sample
 
 
 @pytest.mark.parametrize("question", SMALL)
@@ -133,9 +132,7 @@ def _table(spark, name, rows):
 
 
 def test_the_count_of_the_simulator_leads_a_report_without_claims(tmp_path):
-    samples = Path(__file__).parents[2] / "results" / "samples" / "experiments"
-    folder = shutil.copytree(samples / "dft11-fig12", tmp_path / "runs")
-    (folder,) = folder.iterdir()
+    folder = unpack_sample("dft11-fig12", tmp_path)
     for path in (folder / "figures").glob("*.json"):
         path.with_suffix(".svg").write_text("<svg/>")
         path.with_suffix(".csv").write_text("a,b\n1,2\n")

@@ -1,5 +1,6 @@
 """The report: what it says of runs of every kind, and that nothing in a run can hurt a reader."""
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -14,7 +15,9 @@ from pubsubctl.running.experiment import numbers_text
 from results.checker.checks import check_run
 from results.report import write_report
 from results.report.fault_chart import lanes_picture
-from results.report.page import DEFINITIONS, render
+from results.report.page import DEFINITIONS, TERMS, render, term_anchor
+from results.report.reading import RunStory, read_earlier
+from results.report.shared_latency import latency_picture
 from results.report.words import command, fault_clock, latency, recovery, seconds, visible
 from results.tables.json_files import ResultsError
 from tests.helpers.reports import INVALID, LOST, VALID, Page, story_of
@@ -441,3 +444,68 @@ def test_the_latency_and_cpu_of_a_report_are_those_of_the_terminal(tmp_path: Pat
     )
     told = numbers_text(outcome)
     assert "latency p50 1.23 ms, p99 45.60 ms · 71.3 µs of CPU per delivery and broker" in told
+
+
+def _with_headline(story: RunStory, p50_us: float, p99_us: float) -> RunStory:
+    headline = {"response_us": {"p50": p50_us, "p99": p99_us}, "delivered_per_s": 300.0}
+    manifest = {**story.run.manifest, "headline": headline, "drain": {"took_s": 1.5}}
+    return replace(story, run=replace(story.run, manifest=manifest))
+
+
+def test_a_report_explains_five_terms_where_they_are_used_and_names_commands(
+    tmp_path: Path,
+) -> None:
+    page = render([_with_headline(story_of(tmp_path), 700.0, 12_000.0)])
+    assert {*TERMS} == {"owed", "at risk", "absorbed", "drain", "limited by"}
+    for name in TERMS:
+        place = term_anchor(name)
+        assert page.count(f'<dt id="{place}">') == 1, name
+        assert f'class="term" href="#{place}"' in page, name
+    text = flat(Page.of(page).text)
+    run_id = Scenario().run_id
+    assert f"pubsubctl check {run_id} computes the numbers again" in text
+    assert "The run is judged against exactly-once" in text
+    assert "Half of all deliveries took at most 700 µs, and 99 % at most 12.0 ms." in text
+    assert "The drain took 1.5 s." in text
+
+
+def test_two_runs_have_their_latencies_on_shared_axes_with_values_under_the_pointer(
+    tmp_path: Path,
+) -> None:
+    one = _with_headline(story_of(tmp_path), 700.0, 12_000.0)
+    other = _with_headline(story_of(tmp_path, INVALID, BEST_EFFORT), 90.0, 150.0)
+    page = render([one, other])
+    assert Page.of(page).faults == []
+    assert "<title>Best effort, 99 %: 150 µs</title>" in page
+    assert "Latency of all runs, on shared axes" in page
+    picture = latency_picture([one, other], ["one", "other"])
+    assert picture is not None
+    slow, fast = (line.points[1] for line in picture.lines)
+    assert slow.x == fast.x
+    assert slow.y < fast.y, "a larger latency is higher"
+    assert len({line.dashes for line in picture.lines}) == 2, "not by colour alone"
+    assert "on shared axes" not in render([one])
+
+
+def test_a_run_stands_beside_the_last_ten_of_its_experiment(tmp_path: Path) -> None:
+    story = story_of(tmp_path)
+    ids = [f"20260101T0000{number:02d}Z-00000a" for number in range(12)]
+    for number, run_id in enumerate(ids):
+        folder = story.run.folder.parent / run_id
+        folder.mkdir()
+        headline = {"response_us": {"p50": 1000.0 * (number + 1), "p99": 1e6}}
+        manifest = {
+            "protocol": story.run.protocol if number else "best_effort",
+            "state": "complete",
+            "headline": headline,
+        }
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        (folder / "verdict.json").write_text('{"verdict": "valid"}')
+    earlier = read_earlier(story.run)
+    assert [each.run_id for each in earlier] == [*reversed(ids)][:10]
+    page = flat(Page.of(render([replace(story, earlier=earlier)])).text)
+    assert "Beside earlier runs" in page
+    assert re.search(rf"{ids[11]}\s*VALID\s*12\.0 ms\s*1\.00 s", page)
+    assert ids[1] not in page
+    (story.run.folder.parent / ids[0] / "manifest.json").write_text("{}")
+    assert "Beside earlier runs" not in render([story])

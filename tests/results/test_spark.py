@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import socket
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from py4j.protocol import Py4JError
 from results.checker.java import find_java
 from results.checker.spark import (
     LARGE_ROWS,
+    NoLocalhost,
     SparkAlreadyRunning,
     SparkFailed,
     TooLittleMemory,
@@ -200,3 +202,15 @@ def test_broadcast_joins_are_disabled_for_very_many_rows(spark: "SparkSession") 
     assert spark.conf.get(name) == before
     with plan_for(spark, LARGE_ROWS - 1):
         assert spark.conf.get(name) == before
+
+
+def test_a_machine_without_the_name_localhost_is_named_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def resolve(name: str, port: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, f"no address for {name}")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(NoLocalhost, match="to /etc/hosts"), spark_session("a test"):
+        raise AssertionError("Spark has started")
+    assert NoLocalhost.exit_status == 6

@@ -12,7 +12,6 @@ from bench.load.pacing import intended_offsets
 from bench.run.run_directory import specification_digest as written_digest
 from bench.spec.toml_text import toml_text
 from results.reference import busyness, specification
-from results.reference.contents import Contents
 from results.reference.files import FileRefusal
 from results.reference.times import due
 from results.rules.specification import specification_digest
@@ -30,8 +29,7 @@ def by_spark(rate: Fraction, arrivals: str, seed: int, index: int) -> list[int]:
 
 
 def by_reference(rate: Fraction, arrivals: str, seed: int, index: int) -> list[int]:
-    content = Contents("run", seed, (), {})
-    return [*due(content, index, rate, arrivals, SECONDS * SECOND)]
+    return [*due(seed, index, rate, arrivals, SECONDS * SECOND)]
 
 
 @pytest.mark.parametrize("worked_out", [by_spark, by_reference])

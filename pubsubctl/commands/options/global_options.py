@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -132,6 +133,8 @@ class GlobalOptions:
             color=chosen,
             progress=not self.no_progress,
         )
+        with suppress(UserError):  # the command reports a wrong setting when it needs it
+            call.console.results = call.project.results_folder(None)
         call.inventory_option = self.inventory_file
         call.limit = tuple(self.limit or ())
         call.forks_option = self.forks

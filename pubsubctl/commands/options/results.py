@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,6 +14,9 @@ from pubsubctl.errors import UserError
 _PANEL = "Results"
 _OF_RUNS = ("brokers", "history")
 """Labels of runs without processes, by which verdicts tell them from others."""
+
+ARCHIVES: Final = Path("results", "samples", "figures")
+"""The folder of the archived runs behind figures of papers, in a source checkout."""
 
 RUNS_HELP = "Folders, run ids, or `latest`."
 
