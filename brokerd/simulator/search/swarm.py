@@ -35,7 +35,7 @@ from brokerd.simulator.search.moves import LaneChoice, MoveContext
 from brokerd.simulator.search.plan import Plan, with_settings
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
-from brokerd.simulator.search.workers import map_in_workers
+from brokerd.simulator.search.workers import map_in_workers, with_rare_collections
 from brokerd.simulator.world.client_mobility import ClientMobility, home_of
 from brokerd.simulator.world.clock import AdversarialSchedule, TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
@@ -188,7 +188,12 @@ class PlanRun:
 
     def report(self, seed: int, command: str) -> SeedReport:
         """Run the plan and return its report."""
-        with with_bugs(self._plan.mutants, self._plan.protocol), with_limits(self._plan.limits):
+        plan = self._plan
+        with (
+            with_rare_collections(),
+            with_bugs(plan.mutants, plan.protocol),
+            with_limits(plan.limits),
+        ):
             rule, violations = play_and_judge(
                 self._play, self._cluster.oracle, self._strict, self._forgiven
             )

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -14,6 +15,17 @@ _T = TypeVar("_T")
 _COLLECT_AFTER = 20_000
 """Number of new objects per collection instead of 700: worlds are large, with few cycles before
 their end."""
+
+
+@contextmanager
+def with_rare_collections() -> Iterator[None]:
+    """Let Python search for garbage rarely inside the block."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], _COLLECT_AFTER), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def map_in_workers(

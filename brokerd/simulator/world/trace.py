@@ -70,11 +70,12 @@ class Trace:
 
 def describe(item: Any) -> str:
     """Return an event, effect or message on a short line that is equal on every machine."""
-    if type(item) is MessageReceived:
+    kind = type(item)
+    if kind is MessageReceived:
         return f"from {item.peer}/{item.session} {describe(item.message)}"
-    if type(item) in _PLAIN:
+    if kind in _PLAIN:
         return repr(item)
-    if isinstance(item, _RECORDS):
+    if kind in _RECORDS:
         count = len(item.records)
         return f"{type(item).__name__} {item.log} {count} record{'s' if count != 1 else ''}"
     run = getattr(item, "run", None)

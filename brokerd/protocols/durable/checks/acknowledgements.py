@@ -53,17 +53,19 @@ class AcknowledgementChecks(ProtocolChecks):
         """See ProtocolChecks; the first observed position of a subscription is always valid."""
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
-        incarnation, before = self._begun.get(broker.number, (0, {}))
-        begun = before if incarnation == broker.incarnation else {}
-        found = {}
+        incarnation, begun = self._begun.get(broker.number, (0, {}))
+        if incarnation != broker.incarnation:
+            begun = {}
+            self._begun[broker.number] = broker.incarnation, begun
         for local in core.subscriptions():
             for stream, lane in local.lanes.items():
-                found[lane] = begun.get(lane, lane.acknowledged)
+                acknowledged = lane.acknowledged
+                if acknowledged <= begun.setdefault(lane, acknowledged):
+                    continue
                 said = self._said.get((broker.number, local.client, stream), 0)
-                if lane.acknowledged > max(found[lane], said):
+                if acknowledged > said:
                     what = f"{broker.name}: {local.client}/{local.number} in {tuple(stream)} has"
                     raise InvariantViolated(
                         "acknowledged by nobody",
-                        f"{what} {lane.acknowledged}, but announces {said}",
+                        f"{what} {acknowledged}, but announces {said}",
                     )
-        self._begun[broker.number] = broker.incarnation, found

@@ -3,11 +3,12 @@
 Paper: [DS03] §3 (catchup(s, p)), §4.1 (catch-up stream, switch-over).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from brokerd.model.client_messages import Connect, Deliveries, Gap
 from brokerd.model.identity import BrokerNumber, Peer, StreamId
 from brokerd.protocols.durable.core import Durable
+from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import Lane, Mode
 from brokerd.protocols.interface import Deliver, Effect, Event, MessageReceived
 from brokerd.simulator.checks.oracle import InvariantViolated
@@ -53,17 +54,26 @@ class FeedingChecks(ProtocolChecks):
         """See ProtocolChecks."""
         core = broker.core
         assert isinstance(core, Durable), f"{core} is no core of durable"
-        hosted = {each.identity: each for each in core.list_streams()}
+        away, catching_up, behind = Mode.AWAY, Mode.CATCHING_UP, self._behind
+        hosted: Mapping[StreamId, HostedStream] = {}
         for local in core.subscriptions():
+            is_attached = local.is_attached
             for stream, lane in local.lanes.items():
-                _check_feeding(broker, lane)
-                is_behind = lane.mode is Mode.CATCHING_UP
-                if not is_behind and not self._behind:
+                mode = lane.mode
+                is_behind = mode is catching_up
+                if (
+                    (mode is away) == is_attached
+                    or is_behind != (lane.catchup is not None)
+                    or (mode is away and lane.out)
+                ):
+                    raise _fed_by_another(broker, lane)
+                if not is_behind and not behind:
                     continue
                 key = broker.number, broker.incarnation, local.identity, stream
                 if is_behind:
-                    self._behind[key] = hosted[stream].position
-                elif (then := self._behind.pop(key, 0)) > lane.floor and lane.mode is Mode.LIVE:
+                    hosted = hosted or {each.identity: each for each in core.list_streams()}
+                    behind[key] = hosted[stream].position
+                elif (then := behind.pop(key, 0)) > lane.floor and mode is Mode.LIVE:
                     what = f"{_lane_name(broker, lane)} is live behind {lane.floor}"
                     raise InvariantViolated("live too early", f"{what}, the others had {then}")
 
@@ -127,13 +137,9 @@ def _check_given(what: str, item: Deliveries | Gap, had: _Had) -> None:
         had[number, stream] = last
 
 
-def _check_feeding(broker: BrokerView, lane: Lane) -> None:
-    is_attached, mode = lane.subscription.is_attached, lane.mode
-    if (
-        (mode is Mode.AWAY) == is_attached
-        or (mode is Mode.CATCHING_UP) != (lane.catchup is not None)
-        or (mode is Mode.AWAY and lane.out)
-    ):
-        is_its = "a catch-up stream" if lane.catchup is not None else "no catch-up stream"
-        what = f"{_lane_name(broker, lane)} is {mode.name}, with {is_its}, {len(lane.out)} runs out"
-        raise InvariantViolated("fed by another", f"{what}; attached: {is_attached}")
+def _fed_by_another(broker: BrokerView, lane: Lane) -> InvariantViolated:
+    is_its = "a catch-up stream" if lane.catchup is not None else "no catch-up stream"
+    mode = lane.mode.name
+    what = f"{_lane_name(broker, lane)} is {mode}, with {is_its}, {len(lane.out)} runs out"
+    attached = lane.subscription.is_attached
+    return InvariantViolated("fed by another", f"{what}; attached: {attached}")

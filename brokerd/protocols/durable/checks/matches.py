@@ -81,6 +81,7 @@ class MatchChecks(ProtocolChecks):
         self._released = released
         self._logs: dict[tuple[BrokerNumber, str], _Written] = {}
         self._hosted: dict[BrokerNumber, list[tuple[HostedStream, Subend, _Written]]] = {}
+        self._positions: dict[BrokerNumber, list[int]] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -90,6 +91,7 @@ class MatchChecks(ProtocolChecks):
         assert isinstance(core, Durable), f"{core} is no core of durable"
         if type(event) is Started:
             here = self._hosted[broker.number] = []
+            self._positions.pop(broker.number, None)
             for hosted in core.list_streams():
                 name = hosted.log.name
                 written = _Written(hosted.delivered, event.logs[name].first)
@@ -104,7 +106,12 @@ class MatchChecks(ProtocolChecks):
                 fresh.setdefault(effect.log, {}).update((each.tick, each) for each in records)
         everybody: _Everybody | None = None
         chops = [each for each in effects if type(each) is Chop]
-        for hosted, subend, written in self._hosted[broker.number]:
+        here = self._hosted[broker.number]
+        positions = [subend.position for _, subend, _ in here]
+        if positions == self._positions.get(broker.number) and not chops:
+            return ()
+        self._positions[broker.number] = positions
+        for hosted, subend, written in here:
             if subend.position > written.position:
                 if everybody is None:
                     everybody = {each.identity: each for each in core.subscriptions()}

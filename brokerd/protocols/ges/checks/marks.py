@@ -3,7 +3,7 @@
 `PROTOCOL.md` names every mark at its rule.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from brokerd.model.client_messages import Subscribed
@@ -74,7 +74,7 @@ class GesMarks:
 
     def __init__(self, graph: OverlayGraph) -> None:
         self.counts = {mark.name: 0 for mark in MARKS}
-        self._counted: dict[tuple[BrokerNumber, str], int] = {}
+        self._counted: dict[BrokerNumber, Mapping[str, int]] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
@@ -84,12 +84,12 @@ class GesMarks:
                 self.counts[name] += 1
         for name in (*_said(broker, event, said), *_heard(broker, event, said)):
             self.counts[name] += 1
-        statistics = broker.core.statistics()
-        for name, counter in _COUNTED.items():
-            key, value = (broker.number, name), statistics[counter]
-            if value > self._counted.get(key, 0):
-                self.counts[name] += 1
-            self._counted[key] = value
+        statistics, before = broker.core.statistics(), self._counted.get(broker.number, {})
+        if statistics != before:
+            self._counted[broker.number] = statistics
+            for name, counter in _COUNTED.items():
+                if statistics[counter] > before.get(counter, 0):
+                    self.counts[name] += 1
 
 
 def members_told(broker: BrokerView, effects: Sequence[Effect]) -> Iterator[str]:

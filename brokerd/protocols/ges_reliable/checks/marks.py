@@ -101,7 +101,7 @@ class GesReliableMarks:
         for name in (*self._said(broker, event, effects), *self._heard(broker, event)):
             self.counts[name] += 1
         core: Any = broker.core
-        lost = core.count_routing()["messages_without_route"]
+        lost = core._counters["messages_without_route"]
         if lost > self._lost.get(broker.number, 0):
             self.counts["no-way-to"] += 1
         self._lost[broker.number] = lost

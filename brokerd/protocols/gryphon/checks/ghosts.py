@@ -159,13 +159,18 @@ class GhostChecks(ProtocolChecks):
                 self._check_said(broker, effect.peer, effect.message)
         return ()
 
-    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks."""
-        core = broker.core
-        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
-        for stream in core.streams():
-            self._look_at(broker, stream)
-            self._check_final(broker, stream)
+    def check_stream(self, broker: BrokerView, stream: Stream) -> None:
+        """Check the state of one stream at a broker."""
+        self._look_at(broker, stream)
+        self._check_final(broker, stream)
+
+    def facts_of(self, identity: StreamId) -> tuple[int, int, int]:
+        """Return the facts outside of a broker that `check_stream` depends on.
+
+        The number of events on the pubend's disk, the last reserved tick, and changes of filters.
+        """
+        ticks = self._logs.get(identity, _NOTHING).ticks
+        return len(ticks), self._reserved.get(identity.broker, 0), self._settled.changes
 
     def logged_events(
         self, identity: StreamId, after: int, through: int
@@ -191,8 +196,10 @@ class GhostChecks(ProtocolChecks):
         """Record the acks of a broker's clients, which survive the broker's crash."""
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        number, done = broker.number, self._done
         for stream in core.streams():
-            self._note(broker.number, stream.identity, stream.subend.done)
+            if (through := stream.subend.done) > done.get(key := (number, stream.identity), 0):
+                done[key] = through
 
     def _note(self, broker: BrokerNumber, identity: StreamId, through: int) -> None:
         key = broker, identity

@@ -61,27 +61,24 @@ class HoldingChecks(ProtocolChecks):
                 self._check_chop(broker, effect)
         return ()
 
-    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """See ProtocolChecks."""
-        core = broker.core
-        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
-        for stream in core.streams():
-            knowledge, identity = stream.knowledge, stream.identity
-            known = knowledge.known
-            if stream.upstream is None and len(known) > 1:
-                what = f"{_describe(broker, identity)}: {[*known]}"
-                raise InvariantViolated("pubend with a hole", what[:300])
-            self._check_retained(broker, stream)
-            done = min(self._list_acks(broker, stream))
-            if done > knowledge.final:
-                what = f"{_describe(broker, identity)}: {self._list_acks(broker, stream)}"
-                raise InvariantViolated("unsettled", f"{what}, final is {knowledge.final}")
-            for peer, ranges in stream.curious.items():
-                if core.flow.answer_room_bytes(peer, stream.identity) <= 0:
-                    continue
-                if told := [part for each in ranges for part in known.within(*each)]:
-                    what = f"{_describe(broker, identity)}: {peer} of {told}"
-                    raise InvariantViolated("still curious", what)
+    def check_stream(self, broker: BrokerView, core: Gryphon, stream: Stream) -> None:
+        """Check the state of one stream at a broker."""
+        knowledge, identity = stream.knowledge, stream.identity
+        known = knowledge.known
+        if stream.upstream is None and len(known) > 1:
+            what = f"{_describe(broker, identity)}: {[*known]}"
+            raise InvariantViolated("pubend with a hole", what[:300])
+        self._check_retained(broker, stream)
+        done = min(self._list_acks(broker, stream))
+        if done > knowledge.final:
+            what = f"{_describe(broker, identity)}: {self._list_acks(broker, stream)}"
+            raise InvariantViolated("unsettled", f"{what}, final is {knowledge.final}")
+        for peer, ranges in stream.curious.items():
+            if core.flow.answer_room_bytes(peer, stream.identity) <= 0:
+                continue
+            if told := [part for each in ranges for part in known.within(*each)]:
+                what = f"{_describe(broker, identity)}: {peer} of {told}"
+                raise InvariantViolated("still curious", what)
 
     def _list_acks(self, broker: BrokerView, stream: Stream) -> list[int]:
         """Return the acks of all cells and clients that an event here may concern."""

@@ -31,7 +31,9 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.gryphon.checks.ghost_joins import JoinChecks
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.holdings import HoldingChecks
+from brokerd.protocols.gryphon.checks.stream_states import StreamStates
 from brokerd.protocols.gryphon.checks.traffic import TrafficChecks
+from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.interface import Effect, Event
 from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.simulator.checks.lingering import LingerChecker
@@ -51,8 +53,10 @@ class GryphonChecks(ProtocolChecks):
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
         self.ghosts = GhostChecks(world)
-        others = [each(world) for each in (JoinChecks, TrafficChecks, HoldingChecks)]
-        self._each: list[ProtocolChecks] = [self.ghosts, *others]
+        self._holdings = HoldingChecks(world)
+        others = [each(world) for each in (JoinChecks, TrafficChecks)]
+        self._each: list[ProtocolChecks] = [self.ghosts, *others, self._holdings]
+        self._states = StreamStates()
         self._steps: dict[BrokerNumber, int] = {}
         self._examined: dict[BrokerNumber, tuple[int, int, int]] = {}
         self.lingering = LingerChecker(
@@ -77,9 +81,14 @@ class GryphonChecks(ProtocolChecks):
             self._examined[broker.number] = state
 
     def examine(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
-        """Check the state of a broker."""
-        for checks in self._each:
-            checks.look_into(broker, brokers)
+        """Check the state of a broker: of all streams whose state was not examined yet."""
+        core = broker.core
+        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        ghosts, take = self.ghosts, self._states.take
+        for stream in core.streams():
+            if take(broker.number, stream, ghosts.facts_of(stream.identity)):
+                ghosts.check_stream(broker, stream)
+                self._holdings.check_stream(broker, core, stream)
 
     def check_settled(self, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks: all brokers have the present filter of each live broker."""

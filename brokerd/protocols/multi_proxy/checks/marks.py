@@ -18,6 +18,7 @@ from brokerd.protocols.interface import (
     Effect,
     Event,
     MessageReceived,
+    Persisted,
     RecordsRead,
     Send,
     SessionEstablished,
@@ -106,6 +107,10 @@ MARKS = (
 )
 
 
+_SILENT = (DeadlineReached, Persisted)
+"""Events without a mark unless the core has effects."""
+
+
 class MultiProxyMarks:
     """See MarkObserver."""
 
@@ -117,6 +122,8 @@ class MultiProxyMarks:
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
+        if not effects and type(event) in _SILENT:
+            return
         for name in _find_marks(broker, event, effects):
             self.counts[name] += 1
         for effect in effects:
@@ -153,11 +160,13 @@ def _find_releases(
 ) -> Iterator[str]:
     """Yield the marks of releases by age or size, or for decommissioned brokers."""
     changes = [change for effect in effects if type(effect) is Commit for change in effect.changes]
-    if any(change.table == LOST_ROWS and change.value is not None for change in changes):
+    if changes and any(
+        change.table == LOST_ROWS and change.value is not None for change in changes
+    ):
         core: Any = broker.core
         bounds = core.server.retention.bounds
         yield "expired" if bounds.max_retain_ns else "no-room"
-    if any(change.table == FOLLOWERS and change.value is None for change in changes):
+    if changes and any(change.table == FOLLOWERS and change.value is None for change in changes):
         yield "given-up"
     if type(event) is Started and event.recovered.get(LOST_ROWS):
         yield "lost-read"
@@ -170,24 +179,23 @@ def _find_shared(
     broker: BrokerView, event: Event, said: Sequence[Any], effects: Sequence[Effect]
 ) -> Iterator[str]:
     """Yield the marks of topics with two owners until detection."""
-    gives = any(type(each) is Transfer and each.giver == broker.number for each in said)
-    if gives and type(event) is DeadlineReached:
+    if type(event) is DeadlineReached and any(
+        type(each) is Transfer and each.giver == broker.number for each in said
+    ):
         yield "sent-again"
     if type(event) is not MessageReceived:
         return
     message = event.message
-    chosen = any(
-        type(effect) is Commit and any(change.table == CHOSEN for change in effect.changes)
-        for effect in effects
-    )
     if type(message) is Merge and message.server == broker.number and effects:
         yield "topic-given"
     elif type(message) is Carry and message.server == broker.number and effects:
         yield "topic-carried"
     elif type(message) is Transferred and message.giver == broker.number and effects:
         yield "topic-came"
-    elif type(message) is Merged and message.home == broker.number and chosen:
-        yield "home-moved"
+    elif type(message) is Merged and message.home == broker.number:
+        rows = [change for effect in effects if type(effect) is Commit for change in effect.changes]
+        if any(row.table == CHOSEN for row in rows):
+            yield "home-moved"
     elif type(message) is Get and message.server == broker.number:
         core: Any = broker.core
         sharing, log = core.server.sharing, core.server.log
