@@ -77,6 +77,11 @@ def last_lost_position(lineage: int) -> int:
     return lineage << LIFE_BITS
 
 
+def is_behind_loss(earlier: int, later: int) -> bool:
+    """Return True if a loss lies between two positions of a log."""
+    return later >> LIFE_BITS > earlier >> LIFE_BITS
+
+
 def is_stream_marker(source: SourceId) -> bool:
     """Return True for the source of a stream's marker."""
     lineage, number = divmod(source.publisher, 1 << LINEAGE_BITS)

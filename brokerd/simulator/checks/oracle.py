@@ -46,6 +46,9 @@ from brokerd.simulator.checks.streams import (
 OriginsOf = Callable[[StreamId, int, int], Iterable[tuple[SourceId, int]] | None]
 """Returns the publications of a stream from the first to the last position; None if unknown."""
 
+KeeperOf = Callable[[SourceId, int, BrokerNumber], BrokerNumber]
+"""Returns the broker that has an acknowledged publication, whose access broker is the last one."""
+
 
 class InvariantViolated(Exception):
     """A promise was broken.
@@ -86,6 +89,7 @@ class Oracle:
             permitted.
         knows_losses: the brokers with losses are known; if not, any broker may have had the loss.
         origins_of: returns the publications at positions of a stream that no publisher has.
+        keeper_of: returns the broker that has an acknowledged publication on disk.
         logged: an acknowledgement means only that the publication is on disk.
         violations: number of violations by rule.
         first_violations: the first few violations of each rule, in words.
@@ -122,6 +126,7 @@ class Oracle:
         self.accepts_losses = False
         self.knows_losses = True
         self.origins_of: OriginsOf = lambda stream, first, last: None
+        self.keeper_of: KeeperOf = lambda source, sequence, home: home
         self.owed = 0
         self.violations: dict[str, int] = {}
         self.first_violations: list[str] = []
@@ -559,7 +564,8 @@ class Oracle:
                 return
             for origin, sequence in origins:
                 # A restarted subscription may have some of them from before.
-                if not self.register.has_delivered(subscription, origin, sequence):
+                is_had = self.register.has_delivered(subscription, origin, sequence)
+                if not is_had and self._is_lost(client, origin, sequence):
                     self.gap(client, number, origin, sequence, sequence, reason)
             return
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
@@ -591,6 +597,13 @@ class Oracle:
                     self._break("gap early", f"{what}, and {sequence} is not that old")
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
+
+    def _is_lost(self, client: ClientId, source: SourceId, sequence: int) -> bool:
+        """Return True if lost positions took a publication; else it is published again."""
+        publisher = self.register.by_source.get(source)
+        if publisher is None:
+            return False
+        return self._has_lossy_home(client) or sequence in publisher.lost
 
     def _excuse_stream(self, subscription: Subscription, broker: BrokerNumber) -> None:
         """Excuse lost publications of a broker: a gap of a stream names no source.
@@ -628,7 +641,10 @@ class Oracle:
         """Judge an acknowledgement; owed subscriptions, or the log, must have the publication."""
         publisher = self.register.current[client]
         publisher.acknowledged[sequence] = None
-        publisher.kept_at[sequence] = self.homes.get(client, -1)
+        home = self.homes.get(client, -1)
+        if publisher.source is not None:
+            home = self.keeper_of(publisher.source, sequence, home)
+        publisher.kept_at[sequence] = home
         if not self.reliable or self.logged:
             return
         for subscription in self.register.subscriptions.values():

@@ -185,6 +185,7 @@ class SimulatedCluster:
             make_observer(protocol, self.graph),
         )
         self.oracle.origins_of = self.checker.own.origins_of
+        self.oracle.keeper_of = self.checker.own.keeper_of
         self._topologies: dict[BrokerNumber, Topology] = {}
         self._watched = watched
         self._predicates: dict[str, Predicate] = {}
