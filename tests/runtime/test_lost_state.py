@@ -75,8 +75,7 @@ def test_an_older_copy_ends_its_broker_and_no_other(protocol: str, tmp_path: Pat
         status, text = await brokers.wait_end("c1")
         assert status == 78, text
         assert "lost state" in text
-        can_accept = protocol not in ("ges_reliable", "multi_proxy")
-        assert ("--accept-loss c1" in text) == can_accept
+        assert "--accept-loss c1" in text
         assert [e for e in brokers.events("c1") if e["event"] == "state_lost"]
         for name in ("c2", "c3"):
             assert brokers.processes[name].poll() is None
@@ -100,7 +99,7 @@ def stories(*names: str) -> Any:
     return pytest.mark.parametrize("protocol", names)
 
 
-@stories("gryphon", "durable", "delta_tree")
+@stories(*LOGGED, "delta_tree")
 @pytest.mark.parametrize("is_copy", [True, False], ids=["older copy", "empty disk"])
 def test_an_accepted_loss_is_announced_and_the_stream_continues(
     protocol: str, is_copy: bool, tmp_path: Path

@@ -40,7 +40,10 @@ def plan_run(broker: str, how: str) -> PlanRun:
     [("s1", "copy", "refused"), ("s1", "empty", "refused"), ("e2", "empty", "accepted")],
 )
 def test_a_proved_loss_is_accepted_or_refused(broker: str, how: str, outcome: str) -> None:
-    report = plan_run(broker, how).report(-1, "")
+    """A server is refused while topics move; a home is not."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", broker).replace("HOW", how)
+    text = text.replace("kind\nchance", "kind spread_topics=2\nchance")
+    report = PlanRun(read_plan(text)).report(-1, "")
     assert not report.violations, report.describe()
     assert report.counters["fault_restored"] == 1
     assert report.counters[f"losses_{outcome}"] == 1
@@ -57,6 +60,24 @@ def test_only_a_home_that_chooses_no_server_may_accept_a_loss(ownership: str) ->
     refused = ownership == "causal"
     assert report.counters["losses_refused"] == refused
     assert report.counters["losses_accepted"] == (not refused)
+
+
+@pytest.mark.parametrize("how", ["copy", "empty"])
+@pytest.mark.parametrize("ownership", ["arbiter", "rendezvous"])
+def test_a_server_with_an_accepted_loss_announces_what_nobody_has_fetched(
+    ownership: str, how: str
+) -> None:
+    """The only subscriber's broker is away while a server takes publications that it loses."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", how)
+    text = text.replace("kind\nchance", f"kind ownership={ownership}\nchance")
+    text = text.replace("failed=1", "failed=2").replace(
+        "at 4 pub", "at 2.4 fault kill e2 then 8\nat 4 pub"
+    )
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["losses_accepted"] == 1
+    assert report.counters["deliveries"] == 4
+    assert report.counters["in_gaps_of_lost_state"] == 2
 
 
 def test_lost_positions_of_a_topic_are_publications_that_the_gap_names() -> None:

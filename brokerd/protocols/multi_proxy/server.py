@@ -258,9 +258,8 @@ class Server:
         heads = {part.part: part.assigned for part in parts}
         follower.done = {part: before.get(part, head) for part, head in heads.items()}
         if is_restated:
-            # This server may have lost that this broker followed, and publications are kept.
-            kept = {part.part: part.needed_position for part in parts}
-            follower.done = {part: before.get(part, kept[part]) for part in heads}
+            # This server may have lost that this broker followed, and from where on.
+            follower.done = {part: before.get(part, 0) for part in heads}
         changes: tuple[Change, ...] = ()
         if self.sharing is not None:
             self.sharing.keep(follower, before, message.topics, known)

@@ -46,6 +46,9 @@ from brokerd.simulator.checks.streams import (
 OriginsOf = Callable[[StreamId, int, int], Iterable[tuple[SourceId, int]] | None]
 """Returns the publications of a stream from the first to the last position; None if unknown."""
 
+StoresFor = Callable[[BrokerNumber, BrokerNumber], bool]
+"""Returns True if a broker, the first, has the subscriptions of an access broker on disk."""
+
 KeeperOf = Callable[[SourceId, int, BrokerNumber], BrokerNumber]
 """Returns the broker that has an acknowledged publication, whose access broker is the last one."""
 
@@ -89,6 +92,7 @@ class Oracle:
             permitted.
         knows_losses: the brokers with losses are known; if not, any broker may have had the loss.
         origins_of: returns the publications at positions of a stream that no publisher has.
+        stores_for: returns True if a broker has the subscriptions at an access broker on disk.
         keeper_of: returns the broker that has an acknowledged publication on disk.
         logged: an acknowledgement means only that the publication is on disk.
         violations: number of violations by rule.
@@ -126,6 +130,7 @@ class Oracle:
         self.accepts_losses = False
         self.knows_losses = True
         self.origins_of: OriginsOf = lambda stream, first, last: None
+        self.stores_for: StoresFor = lambda broker, home: broker == home
         self.keeper_of: KeeperOf = lambda source, sequence, home: home
         self.owed = 0
         self.violations: dict[str, int] = {}
@@ -293,7 +298,7 @@ class Oracle:
         self.accepts_losses = True
         self._lossy[broker] = None
         self._lossy_clients |= {
-            client: None for client, home in self.homes.items() if home == broker
+            client: None for client, home in self.homes.items() if self.stores_for(broker, home)
         }
         for publisher in self.register.publishers.values():
             for number, home in publisher.kept_at.items():
@@ -302,7 +307,7 @@ class Oracle:
         for subscription in self.register.subscriptions.values():
             if self.homes[subscription.client] == broker:
                 subscription.lost, subscription.before = True, None
-        for key in [key for key in self._before if self.homes[key[0]] == broker]:
+        for key in [key for key in self._before if self.stores_for(broker, self.homes[key[0]])]:
             del self._before[key]
 
     def unacknowledged_at(self, broker: BrokerNumber) -> list[tuple[SourceId, int]]:

@@ -118,6 +118,10 @@ class ProtocolChecks:
         """
         return home
 
+    def stores_for(self, broker: BrokerNumber, home: BrokerNumber) -> bool:
+        """Return True if a broker has the subscriptions of clients at an access broker on disk."""
+        return broker == home
+
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """Check a live broker's state."""
 
