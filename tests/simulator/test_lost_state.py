@@ -1,13 +1,15 @@
 """A publisher's broker loses state, the loss is accepted, and subscribers are told of it."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from brokerd.model.losses import STATE_LOST
-from brokerd.overlay.topology import Topology
+from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.durable.parameters import DurableParameters
+from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.simulator.search.plan import read_plan, write_plan
 from brokerd.simulator.search.swarm import PlanRun
@@ -18,11 +20,28 @@ from tests.helpers.gryphon_stories import cells, paper_cells
 
 AGE_NS = 10**18
 CELLS = ("p1-b1", "b1-s1")
+
+
+def unit(*names: str, storage: str) -> Topology:
+    """A hierarchy of one unit, whose brokers are a chain."""
+    section = {
+        "links": [list(pair) for pair in pairwise(names)],
+        "addresses": {name: f"0.{place}" for place, name in enumerate(names)},
+        "storages": {storage: 1},
+    }
+    values = {"schema": SCHEMA, "name": "unit", "kind": "hierarchy", "brokers": [*names]}
+    return Topology.from_mapping({**values, "hierarchy": section}, "unit")
+
+
 WORLDS: dict[str, tuple[Topology, Any]] = {
     "gryphon": (cells(*CELLS), GryphonParameters()),
     "gryphon in total order": (cells(*CELLS), GryphonParameters(order="total")),
     "gryphon without filters": (cells(*CELLS), GryphonParameters(filters=False)),
     "durable": (cells(*CELLS), DurableParameters()),
+    "ges_reliable": (
+        unit("p1", "b1", "s1", storage="p1"),
+        GesReliableParameters(),
+    ),
     "delta_tree": (chain("p1", "b1", "s1"), DeltaTreeParameters(delta=1, publication_log=True)),
 }
 
