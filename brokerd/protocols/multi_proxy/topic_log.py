@@ -15,7 +15,13 @@ from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
-from brokerd.model.losses import MARKER, has_marker, last_lost_position, loss_marker
+from brokerd.model.losses import (
+    MARKER,
+    has_marker,
+    is_behind_loss,
+    last_lost_position,
+    loss_marker,
+)
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun, merge_runs
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
 from brokerd.protocols.multi_proxy.logs import LOG
@@ -268,8 +274,9 @@ class TopicLog:
             run = unpack_run(record, begins)
             last = first + len(run) - 1
             if last > topic.released:
-                is_behind_loss = first > topic.assigned and has_marker(run)
-                if first != topic.assigned + 1 and not is_behind_loss:
+                if first != topic.assigned + 1 and is_behind_loss(topic.assigned, first):
+                    self._skip_loss(topic, first, run)
+                elif first != topic.assigned + 1:
                     raise StorageCorrupt(
                         f"log {LOG}, record {index}: position {first} of topic {topic.key}, "
                         f"after {topic.assigned}"
@@ -311,6 +318,12 @@ class TopicLog:
             self._on_durable(topic)
 
         self._disk.append(LOG, record, store)
+
+    @staticmethod
+    def _skip_loss(topic: Topic, first: int, run: PublicationRun) -> None:
+        """Continue behind a loss; a topic without a marker there had no publication before."""
+        if not has_marker(run):
+            topic.begin_behind(first - 1)
 
     # ------------------------------------------------------------ put
 

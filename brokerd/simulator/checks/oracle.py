@@ -617,7 +617,7 @@ class Oracle:
         """
         is_lost_here = self._has_lossy_home(subscription.client)
         for publisher in self.register.publishers.values():
-            if self.homes.get(publisher.client) == broker:
+            if self.stores_for(broker, self.homes.get(publisher.client, -1)):
                 stream = self.register.stream(subscription, publisher)
                 lost = {n for n in stream.matching if is_lost_here or n in publisher.lost}
                 lost = {n for n in lost if n > stream.last} - stream.excused
