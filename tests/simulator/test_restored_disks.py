@@ -94,7 +94,7 @@ simulation timed
 protocol multi_proxy
 brokers e1 e2 e3 x1 s1 s2
 overlay bipartite {"edges": ["e1", "e2", "e3"], "proxies": ["x1"], "servers": ["s1", "s2"]}
-limits failed=3 links=1
+limits failed=4 links=1
 core topic_attribute=kind topics=8
 chance 1
 publisher p0-e1
@@ -111,12 +111,12 @@ end 10
 EACH = "a,40,3 b,40,3 c,40,3 d,40,3"
 
 
-@pytest.mark.parametrize("server", ["s1", "s2"])
-def test_an_arbiter_with_a_loss_asks_who_owns_its_topics(server: str) -> None:
-    """Another broker asks for owners first after the loss, and the proxy has forgotten them."""
+@pytest.mark.parametrize("server, other", [("s1", "s2"), ("s2", "s1")])
+def test_an_arbiter_with_a_loss_asks_who_owns_its_topics(server: str, other: str) -> None:
+    """A restarted broker asks while its proxy has forgotten all, and another owner is down."""
     events = (
         f"at 1.5 fault restored {server} empty then 2 4\nat 2.5 fault kill x1 then 3\n"
-        f"at 5 publish p1-e3 {EACH}"
+        f"at 2.2 fault kill {other} then 7\nat 2.3 fault kill e3 then 3\nat 5 publish p1-e3 {EACH}"
     )
     counters = accepted(TWO_SERVERS.replace("EVENTS", events))
     assert counters["deliveries"] == 8

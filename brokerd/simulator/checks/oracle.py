@@ -171,13 +171,17 @@ class Oracle:
         self.register.ended[client, number] = self.register.subscriptions.pop((client, number))
 
     def on_memory_loss(self, client: ClientId) -> None:
-        """Record a client's loss of memory, after which only its new requests count."""
+        """Record a client's loss of memory, after which only its new requests count.
+
+        A broker that stores for the client's broker may have lost its subscriptions.
+        """
+        is_lost = client in self._lossy_clients and not self.is_lossy(self.homes.get(client, -1))
         for (name, number), subscription in list(self.register.subscriptions.items()):
             if name == client:
                 self.on_unsubscribed(name, number)
                 before = subscription.before  # without a start since the last loss
                 is_kept = subscription.started and not subscription.given_up
-                if before is None and is_kept and not subscription.lost:
+                if before is None and is_kept and not (subscription.lost or is_lost):
                     before = subscription
                 if before is not None:
                     self._before[name, number] = before
