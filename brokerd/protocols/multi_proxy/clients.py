@@ -88,6 +88,12 @@ class Clients(OwnSubscriptions[InFlightDelivery]):
         self._follow(local, None)
         self._start(local)
 
+    def _on_new_to_client(self, local: OwnSubscription) -> None:
+        """See OwnSubscriptions."""
+        super()._on_new_to_client(local)
+        key = f"{local.client}/{local.number}"
+        self._disk.commit((Change(RESTARTED, key, None),), lambda: None)
+
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
         super()._claim(client, subscription)
         if subscription in self._deferred:
