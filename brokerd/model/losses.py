@@ -25,6 +25,9 @@ MARKER: Final = b"\xa1\x65$lost\xf5"
 LINEAGE_BITS: Final = 20
 """Publishers that a broker may record between two losses, as a power of two."""
 
+LIFE_BITS: Final = 31
+"""Positions of a log between two losses, as a power of two."""
+
 _MARKERS: Final = 1 << 12
 """Highest numbers of a lineage, which are for markers of streams."""
 
@@ -33,8 +36,19 @@ _RANGE: Final = struct.Struct(">QQQQQ")
 
 def marker(source: SourceId, first: int, last: int) -> PublicationRun:
     """Return a marker, numbered `last`, for publications `first` to `last` of a source."""
-    payload = _RANGE.pack(*source, first, last)
-    sequences = range(last, last + 1)
+    return loss_marker(source, last, source, first, last)
+
+
+def loss_marker(
+    source: SourceId, number: int, lost: SourceId, first: int, last: int
+) -> PublicationRun:
+    """Return a marker with a source and a number of its own.
+
+    Args:
+        lost: the source, or the stream, that lost `first` to `last`.
+    """
+    payload = _RANGE.pack(*lost, first, last)
+    sequences = range(number, number + 1)
     return PublicationRun(source, sequences, (MARKER,), b"\0", len(payload), (payload,))
 
 
@@ -55,6 +69,19 @@ def stream_marker(
     return PublicationRun(source, range(number, number + 1), (MARKER,), b"\0", 0, ())
 
 
+def last_lost_position(lineage: int) -> int:
+    """Return the position behind all those that a log can have given before a loss.
+
+    A log that lost its end continues behind this position, and so gives no position twice.
+    """
+    return lineage << LIFE_BITS
+
+
+def is_behind_loss(earlier: int, later: int) -> bool:
+    """Return True if a loss lies between two positions of a log."""
+    return later >> LIFE_BITS > earlier >> LIFE_BITS
+
+
 def is_stream_marker(source: SourceId) -> bool:
     """Return True for the source of a stream's marker."""
     lineage, number = divmod(source.publisher, 1 << LINEAGE_BITS)
@@ -64,6 +91,12 @@ def is_stream_marker(source: SourceId) -> bool:
 def has_marker(run: PublicationRun) -> bool:
     """Return True if a run contains a marker."""
     return MARKER in run.attribute_table
+
+
+def lost_range(run: PublicationRun) -> tuple[SourceId, int, int]:
+    """Return the source, or the stream, that a marker is for, and the first and last number."""
+    *source, first, last = _RANGE.unpack(b"".join(run.payload))
+    return SourceId(*source), first, last
 
 
 def without_markers(run: PublicationRun, subscriptions: tuple[int, ...]) -> Iterator[DeliveredItem]:

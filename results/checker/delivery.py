@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from results.rules.announced import Announcements
+from results.rules.announced import Announcements, StreamLosses
 from results.rules.exposure import look_at_risks
 from results.rules.facts import RunFacts
 from results.rules.findings import Findings, PairSummary, SourceSummary
@@ -96,7 +96,8 @@ class DeliveryCheck:
         self._summarise_sources()
         pairs = self._walk(judged)
         first_places = {names: row["first_place"] for names, row in pairs.items()}
-        self._announced = Announcements(spark, facts, first_places)
+        lost = StreamLosses(facts).list_by_pair(spark, self._publications)
+        self._announced = Announcements(spark, facts, first_places, lost)
         self._wanted = self._publications.join(
             F.broadcast(self._matches), ["run_id", "attrs_expected"]
         )

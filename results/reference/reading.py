@@ -706,8 +706,9 @@ def _parse_range(
         raise FileRefusal(f"{path}: {values} are no numbers")
     incarnation, first, last = (int(line[name]) for name in ("incarnation", "first", "last"))
     is_of_stream = publishers is not None and line["source"] not in publishers
-    most = 2**31 if is_of_stream and line.get("reason") == STATE_LOST else 2**16
-    if incarnation >= most or not 0 < first <= last < 2**47:
+    is_loss = is_of_stream and line.get("reason") == STATE_LOST
+    most, end = (2**31, 2**63) if is_loss else (2**16, 2**47)
+    if incarnation >= most or not 0 < first <= last < end:
         raise FileRefusal(f"{path}: {values} are no publications")
     return str(line["source"]), incarnation, first, last
 

@@ -292,6 +292,8 @@ class _Pair:
         ]
         self.notices = [n for n in subscription.notices if n.source == source.log.source]
         self.gaps = [gap for gap in subscription.gaps if gap.source == source.log.source]
+        publishers = {log.source for log in history.publishers}
+        self.losses = [gap for gap in subscription.gaps if gap.source not in publishers]
         self.arrived: dict[Key, int] = {}
         for _, row in self.rows:
             if row.kind != GAP:
@@ -325,7 +327,24 @@ class _Pair:
             for key in self.rank:
                 if self._is_permitted(gap) and _is_in(key, gap) and key not in self.told:
                     found.setdefault(key, gap)
+        for gap in self.losses:
+            last = self._find_last_lost(gap)
+            for key in self.rank:
+                if last is not None and key <= last and key not in self.told:
+                    found.setdefault(key, gap)
         return found
+
+    def _find_last_lost(self, gap: Gap) -> Key | None:
+        """Return the last publication that an accepted loss of a stream may have taken."""
+        accepted_ns = self.promises.losses_from_ns
+        if gap.reason != STATE_LOST or accepted_ns is None or gap.received_ns < accepted_ns:
+            return None
+        sent = [
+            publication.key
+            for publication in self.source.committed
+            if self.error_ns is None or publication.sent_ns <= gap.received_ns + self.error_ns
+        ]
+        return max(sent, default=None)
 
     @cached_property
     def announced_counts(self) -> Counter[str]:

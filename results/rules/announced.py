@@ -6,11 +6,11 @@ are joined with them as small tables. A run without notices and gaps has no cost
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from results.rules.facts import RunFacts
-from results.rules.losses import find_permitted, is_of_absence
+from results.rules.losses import find_permitted, is_accepted, is_of_absence
 from results.rules.risks import Tree
 from results.rules.terms import NEVER_NS, STATE_LOST, Gap, Notice
 from results.rules.withheld import (
@@ -20,7 +20,15 @@ from results.rules.withheld import (
     stretches_in_gaps,
     stretches_of,
 )
-from results.tables.frames import EVIDENCE, FIRST_KEY, LAST_KEY, PAIR, key_of, small_frame
+from results.tables.frames import (
+    EVIDENCE,
+    FIRST_KEY,
+    LAST_KEY,
+    PAIR,
+    SEQUENCE_BITS,
+    key_of,
+    small_frame,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -56,11 +64,67 @@ class AnnouncedRange:
         return (*span[:3], first, last) if first <= last else (*span[:3], LAST_KEY, FIRST_KEY)
 
 
+class StreamLosses:
+    """Accepted losses in streams of brokers, which no publisher has.
+
+    Such a gap names no publications. It excuses those that were sent before its announcement, of
+    all sources, and that never arrive.
+    """
+
+    def __init__(self, facts: Mapping[str, RunFacts]) -> None:
+        self._gaps: list[tuple[Names, Gap, int]] = []
+        for run_id, of_run in facts.items():
+            known = {source.pubend for source in of_run.sources}
+            for (sub_id, stream), gaps in of_run.gaps.items():
+                for gap in gaps if stream not in known else ():
+                    if not is_accepted(gap, of_run.promises):
+                        continue
+                    for pubend in sorted(known):
+                        error_ns = of_run.clock_errors.get((sub_id, pubend), 0)
+                        until_ns = NEVER_NS if error_ns is None else gap.received_ns + error_ns
+                        self._gaps.append(((run_id, sub_id, pubend), gap, until_ns))
+
+    def list_by_pair(
+        self, spark: "SparkSession", publications: "DataFrame"
+    ) -> dict[Names, list[Gap]]:
+        """Return the losses of each pair as gaps of its source."""
+        from pyspark.sql import functions as F
+
+        if not self._gaps:
+            return {}
+        times = dict.fromkeys((run_id, pubend, at) for (run_id, _, pubend), _, at in self._gaps)
+        ddl = "run_id STRING, pubend STRING, until_ns BIGINT"
+        rows = (
+            publications.join(F.broadcast(small_frame(spark, [*times], ddl)), ["run_id", "pubend"])
+            .where(F.col("t_sent_ns") <= F.col("until_ns"))
+            .groupBy("run_id", "pubend", "until_ns")
+            .agg(F.max("key").alias("key"))
+            .toArrow()
+            .to_pylist()
+        )
+        last = {(row["run_id"], row["pubend"], row["until_ns"]): row["key"] for row in rows}
+        found: dict[Names, list[Gap]] = {}
+        for names, gap, until_ns in self._gaps:
+            key = last.get((names[0], names[2], until_ns))
+            if key is not None:
+                found.setdefault(names, []).extend(_gaps_through(key, names[2], gap))
+        return found
+
+
+def _gaps_through(key: int, pubend: str, gap: Gap) -> Iterator[Gap]:
+    """Yield gaps with all publications of a source up to a key, one per incarnation."""
+    most = (1 << SEQUENCE_BITS) - 1
+    for incarnation in range((key >> SEQUENCE_BITS) + 1):
+        last = key & most if incarnation == key >> SEQUENCE_BITS else most
+        yield replace(gap, source=pubend, incarnation=incarnation, first=1, last=last)
+
+
 class Announcements:
     """All publications of some runs that were announced as withheld, or as a gap.
 
     Args:
         first_places: place in the log of the first delivery of the source, by pair.
+        lost: per pair, the publications that losses of streams excuse; see `StreamLosses`.
     """
 
     def __init__(
@@ -68,8 +132,10 @@ class Announcements:
         spark: "SparkSession",
         facts: Mapping[str, RunFacts],
         first_places: Mapping[Names, int | None],
+        lost: Mapping[Names, Sequence[Gap]],
     ) -> None:
         self._spark = spark
+        self._lost = lost
         self._notices: dict[Names, Sequence[Notice]] = {}
         self._gaps: dict[Names, Sequence[Gap]] = {}
         self._told: dict[Names, list[AnnouncedRange]] = {}
@@ -85,7 +151,8 @@ class Announcements:
         subscriptions = {s.sub_id: s for s in facts.subscriptions}
         sources = {s.pubend: s for s in facts.sources}
         predicate_ids = {text: number for number, text in enumerate(facts.predicates)}
-        for sub_id, pubend in {**facts.notices, **facts.gaps}:
+        lost = [(sub_id, pubend) for name, sub_id, pubend in self._lost if name == run_id]
+        for sub_id, pubend in dict.fromkeys([*facts.notices, *facts.gaps, *lost]):
             if sub_id not in subscriptions or pubend not in sources:
                 continue
             names = run_id, sub_id, pubend
@@ -104,7 +171,9 @@ class Announcements:
             )
             self._told[names] = [
                 *map(_announced_of, stretches),
-                *_announced_in_gaps(gaps, facts, names[1:], stretches),
+                *_announced_in_gaps(
+                    [*gaps, *self._lost.get(names, ())], facts, names[1:], stretches
+                ),
             ]
 
     def of(self, names: Names) -> Sequence[AnnouncedRange]:

@@ -31,6 +31,12 @@ def promises_with_losses(run: Run, logs: Logs) -> Promises:
     return replace(run.promises, losses_from_ns=min(times, default=None))
 
 
+def is_accepted(gap: Gap, promises: Promises) -> bool:
+    """Return True if a gap is of a loss that an operator had accepted by then."""
+    since_ns = promises.losses_from_ns
+    return gap.reason == STATE_LOST and since_ns is not None and gap.received_ns >= since_ns
+
+
 def is_of_absence(gap: Gap, promises: Promises) -> bool:
     """Return True if the protocol promises a gap because of an absence before it."""
     return gap.reason in promises.absence_gaps and gap.absent_until_ns is not None

@@ -102,7 +102,8 @@ class Gap:
 
     Attributes:
         source: the publisher; with the reason "lost state", maybe a stream of a broker that no
-            publisher has. Such a gap excuses nothing.
+            publisher has. Such a gap names no publications; it excuses those that were sent
+            before and never arrive.
         incarnation: of the publisher; of a stream that begins with a loss, its time in seconds.
         first, last: sequence numbers, both included; only matching publications count.
         place: place in the log; earlier deliveries have a lower place.

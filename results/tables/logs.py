@@ -22,6 +22,7 @@ from results.tables.manifest import Run
 from results.tables.record_files import LARGEST_SEQUENCE, RecordFile, read_record_file
 
 _LATEST_LOSS: Final = (1 << 31) - 1
+_LAST_POSITION: Final = (1 << 63) - 1
 """The highest incarnation of a stream that begins with a loss: a time in seconds."""
 
 
@@ -197,8 +198,7 @@ def gaps_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str
             raise IntegrityError(f"{path}: {line} has no time")
         told_ns = moved(line["t_ns"], host)
         is_of_stream = names["reason"] == STATE_LOST and names["source"] not in publishers
-        most = _LATEST_LOSS if is_of_stream else (1 << 16) - 1
-        said = _range_in(path, line, most)
+        said = _range_in(path, line, *((_LATEST_LOSS, _LAST_POSITION) if is_of_stream else ()))
         gap = Gap(names["source"], *said, names["reason"], line["place"], told_ns)
         found.setdefault((names["sub_id"], gap.source), []).append(gap)
     return found
@@ -232,18 +232,22 @@ def _names_in(path: Path, line: Mapping[str, Any], *names: str) -> dict[str, str
 
 
 def _range_in(
-    path: Path, line: Mapping[str, Any], most: int = (1 << 16) - 1
+    path: Path,
+    line: Mapping[str, Any],
+    most: int = (1 << 16) - 1,
+    largest: int = LARGEST_SEQUENCE,
 ) -> tuple[int, int, int]:
     """Return incarnation, first and last sequence number; checks that `place` is a number, too.
 
     Args:
         most: the highest incarnation.
+        largest: the largest sequence number.
     """
     numbers = [line.get(name) for name in ("incarnation", "first", "last", "place")]
     if not all(type(number) is int for number in numbers):
         raise IntegrityError(f"{path}: {numbers} are no numbers")
     incarnation, first, last, place = (int(number or 0) for number in numbers)
-    if not (0 <= incarnation <= most and 1 <= first <= last <= LARGEST_SEQUENCE and place >= 0):
+    if not (0 <= incarnation <= most and 1 <= first <= last <= largest and place >= 0):
         raise IntegrityError(f"{path}: {numbers} are no publications")
     return incarnation, first, last
 

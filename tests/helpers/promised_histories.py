@@ -293,6 +293,34 @@ def a_gap_of_a_loss_is_announced_before_it_is_accepted(history: History, rng: Ra
     return _with_lost_gap(history, rng, 100 * MILLISECOND - 1)
 
 
+def _with_lost_positions(history: History, rng: Random, received_ns: int) -> History:
+    """A gap of positions of a stream that no publisher has."""
+    history = _with_lost_gap(history, rng, received_ns)
+    (gap,) = history.subscriptions[0].gaps
+    positions = replace(gap, source="s1/3/0", incarnation=0, first=gap.first, last=1 << 61)
+    return with_log(history, 0, gaps=[positions])
+
+
+@_case(LOST)
+def a_gap_of_positions_is_of_an_accepted_loss(history: History, rng: Random) -> History:
+    return _with_lost_positions(history, rng, 10_000 * MILLISECOND)
+
+
+@_case(LOST, "missing")
+def a_gap_of_positions_is_announced_before_publications_are_sent(
+    history: History, rng: Random
+) -> History:
+    promises = replace(history.promises, losses_from_ns=0)
+    return _with_lost_positions(replace(history, promises=promises), rng, 0)
+
+
+@_case(LOST, "gap_unpromised", "missing")
+def a_gap_of_positions_is_announced_before_the_loss_is_accepted(
+    history: History, rng: Random
+) -> History:
+    return _with_lost_positions(history, rng, 100 * MILLISECOND - 1)
+
+
 @_case(LOST_AND_OLD)
 def a_gap_of_an_accepted_loss_has_what_is_young(history: History, rng: Random) -> History:
     return _with_lost_gap(history, rng, 0)

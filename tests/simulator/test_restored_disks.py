@@ -1,5 +1,7 @@
 """Brokers of simulated plans that start on an older copy of their disk, or on an empty disk."""
 
+from collections import Counter
+
 import pytest
 
 from brokerd.protocols.registry import DEFINITIONS
@@ -40,7 +42,10 @@ def plan_run(broker: str, how: str) -> PlanRun:
     [("s1", "copy", "refused"), ("s1", "empty", "refused"), ("e2", "empty", "accepted")],
 )
 def test_a_proved_loss_is_accepted_or_refused(broker: str, how: str, outcome: str) -> None:
-    report = plan_run(broker, how).report(-1, "")
+    """A server is refused while topics move; a home is not."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", broker).replace("HOW", how)
+    text = text.replace("kind\nchance", "kind spread_topics=2\nchance")
+    report = PlanRun(read_plan(text)).report(-1, "")
     assert not report.violations, report.describe()
     assert report.counters["fault_restored"] == 1
     assert report.counters[f"losses_{outcome}"] == 1
@@ -57,6 +62,120 @@ def test_only_a_home_that_chooses_no_server_may_accept_a_loss(ownership: str) ->
     refused = ownership == "causal"
     assert report.counters["losses_refused"] == refused
     assert report.counters["losses_accepted"] == (not refused)
+
+
+@pytest.mark.parametrize("how", ["copy", "empty"])
+@pytest.mark.parametrize("ownership", ["arbiter", "rendezvous"])
+def test_a_server_with_an_accepted_loss_announces_what_nobody_has_fetched(
+    ownership: str, how: str
+) -> None:
+    """The only subscriber's broker is away while a server takes publications that it loses."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", how)
+    text = text.replace("kind\nchance", f"kind ownership={ownership}\nchance")
+    text = text.replace("failed=1", "failed=2").replace(
+        "at 4 pub", "at 2.4 fault kill e2 then 8\nat 4 pub"
+    )
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["losses_accepted"] == 1
+    assert report.counters["deliveries"] == 4
+    assert report.counters["in_gaps_of_lost_state"] == 2
+
+
+def accepted(text: str, losses: int = 1) -> Counter[str]:
+    report = PlanRun(read_plan(text)).report(-1, "")
+    assert not report.violations, report.describe()
+    assert report.counters["losses_accepted"] == losses
+    return Counter(report.counters)
+
+
+TWO_SERVERS = """
+simulation timed
+protocol multi_proxy
+brokers e1 e2 e3 x1 s1 s2
+overlay bipartite {"edges": ["e1", "e2", "e3"], "proxies": ["x1"], "servers": ["s1", "s2"]}
+limits failed=4 links=1
+core topic_attribute=kind topics=8
+chance 1
+publisher p0-e1
+publisher p1-e3
+at 0.1 subscribe s1-e2 kind = 'a'
+at 0.2 subscribe s2-e2 kind = 'b'
+at 0.3 subscribe s3-e2 kind = 'c'
+at 0.4 subscribe s4-e2 kind = 'd'
+at 1 publish p0-e1 a,10,3 b,10,3 c,10,3 d,10,3
+EVENTS
+heal 10
+end 10
+"""
+EACH = "a,40,3 b,40,3 c,40,3 d,40,3"
+
+
+@pytest.mark.parametrize("server, other", [("s1", "s2"), ("s2", "s1")])
+def test_an_arbiter_with_a_loss_asks_who_owns_its_topics(server: str, other: str) -> None:
+    """A restarted broker asks while its proxy has forgotten all, and another owner is down."""
+    events = (
+        f"at 1.5 fault restored {server} empty then 2 4\nat 2.5 fault kill x1 then 3\n"
+        f"at 2.2 fault kill {other} then 7\nat 2.3 fault kill e3 then 3\nat 5 publish p1-e3 {EACH}"
+    )
+    counters = accepted(TWO_SERVERS.replace("EVENTS", events))
+    assert counters["deliveries"] == 8
+
+
+def test_a_server_with_a_loss_keeps_what_a_returning_home_follows() -> None:
+    """Publications after the loss, before the subscriber's broker returns, are delivered."""
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", "empty")
+    text = text.replace("failed=1", "failed=2").replace("then 6 7", "then 3 3.5")
+    text = text.replace("at 4 pub", "at 2.5 fault kill e2 then 8.5\nat 4 pub")
+    assert accepted(text)["deliveries"] == 6
+
+
+def test_a_topic_that_began_behind_a_loss_is_read_after_a_second_loss() -> None:
+    text = PLAN.replace("PROTOCOL", "multi_proxy").replace("BROKER", "s1").replace("HOW", "empty")
+    text = text.replace("failed=1", "failed=2").replace("then 6 7", "then 3 3.5")
+    text = text.replace(
+        "at 8 pub",
+        "at 3.8 fault kill e2 then 7\nat 5 fault restored s1 copy then 5.5 6\n"
+        "at 5.2 publish p0-e1 a,10,3\nat 8 pub",
+    )
+    counters = accepted(text, losses=2)
+    assert counters["deliveries"] == 6
+    assert counters["in_gaps_of_lost_state"] == 1
+
+
+UNIT = """
+simulation timed
+protocol ges_reliable
+brokers a b c
+overlay hierarchy {"addresses": {"a": "0.0", "b": "0.1", "c": "0.2"},
+ "links": [["a", "b"], ["b", "c"]], "storages": {"b": 1}}
+limits failed=2 links=1
+chance 1
+publisher p0-a
+at 0.1 subscribe s1-c kind = 'a'
+at 1 publish p0-a a,10,3 a,40,3
+EVENTS
+at 9 publish p0-a a,10,3 a,40,3
+heal 10
+end 10
+""".replace(",\n ", ", ")
+
+
+@pytest.mark.parametrize("how", ["copy", "empty"])
+def test_a_storage_with_an_accepted_loss_receives_subscriptions_again(how: str) -> None:
+    events = f"at 2 fault restored b {how} then 3 4\nat 2.5 publish p0-a a,10,3"
+    assert accepted(UNIT.replace("EVENTS", events))["deliveries"] == 5
+
+
+def test_a_subscriber_that_returns_after_a_loss_of_its_storage_receives_a_gap() -> None:
+    """The storage lost the subscription, and no access broker had it."""
+    events = (
+        "at 2 fault client_away s1-c then 7\nat 2.5 fault restored b empty then 5 6\n"
+        "at 4 publish p0-a a,10,3 a,40,3\nat 6.5 publish p0-a a,40,3"
+    )
+    counters = accepted(UNIT.replace("EVENTS", events))
+    assert counters["deliveries"] == 4
+    assert counters["in_gaps_of_lost_state"] == 3
 
 
 def test_lost_positions_of_a_topic_are_publications_that_the_gap_names() -> None:

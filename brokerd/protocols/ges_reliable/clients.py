@@ -9,12 +9,13 @@ Paper: [GES] §1 (any broker serves any client), §4 (reconnecting clients).
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Connect,
     Detach,
+    Gap,
     Publish,
     Refused,
     Subscribe,
@@ -22,6 +23,7 @@ from brokerd.model.client_messages import (
     Unsubscribe,
 )
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
+from brokerd.model.losses import STATE_LOST, is_behind_loss
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges_reliable.fetches import (
@@ -62,6 +64,7 @@ from brokerd.protocols.ges_reliable.state import (
     PendingEnd,
     ReceiptWait,
     Request,
+    StorageLoss,
     StoredSubscription,
     SubscriptionStart,
 )
@@ -89,6 +92,19 @@ class RoamingClient(OwnClient):
 
     generation: int = 0
     brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
+
+
+class RestatedStep(NamedTuple):
+    """The step after a storage that lost state has answered for a subscription.
+
+    Attributes:
+        handed: the epoch through which everything was delivered here.
+        had: the epoch through which the client has acknowledged.
+    """
+
+    local: StoredSubscription
+    handed: int
+    had: int
 
 
 class RoamingClients(OwnSubscriptions[DeliveredRun]):
@@ -154,6 +170,8 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
                 self.take(self.handovers.on_last_receipt(each.local))
             elif kind is SubscriptionStart:
                 self._on_begun(each.client, each.local, each.begun)
+            elif kind is StorageLoss:
+                self._restate(each.locals)
             elif kind is EndConfirmation:
                 self._confirm(each.end)
             else:
@@ -164,6 +182,8 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         kind = type(step)
         if kind is PendingEnd:
             self._confirm(step)
+        elif kind is RestatedStep:
+            self._on_restated(step, begun)
         elif kind is HandoverStep:
             self.take(self.handovers.on_answer(step, begun, self._machine.now_ns))
         else:
@@ -187,7 +207,10 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         self.take(self.requests.on_changed(peer, message, self._machine.now_ns))
 
     def _on_stored(self, _peer: Peer, message: Stored) -> None:
-        if self.publishes.on_stored(message, self._machine.now_ns):
+        lost = self.publishes.find_lost(message)
+        if lost is not None:
+            self.take((lost,))
+        elif self.publishes.on_stored(message, self._machine.now_ns):
             self._tell_stored(message.source)
 
     def _on_events(self, _peer: Peer, message: Events) -> None:
@@ -254,9 +277,38 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         assert local.storage is not None, f"{local} begins nowhere"
         local.begins_after = {stream_of(local.storage): after}
         local.had_of = begun.had_of
+        stream = stream_of(local.storage)
+        had = _make_roaming(client).brought.get(local.number, {}).get(stream, after)
+        if is_behind_loss(had, after):
+            client.forgotten[local.number] = {stream: had}
         self._begin_one(client, local)
         self.take((FetchStart(local, after),))
         self.take(self.handovers.hand_over(local, heir, begun.until))
+
+    # ------------------------------------------------------------ lost state of a storage
+
+    def _restate(self, lost: Sequence[StoredSubscription]) -> None:
+        """State subscriptions again to a storage that lost state."""
+        for local in lost:
+            assert local.storage is not None, f"{local} is stored nowhere"
+            had = self.fetches.position(local)
+            self.fetches.stop(local)
+            wish = Wish(local.key, local.generation, local.predicate, had)
+            self._request(local.storage, wish, RestatedStep(local, local.handed, had))
+
+    def _on_restated(self, step: "RestatedStep", begun: Begun) -> None:
+        """Continue a subscription at its storage, behind a gap if the storage has lost it."""
+        local, handed = step.local, step.handed
+        if local.is_over or begun.after is None:
+            return
+        if begun.after > handed:
+            assert local.storage is not None, f"{local} is stored nowhere"
+            stream, last = stream_of(local.storage), begun.after
+            gap = Gap((local.number,), stream, handed + 1, last, STATE_LOST)
+            run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
+            entry = self.fetches.lose_range(local, last)
+            self.windows.deliver(local.client, run, (local,), (entry,), gap)
+        self.take((FetchStart(local, max(handed, begun.after), step.had),))
 
     def change(
         self, storages: Sequence[BrokerNumber], roots: Mapping[BrokerNumber, BrokerNumber]

@@ -348,7 +348,7 @@ class GesReliable(ForwardingCore):
         self.access.requests.start(event.incarnation)
         self.access.fetches.start(event.incarnation)
         if self.storage is not None:
-            self.storage.recover(event.recovered, event.logs[LOG], event.incarnation)
+            self.storage.recover(event.recovered, event.logs[LOG], event.incarnation, event.lineage)
         super()._on_started(event)
 
     def _on_overlay_changed(self, event: OverlayChanged) -> None:

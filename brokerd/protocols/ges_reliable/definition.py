@@ -153,10 +153,11 @@ def _excess(topology: Topology, parameters: Any, lost: FailedElements) -> Excess
 
 def _keeps_loss(topology: Topology, parameters: Any, broker: BrokerNumber) -> str:
     """See ProtocolDefinition: only storages keep state for others."""
-    if any(broker == storage for storage, _ in hierarchy_of(topology).all_storages):
+    storages = [storage for storage, _ in hierarchy_of(topology).all_storages]
+    if broker in storages and len(storages) > 1:
         return (
-            "it is a storage: it lost which subscriptions it stores for and from which epoch on, "
-            "and which publications it has stored, so one that is sent again is stored twice"
+            "it is one of several storages: it lost which subscriptions have moved to others and "
+            "what others have fetched, so they would lack publications without a gap"
         )
     return ""
 

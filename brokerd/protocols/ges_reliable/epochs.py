@@ -21,6 +21,13 @@ from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.model.losses import (
+    has_marker,
+    last_lost_position,
+    loss_marker,
+    lost_range,
+    marker,
+)
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.protocols.ges_reliable.definition import LOG
 from brokerd.protocols.ges_reliable.state import FRONTIERS, RELEASED, Event, LogAppend, LogRelease
@@ -54,6 +61,7 @@ class EpochLog:
         assigned: the last epoch that was assigned or taken over, durable or not.
         durable: everything to be stored through this epoch is on disk.
         released: publications through this epoch are not needed.
+        lost_through: the epoch through which this storage lost epochs; 0 without a loss.
         retained_bytes: of the payloads after that.
     """
 
@@ -68,6 +76,7 @@ class EpochLog:
         self._in_flight = 0
         self.is_read = False
         self.assigned = self.durable = self.released = self.retained_bytes = 0
+        self.lost_through = 0
         self.stream = StreamId(broker, 0, 0)
         self._held_limit = held_limit
         self._frontiers: dict[SourceId, Frontier] = {}
@@ -102,7 +111,8 @@ class EpochLog:
             root, numbers, run = _unpack(record)
             first, last = numbers[0], numbers[-1]
             if last > self.released:
-                if first <= self.assigned or (self._is_root and first > self.assigned + 1):
+                is_next = first == self.assigned + 1 or not self._is_root or has_marker(run)
+                if first <= self.assigned or not is_next:
                     raise StorageCorrupt(
                         f"log {LOG}, record {index}: epoch {first}, after {self.assigned}"
                     )
@@ -122,6 +132,24 @@ class EpochLog:
         else:
             yield Read(LOG, first, self._next)
 
+    def announce_loss(self, lineage: int) -> Iterator[LogAppend]:
+        """Continue behind a loss, which a marker in the log announces.
+
+        Epochs behind the last one in the log may have been given to lost publications.
+        """
+        self.lost_through = last_lost_position(lineage)
+        if self.assigned < self.lost_through:
+            stream, first = SourceId(*self.stream), self.assigned + 1
+            source = SourceId(self.stream.broker, 0, lineage)
+            run = loss_marker(source, 1, stream, first, self.lost_through)
+            epochs = range(self.lost_through, self.lost_through + 1)
+            yield self._append(epochs, run, self.stream.broker)
+
+    @property
+    def is_announced(self) -> bool:
+        """Return True unless a loss is not announced on disk yet."""
+        return self.durable >= self.lost_through
+
     # ------------------------------------------------------------ storing
 
     def store(self, run: PublicationRun, root: BrokerNumber) -> Iterator[LogAppend]:
@@ -130,7 +158,11 @@ class EpochLog:
         Later publications wait for earlier ones, and stored publications are dropped.
         """
         frontier = self._frontiers.setdefault(run.source, Frontier())
-        for part, origin in frontier.take(run, self._held_limit, root):
+        if has_marker(run):
+            parts = frontier.skip(run, root) if self.lost_through else []
+        else:
+            parts = frontier.take(run, self._held_limit, root)
+        for part, origin in parts:
             first = self.assigned + 1
             yield self._append(range(first, first + len(part)), part, origin)
 
@@ -305,6 +337,24 @@ class Frontier:
         """Return the number of publications that wait for earlier ones."""
         return sum(len(part.run) for part in self.early.values())
 
+    def skip(self, run: PublicationRun, root: BrokerNumber) -> list[Part]:
+        """Return a marker in place of lost publications, and those that waited for them."""
+        source, first, last = lost_range(run)
+        if not first - 1 <= self.reached < last:
+            return []
+        lost = Part(marker(source, self.reached + 1, last), root)
+        self.reached = last
+        return [lost, *self._take_early()]
+
+    def _take_early(self) -> Iterator[Part]:
+        """Yield the publications that have waited and are next, in order."""
+        while self.early and min(self.early) <= self.reached + 1:
+            run, root = self.early.pop(min(self.early))
+            rest = run.after(self.reached)
+            if rest is not None:
+                self.reached = rest.last
+                yield Part(rest, root)
+
     def take(self, run: PublicationRun, limit: int, root: BrokerNumber = 0) -> list[Part]:
         """Return the publications that are next, in order; store at most `limit` out of order."""
         if run.first > self.reached + 1:
@@ -315,12 +365,8 @@ class Frontier:
                     del self.early[max(self.early)]
             return []
         found: list[Part] = []
-        while True:
-            rest = run.after(self.reached)
-            if rest is not None:
-                found.append(Part(rest, root))
-                self.reached = rest.last
-            following = min(self.early, default=None)
-            if following is None or following > self.reached + 1:
-                return found
-            run, root = self.early.pop(following)
+        rest = run.after(self.reached)
+        if rest is not None:
+            found.append(Part(rest, root))
+            self.reached = rest.last
+        return [*found, *self._take_early()]

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.model.losses import is_behind_loss
 from brokerd.protocols.ges_reliable.messages import Events, Fetch, Fetched, Key, Targets
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.state import (
     Delivery,
     FollowedState,
     LastReceipt,
+    StorageLoss,
     StoredSubscription,
 )
 from brokerd.protocols.interface import Instant
@@ -48,6 +50,7 @@ class FollowedStorage:
     Attributes:
         locals: the subscriptions here that the storage stores for.
         after: the epoch through which everything has arrived.
+        latest: the last epoch that the storage has stated.
         handed: publications that clients have not acknowledged.
         number: of the last fetch.
         valid: the first fetch with an answer that is complete for all subscriptions.
@@ -59,6 +62,7 @@ class FollowedStorage:
     storage: BrokerNumber
     locals: dict[tuple[ClientId, int], StoredSubscription] = field(default_factory=dict)
     after: int = 0
+    latest: int = 0
     handed: deque[DeliveredRun] = field(default_factory=deque)
     number: int = 0
     valid: int = 0
@@ -114,6 +118,7 @@ class EpochFetches:
             following = self._storages[local.storage] = FollowedStorage(local.storage)
         if not following.locals:
             following.after = after
+        following.latest = max(following.latest, after)
         following.locals[local.client, local.number] = local
         following.after = min(following.after, after)
         local.handed, local.told = after, after if told is None else told
@@ -243,9 +248,35 @@ class EpochFetches:
             return None
         return following
 
-    def on_events(self, message: Events) -> Iterator[Delivery | LastReceipt]:
+    def _lose(self, following: FollowedStorage, epoch: int) -> StorageLoss | None:
+        """Return the subscriptions to state again, if the storage has lost state before an epoch.
+
+        The storage may have lost the subscriptions, and what has arrived since lacks theirs.
+        """
+        is_lost = is_behind_loss(following.latest, epoch)
+        following.latest = max(following.latest, epoch)
+        return StorageLoss(tuple(following.locals.values())) if is_lost else None
+
+    def position(self, local: StoredSubscription) -> int:
+        """Return the epoch through which the client of a subscription has acknowledged."""
+        assert local.storage is not None, f"{local} is stored nowhere"
+        return min(local.handed, self._storages[local.storage].done)
+
+    def lose_range(self, local: StoredSubscription, last: int) -> DeliveredRun:
+        """Return the delivery of a gap through an epoch, which a client has to acknowledge."""
+        assert local.storage is not None, f"{local} is stored nowhere"
+        following = self._storages[local.storage]
+        handed = DeliveredRun(following, last, 1)
+        following.handed.append(handed)
+        return handed
+
+    def on_events(self, message: Events) -> Iterator[Delivery | LastReceipt | StorageLoss]:
         """Take a part of an answer; drop publications that are known, or behind a gap."""
         following = self._is_current(message)
+        loss = self._lose(following, message.run.last) if following is not None else None
+        if loss is not None:
+            yield loss
+            return
         if following is None or message.after > following.after:
             return
         rest = message.run.after(following.after)
@@ -260,10 +291,16 @@ class EpochFetches:
             following.handed.remove(handed)
             yield from self._let_leave(following)
 
-    def on_fetched(self, message: Fetched, now_ns: Instant) -> Iterator[LastReceipt | Fetch]:
+    def on_fetched(
+        self, message: Fetched, now_ns: Instant
+    ) -> Iterator[LastReceipt | Fetch | StorageLoss]:
         """Take the end of an answer, and fetch missing publications again."""
         following = self._is_current(message)
         if following is None:
+            return
+        loss = self._lose(following, message.through)
+        if loss is not None:
+            yield loss
             return
         is_whole = message.after <= following.after
         if is_whole:

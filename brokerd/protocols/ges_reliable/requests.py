@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
+from brokerd.model.losses import marker
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.ges_reliable.messages import Change, Changed, Store, Stored, Targets, Wish
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
@@ -226,6 +227,16 @@ class PublishRequests:
             return
         yield from map(self._request, runs)
         self._wait(min(2 * self._waited_ns, self._parameters.retry_limit_ns), now_ns)
+
+    def find_lost(self, message: Stored) -> Store | None:
+        """Return a marker for publications that the storage acknowledged and does not have.
+
+        A storage without a loss has them: its answer was late, and it drops the marker.
+        """
+        pending = self._sources.get(message.source)
+        if pending is None or message.through >= pending.done:
+            return None
+        return self._request(marker(message.source, message.through + 1, pending.done))
 
     def on_stored(self, message: Stored, now_ns: Instant) -> bool:
         """Take the storage's acknowledgement of a source; return True for further publications."""

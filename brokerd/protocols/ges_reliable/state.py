@@ -226,6 +226,13 @@ class LogRelease:
 
 
 @record
+class StorageLoss:
+    """A storage that lost state, and the subscriptions here that it stores for."""
+
+    locals: "tuple[StoredSubscription, ...]"
+
+
+@record
 class PredicateStart:
     """A predicate that begins at the parent from now on."""
 

@@ -122,6 +122,7 @@ class Storage:
         self._parameters = parameters
         self._counters = counters
         self._forwarding = forwarding
+        self._lineage = 0
         self._homes: dict[_Asker, tuple[int, int]] = {}
         self._followers: dict[_Asker, Follower] = {}
         self._waiting: dict[_Asker, Change] = {}
@@ -185,10 +186,19 @@ class Storage:
         return found
 
     def recover(
-        self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds, incarnation: int = 0
+        self,
+        recovered: Mapping[str, Mapping[str, Any]],
+        ends: LogEnds,
+        incarnation: int = 0,
+        lineage: int = 0,
     ) -> None:
-        """Restore the state of an earlier incarnation from disk."""
+        """Restore the state of an earlier incarnation from disk.
+
+        Args:
+            lineage: see Started.
+        """
         self.feeds.start(incarnation)
+        self._lineage = lineage
         self._take(self.log.recover(recovered, ends))
         self.registrations.recover(recovered, self.log.released)
         self.others.recover(recovered, self.log.released)
@@ -199,13 +209,19 @@ class Storage:
             self._requests.start(incarnation)
             self._take(self.profile.recover(recovered))
         if self.log.is_read:
-            self._take(self.feeds.begin(self._machine.now_ns))
+            self._begin()
 
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log."""
         self._take(self.log.on_records(event))
         if self.log.is_read:
-            self._take(self.feeds.begin(self._machine.now_ns))
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin after the log is read."""
+        if self._lineage:
+            self._take(self.log.announce_loss(self._lineage))
+        self._take(self.feeds.begin(self._machine.now_ns))
 
     def change(self, place: StoragePlace) -> None:
         """Take storages that were added or retired."""
@@ -385,7 +401,7 @@ class Storage:
     # ------------------------------------------------------------ following
 
     def _on_fetch(self, peer: Peer, message: Fetch) -> None:
-        if not self.log.is_read:
+        if not self.log.is_read or not self.log.is_announced:
             return
         # A finer storage has not written down how far it had read its parent's log.
         if self.profile is None and max(message.after, message.through) > self.log.durable:

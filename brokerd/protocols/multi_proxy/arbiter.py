@@ -54,6 +54,7 @@ class Decision:
         is_kept: True once this decision is durable.
         since_ns: the time of the decision; 0: before a crash.
         waiting: the access brokers that have asked, in order.
+        unasked: after a loss, the servers that have not answered if the topic is theirs.
         to: the server that the topic moves to; None: it stays.
         had: the servers that have given the topic away.
     """
@@ -64,6 +65,7 @@ class Decision:
     is_kept: bool = False
     since_ns: Instant = 0
     waiting: dict[BrokerNumber, None] = field(default_factory=dict)
+    unasked: dict[BrokerNumber, None] = field(default_factory=dict)
     to: BrokerNumber | None = None
     had: tuple[BrokerNumber, ...] = ()
 
@@ -74,7 +76,9 @@ class Arbiter:
     Args:
         retry_ns: how long a server may leave an Assign unanswered before another server is chosen.
         decides: returns True if this is the arbiter of a topic.
+        servers: all servers.
         assign: sends an assignment to a server, over a proxy.
+        ask: asks a server for its assignment, over any proxy.
         give: asks a server to give a topic away, over any proxy.
         answer: sends owners to an access broker.
     """
@@ -87,7 +91,9 @@ class Arbiter:
         retry_ns: int,
         *,
         decides: Callable[[int], bool],
+        servers: Collection[BrokerNumber],
         assign: Callable[[BrokerNumber, Assign], None],
+        ask: Callable[[Assign], None],
         give: Callable[[Give], None],
         answer: Callable[[BrokerNumber, Located], None],
     ) -> None:
@@ -96,10 +102,13 @@ class Arbiter:
         self._deadlines = deadlines
         self._retry_ns = retry_ns
         self._decides = decides
+        self._servers = tuple(servers)
         self._assign = assign
+        self._ask = ask
         self._give = give
         self._answer = answer
         self._decisions: dict[int, Decision] = {}
+        self._has_lost = False
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore the decisions of an earlier incarnation."""
@@ -116,10 +125,17 @@ class Arbiter:
             RemoteProtocolError: this is not the arbiter of a topic; the fault of the peer.
         """
         owners: list[Owner] = []
+        is_asking = False
         for topic, candidate, _ in message.candidates:
             if not self._decides(topic):
                 raise RemoteProtocolError(peer, f"broker {self._broker} decides not on {topic}")
             decision = self._decisions.get(topic)
+            if decision is None and self._has_lost:
+                decision = self._question(topic)
+                is_asking = True
+            if decision is not None and decision.unasked:
+                decision.waiting[message.home] = None
+                continue
             if decision is not None and decision.is_owner and decision.is_kept:
                 owners.append(Owner(topic, decision.server, decision.generation))
                 continue
@@ -132,6 +148,8 @@ class Arbiter:
             elif decision.is_kept:
                 self._send(peer, topic, decision)
             decision.waiting[message.home] = None
+        if is_asking:
+            self._ask_servers()
         if owners:
             self._answer(message.home, Located(self._broker, message.home, tuple(owners)))
 
@@ -162,6 +180,11 @@ class Arbiter:
         for topic, number in message.generations:
             decision = self._decisions.get(topic)
             last = decision.generation + (decision.to is not None) if decision is not None else 0
+            if decision is not None and decision.unasked:
+                self._on_asked(topic, decision, message.server, number)
+                continue
+            if self._has_lost and not number:
+                continue
             if decision is None or number > last:
                 raise RemoteProtocolError(peer, f"broker {message.server} was not given {topic}")
             if number > decision.generation:
@@ -186,6 +209,52 @@ class Arbiter:
     def begin(self) -> None:
         """Repeat unanswered requests after all rows and the log are read."""
         self._order_transfers()
+
+    # ------------------------------------------------------------ lost decisions
+
+    def forget_pending(self) -> None:
+        """Forget decisions that an accepted loss may have overtaken; owners never change."""
+        self._has_lost = True
+        owned = {topic: each for topic, each in self._decisions.items() if each.is_owner}
+        self._decisions = owned
+
+    def _question(self, topic: int) -> Decision:
+        """Ask all servers who owns a topic that this arbiter may have given to any of them."""
+        others = (server for server in self._servers if server != self._broker)
+        decision = Decision(self._broker, 0, unasked=dict.fromkeys(others))
+        self._decisions[topic] = decision
+        if not decision.unasked:
+            self._conclude(topic, decision)
+        return decision
+
+    def _ask_servers(self) -> None:
+        """Ask the servers that have not answered, and again later."""
+        asked: dict[BrokerNumber, list[Generation]] = {}
+        for topic, decision in self._decisions.items():
+            for server in decision.unasked:
+                asked.setdefault(server, []).append(Generation(topic, 0))
+        for server, generations in asked.items():
+            self._ask(Assign(server, self._broker, tuple(generations)))
+        if asked:
+            due_ns = self._disk.machine.now_ns + self._retry_ns
+            self._deadlines.set((GIVING, self._broker), due_ns)
+
+    def _on_asked(self, topic: int, decision: Decision, server: BrokerNumber, number: int) -> None:
+        """Take a server's answer; the latest assignment counts, and none is this server's own."""
+        if server not in decision.unasked:
+            return
+        del decision.unasked[server]
+        if number > decision.generation:
+            decision.server, decision.generation = server, number
+        if not decision.unasked:
+            self._conclude(topic, decision)
+
+    def _conclude(self, topic: int, decision: Decision) -> None:
+        if decision.generation:
+            self._assign_owner(topic, decision)
+            return
+        decision.generation = 1
+        self._decide(self._broker, topic, decision)
 
     def on_move(self, peer: Peer, message: Move) -> None:
         """Take a proxy's proposal to move topics; no past owner becomes owner again.
@@ -216,8 +285,9 @@ class Arbiter:
             self._order_transfer(topic, decision)
 
     def due(self) -> None:
-        """Repeat requests to give topics away."""
+        """Repeat requests to give topics away, and questions for owners."""
         self._order_transfers()
+        self._ask_servers()
 
     def _move(self, topic: int, decision: Decision, server: BrokerNumber) -> None:
         """Record the new owner that the giving server reports."""
@@ -252,6 +322,11 @@ class Assignments:
         self._answer = answer
         self._kept: dict[int, int] = {}
 
+    def adopt(self, topic: int) -> None:
+        """Record a topic that access brokers use here; a loss took its assignment."""
+        self.keep(topic, 1)
+        self._disk.commit((self.row(topic, 1),), lambda: None)
+
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore the assignments of an earlier incarnation."""
         self._kept = {int(key): number for key, number in recovered.get(ASSIGNED, {}).items()}
@@ -277,8 +352,11 @@ class Assignments:
         def kept() -> None:
             for topic, number in new:
                 self.keep(topic, number)
-            answer = Assigned(message.server, message.arbiter, message.generations)
-            self._answer(peer, answer)
+            generations = tuple(
+                each if each.number else Generation(each.topic, self._kept.get(each.topic, 0))
+                for each in message.generations
+            )
+            self._answer(peer, Assigned(message.server, message.arbiter, generations))
 
         changes = [self.row(*each) for each in new]
         self._disk.commit(changes, kept)
@@ -289,6 +367,8 @@ class Ownership:
 
     Args:
         decides: returns True if this is the arbiter of a topic.
+        servers: all servers.
+        topics: the number of topics.
         proxies: proxies with a session.
         answer: sends owners to an access broker.
 
@@ -306,12 +386,16 @@ class Ownership:
         retry_ns: int,
         *,
         decides: Callable[[int], bool],
+        servers: Collection[BrokerNumber],
+        topics: int,
         proxies: Collection[BrokerNumber],
         answer: Callable[[BrokerNumber, Located], None],
     ) -> None:
         self._broker = broker
         self._machine = disk.machine
         self._proxies = proxies
+        self._topics = topics
+        self._has_lost = False
         self._turn = 0
         self.give: Callable[[Give], None] = lambda _message: None
         self.arbiter = Arbiter(
@@ -320,7 +404,9 @@ class Ownership:
             deadlines,
             retry_ns,
             decides=decides,
+            servers=servers,
             assign=self._assign,
+            ask=self._transfer,
             give=self._transfer,
             answer=answer,
         )
@@ -334,6 +420,22 @@ class Ownership:
     def handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of messages from other servers over a proxy."""
         return {Assign: self._on_assign, Assigned: self._on_assigned, Give: self._on_give}
+
+    def begin(self, lineage: int) -> None:
+        """Continue after an accepted loss, which took decisions and assignments."""
+        self._has_lost = lineage > 0
+        if self._has_lost:
+            self.arbiter.forget_pending()
+
+    def adopts(self, topic: int) -> bool:
+        """Own a topic that is requested here, if a loss may have taken its assignment.
+
+        Access brokers request a topic only from its owner, and no topic has moved.
+        """
+        if not self._has_lost or topic >= self._topics:
+            return False
+        self.assignments.adopt(topic)
+        return True
 
     def owns(self, topic: int) -> bool:
         """Return True if a topic is durably assigned to this server."""
@@ -386,16 +488,16 @@ class Ownership:
         """Report to an arbiter that another server has a topic that this server gave away."""
         self._send_over_any(arbiter, Assigned(owner, arbiter, (Generation(topic, number),)))
 
-    def _transfer(self, message: Give) -> None:
+    def _transfer(self, message: Give | Assign) -> None:
         self._send_over_any(message.server, message)
 
-    def _send_over_any(self, server: BrokerNumber, message: Give | Assigned) -> None:
+    def _send_over_any(self, server: BrokerNumber, message: Give | Assigned | Assign) -> None:
         """Send a message to a server, over one proxy after the other; it may be this server."""
         proxies = [*self._proxies]
         if server == self._broker:
             if isinstance(message, Give):
                 self.give(message)
-            else:
+            elif isinstance(message, Assigned):
                 self.arbiter.on_assigned(server, message)
         elif proxies:
             self._turn += 1

@@ -4,12 +4,14 @@ Paper: [MP22] §2 (operations), §4. Deviates: clients are pushed to, and a subs
 predicate, which is followed in all topics where it may hold.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, Final
 
 from brokerd.model.client_messages import Connect, Gap, Publish
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
@@ -85,6 +87,12 @@ class Clients(OwnSubscriptions[InFlightDelivery]):
         self._owners.remember(owners)
         self._follow(local, None)
         self._start(local)
+
+    def _on_new_to_client(self, local: OwnSubscription) -> None:
+        """See OwnSubscriptions."""
+        super()._on_new_to_client(local)
+        key = f"{local.client}/{local.number}"
+        self._disk.commit((Change(RESTARTED, key, None),), lambda: None)
 
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
         super()._claim(client, subscription)
@@ -166,17 +174,15 @@ class Clients(OwnSubscriptions[InFlightDelivery]):
         A gap names everything lost, because its predicates can no longer be tested.
         """
         stream = StreamId(message.part, message.topic, 0)
-        last = message.last
-        run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
         for local, topics in self._followed.items():
             had = max(handed.first - 1, local.begins_after.get(stream, 0))
-            if message.topic not in topics or not local.started or had >= last:
+            if message.topic not in topics or not local.started:
                 continue
-            lacked = [rest for each in message.runs if (rest := each.after(had)) is not None]
-            origins = tuple((rest.source, rest.first, rest.last) for rest in lacked)
-            gap = Gap((local.number,), stream, had + 1, last, LOST, origins)
-            handed.open += 1
-            self.windows.deliver(local.client, run, (local,), (handed,), gap)
+            for gap in _list_gaps(local.number, stream, message, had):
+                last = gap.last
+                run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
+                handed.open += 1
+                self.windows.deliver(local.client, run, (local,), (handed,), gap)
 
     def _on_done(self, entry: InFlightDelivery) -> None:
         self._gets.done(entry)
@@ -206,3 +212,21 @@ class Clients(OwnSubscriptions[InFlightDelivery]):
         super()._on_gone(client)
         if client.source is not None:
             self._puts.remove_publisher(client.source)
+
+
+def _list_gaps(number: int, stream: StreamId, message: Lost, had: int) -> Iterator[Gap]:
+    """Yield the gaps behind a position: of released publications, and of lost positions.
+
+    A server that lost state names its positions, since it lost the publishers' numbers.
+    """
+    lost = SourceId(*stream)
+    for is_state, runs in groupby(message.runs, key=lambda run: run.source == lost):
+        lacked = [rest for each in runs if (rest := each.after(had)) is not None]
+        if not lacked:
+            continue
+        first, last = lacked[0].position, lacked[-1].end
+        if is_state:
+            yield Gap((number,), stream, first, last, STATE_LOST)
+        else:
+            origins = tuple((rest.source, rest.first, rest.last) for rest in lacked)
+            yield Gap((number,), stream, first, last, LOST, origins)

@@ -53,7 +53,7 @@ from brokerd.protocols.multi_proxy.parameters import (
 from brokerd.protocols.multi_proxy.places import Places
 from brokerd.protocols.multi_proxy.proxy import Proxy
 from brokerd.protocols.multi_proxy.retention import RETAINED
-from brokerd.protocols.multi_proxy.server import WAITING, Server
+from brokerd.protocols.multi_proxy.server import RESTATING, WAITING, Server
 from brokerd.protocols.multi_proxy.sharing import PERIOD, SharedTransfers, TopicTransfers
 from brokerd.protocols.multi_proxy.ways import UNANSWERED
 from brokerd.protocols.parts.clients.service import LINGER
@@ -119,6 +119,8 @@ class MultiProxy(LogFirstMachine):
                     self._deadlines,
                     parameters.assign_retry_ns,
                     decides=lambda topic: places.arbiter(topic) == broker,
+                    servers=places.servers,
+                    topics=len(places.arbiters),
                     proxies=self._sessions,
                     answer=self._neighbours.answer,
                 )
@@ -128,6 +130,7 @@ class MultiProxy(LogFirstMachine):
                 self._deadlines,
                 parameters,
                 self._counters,
+                homes=places.homes,
                 owned=self._is_owned,
                 answer=self._neighbours.answer,
                 announce=self._ownership.announce if self._ownership else lambda topics: None,
@@ -317,7 +320,9 @@ class MultiProxy(LogFirstMachine):
 
     def _begin(self, event: Started) -> None:
         if self.server is not None:
-            self.server.begin(event.incarnation)
+            self.server.begin(event.incarnation, event.lineage)
+        if self._ownership is not None:
+            self._ownership.begin(event.lineage)
         if self._periods is not None:
             self._periods.announce()
         self._owners.recover(event.recovered)
@@ -345,6 +350,8 @@ class MultiProxy(LogFirstMachine):
             self._proxy.on_session(peer)
         if self._ownership is not None and self.server is not None:
             self._ownership.tell(peer, self.server.asked)
+        if self.server is not None and peer in self._places.proxies:
+            self.server.ask_to_restate()
         if self.server is not None and self.server.sharing is not None:
             self.server.sharing.announce_to(peer)
 
@@ -392,7 +399,7 @@ class MultiProxy(LogFirstMachine):
 
     def _is_owned(self, topic: int) -> bool:
         if self._ownership is not None:
-            return self._ownership.owns(topic)
+            return self._ownership.owns(topic) or self._ownership.adopts(topic)
         if self._parameters.ownership in (CAUSAL, PAPER):
             return topic < len(self._places.arbiters)
         return self._places.arbiter(topic) == self._broker
@@ -450,6 +457,9 @@ class MultiProxy(LogFirstMachine):
             elif purpose == WAITING:
                 assert self.server is not None, f"get of {whose} waits at no server"
                 self.server.due(whose)
+            elif purpose == RESTATING:
+                assert self.server is not None, f"{self._broker} is no server"
+                self.server.ask_to_restate()
             elif purpose == RETAINED:
                 assert self.server is not None, f"{self._broker} is no server and keeps nothing"
                 self.server.retention.due()

@@ -59,17 +59,18 @@ def _keeps_loss(topology: Topology, parameters: MultiProxyParameters, broker: Br
     """See ProtocolDefinition: a proxy and an edge store their clients' rows, and chosen servers."""
     overlay = topology.overlay(KIND)
     assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
-    if broker not in overlay.servers and parameters.ownership != CAUSAL:
-        return ""
-    if broker not in overlay.servers:
+    is_server, ownership = broker in overlay.servers, parameters.ownership
+    if ownership == CAUSAL or (is_server and ownership == PAPER):
         return (
-            f'with ownership = "{CAUSAL}" it lost its choice of a server for each topic, so a '
-            "repeated publication may be stored at two servers"
+            f'with ownership = "{ownership}" it lost at which server each topic is stored, so a '
+            "publication that is sent again may be stored at two servers"
         )
-    return (
-        "it is a server: it lost the numbers of stored publications, so a repeated publication "
-        "would be stored twice, and it lost the positions that access brokers have fetched"
-    )
+    if is_server and parameters.spread_topics:
+        return (
+            f"it is a server, and topics move (spread_topics = {parameters.spread_topics}): it "
+            "lost which topics it has given to other servers, so a topic could have two owners"
+        )
+    return ""
 
 
 def _reaches(topology: Topology, parameters: MultiProxyParameters, outage: Outage) -> Reached:

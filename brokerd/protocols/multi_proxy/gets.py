@@ -269,6 +269,12 @@ class Gets:
         followed.is_stale = True
         self._follow(followed)
 
+    def restate(self) -> None:
+        """Repeat the Follow to all servers; one of them lost which topics are followed."""
+        for followed in self._servers.values():
+            followed.is_stale = True
+            self._follow(followed)
+
     def unfollow(self, topics: Sequence[int]) -> None:
         """Remove a subscription from these topics."""
         for followed in self._servers.values():

@@ -148,12 +148,17 @@ class Home:
             Lost: self.gets.on_lost,
             Answered: self.gets.on_answered,
             Located: self.owners.on_located,
-            Merged: (
-                self.owners.on_merged
-                if isinstance(self.owners, MovingOwners)
-                else self.gets.on_merged
-            ),
+            Merged: self._on_merged,
         }
+
+    def _on_merged(self, peer: Any, message: Merged) -> None:
+        """Take other owners of topics; without any, a server lost which topics are followed."""
+        if not message.owners:
+            self.gets.restate()
+        elif isinstance(self.owners, MovingOwners):
+            self.owners.on_merged(peer, message)
+        else:
+            self.gets.on_merged(peer, message)
 
     def _awaits(self, server: BrokerNumber) -> bool:
         return (

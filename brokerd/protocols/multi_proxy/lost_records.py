@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from brokerd.model.identity import SourceId
+from brokerd.model.losses import has_marker, lost_range
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
 from brokerd.protocols.multi_proxy.messages import LostRun
@@ -42,7 +43,7 @@ class LostRecords:
 
     def add(self, run: PublicationRun) -> None:
         """Add a run that is not retained any more."""
-        self._records[run.last] = LostRecord(tuple(_list_lost_runs(run)))
+        self._records[run.last] = LostRecord(tuple(list_lost_runs(run)))
 
     def carry(self, runs: Sequence[LostRun]) -> Iterator[Change]:
         """Add another server's lost runs, and return the changes on disk."""
@@ -98,8 +99,15 @@ class LostRecords:
         self._records = dict(sorted(self._records.items()))
 
 
-def _list_lost_runs(run: PublicationRun) -> Iterator[LostRun]:
-    """Yield the sources of a topic's run, with their numbers and positions."""
+def list_lost_runs(run: PublicationRun) -> Iterator[LostRun]:
+    """Yield the sources of a topic's run, with their numbers and positions.
+
+    A loss marker stands for positions, which it names.
+    """
+    if has_marker(run):
+        stream, first, last = lost_range(run)
+        yield LostRun(first, stream, first, last)
+        return
     position = run.first
     for source, sequences in run.origins:
         for first, last in _stretches(sequences):

@@ -25,6 +25,7 @@ class Places:
         arbiters: per topic the server that follows from a hash: its arbiter, or its owner.
         servers_by_name: number and name of each server.
         edges: brokers that are access brokers only.
+        homes: all brokers, which are access brokers of their clients.
         role: the role of this broker, for display.
     """
 
@@ -33,6 +34,7 @@ class Places:
         assert isinstance(overlay, Bipartite), f"{topology.name} is of kind {topology.kind}"
         self._broker = broker
         self._brokers = len(topology.brokers)
+        self.homes = range(self._brokers)
         self.proxies = overlay.proxies
         self.servers = overlay.servers
         self.edges = overlay.edges

@@ -5,14 +5,17 @@ message is stored once, and each follower of the topic has an acknowledged posit
 crashes has lost the last positions, and receives them again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.model.identity import BrokerNumber, Peer, SourceId
+from brokerd.model.losses import has_marker
+from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change, LogEnds, RecordsRead
 from brokerd.protocols.multi_proxy.followers import Follower, Followers, Version
 from brokerd.protocols.multi_proxy.held_puts import HeldPuts
+from brokerd.protocols.multi_proxy.lost_records import list_lost_runs
 from brokerd.protocols.multi_proxy.messages import (
     Answer,
     Answered,
@@ -21,6 +24,8 @@ from brokerd.protocols.multi_proxy.messages import (
     Followed,
     Following,
     Get,
+    Lost,
+    LostRun,
     Merged,
     Messages,
     Owner,
@@ -29,12 +34,15 @@ from brokerd.protocols.multi_proxy.messages import (
     Wanted,
 )
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
+from brokerd.protocols.multi_proxy.restatements import Restatements
 from brokerd.protocols.multi_proxy.retention import Retention
 from brokerd.protocols.multi_proxy.sharing import TopicTransfers
-from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog
+from brokerd.protocols.multi_proxy.topic_log import Part, Topic, TopicLog, split_by_markers
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
+RESTATING: Final = "restating"
+"""Purpose of the deadline at which access brokers are asked again for their topics."""
 WAITING: Final = "waiting"
 """Purpose of the deadline at which a get is answered without publications."""
 
@@ -43,6 +51,7 @@ class Server:
     """The role of a broker as owner of topics.
 
     Args:
+        homes: all brokers, which are access brokers of their clients.
         owned: returns True if this server owns a topic.
         answer: sends an answer to an access broker, over any proxy.
         announce: announces topics with a first request to proxies.
@@ -63,6 +72,7 @@ class Server:
         parameters: MultiProxyParameters,
         counters: dict[str, int],
         *,
+        homes: Collection[BrokerNumber],
         owned: Callable[[int], bool],
         answer: Callable[[BrokerNumber, Answer], None],
         announce: Callable[[Sequence[int]], None],
@@ -80,6 +90,7 @@ class Server:
         self._announce = announce
         self.asked: dict[int, None] = {}
         self.followers = Followers(broker, self.log)
+        self._restatements = Restatements(homes)
         self.sharing: TopicTransfers | None = None
         self._held = HeldPuts(
             self._machine, deadlines, parameters, append=self._append, say_held=self._report_held
@@ -95,13 +106,21 @@ class Server:
         if self.sharing is not None:
             self.sharing.moves.recover(recovered)
         self.followers.recover(recovered)
+        self._restatements.recover(recovered)
 
     def on_records(self, event: RecordsRead) -> None:
         """Take a page of the log."""
         self.log.on_records(event)
 
-    def begin(self, incarnation: int) -> None:
-        """Begin after all rows and the log are read."""
+    def begin(self, incarnation: int, lineage: int = 0) -> None:
+        """Begin after all rows and the log are read.
+
+        After a loss, all positions given from now on are later than lost ones, and nothing is
+        released before all access brokers have stated their topics again.
+        """
+        if lineage:
+            self._restatements.begin(lineage)
+            self.log.announce_loss(lineage)
         for topic in self.log:
             self.asked[topic.number] = None
         if self.sharing is not None:
@@ -117,6 +136,7 @@ class Server:
     def drop(self, home: BrokerNumber) -> None:
         """Remove a decommissioned access broker."""
         follower = self.followers.get(home)
+        self._restatements.drop(home)
         self._disk.commit(self.followers.drop(home), lambda: None)
         self._deadlines.cancel((WAITING, home))
         for part in follower.done if follower is not None else ():
@@ -126,7 +146,7 @@ class Server:
 
     def count_retained(self) -> int:
         """Return the number of retained and waiting publications."""
-        kept = sum(topic.durable - topic.released for topic in self.log)
+        kept = sum(topic.count_retained() for topic in self.log)
         return kept + self._held.count()
 
     def retained_bytes(self) -> int:
@@ -137,6 +157,7 @@ class Server:
         """Return the remaining effects of failures, in words."""
         lost = sum(len(topic.lost) for topic in self.log)
         left = self.sharing.aftermath() if self.sharing is not None else ()
+        left = (*left, *self._restatements.aftermath())
         words = f"{lost} records are lost, and not announced to all servers and access brokers yet"
         return (*left, words) if lost else left
 
@@ -157,6 +178,14 @@ class Server:
     def on_held_deadline(self, number: int) -> None:
         """Process publish requests to a topic that have waited for a while."""
         self._held.due(self.log.topic(number))
+
+    def ask_to_restate(self) -> None:
+        """Ask all access brokers for their topics that have not stated them since a loss."""
+        for home in self._restatements.list_awaited():
+            self._answer(home, Merged(home, ()))
+        if self._restatements.are_awaited:
+            due_ns = self._machine.now_ns + self._parameters.retry_limit_ns
+            self._deadlines.set((RESTATING, self._broker), due_ns)
 
     # ------------------------------------------------------------ requests
 
@@ -218,6 +247,7 @@ class Server:
             if not self.sharing.can_follow(home, follower, message.topics):
                 return
             known = self.sharing.known.of(message.topics)
+        is_restated = self._restatements.is_awaited(home)
         if follower is None:
             follower = self.followers.add(home, version)
         is_restarted = version.incarnation > follower.version.incarnation
@@ -227,11 +257,16 @@ class Server:
         parts = [part for topic in message.topics for part in self.log.parts(topic)]
         heads = {part.part: part.assigned for part in parts}
         follower.done = {part: before.get(part, head) for part, head in heads.items()}
+        if is_restated:
+            # This server may have lost that this broker followed, and from where on.
+            follower.done = {part: before.get(part, 0) for part in heads}
         changes: tuple[Change, ...] = ()
         if self.sharing is not None:
             self.sharing.keep(follower, before, message.topics, known)
         if is_restarted or before.keys() != follower.done.keys():
             changes = (self.followers.row(home),)
+        if is_restated:
+            changes = (self.followers.row(home), self._restatements.take(home))
         followed = tuple(Followed(*part, follower.done[part], head) for part, head in heads.items())
         elsewhere = tuple(Elsewhere(*part, through) for part, through in known.items())
         answer = Following(self._broker, home, *version, followed, elsewhere)
@@ -240,6 +275,9 @@ class Server:
                 if gone.server == self._broker:
                     self._held.left(home, self.log.part(gone))
                 self._settle(self.log.part(gone))
+
+        if is_restated:
+            self.settle_all()
 
         def written() -> None:
             # A position that a crash could give to another publication must not be sent.
@@ -255,6 +293,9 @@ class Server:
         self._check(peer, home, [wanted.topic for wanted in message.wanted])
         follower = self.followers.get(home)
         version = Version(message.incarnation, message.number)
+        if self._restatements.is_awaited(home):
+            self._answer(home, Merged(home, ()))
+            return
         if follower is None or version <= follower.got:
             return
         if message.incarnation < follower.version.incarnation:
@@ -306,18 +347,30 @@ class Server:
         for part, wanted in waits.items():
             most = min(wanted.most, self._parameters.get_publications)
             topic, after = self.log.part(part), wanted.after
+            if most and self.log.lost_through and after < topic.needed_position:
+                stream, last = SourceId(*part, 0), topic.needed_position
+                lacked = (LostRun(after + 1, stream, after + 1, last),)
+                self._answer(home, Lost(self._broker, home, *part, lacked))
+                after = last
             for lost in self.retention.told(home, topic, after) if most else ():
                 self._answer(home, lost)
                 after = lost.last
             run = topic.after(after, most) if most else None
-            if run is not None:
-                self._counters["publications_forwarded"] += len(run)
-                self._answer(home, Messages(home, wanted.topic, run))
+            for part_run in split_by_markers(run) if run is not None else ():
+                self._answer_run(home, topic, part_run)
         self._answer(home, Answered(self._broker, home, *follower.got))
+
+    def _answer_run(self, home: BrokerNumber, topic: Topic, run: PublicationRun) -> None:
+        """Send publications of a topic, or the loss that a marker stands for."""
+        if has_marker(run):
+            self._answer(home, Lost(self._broker, home, *topic.part, tuple(list_lost_runs(run))))
+            return
+        self._counters["publications_forwarded"] += len(run)
+        self._answer(home, Messages(home, topic.number, run))
 
     def _settle(self, topic: Topic) -> None:
         """Release a topic as far as all followers have acknowledged; without one, everything."""
-        if topic.is_frozen or not topic.is_here:
+        if topic.is_frozen or not topic.is_here or self._restatements.are_awaited:
             return
         done = self.followers.done_with(topic)
         through = min((topic.durable, *done))

@@ -15,6 +15,13 @@ from typing import Any, Final, NamedTuple
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.model.losses import (
+    MARKER,
+    has_marker,
+    is_behind_loss,
+    last_lost_position,
+    loss_marker,
+)
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun, merge_runs
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
 from brokerd.protocols.multi_proxy.logs import LOG
@@ -137,6 +144,10 @@ class Topic:
         while self.since and self.since[0][0] <= self.released:
             self.since.popleft()
 
+    def count_retained(self) -> int:
+        """Return the number of retained publications."""
+        return sum(len(run) for run in self.runs)
+
     @property
     def needed_position(self) -> int:
         """The position through which no follower needs anything, not even a gap."""
@@ -170,13 +181,14 @@ class TopicLog:
     Attributes:
         is_read: True once the log of earlier incarnations is read.
         logged_bytes: of the records that are not truncated, or about to be.
+        lost_through: the position through which this server lost positions; 0 without a loss.
     """
 
     def __init__(
         self, broker: BrokerNumber, disk: Durability, on_durable: Callable[[Topic], None]
     ) -> None:
         self.is_read = True
-        self.logged_bytes = 0
+        self.logged_bytes = self.lost_through = 0
         self._broker = broker
         self._disk = disk
         self._on_durable = on_durable
@@ -200,6 +212,8 @@ class TopicLog:
             is_own = part.server == self._broker
             suffix = "" if is_own else f".{part.server}"
             found = self._topics[part] = Topic(part, suffix, is_here=is_own)
+            if is_own and self.lost_through:
+                found.begin_behind(self.lost_through)
         return found
 
     def holds(self, part: Part) -> bool:
@@ -260,7 +274,9 @@ class TopicLog:
             run = unpack_run(record, begins)
             last = first + len(run) - 1
             if last > topic.released:
-                if first != topic.assigned + 1:
+                if first != topic.assigned + 1 and is_behind_loss(topic.assigned, first):
+                    self._skip_loss(topic, first, run)
+                elif first != topic.assigned + 1:
                     raise StorageCorrupt(
                         f"log {LOG}, record {index}: position {first} of topic {topic.key}, "
                         f"after {topic.assigned}"
@@ -277,6 +293,37 @@ class TopicLog:
             self._chop()  # a crash may have kept what was let go of
         else:
             self._disk.machine.emit(Read(LOG, after, self._next))
+
+    def announce_loss(self, lineage: int) -> None:
+        """Continue all topics of this server behind a loss, which markers in the log announce.
+
+        Positions behind the last one in the log may have been given to lost publications.
+        """
+        self.lost_through = last_lost_position(lineage)
+        for topic in [*self]:
+            if topic.part.server == self._broker and topic.assigned < self.lost_through:
+                self._log_marker(topic, lineage)
+
+    def _log_marker(self, topic: Topic, lineage: int) -> None:
+        stream, first = SourceId(*topic.part, 0), topic.assigned + 1
+        run = loss_marker(SourceId(self._broker, 0, lineage), 1, stream, first, self.lost_through)
+        topic.assigned = self.lost_through
+        placed = _place(topic.part, topic.assigned, run)
+        head, *payload = pack_run(run)
+        record = (_HEAD.pack(topic.number, topic.assigned) + bytes(head), *payload)
+        self._log(topic, placed.last, run.source, record)
+
+        def store() -> None:
+            topic.retain(placed, self._disk.machine.now_ns)
+            self._on_durable(topic)
+
+        self._disk.append(LOG, record, store)
+
+    @staticmethod
+    def _skip_loss(topic: Topic, first: int, run: PublicationRun) -> None:
+        """Continue behind a loss; a topic without a marker there had no publication before."""
+        if not has_marker(run):
+            topic.begin_behind(first - 1)
 
     # ------------------------------------------------------------ put
 
@@ -439,6 +486,22 @@ def read_placed(broker: BrokerNumber, record: Buffer) -> list[PublicationRun]:
     if number & _CARRIED:
         return []
     return [_place(Part(broker, number), first, unpack_run(record, _HEAD.size))]
+
+
+def split_by_markers(run: PublicationRun) -> Iterator[PublicationRun]:
+    """Yield a topic's run in parts; each loss marker is a part of its own."""
+    if not has_marker(run):
+        yield run
+        return
+    place, start = run.attribute_table.index(MARKER), 0
+    for position in range(len(run)):
+        if run.attribute_index[position] == place:
+            if start < position:
+                yield run.select(range(start, position))
+            yield run.select(range(position, position + 1))
+            start = position + 1
+    if start < len(run):
+        yield run.select(range(start, len(run)))
 
 
 def _place(part: Part, first: int, run: PublicationRun) -> PublicationRun:

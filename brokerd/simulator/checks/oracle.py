@@ -46,6 +46,12 @@ from brokerd.simulator.checks.streams import (
 OriginsOf = Callable[[StreamId, int, int], Iterable[tuple[SourceId, int]] | None]
 """Returns the publications of a stream from the first to the last position; None if unknown."""
 
+StoresFor = Callable[[BrokerNumber, BrokerNumber], bool]
+"""Returns True if a broker, the first, has the subscriptions of an access broker on disk."""
+
+KeeperOf = Callable[[SourceId, int, BrokerNumber], BrokerNumber]
+"""Returns the broker that has an acknowledged publication, whose access broker is the last one."""
+
 
 class InvariantViolated(Exception):
     """A promise was broken.
@@ -86,6 +92,8 @@ class Oracle:
             permitted.
         knows_losses: the brokers with losses are known; if not, any broker may have had the loss.
         origins_of: returns the publications at positions of a stream that no publisher has.
+        stores_for: returns True if a broker has the subscriptions at an access broker on disk.
+        keeper_of: returns the broker that has an acknowledged publication on disk.
         logged: an acknowledgement means only that the publication is on disk.
         violations: number of violations by rule.
         first_violations: the first few violations of each rule, in words.
@@ -122,6 +130,8 @@ class Oracle:
         self.accepts_losses = False
         self.knows_losses = True
         self.origins_of: OriginsOf = lambda stream, first, last: None
+        self.stores_for: StoresFor = lambda broker, home: broker == home
+        self.keeper_of: KeeperOf = lambda source, sequence, home: home
         self.owed = 0
         self.violations: dict[str, int] = {}
         self.first_violations: list[str] = []
@@ -161,13 +171,17 @@ class Oracle:
         self.register.ended[client, number] = self.register.subscriptions.pop((client, number))
 
     def on_memory_loss(self, client: ClientId) -> None:
-        """Record a client's loss of memory, after which only its new requests count."""
+        """Record a client's loss of memory, after which only its new requests count.
+
+        A broker that stores for the client's broker may have lost its subscriptions.
+        """
+        is_lost = client in self._lossy_clients and not self.is_lossy(self.homes.get(client, -1))
         for (name, number), subscription in list(self.register.subscriptions.items()):
             if name == client:
                 self.on_unsubscribed(name, number)
                 before = subscription.before  # without a start since the last loss
                 is_kept = subscription.started and not subscription.given_up
-                if before is None and is_kept and not subscription.lost:
+                if before is None and is_kept and not (subscription.lost or is_lost):
                     before = subscription
                 if before is not None:
                     self._before[name, number] = before
@@ -288,7 +302,7 @@ class Oracle:
         self.accepts_losses = True
         self._lossy[broker] = None
         self._lossy_clients |= {
-            client: None for client, home in self.homes.items() if home == broker
+            client: None for client, home in self.homes.items() if self.stores_for(broker, home)
         }
         for publisher in self.register.publishers.values():
             for number, home in publisher.kept_at.items():
@@ -297,7 +311,7 @@ class Oracle:
         for subscription in self.register.subscriptions.values():
             if self.homes[subscription.client] == broker:
                 subscription.lost, subscription.before = True, None
-        for key in [key for key in self._before if self.homes[key[0]] == broker]:
+        for key in [key for key in self._before if self.stores_for(broker, self.homes[key[0]])]:
             del self._before[key]
 
     def unacknowledged_at(self, broker: BrokerNumber) -> list[tuple[SourceId, int]]:
@@ -559,7 +573,8 @@ class Oracle:
                 return
             for origin, sequence in origins:
                 # A restarted subscription may have some of them from before.
-                if not self.register.has_delivered(subscription, origin, sequence):
+                is_had = self.register.has_delivered(subscription, origin, sequence)
+                if not is_had and self._is_lost(client, origin, sequence):
                     self.gap(client, number, origin, sequence, sequence, reason)
             return
         if publisher is None or not 1 <= first <= last <= len(publisher.contents):
@@ -592,6 +607,13 @@ class Oracle:
                 stream.excused.add(sequence)
                 self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
 
+    def _is_lost(self, client: ClientId, source: SourceId, sequence: int) -> bool:
+        """Return True if lost positions took a publication; else it is published again."""
+        publisher = self.register.by_source.get(source)
+        if publisher is None:
+            return False
+        return self._has_lossy_home(client) or sequence in publisher.lost
+
     def _excuse_stream(self, subscription: Subscription, broker: BrokerNumber) -> None:
         """Excuse lost publications of a broker: a gap of a stream names no source.
 
@@ -599,7 +621,7 @@ class Oracle:
         """
         is_lost_here = self._has_lossy_home(subscription.client)
         for publisher in self.register.publishers.values():
-            if self.homes.get(publisher.client) == broker:
+            if self.stores_for(broker, self.homes.get(publisher.client, -1)):
                 stream = self.register.stream(subscription, publisher)
                 lost = {n for n in stream.matching if is_lost_here or n in publisher.lost}
                 lost = {n for n in lost if n > stream.last} - stream.excused
@@ -628,7 +650,10 @@ class Oracle:
         """Judge an acknowledgement; owed subscriptions, or the log, must have the publication."""
         publisher = self.register.current[client]
         publisher.acknowledged[sequence] = None
-        publisher.kept_at[sequence] = self.homes.get(client, -1)
+        home = self.homes.get(client, -1)
+        if publisher.source is not None:
+            home = self.keeper_of(publisher.source, sequence, home)
+        publisher.kept_at[sequence] = home
         if not self.reliable or self.logged:
             return
         for subscription in self.register.subscriptions.values():

@@ -110,6 +110,18 @@ class ProtocolChecks:
         """
         return None
 
+    def keeper_of(self, source: SourceId, sequence: int, home: BrokerNumber) -> BrokerNumber:
+        """Return the broker that has an acknowledged publication on disk.
+
+        Args:
+            home: the access broker of the publisher.
+        """
+        return home
+
+    def stores_for(self, broker: BrokerNumber, home: BrokerNumber) -> bool:
+        """Return True if a broker has the subscriptions of clients at an access broker on disk."""
+        return broker == home
+
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """Check a live broker's state."""
 

@@ -185,6 +185,8 @@ class SimulatedCluster:
             make_observer(protocol, self.graph),
         )
         self.oracle.origins_of = self.checker.own.origins_of
+        self.oracle.keeper_of = self.checker.own.keeper_of
+        self.oracle.stores_for = self.checker.own.stores_for
         self._topologies: dict[BrokerNumber, Topology] = {}
         self._watched = watched
         self._predicates: dict[str, Predicate] = {}

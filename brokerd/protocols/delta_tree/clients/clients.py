@@ -438,6 +438,11 @@ class Clients(ClientService[Client, LocalSubscription]):
 
     def _claim(self, client: Client, subscription: LocalSubscription) -> None:
         subscription.claimed = True
+        is_started = subscription.phase is Phase.STARTED
+        if subscription.is_restarted and is_started and subscription.number not in client.stated:
+            # Its client does not know that it had started, so it is owed no earlier publication.
+            subscription.is_restarted = False
+            self._state.commit([subscription_change(subscription, started=True)], lambda: None)
         self._report_state(subscription)
         self._publications.windows.claim(subscription)
         if subscription.phase is Phase.STARTED:

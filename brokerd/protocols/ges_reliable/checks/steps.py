@@ -23,6 +23,7 @@ from typing import Any
 
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.losses import is_behind_loss
 from brokerd.protocols.ges.checks.steps import check_client_counts
 from brokerd.protocols.ges.units import hierarchy_from
 from brokerd.protocols.ges_reliable.definition import root_of
@@ -62,6 +63,24 @@ class GesReliableChecks(ProtocolChecks):
                 self._check_told(broker, message)
         return ()
 
+    def keeper_of(self, source: SourceId, sequence: int, home: BrokerNumber) -> BrokerNumber:
+        """See ProtocolChecks: the root of the publisher's unit."""
+        return root_of(hierarchy_from(self.world.graph.overlay), home)
+
+    def stores_for(self, broker: BrokerNumber, home: BrokerNumber) -> bool:
+        """See ProtocolChecks; only a single storage accepts a loss."""
+        storages = hierarchy_from(self.world.graph.overlay).all_storages
+        return any(broker == storage for storage, _ in storages)
+
+    def restored(self, broker: BrokerView) -> int:
+        """See ProtocolChecks: subscriptions that have ended since the copy of the disk."""
+        core: Any = broker.core
+        oracle = self.world.oracle
+        if core.storage is None or not oracle.is_lossy(broker.number):
+            return 0
+        known = oracle.register.subscriptions
+        return sum(tuple(key) not in known for key in core.storage.registrations.known())
+
     def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
         """See ProtocolChecks."""
         core: Any = broker.core
@@ -93,7 +112,10 @@ class GesReliableChecks(ProtocolChecks):
             told = self._told.setdefault((root, epoch), origin)
             if told != origin:
                 raise InvariantViolated("epoch reused", f"{what}, where {told} was")
-            if self._epochs.setdefault((root, origin), epoch) != epoch:
+            before = self._epochs.setdefault((root, origin), epoch)
+            is_republished = is_behind_loss(before, epoch)
+            is_republished = is_republished and self.world.oracle.is_lossy(message.storage)
+            if before != epoch and not is_republished:
                 raise InvariantViolated("stored twice", what)
             source, number = origin
             if number <= last.get(source, 0):

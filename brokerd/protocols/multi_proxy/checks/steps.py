@@ -25,6 +25,8 @@ from typing import Any
 
 from brokerd.model.client_messages import Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
+from brokerd.model.losses import LIFE_BITS
+from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Append, Effect, Event, Send
 from brokerd.protocols.multi_proxy.followers import FOLLOWERS
 from brokerd.protocols.multi_proxy.messages import Follow, Get, Lost, Messages, Stored
@@ -52,6 +54,7 @@ class MultiProxyChecks(ProtocolChecks):
         self._stored_at: dict[int, list[BrokerNumber]] = {}
         self._puts_once = ownership != PAPER
         self._assigned: dict[StreamId, dict[int, _Origin]] = {}
+        self._kept_at: dict[_Origin, BrokerNumber] = {}
         self._places: dict[tuple[StreamId | int, _Origin], tuple[StreamId, int]] = {}
         self._done: dict[tuple[BrokerNumber, int, BrokerNumber, int], int] = {}
         self._lingering = LingerChecker(
@@ -97,6 +100,11 @@ class MultiProxyChecks(ProtocolChecks):
             assigned = self._assigned.setdefault(run.source, {})
             origins = ((each.source, number) for each in run.origins for number in each.sequences)
             assigned.update(zip(run.sequences, origins, strict=True))
+            self._kept_at.update((origin, broker.number) for origin in _origins_in(run))
+
+    def keeper_of(self, source: SourceId, sequence: int, home: BrokerNumber) -> BrokerNumber:
+        """See ProtocolChecks: the server that has appended it."""
+        return self._kept_at.get((source, sequence), home)
 
     def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
         """Check that no later publication is missed, whichever broker crashes next."""
@@ -148,6 +156,8 @@ class MultiProxyChecks(ProtocolChecks):
             if told.setdefault(position, origin) != origin:
                 raise InvariantViolated("position reused", f"{what}, where {told[position]} was")
             place = stream, position
+            if self.world.oracle.is_lossy(owner) and self._is_republished(origin, place):
+                continue
             where = topic if self._puts_once else stream
             if self._places.setdefault((where, origin), place) != place:
                 raise InvariantViolated("put twice", what)
@@ -155,6 +165,14 @@ class MultiProxyChecks(ProtocolChecks):
             if number <= last.get(source, 0):
                 raise InvariantViolated("topic order", f"{what}, behind {last[source]}")
             last[source] = number
+
+    def _is_republished(self, origin: _Origin, place: tuple[StreamId, int]) -> bool:
+        """Return True if a publication has a position behind one that its server lost.
+
+        The server also lost that it had stored the publication, and the publisher sent it again.
+        """
+        before = self._places.get((place[0].publisher, origin), place)
+        return before[0] == place[0] and before[1] >> LIFE_BITS < place[1] >> LIFE_BITS
 
     def _check_done(self, broker: BrokerView, message: Get) -> None:
         """Check that acknowledged positions never decrease while a broker follows the topic."""
@@ -178,7 +196,14 @@ class MultiProxyChecks(ProtocolChecks):
                 del self._done[key]
 
 
+def _origins_in(run: PublicationRun) -> Iterator[_Origin]:
+    return ((each.source, number) for each in run.origins for number in each.sequences)
+
+
 def _places(message: Lost) -> Iterator[tuple[int, _Origin]]:
+    stream = SourceId(message.part, message.topic, 0)
     for run in message.runs:
+        if run.source == stream:
+            continue  # lost positions, of publications that the server does not know
         for sequence in range(run.first, run.last + 1):
             yield run.position + sequence - run.first, (run.source, sequence)

@@ -222,6 +222,8 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
 
     def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
         subscription.claimed = client.session
+        if subscription.is_restarted and subscription.number not in client.stated:
+            self._on_new_to_client(subscription)
         if subscription.started:
             begun = self._starts_after(client, subscription)
             gaps = [*self._gaps_of_forgotten(client, subscription.number, begun)]
@@ -235,6 +237,13 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
             for gap in reversed(gaps):
                 self.windows.announce_first(subscription, gap)
             self.windows.claim(subscription)
+
+    def _on_new_to_client(self, local: OwnSubscription) -> None:
+        """Take a restarted subscription for whole: its client does not know that it had started.
+
+        The process that was owed earlier publications has ended.
+        """
+        local.is_restarted = False
 
     def _has_whole(self, client: OwnClient, number: int) -> bool:
         local = client.subscriptions.get(number)

@@ -79,6 +79,7 @@ class HostedClient(Generic[Subscription]):
         connected: the broker has sent Connected on the present session.
         source: the source that the client publishes as on its present session.
         leaving: the client has sent Detach on its present session.
+        stated: subscriptions that the client has stated as started on its session.
         forgotten: positions of subscriptions that this broker lost, by number and stream.
     """
 
@@ -88,6 +89,7 @@ class HostedClient(Generic[Subscription]):
     connected: bool = False
     source: SourceId | None = None
     leaving: bool = False
+    stated: dict[int, None] = field(default_factory=dict)
     forgotten: dict[int, dict[StreamId, int]] = field(default_factory=dict)
     subscriptions: dict[int, Subscription] = field(default_factory=dict)
 
@@ -304,6 +306,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
         self._resume(client, message)
         if self.lineage and self._ends_unstated(message):
             self._end_unstated(client, [number for number, _ in message.resume])
+        client.stated = dict.fromkeys(number for number, _ in message.resume)
         if self.lineage and self.keeps_subscriptions:
             client.forgotten = {
                 number: dict(seen)
