@@ -104,7 +104,7 @@ class DurableClients(Clients):
             each: HostedStream(each, surroundings.streams) for each in surroundings.all_streams
         }
         self.windows = self._outlets = DurableWindows(
-            self._machine, parameters.client_window, self._on_acknowledged, counters
+            self._machine, parameters.client_window, counters
         )
         self.catchup_watch = CatchupWatch(
             self._machine, self._timers, parameters.catchup_watch_ns, counters
@@ -495,7 +495,7 @@ class DurableClients(Clients):
         if local.is_attached:
             return
         local.is_attached = True
-        self.windows.claim(local)
+        self._take_done(self.windows.claim(local))
         for identity, hosted in self._hosted.items():
             lane = local.lane(identity)
             had = local.presented.get(identity, lane.acknowledged)

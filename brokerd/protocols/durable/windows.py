@@ -14,9 +14,10 @@ from brokerd.protocols.parts.clients.windows import DeliveryWindows
 class DurableWindows(DeliveryWindows[InFlightEvents, OwnSubscription]):
     """See DeliveryWindows: a client that returns receives dropped events from their source."""
 
-    def close(self, client: ClientId) -> None:
+    def close(self, client: ClientId) -> tuple[()]:
         """See DeliveryWindows."""
         self._outlets.pop(client, None)
+        return ()
 
     def queue_events(self, run: PublicationRun, lanes: Sequence[Lane]) -> None:
         """Queue events for subscriptions of a client."""

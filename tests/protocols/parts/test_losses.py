@@ -134,11 +134,9 @@ def delivered(part: PublicationRun) -> list[object]:
     """What a client gets in place of a run."""
     machine = EventMachine()
     counters = {"publications_delivered": 0}
-    windows: DeliveryWindows[Entry, Local] = DeliveryWindows(
-        machine, 100, lambda entry: None, counters
-    )
+    windows: DeliveryWindows[Entry, Local] = DeliveryWindows(machine, 100, counters)
     local = Local()
-    windows.claim(local)
+    assert not [*windows.claim(local)]
     windows.deliver("s", part, (local,), (Entry(),))
     return [each.item for each in machine.effects if isinstance(each, Deliver)]
 

@@ -3,7 +3,7 @@
 Paper: none; [DFT11] does not cover clients.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.errors import RemoteProtocolError
@@ -25,6 +25,7 @@ from brokerd.protocols.delta_tree.partitions.regions import Region, region
 from brokerd.protocols.delta_tree.publications.arrivals import Publications
 from brokerd.protocols.delta_tree.publications.deliveries import POSITIONS, position_key
 from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.publications.entries import Entry
 from brokerd.protocols.delta_tree.storage.home_table import (
     ATTACHED,
     SUBSCRIPTIONS,
@@ -186,7 +187,7 @@ class Clients(ClientService[Client, LocalSubscription]):
             self._log.on_closed(client.source)
         for local in client.subscriptions.values():
             local.claimed = False
-        self._publications.windows.close(client.name)
+        self._take_done(self._publications.windows.close(client.name))
         if client.source is not None and self._all_done(client, client.source):
             self._detach(client.name)
 
@@ -249,7 +250,7 @@ class Clients(ClientService[Client, LocalSubscription]):
             local.phase = Phase.ENDED
             del client.subscriptions[local.number]
             if not (drain and local.claimed):
-                self._publications.windows.discard_unsent(local)
+                self._take_done(self._publications.windows.discard_unsent(local))
             changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
             sources = {**self._sequences.all_received(), **local.begins_after, **local.reached}
             changes.extend(
@@ -405,9 +406,9 @@ class Clients(ClientService[Client, LocalSubscription]):
         self._log.acknowledged(run)
 
     def _acknowledge(self, client: Client, message: Acknowledge) -> None:
-        self._publications.windows.acknowledge(
-            client.name, message.stream, message.first, message.last
-        )
+        stream, first, last = message.stream, message.first, message.last
+        windows = self._publications.windows
+        self._take_done(windows.acknowledge(client.name, stream, first, last))
         self._leave_when_drained(client)
 
     def admit(self) -> None:
@@ -430,6 +431,11 @@ class Clients(ClientService[Client, LocalSubscription]):
 
     # ------------------------------------------------------------ steps
 
+    def _take_done(self, entries: Iterable[Entry]) -> None:
+        """Take entries of the queue that all clients have acknowledged."""
+        for entry in entries:
+            self._publications.queue.delivered(entry)
+
     def _receive(self, client: Client, run: PublicationRun) -> None:
         self._publications.publish(run, client.name, client.session)
         straight = self._publications.straight
@@ -439,7 +445,7 @@ class Clients(ClientService[Client, LocalSubscription]):
     def _claim(self, client: Client, subscription: LocalSubscription) -> None:
         subscription.claimed = True
         self._report_state(subscription)
-        self._publications.windows.claim(subscription)
+        self._take_done(self._publications.windows.claim(subscription))
         if subscription.phase is Phase.STARTED:
             self._announce_forgotten(subscription)
 
@@ -453,7 +459,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         local = LocalSubscription(client.name, message.number, self._new_id(), message.predicate)
         client.subscriptions[message.number] = local
         local.claimed = True
-        self._publications.windows.claim(local)
+        self._take_done(self._publications.windows.claim(local))
         self._spread(local)
 
     def _spread(self, local: LocalSubscription) -> None:

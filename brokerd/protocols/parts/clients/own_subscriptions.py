@@ -1,7 +1,7 @@
 """Subscriptions that are stored and matched at their clients' access broker."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -101,7 +101,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters)
         self.windows: DeliveryWindows[Entry, OwnSubscription] = DeliveryWindows(
-            disk.machine, parameters.client_window, self._on_acknowledged, counters
+            disk.machine, parameters.client_window, counters
         )
         self.started = 0
         self._index: MatchingIndex[OwnSubscription] = MatchingIndex()
@@ -234,7 +234,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
             )
             for gap in reversed(gaps):
                 self.windows.announce_first(subscription, gap)
-            self.windows.claim(subscription)
+            self._take_done(self.windows.claim(subscription))
 
     def _has_whole(self, client: OwnClient, number: int) -> bool:
         local = client.subscriptions.get(number)
@@ -266,7 +266,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
                 self._index.remove(local)
             # A subscription that is not claimed on this session gets nothing more on it.
             if not (drain and local.claimed == client.session):
-                self.windows.discard_unsent(local)
+                self._take_done(self.windows.discard_unsent(local))
         self.memo.forget()
         self._on_ended(over)
         rows = [row for local in over for row in self._rows_over(f"{client.name}/{local.number}")]
@@ -295,13 +295,15 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
     # ------------------------------------------------------------ deliveries and sessions
 
     def _acknowledge(self, client: OwnClient, message: Acknowledge) -> None:
-        self.windows.acknowledge(client.name, message.stream, message.first, message.last)
+        stream, first, last = message.stream, message.first, message.last
+        self._take_done(self.windows.acknowledge(client.name, stream, first, last))
         self._leave(client)
 
-    def _on_acknowledged(self, entry: Entry) -> None:
-        entry.open -= 1
-        if not entry.open:
-            self._on_done(entry)
+    def _take_done(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            entry.open -= 1
+            if not entry.open:
+                self._on_done(entry)
 
     @abstractmethod
     def _on_done(self, entry: Entry) -> None:
@@ -320,7 +322,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
 
     def _on_gone(self, client: OwnClient) -> None:
         client.drains = False
-        self.windows.close(client.name)
+        self._take_done(self.windows.close(client.name))
 
     def _resume(self, client: OwnClient, message: Connect) -> None:
         client.submitted = client.told = message.next_sequence - 1
