@@ -30,7 +30,7 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED, lane_key, subscription_row
 from brokerd.protocols.durable.token_commits import TokenCommits, TokenRequest
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
+from brokerd.protocols.parts.clients.own_service import OwnClient, OwnSubscription
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
 

@@ -47,7 +47,7 @@ from brokerd.protocols.interface import (
     RecordsRead,
     Started,
 )
-from brokerd.protocols.parts.clients.own_subscriptions import (
+from brokerd.protocols.parts.clients.own_service import (
     SUBSCRIPTIONS,
     OwnClient,
     OwnSubscription,

@@ -20,7 +20,7 @@ from brokerd.protocols.durable.hosting import DurableClients, Surroundings
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
 from brokerd.protocols.durable.subscription_rows import subscription_row
 from brokerd.protocols.interface import Change, CloseSession
-from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
+from brokerd.protocols.parts.clients.own_service import OwnClient, OwnSubscription
 from brokerd.protocols.parts.clients.service import LINGER
 
 

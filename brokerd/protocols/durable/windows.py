@@ -7,7 +7,7 @@ from brokerd.model.identity import ClientId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.lanes import InFlightDelivery, Lane
 from brokerd.protocols.gryphon.subend import InFlightEvents
-from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
+from brokerd.protocols.parts.clients.own_service import OwnSubscription
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 
 

@@ -18,7 +18,7 @@ from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.clients.own_subscriptions import (
+from brokerd.protocols.parts.clients.own_service import (
     OwnClient,
     OwnSubscription,
     OwnSubscriptions,

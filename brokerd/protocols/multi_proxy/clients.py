@@ -19,7 +19,7 @@ from brokerd.protocols.multi_proxy.owners import Owners
 from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.puts import Puts
 from brokerd.protocols.multi_proxy.topics import Topics
-from brokerd.protocols.parts.clients.own_subscriptions import (
+from brokerd.protocols.parts.clients.own_service import (
     OwnClient,
     OwnSubscription,
     OwnSubscriptions,

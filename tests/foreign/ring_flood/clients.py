@@ -6,7 +6,7 @@ from brokerd.model.client_messages import Publish
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscriptions
+from brokerd.protocols.parts.clients.own_service import OwnClient, OwnSubscriptions
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability
 from brokerd.protocols.ring_flood.log import Stored
