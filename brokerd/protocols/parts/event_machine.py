@@ -20,7 +20,7 @@ from brokerd.protocols.interface import (
 )
 
 EventHandler = Callable[[Any], None]
-MessageHandler = Callable[[Any, Any], object]
+MessageHandler = Callable[[Any, Any], None]
 """Receives the peer and the message; the session is the peer's current session."""
 
 

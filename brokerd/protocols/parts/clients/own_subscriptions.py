@@ -69,6 +69,11 @@ class OwnSubscription:
     is_restarted: bool = False
 
     @property
+    def is_whole(self) -> bool:
+        """True if this broker has not lost any part of a started subscription."""
+        return self.started and not self.is_restarted
+
+    @property
     def row(self) -> str:
         """The key of the subscription's rows on disk."""
         return f"{self.client}/{self.number}"

@@ -80,7 +80,7 @@ class UnkeptClients(Generic[Subscription]):
             Unsubscribe: self._on_unsubscribe,
             Detach: self._on_detach,
             Publish: self._on_publish,
-            Acknowledge: self.table.check_acknowledge,
+            Acknowledge: self._on_acknowledge,
         }
 
     def on_lost(self, name: ClientId, session: int) -> bool:
@@ -139,3 +139,7 @@ class UnkeptClients(Generic[Subscription]):
         run = message.run
         self._routes.forward(run, name)
         self._machine.send(name, PublishAcknowledged(run.first, run.last))
+
+    def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
+        """Check an acknowledgement, for which no delivery waits."""
+        self.table.check_acknowledge(name, message)
