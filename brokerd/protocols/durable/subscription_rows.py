@@ -7,7 +7,7 @@ from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
 from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.clients.own_service import SUBSCRIPTIONS
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 
 ACKNOWLEDGED: Final = "acknowledged"

@@ -16,7 +16,7 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.predicate import Predicate
 from brokerd.protocols.gryphon.messages import Beginning
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.clients.own_service import OwnSubscription
+from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
 from brokerd.protocols.parts.event_machine import Durability
 
 BEGINS: Final = "begins"

@@ -30,7 +30,7 @@ from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Released
 from brokerd.protocols.gryphon.messages import Done, Events
 from brokerd.protocols.interface import LogEnds, MessageReceived, Read, RecordsRead, Send, Started
-from brokerd.protocols.parts.clients.own_service import SUBSCRIPTIONS
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.storage import log_volume

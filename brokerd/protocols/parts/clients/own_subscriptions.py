@@ -151,7 +151,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
         self._machine.send(client.name, Subscribed(local.number, "started", positions))
         for gap in reversed(gaps):
             self.windows.announce_first(local, gap)
-        yield from self._complete(self.windows.claim(local))
+        yield from self.complete(self.windows.claim(local))
 
     def end(
         self, client: OwnClient[Local], over: Sequence[Local], *, drain: bool = False
@@ -167,7 +167,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
             self._stop(local)
             # A subscription that is not claimed on this session gets nothing more on it.
             if not (drain and local.claimed == client.session):
-                yield from self._complete(self.windows.discard_unsent(local))
+                yield from self.complete(self.windows.discard_unsent(local))
         self.memo.forget()
 
     def drop(self, client: OwnClient[Local]) -> None:
@@ -222,7 +222,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
     def close(self, client: OwnClient[Local]) -> Iterator[Entry]:
         """Keep the deliveries of a client whose session has ended for its next session."""
         client.drains = False
-        yield from self._complete(self.windows.close(client.name))
+        yield from self.complete(self.windows.close(client.name))
 
     def is_drained(self, client: OwnClient[Local]) -> bool:
         """Return True if a client's Detach waits for nothing more; it is answered then."""
@@ -262,10 +262,10 @@ class OwnSubscriptions(Generic[Local, Entry]):
     def acknowledge(self, name: ClientId, message: Acknowledge) -> Iterator[Entry]:
         """Take a client's acknowledgement of deliveries."""
         stream, first, last = message.stream, message.first, message.last
-        yield from self._complete(self.windows.acknowledge(name, stream, first, last))
+        yield from self.complete(self.windows.acknowledge(name, stream, first, last))
 
     @staticmethod
-    def _complete(entries: Iterable[Entry]) -> Iterator[Entry]:
+    def complete(entries: Iterable[Entry]) -> Iterator[Entry]:
         """Count completed parts of entries; yield an entry after its last part."""
         for entry in entries:
             entry.open -= 1
