@@ -179,10 +179,10 @@ class RoamingClients:
             Subscribe: self.on_subscribe,
             Consume: self.table.on_consume,
             CommitConsumed: self.table.on_commit_consumed,
-            Unsubscribe: self._on_unsubscribe,
+            Unsubscribe: self.on_unsubscribe,
             Detach: self._on_detach,
             Publish: self._on_publish,
-            Acknowledge: self._on_acknowledge,
+            Acknowledge: self.on_acknowledge,
         }
 
     def message_handlers(self) -> dict[type, MessageHandler]:
@@ -321,7 +321,7 @@ class RoamingClients:
                     entry.open += 1
                     self.own.windows.deliver(name, lacked, tuple(locals_), (entry,))
 
-    def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
+    def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)
         self._take_done(self.own.acknowledge(name, message))
         self._answer_detach(client)
@@ -335,7 +335,7 @@ class RoamingClients:
         if not client.session:
             self._forget(name)
 
-    def _on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+    def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
         """End a subscription; any storage may have one that this broker has not."""
         client = self.table.check_unsubscribe(name, message)
         found = client.subscriptions.get(message.number)
