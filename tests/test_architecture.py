@@ -46,7 +46,7 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.decommissioning",
     "brokerd.protocols.parts.event_machine",
     "brokerd.protocols.parts.leaps",
-    "brokerd.protocols.parts.forwarding_core",
+    "brokerd.protocols.parts.neighbours",
     "brokerd.protocols.parts.log_bounds",
     "brokerd.protocols.parts.log_first",
     "brokerd.protocols.parts.positions",

@@ -1,6 +1,7 @@
 """Clients that stay away, forget, ask for too much, or take and leave many things at once."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,8 +9,8 @@ from brokerd.config import SessionParameters
 from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.clients.clients import Clients
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.parts.clients.table import ClientTable
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.search.moves import (
     Detachment,
@@ -66,17 +67,17 @@ def test_a_subscriber_that_returns_too_late_restarts() -> None:
 
 
 def test_a_broker_that_waits_for_half_as_long_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    linger = Clients._linger
+    linger = ClientTable.linger
 
-    def hurry(self: Clients, name: str) -> None:
+    def hurry(self: ClientTable[Any], name: str) -> None:
         linger(self, name)
         key = ("linger", name)
-        due_ns = self._state.deadlines.instant(key)
+        due_ns = self._deadlines.instant(key)
         assert due_ns is not None
-        now_ns = self._state.machine.now_ns
-        self._state.deadlines.set(key, now_ns + (due_ns - now_ns) // 2)
+        now_ns = self._machine.now_ns
+        self._deadlines.set(key, now_ns + (due_ns - now_ns) // 2)
 
-    monkeypatch.setattr(Clients, "_linger", hurry)
+    monkeypatch.setattr(ClientTable, "linger", hurry)
     with pytest.raises(InvariantViolated, match=r"given up: b3 ends s1-b3/1 after"):
         _stay_away(_chain(client_linger_ns=SECOND_NS), 8.0)
 

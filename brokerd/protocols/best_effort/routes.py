@@ -1,6 +1,6 @@
 """The routes of publications in best_effort: to every neighbour and client that subscribed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,7 +44,8 @@ class Routes:
     """All subscriptions, with the neighbour or client of their origin.
 
     Args:
-        reaches: returns whether a neighbour has a session, or a client is connected.
+        sessions: the neighbours with a session.
+        connected: the connected clients.
     """
 
     def __init__(
@@ -52,13 +53,15 @@ class Routes:
         machine: EventMachine,
         broker: BrokerNumber,
         neighbours: tuple[BrokerNumber, ...],
-        reaches: Callable[[Peer], bool],
+        sessions: Collection[BrokerNumber],
+        connected: Collection[ClientId],
         decode_attributes: DecodeAttributes,
     ) -> None:
         self._machine = machine
         self._broker = broker
         self._neighbours = neighbours
-        self._reaches = reaches
+        self._sessions = sessions
+        self._connected = connected
         self._routes: dict[SubscriptionId, Route] = {}
         self._index: MatchingIndex[SubscriptionId] = MatchingIndex()
         self._memo: MatchMemo[SubscriptionId, _Targets] = MatchMemo(
@@ -150,6 +153,9 @@ class Routes:
             if self._routes[subscription].origin != peer:
                 raise RemoteProtocolError(peer, f"{subscription} belongs to another direction")
         self.forget(known, origin=peer)
+
+    def _reaches(self, peer: Peer) -> bool:
+        return peer in (self._sessions if isinstance(peer, int) else self._connected)
 
     def _other_neighbours(self, origin: Peer) -> dict[BrokerNumber, None]:
         return {neighbour: None for neighbour in self._neighbours if neighbour != origin}

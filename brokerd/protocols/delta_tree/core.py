@@ -64,7 +64,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
-from brokerd.protocols.parts.clients.service import LINGER
+from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
 
@@ -295,7 +295,7 @@ class DeltaTree(EventMachine):
 
     def _on_started(self, event: Started) -> None:
         self._state.incarnation = event.incarnation
-        self._clients.start(event.incarnation, event.recovered, event.lineage)
+        self._clients.table.start(event.incarnation, event.recovered, event.lineage)
         if event.recovering:
             self._state.restarted = True
             self._unsubscriptions.recover(event.recovered)
@@ -395,7 +395,7 @@ class DeltaTree(EventMachine):
         if isinstance(peer, int):
             current = self._sessions.current(peer)
         else:
-            current = self._clients.session_of(peer)
+            current = self._clients.table.session_of(peer)
         if event.session != current:
             self._state.counters["messages_ignored"] += 1
             return

@@ -7,7 +7,6 @@ Paper: [DS03] §1, §5.2 (JMS: the SHB maintains CT(s)).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
@@ -24,15 +23,14 @@ from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.durable.hosted_streams import Snapshot
 from brokerd.protocols.durable.hosting import Surroundings
-from brokerd.protocols.durable.lanes import DurableSubscription, Lane
-from brokerd.protocols.durable.moving import MovingClient, MovingClients
+from brokerd.protocols.durable.lanes import DurableClient, DurableSubscription, Lane
+from brokerd.protocols.durable.moving import MovingClients
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.subscription_rows import ACKNOWLEDGED, lane_key, subscription_row
 from brokerd.protocols.durable.token_commits import TokenCommits, TokenRequest
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 ANY: Final = (1 << 62) - 1
 """Above any tick: deliveries of earlier incarnations, or of other brokers, are undetermined."""
@@ -40,20 +38,8 @@ ANY: Final = (1 << 62) - 1
 MOST_UNCOMMITTED: Final = 1 << 20
 
 
-@dataclass(slots=True, eq=False)
-class ConsumingClient(MovingClient):
-    """See MovingClient.
-
-    Attributes:
-        uncommitted: the most uncommitted events in the present request; 0: the client keeps its
-            token.
-    """
-
-    uncommitted: int = 0
-
-
 class ConsumingClients(MovingClients):
-    """See ClientService: a requested commit is durable before the client is notified."""
+    """See DurableClients: a requested commit is durable before the client is notified."""
 
     def __init__(
         self,
@@ -83,12 +69,17 @@ class ConsumingClients(MovingClients):
 
     # ------------------------------------------------------------ requests for tokens
 
-    def _new_client(self, name: ClientId) -> OwnClient:
-        return ConsumingClient(name)
+    def handlers(self) -> dict[type, MessageHandler]:
+        """See HostedClients."""
+        return {
+            **super().handlers(),
+            Consume: self._on_consume,
+            CommitConsumed: self._on_commit_consumed,
+        }
 
-    def on_consume(self, name: ClientId, message: Consume) -> None:
-        """See ClientService."""
-        client = _make_consuming(self._client_of(name, "Consume"))
+    def _on_consume(self, name: ClientId, message: Consume) -> None:
+        """Subscribe with a token at this broker."""
+        client = self.table.requester(name, "Consume")
         if not 1 <= message.uncommitted <= MOST_UNCOMMITTED:
             raise RemoteProtocolError(name, f"{message.uncommitted} publications uncommitted")
         client.uncommitted = message.uncommitted
@@ -98,50 +89,46 @@ class ConsumingClients(MovingClients):
             client.uncommitted = 0
 
     def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
-        """See ClientService; the place of the token is fixed when a subscription begins."""
-        client = _make_consuming(self._client_of(name, "Subscribe"))
-        found = client.subscriptions.get(message.number)
-        if found is not None:
-            (local,) = self._is_ours((found,))
-            if bool(local.uncommitted) != bool(client.uncommitted):
-                keeper = "broker" if local.uncommitted else "client"
-                reason = f"subscription {message.number} exists, and its {keeper} keeps its token"
-                self._machine.send(name, Refused("subscribe", message.number, reason, False))
-                return
+        """See DurableClients; the place of the token is fixed when a subscription begins."""
+        client = self.table.requester(name, "Subscribe")
+        local = client.subscriptions.get(message.number)
+        if local is not None and bool(local.uncommitted) != bool(client.uncommitted):
+            keeper = "broker" if local.uncommitted else "client"
+            reason = f"subscription {message.number} exists, and its {keeper} keeps its token"
+            self._machine.send(name, Refused("subscribe", message.number, reason, False))
+            return
         super().on_subscribe(name, message)
 
-    def _rows_first(self, client: OwnClient, local: DurableSubscription) -> Sequence[Change]:
-        local.uncommitted = _make_consuming(client).uncommitted
+    def _rows_first(self, client: DurableClient, local: DurableSubscription) -> Sequence[Change]:
+        local.uncommitted = client.uncommitted
         return super()._rows_first(client, local)
 
-    def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
+    def _claim(self, client: DurableClient, local: DurableSubscription) -> None:
         """See DurableClients; a higher limit of uncommitted events is durable first."""
-        (local,) = self._is_ours((subscription,))
-        more, session = _make_consuming(client).uncommitted, client.session
+        more, session = client.uncommitted, client.session
         if more:
             self._adopt(local)
-        if local.generation < _make_consuming(client).generation:  # it was elsewhere meanwhile
+        if local.generation < client.generation:  # it was elsewhere meanwhile
             for lane in local.lanes.values():
                 lane.given = ANY
         if more <= local.uncommitted:
-            super()._claim(client, subscription)
+            super()._claim(client, local)
             return
 
         def claim() -> None:
             if client.session == session and not local.is_over:
-                super(ConsumingClients, self)._claim(client, subscription)
+                super(ConsumingClients, self)._claim(client, local)
 
         local.uncommitted = more
         self._disk.commit((subscription_row(local),), claim)
 
-    def _place(self, client: OwnClient, lane: Lane) -> None:
+    def _place(self, client: DurableClient, lane: Lane) -> None:
         """See DurableClients; the client's token is stored from now on, here only."""
         super()._place(client, lane)
-        moving = _make_consuming(client)
-        had = moving.brought.get(lane.subscription.number, {}).get(lane.stream)
-        if moving.uncommitted and had is not None:
+        had = client.brought.get(lane.subscription.number, {}).get(lane.stream)
+        if client.uncommitted and had is not None:
             lane.acknowledged = lane.committed = had
-        if moving.uncommitted and (had is not None or self.lineage):
+        if client.uncommitted and (had is not None or self.table.lineage):
             lane.given = ANY  # an earlier subscription may have been lost with the disk
 
     def _adopt(self, local: DurableSubscription) -> None:
@@ -176,7 +163,7 @@ class ConsumingClients(MovingClients):
             for stream, lane in local.lanes.items()
             if lane.given > lane.acknowledged
         )
-        most = MOST_UNCOMMITTED if self.lineage else local.uncommitted
+        most = MOST_UNCOMMITTED if self.table.lineage else local.uncommitted
         self._machine.send(
             local.client,
             Consuming(local.number, local.generation, most, given),
@@ -187,20 +174,19 @@ class ConsumingClients(MovingClients):
         super()._attach(local)
         self._commit_early(local)
 
-    def _resume(self, client: OwnClient, message: Connect) -> None:
+    def _resume(self, client: DurableClient, message: Connect) -> None:
         super()._resume(client, message)
-        for local in self._is_ours(client.subscriptions.values()):
+        for local in client.subscriptions.values():
             self._early.pop(local, None)
 
     # ------------------------------------------------------------ commits
 
-    def on_commit_consumed(self, name: ClientId, message: CommitConsumed) -> None:
-        """See ClientService."""
-        client = self._client_of(name, "CommitConsumed")
-        found = client.subscriptions.get(message.number)
-        if found is None:
+    def _on_commit_consumed(self, name: ClientId, message: CommitConsumed) -> None:
+        """Commit the positions of an application."""
+        client = self.table.requester(name, "CommitConsumed")
+        local = client.subscriptions.get(message.number)
+        if local is None:
             return  # its end was on its way
-        (local,) = self._is_ours((found,))
         streams = [stream for stream, _ in message.positions]
         if not local.uncommitted or not set(streams) <= self._hosted.keys():
             raise RemoteProtocolError(name, f"commits {message}"[:300])
@@ -241,7 +227,7 @@ class ConsumingClients(MovingClients):
             for lane, last in request.positions.items():
                 lane.committed = max(lane.committed, last)
                 self._moved[lane.stream] = None
-            if self.session_of(local.client) == request.session and not local.is_over:
+            if self.table.session_of(local.client) == request.session and not local.is_over:
                 self._machine.send(local.client, ConsumedCommitted(local.number, request.number))
         self._commits.schedule()
 
@@ -264,12 +250,7 @@ class ConsumingClients(MovingClients):
             self._released.pop(stream, None)
             self._release(self._hosted[stream])
 
-    def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
+    def _on_ended(self, over: Sequence[DurableSubscription]) -> None:
         super()._on_ended(over)
-        for local in self._is_ours(over):
+        for local in over:
             self._early.pop(local, None)
-
-
-def _make_consuming(client: OwnClient) -> ConsumingClient:
-    assert isinstance(client, ConsumingClient), f"{client.name} keeps all tokens itself"
-    return client

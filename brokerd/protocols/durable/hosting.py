@@ -3,13 +3,25 @@
 Paper: [DS03] §4.1 (consolidated stream), §3 (released).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from typing import Any
 
-from brokerd.model.client_messages import Connect, Subscribe, Subscribed
-from brokerd.model.identity import BrokerNumber, ClientId, StreamId
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import (
+    Acknowledge,
+    CommitConsumed,
+    Connect,
+    Consume,
+    Detach,
+    Publish,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.catching_up import CatchingUp, Fetch
@@ -23,7 +35,13 @@ from brokerd.protocols.durable.hosted_streams import (
     HostedStream,
     Snapshot,
 )
-from brokerd.protocols.durable.lanes import DurableSubscription, InFlightDelivery, Lane, Mode
+from brokerd.protocols.durable.lanes import (
+    DurableClient,
+    DurableSubscription,
+    InFlightDelivery,
+    Lane,
+    Mode,
+)
 from brokerd.protocols.durable.logs import key_of
 from brokerd.protocols.durable.messages import Letter
 from brokerd.protocols.durable.parameters import DurableParameters
@@ -37,7 +55,8 @@ from brokerd.protocols.durable.subscription_rows import (
 )
 from brokerd.protocols.durable.tokens import PresentedTokens
 from brokerd.protocols.durable.windows import DurableWindows
-from brokerd.protocols.gryphon.clients import Clients
+from brokerd.protocols.gryphon.clients import ClientStreams
+from brokerd.protocols.gryphon.pubends import Pubends
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.protocols.interface import (
@@ -49,11 +68,11 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
-    OwnClient,
-    OwnSubscription,
+    OwnSubscriptions,
 )
+from brokerd.protocols.parts.clients.table import Admission, ClientTable
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 from brokerd.protocols.parts.selection import match_run
 
 
@@ -76,10 +95,18 @@ class Surroundings:
     tell: Callable[[Letter], None]
 
 
-class DurableClients(Clients):
-    """See ClientService: a subscription stays, and misses nothing, while its client is away."""
+class DurableClients:
+    """The clients of a broker: a subscription stays, and misses nothing, while its client is away.
 
-    keeps_subscriptions = False  # they go on from where their clients were
+    Args:
+        pubends: of this broker; they log publications.
+        streams: of all pubends.
+        is_host: whether this broker may have clients.
+
+    Attributes:
+        table: the clients.
+        own: their subscriptions.
+    """
 
     def __init__(
         self,
@@ -90,9 +117,22 @@ class DurableClients(Clients):
         parameters: DurableParameters,
         decode_attributes: DecodeAttributes,
         counters: dict[str, int],
-        **others: Any,
+        *,
+        pubends: Pubends,
+        streams: ClientStreams,
+        is_host: bool,
+        **_others: Any,
     ) -> None:
-        super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters, **others)
+        machine = disk.machine
+        self.table = ClientTable(broker, machine, deadlines, parameters, DurableClient)
+        self._outlets = DurableWindows(machine, parameters.client_window, counters)
+        self.own = OwnSubscriptions(machine, self._outlets, decode_attributes, self.table.clients)
+        self._broker = broker
+        self._machine = machine
+        self._disk = disk
+        self._pubends = pubends
+        self._streams = streams
+        self._is_host = is_host
         self._parameters = parameters
         self._timers: DeadlineQueue[Any] = deadlines
         self._around = surroundings
@@ -103,16 +143,13 @@ class DurableClients(Clients):
         self._hosted = {
             each: HostedStream(each, surroundings.streams) for each in surroundings.all_streams
         }
-        self.windows = self._outlets = DurableWindows(
-            self._machine, parameters.client_window, self._on_acknowledged, counters
-        )
         self.catchup_watch = CatchupWatch(
             self._machine, self._timers, parameters.catchup_watch_ns, counters
         )
         self._catching_up = CatchingUp(
             self._machine,
             self._outlets,
-            self.memo,
+            self.own.memo,
             min(parameters.catchup_batch, parameters.live_limit),
             parameters.catchup_window,
             surroundings.fetch,
@@ -137,6 +174,19 @@ class DurableClients(Clients):
             self._on_committed,
         )
 
+    def handlers(self) -> dict[type, MessageHandler]:
+        """See HostedClients."""
+        return {
+            Connect: self._on_connect,
+            Subscribe: self.on_subscribe,
+            Consume: self.table.on_consume,
+            CommitConsumed: self.table.on_commit_consumed,
+            Unsubscribe: self._on_unsubscribe,
+            Detach: self._on_detach,
+            Publish: self._on_publish,
+            Acknowledge: self._on_acknowledge,
+        }
+
     # ------------------------------------------------------------ start
 
     def list_streams(self) -> Iterator[HostedStream]:
@@ -149,8 +199,8 @@ class DurableClients(Clients):
 
     def lanes(self, client: ClientId, stream: StreamId) -> Iterator[Lane]:
         """Return the lanes of a client's subscriptions in a stream."""
-        locals_ = self._clients[client].subscriptions.values()
-        return (local.lane(stream) for local in self._is_ours(locals_))
+        locals_ = self.table.clients[client].subscriptions.values()
+        return (local.lane(stream) for local in locals_)
 
     def uncommitted(self) -> Mapping[StreamId, None]:
         """Return the streams with uncommitted deliveries or acknowledgements."""
@@ -194,11 +244,11 @@ class DurableClients(Clients):
         self._catching_up.resume(hosted)
 
     def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """See OwnSubscriptions; streams continue from their durable matches."""
+        """See HostedClients; streams continue from their durable matches."""
         streams = {key_of(each): each for each in self._hosted}
         for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
             local = read_subscription(key, row, streams)
-            self._client(local.client).subscriptions[local.number] = local
+            self.table.find(local.client).subscriptions[local.number] = local
             self._begin(local)
         stale = []
         for key, tick in recovered.get(ACKNOWLEDGED, {}).items():
@@ -219,16 +269,16 @@ class DurableClients(Clients):
             if hosted.delivered:
                 subend = hosted.stream.subend
                 subend.position = max(subend.position, hosted.delivered)
-        for name in self._clients:
-            self._linger(name)
+        for name in self.table.clients:
+            self.table.linger(name)
 
     # ------------------------------------------------------------ the one stream for all
 
     def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
         """Log the matches of events, and deliver to live clients; None without a match."""
         hosted = self._hosted[stream]
-        results = match_run(self.memo, run, run.source.broker)
-        wanted = [[local.lane(stream) for local in self._is_ours(those)] for those in results]
+        results = match_run(self.own.memo, run, run.source.broker)
+        wanted = [[local.lane(stream) for local in those] for those in results]
         if not any(wanted):
             return None
         self._write(hosted, run, wanted)
@@ -376,7 +426,7 @@ class DurableClients(Clients):
             self._released.pop(identity, None)
             for entry in hosted.commit(taken.delivered.get(identity, 0)):
                 entry.open -= 1
-                super()._on_done(entry)
+                self._streams.on_client_done(entry)
             self._release(hosted)
 
     def _release(self, hosted: HostedStream) -> None:
@@ -385,13 +435,15 @@ class DurableClients(Clients):
             self._machine.emit(effect)
         self._around.on_delivered(hosted.stream)
 
-    def _on_done(self, entry: InFlightEvents) -> None:
-        assert isinstance(entry, InFlightDelivery), f"{entry} was never assigned"
-        lane = entry.lane
-        if lane.settle():
-            self._changed[lane] = None
-            self._commits.schedule()
-        self._catching_up.advance(self._hosted[lane.stream], lane)
+    def _take_done(self, entries: Iterable[InFlightEvents]) -> None:
+        """Take deliveries that clients have acknowledged."""
+        for entry in entries:
+            assert isinstance(entry, InFlightDelivery), f"{entry} was never assigned"
+            lane = entry.lane
+            if lane.settle():
+                self._changed[lane] = None
+                self._commits.schedule()
+            self._catching_up.advance(self._hosted[lane.stream], lane)
 
     def on_found(
         self,
@@ -424,7 +476,18 @@ class DurableClients(Clients):
 
     # ------------------------------------------------------------ subscriptions
 
-    def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
+    def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
+        """Create a subscription, or report its state; the same request again changes nothing."""
+        client = self.table.requester(name, "Subscribe")
+        if not self.table.is_permitted(client, message):
+            return
+        known = client.subscriptions.get(message.number)
+        if known is not None:
+            self._claim(client, known)
+        else:
+            self._subscribe(client, message)
+
+    def _subscribe(self, client: DurableClient, message: Subscribe) -> None:
         """Begin a subscription after everything delivered; the client is notified once durable.
 
         A number that a crash took may be given again: the records with that number have earlier
@@ -459,29 +522,32 @@ class DurableClients(Clients):
 
         self._disk.commit(changes, kept)
 
-    def _place(self, client: OwnClient, lane: Lane) -> None:
+    def _place(self, client: DurableClient, lane: Lane) -> None:
         """Place a new lane; by default, after everything delivered here."""
 
-    def _rows_first(self, client: OwnClient, local: DurableSubscription) -> Sequence[Change]:
+    def _rows_first(self, client: DurableClient, local: DurableSubscription) -> Sequence[Change]:
         """Return the rows that are durable before the client is notified of a new subscription."""
         return (subscription_row(local),)
 
     def _begin(self, local: DurableSubscription) -> None:
         self._all[local.identity] = local
         self._released.clear()
-        self._start(local)
+        self.own.start(local)
 
-    def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
-        (durable,) = self._is_ours((local,))
-        durable.accepted = True
-        if client.connected and client.session == durable.claimed:
-            self._attach(durable)
+    def _on_kept(self, client: DurableClient, local: DurableSubscription) -> None:
+        """Begin a subscription that is now on disk, unless it has ended."""
+        if not local.is_over:
+            self._begin_one(client, local)
 
-    def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
-        (durable,) = self._is_ours((subscription,))
-        durable.claimed = client.session
-        if durable.accepted:
-            self._attach(durable)
+    def _begin_one(self, client: DurableClient, local: DurableSubscription) -> None:
+        local.accepted = True
+        if client.connected and client.session == local.claimed:
+            self._attach(local)
+
+    def _claim(self, client: DurableClient, local: DurableSubscription) -> None:
+        local.claimed = client.session
+        if local.accepted:
+            self._attach(local)
 
     def _attach(self, local: DurableSubscription) -> None:
         """Attach a requested subscription at the position that the client presents.
@@ -495,7 +561,7 @@ class DurableClients(Clients):
         if local.is_attached:
             return
         local.is_attached = True
-        self.windows.claim(local)
+        self._take_done(self.own.complete(self._outlets.claim(local)))
         for identity, hosted in self._hosted.items():
             lane = local.lane(identity)
             had = local.presented.get(identity, lane.acknowledged)
@@ -503,46 +569,65 @@ class DurableClients(Clients):
         self.silence.schedule()
         self._tokens.prove(local)
 
+    def _on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+        """End a subscription and its stream at once, without waiting for other brokers."""
+        client = self.table.check_unsubscribe(name, message)
+        found = client.subscriptions.get(message.number)
+        answer = partial(self.table.report_end, client, client.session, message.number)
+        self._end(client, [found] if found is not None else [], answer)
+
+    def _on_detach(self, name: ClientId, message: Detach) -> None:
+        client = self.table.check_detach(name)
+        session = client.session
+
+        def leave() -> None:
+            client.drains = client.session == session
+            self._answer_detach(client)
+
+        self._end(client, [*client.subscriptions.values()], leave, drain=message.drain)
+
+    def _answer_detach(self, client: DurableClient) -> None:
+        if self.own.is_drained(client):
+            self.table.report_end(client, client.session, 0)
+
     def _end(
         self,
-        client: OwnClient,
-        over: Sequence[OwnSubscription],
-        then: Callable[[], None],
+        client: DurableClient,
+        over: Sequence[DurableSubscription],
+        then: Callable[[], None] = lambda: None,
         *,
         drain: bool = False,
     ) -> None:
-        """See ClientService: releases the subscription's events once its end is durable."""
-        ended = list(self._is_ours(over))
-        self._leave_lanes(ended)
+        """End subscriptions, and release their events once the end is durable."""
+        self._leave_lanes(over)
 
         def both() -> None:
-            for local in ended:
+            for local in over:
                 del self._ending[local.identity]
             self._released.clear()
-            for hosted in self._hosted.values() if ended else ():
+            for hosted in self._hosted.values() if over else ():
                 self._release(hosted)
             then()
 
-        super()._end(client, over, both, drain=drain)
+        self._take_done(self.own.end(client, over, drain=drain))
+        self._on_ended(over)
+        self._disk.commit([Change(SUBSCRIPTIONS, local.row, None) for local in over], both)
         # Behind the row of the subscription: a crash between the two must not bring back one that
         # has acknowledged nothing.
-        lanes = [lane for local in ended for lane in local.lanes.values()]
+        lanes = [lane for local in over for lane in local.lanes.values()]
         if lanes:
             rows = tuple(Change(ACKNOWLEDGED, lane_key(lane), None) for lane in lanes)
             self._machine.emit(Commit(rows, None))
 
-    def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
-        for local in self._is_ours(over):
+    def _on_ended(self, over: Sequence[DurableSubscription]) -> None:
+        for local in over:
             self._ending[local.identity] = self._all.pop(local.identity)
             for lane in local.lanes.values():
                 self._changed.pop(lane, None)
                 self._hosted[lane.stream].log.forget(local.identity)
-        super()._on_ended(over)
+        if not self.own.started:
+            self._streams.on_unwanted()
         self._commits.schedule()
-
-    def _on_gone(self, client: OwnClient) -> None:
-        super()._on_gone(client)
-        self._leave_lanes([*self._is_ours(client.subscriptions.values())])
 
     def _leave_lanes(self, locals_: Sequence[DurableSubscription]) -> None:
         for local in locals_:
@@ -550,18 +635,79 @@ class DurableClients(Clients):
             local.presented = {}
         self._catching_up.leave([lane for local in locals_ for lane in local.lanes.values()])
 
-    def _resume(self, client: OwnClient, message: Connect) -> None:
+    # ------------------------------------------------------------ sessions
+
+    def _on_connect(self, name: ClientId, message: Connect) -> None:
+        if not self._is_host:
+            raise RemoteProtocolError(name, "this broker is one of a cell of several: no clients")
+        durable = self._durable(message.source)
+        client = self.table.check_connect(name, message, durable or 0, durable)
+        if client is not None:
+            admission = self.table.assign_source(client, message)
+            self._disk.commit(admission.changes, partial(self._admit, admission))
+
+    def _durable(self, source: SourceId | None) -> int | None:
+        return self._pubends.durable(source) if source is not None else None
+
+    def _admit(self, admission: Admission[DurableClient]) -> None:
+        """Admit a client; a client without memory states no subscription, and resumes all."""
+        if not admission.is_current():
+            return
+        client, message = admission.client, admission.message
+        self._resume(client, message)
+        if self.table.lineage and message.resume and (over := self.own.unstated(client, message)):
+            self._end(client, over)
+        lost = self.table.lost_publications(message, self._durable(message.source))
+        if lost is not None:
+            self._pubends.publish(lost, lambda: None)
+        self.table.enter(client)
+        self.table.welcome(client)
+        if client.subscriptions:
+            self.table.linger(client.name)
+
+    def _resume(self, client: DurableClient, message: Connect) -> None:
         client.submitted = client.told = message.next_sequence - 1
         for number, seen in message.resume:
             if number in client.subscriptions:
-                (local,) = self._is_ours((client.subscriptions[number],))
-                local.presented = dict(seen)
+                client.subscriptions[number].presented = dict(seen)
 
-    def _ends_unstated(self, message: Connect) -> bool:
-        """See ClientService; a client without memory states none, and resumes all."""
-        return bool(message.resume)
+    def on_lost(self, name: ClientId, session: int) -> None:
+        """See HostedClients."""
+        client, was_admitted = self.table.close_session(name, session)
+        self._take_done(self.own.close(client))
+        self._leave_lanes([*client.subscriptions.values()])
+        client.brought = {}
+        if was_admitted and not client.subscriptions:
+            self._forget(name)
+        else:
+            self.table.keep(client)
 
-    def _is_ours(self, locals_: Any) -> Iterator[DurableSubscription]:
-        for local in locals_:
-            assert isinstance(local, DurableSubscription), f"{local} is not durable"
-            yield local
+    def linger_over(self, name: ClientId) -> None:
+        """See HostedClients."""
+        client = self.table.clients[name]
+        self._end(client, self.own.unrequested(client))
+        if not client.session:
+            self._forget(name)
+
+    def _forget(self, name: ClientId) -> None:
+        self.table.forget(name)
+        self._outlets.forget(name)
+
+    # ------------------------------------------------------------ publications
+
+    def _on_publish(self, name: ClientId, message: Publish) -> None:
+        client, run = self.table.check_publish(name, message), message.run
+        self.own.check_run(run, name)
+        client.submitted = max(client.submitted, run.last)
+        self._pubends.publish(run, partial(self._acknowledge_durable, name))
+
+    def _acknowledge_durable(self, name: ClientId) -> None:
+        """Acknowledge the durable publications of a publisher, if connected."""
+        client = self.table.clients.get(name)
+        if client is not None and client.source is not None:
+            self.own.acknowledge_through(client, self._pubends.durable(client.source))
+
+    def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
+        client = self.table.check_acknowledge(name, message)
+        self._take_done(self.own.acknowledge(name, message))
+        self._answer_detach(client)

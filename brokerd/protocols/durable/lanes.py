@@ -10,7 +10,7 @@ from enum import Enum, auto
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.catchup import Catchup
 from brokerd.protocols.gryphon.subend import InFlightEvents
-from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
+from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
 
 
 class Mode(Enum):
@@ -110,6 +110,23 @@ class DurableSubscription(OwnSubscription):
             if self.is_attached:
                 found.mode, found.floor = Mode.LIVE, self.presented.get(stream, 0)
         return found
+
+
+@dataclass(slots=True, eq=False)
+class DurableClient(OwnClient[DurableSubscription]):
+    """A client that may have been at another broker.
+
+    Attributes:
+        generation: of the attachment to this broker; increases with every move to another broker.
+        brought: the positions that the client reports, by subscription number. Even a subscription
+            of this broker may have to be released before the client requests it.
+        uncommitted: the most uncommitted events in the present request; 0: the client keeps its
+            token.
+    """
+
+    generation: int = 0
+    brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
+    uncommitted: int = 0
 
 
 class InFlightDelivery(InFlightEvents):

@@ -1,22 +1,22 @@
 """Deliveries under way to clients; unacknowledged ones are dropped at a disconnect."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from brokerd.model.client_messages import Gap, Silence
 from brokerd.model.identity import ClientId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.durable.lanes import InFlightDelivery, Lane
+from brokerd.protocols.durable.lanes import DurableSubscription, InFlightDelivery, Lane
 from brokerd.protocols.gryphon.subend import InFlightEvents
-from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscription
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 
 
-class DurableWindows(DeliveryWindows[InFlightEvents, OwnSubscription]):
+class DurableWindows(DeliveryWindows[InFlightEvents, DurableSubscription]):
     """See DeliveryWindows: a client that returns receives dropped events from their source."""
 
-    def close(self, client: ClientId) -> None:
+    def close(self, client: ClientId) -> Iterator[InFlightEvents]:
         """See DeliveryWindows."""
         self._outlets.pop(client, None)
+        yield from ()
 
     def queue_events(self, run: PublicationRun, lanes: Sequence[Lane]) -> None:
         """Queue events for subscriptions of a client."""

@@ -9,12 +9,13 @@ returns, in order, and routes each fact to the part that it concerns.
 Paper: [GES] §2, §3.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from brokerd.model.client_messages import Subscribed
-from brokerd.model.identity import BrokerNumber, ClientId, SubscriptionId
+from brokerd.model.client_messages import Connect, Subscribed
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.hierarchy import Address, Hierarchy
@@ -46,14 +47,36 @@ from brokerd.protocols.ges.state import (
 )
 from brokerd.protocols.ges.unit_router import MESSAGES, UnitRouter
 from brokerd.protocols.ges.units import hierarchy_from, hierarchy_of
-from brokerd.protocols.interface import CoreStatus, Deliver, OverlayChanged, Send
+from brokerd.protocols.interface import (
+    CloseSession,
+    CoreStatus,
+    DeadlineReached,
+    Deliver,
+    Instant,
+    MessageReceived,
+    OpenFailed,
+    OpenSession,
+    OverlayChanged,
+    Persisted,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+from brokerd.protocols.parts.clients.table import LINGER, Admission, ClientTable, HostedClient
 from brokerd.protocols.parts.clients.unkept import UnkeptClients
-from brokerd.protocols.parts.event_machine import MessageHandler
-from brokerd.protocols.parts.forwarding_core import ForwardingCore
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import (
+    Durability,
+    EventMachine,
+    MessageHandler,
+    message_handler,
+)
+from brokerd.protocols.parts.neighbours import RETRY, NeighbourSessions
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 
 
-class Ges(ForwardingCore):
+class Ges(EventMachine):
     """A broker that forwards publications to interested units, and stores none.
 
     Attributes:
@@ -70,8 +93,12 @@ class Ges(ForwardingCore):
         decode_attributes: DecodeAttributes,
         hierarchy: Hierarchy,
     ) -> None:
-        super().__init__(broker, tuple(neighbours), parameters)
-        deadlines = self._deadlines
+        super().__init__()
+        self._broker = broker
+        self._ignored = 0
+        self._disk = Durability(self)
+        self._deadlines = deadlines = DeadlineQueue[tuple[str, Peer]]()
+        self._neighbours = NeighbourSessions(tuple(neighbours), parameters, deadlines)
         self.units = units = UnitRouter(
             broker, address, neighbours, parameters, decode_attributes, hierarchy, deadlines
         )
@@ -81,7 +108,12 @@ class Ges(ForwardingCore):
         self._load = LinkLoad(broker, units.neighbours, deadlines, parameters)
         self._slow = SlowBroker(broker, units.neighbours, deadlines, parameters, units.view)
         self._subscriptions = LocalSubscriptions(parameters.purge_ns)
-        handlers: dict[type, MessageHandler] = {
+        self._table: ClientTable[HostedClient[Subscription]] = ClientTable(
+            broker, self, deadlines, parameters, HostedClient
+        )
+        self._clients = UnkeptClients(broker, self, self._table, self)
+        self._from_clients = {Connect: self._on_connect, **self._clients.handlers()}
+        self._from_brokers: dict[type, MessageHandler] = {
             **dict.fromkeys(MESSAGES, self._on_unit_message),
             GraphStated: self._on_graph_stated,
             RoutedPublications: self._on_routed,
@@ -90,32 +122,55 @@ class Ges(ForwardingCore):
             AddressStated: self._on_address_stated,
             AddressTaken: self._on_address_taken,
         }
-        clients: UnkeptClients[Subscription] = UnkeptClients(
-            broker, self._disk, deadlines, parameters, self
-        )
-        clients.on_change = self._on_clients_changed
-        self.serve(clients, handlers)
         self._forwarding = PublicationForwarding(
-            units.place, units.router, units.profiles, clients.here
+            units.place, units.router, units.profiles, self._table.here
         )
-        self.dispatch_events({**self._event_handlers, OverlayChanged: self._on_overlay_changed})
+        self.dispatch_events(
+            {
+                Started: self._on_started,
+                SessionEstablished: self._on_session_established,
+                SessionLost: self._on_session_lost,
+                OpenFailed: self._on_open_failed,
+                MessageReceived: self._on_message,
+                Persisted: self._on_persisted,
+                DeadlineReached: self._on_deadline,
+                OverlayChanged: self._on_overlay_changed,
+            }
+        )
 
     # ------------------------------------------------------------ for the driver
 
-    def count_routing(self) -> Mapping[str, int]:
-        """See ForwardingCore."""
+    def next_deadline(self) -> Instant | None:
+        """See DeliveryProtocol."""
+        return self._deadlines.earliest()
+
+    def clients_behind(self) -> Collection[ClientId]:
+        """See DeliveryProtocol: no delivery waits for a client's acknowledgement here."""
+        return ()
+
+    def statistics(self) -> Mapping[str, int]:
+        """See DeliveryProtocol."""
         return {
             **self._forwarding.counters,
             **self.units.profiles.statistics(),
             **self._load.counters,
             **self.units.statistics(),
             **self._readdressing.counters,
+            "messages_ignored": self._ignored,
+            "queue_publications": 0,
+            "queue_bytes": 0,
+            **self._neighbours.statistics(),
         }
+
+    def aftermath(self) -> Sequence[str]:
+        """See DeliveryProtocol. Failures leave nothing behind: lost publications stay lost."""
+        return ()
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
+        subscriptions = self.units.profiles.statistics()["subscriptions"]
         return replace(
-            super().status(),
+            self._neighbours.status(subscriptions, self._table.count_subscriptions()),
             discrepancies=self.units.discrepancies(),
             detail=self.units.state().to_mapping(),
         )
@@ -137,7 +192,7 @@ class Ges(ForwardingCore):
             elif isinstance(each, CostChange):
                 self._take(self.units.dissemination.on_cost_changed(each))
             elif isinstance(each, Refusal):
-                self._clients.refusal = each.reason
+                self._table.refusal = each.reason
             elif isinstance(each, Separation):
                 self._take(self._readdressing.leave(each.part))
             elif isinstance(each, Relocation):
@@ -158,7 +213,7 @@ class Ges(ForwardingCore):
             if route.path_age_ns:
                 about = {"client": route.client, "number": route.number}
                 self.record(LATE, **about, path_age_ns=route.path_age_ns)
-            if self._clients.is_connected(route.client):
+            if self._table.is_connected(route.client):
                 self.report_state(route)
         if restates:
             self._take(self.units.propagation.change_own((), (), self.now_ns))
@@ -168,52 +223,94 @@ class Ges(ForwardingCore):
         if relocation.is_return:
             self.units.fragment.on_return(self.now_ns)
         self.units.neighbours.linked.clear()
-        self.renew_sessions(READDRESSED)
+        ended = self._neighbours.renew()
+        self.effects.extend(CloseSession(peer, READDRESSED) for peer in ended)
+        for peer in ended:
+            self._on_neighbour_down(peer)
         self._take(self.units.restart_at(relocation.address, self.now_ns))
 
     def _link(self, peer: BrokerNumber) -> None:
-        incarnation = self.incarnation_of(peer)
+        incarnation = self._neighbours.incarnations[peer]
         self._take(self.units.on_neighbour_up(peer, incarnation, self.now_ns))
         self._take(self._load.on_session(peer, self.now_ns))
         self._slow.look(self.now_ns)
 
     # ------------------------------------------------------------ sessions and deadlines
 
-    def start_routing(self, incarnation: int) -> None:
-        """See ForwardingCore; starts without a connection and with an empty profile."""
-        self._take(self.units.start(incarnation, self.now_ns))
+    def _on_started(self, event: Started) -> None:
+        """Start without a connection and with an empty profile."""
+        self._table.start(event.incarnation, event.recovered, event.lineage)
+        self._take(self.units.start(event.incarnation, self.now_ns))
+        self.effects.extend(self._neighbours.start())
 
-    def neighbour_came(self, peer: BrokerNumber) -> None:
-        """See ForwardingCore; first sends the address of this broker."""
-        self._take((self._readdressing.on_established(peer),))
+    def _on_session_established(self, event: SessionEstablished) -> None:
+        """Begin a session; first send the address of this broker to a neighbour."""
+        peer = event.peer
+        if isinstance(peer, str):
+            self._table.open_session(peer, event.session)
+        elif (refusal := self._neighbours.on_established(peer, event)) is not None:
+            self.emit(refusal)
+        else:
+            self._take((self._readdressing.on_established(peer),))
 
-    def neighbour_went(self, peer: BrokerNumber) -> None:
-        """See ForwardingCore; routes around the neighbour from now on."""
+    def _on_session_lost(self, event: SessionLost) -> None:
+        peer = event.peer
+        if isinstance(peer, str):
+            if self._clients.on_lost(peer, event.session):
+                self._on_clients_changed()
+        elif self._neighbours.on_lost(peer, event, self.now_ns):
+            self._on_neighbour_down(peer)
+            self._neighbours.retry_later(peer, self.now_ns)
+
+    def _on_neighbour_down(self, peer: BrokerNumber) -> None:
+        """Route around a neighbour from now on."""
         self._readdressing.on_lost(peer)
         self._take(self.units.on_neighbour_down(peer, self.now_ns))
         self._load.on_session_lost(peer)
         self._slow.look(self.now_ns)
 
-    def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
-        """See ForwardingCore."""
-        if purpose == LOAD:
-            self._take(self._load.check(self.now_ns))
-        elif purpose == SLOW:
-            self.emit(self._slow.on_wait_end())
-        else:
-            clients, is_alone = [*self._clients.here], not self._sessions
-            due = self.units.on_deadline(purpose, peer, clients, self.now_ns, is_alone=is_alone)
-            self._take(due)
+    def _on_open_failed(self, event: OpenFailed) -> None:
+        self._neighbours.on_open_failed(event.peer, self.now_ns)
+
+    def _on_persisted(self, event: Persisted) -> None:
+        self._disk.on_persisted(event.token)
+
+    def _on_deadline(self, _event: DeadlineReached) -> None:
+        for purpose, peer in self._deadlines.due(self.now_ns):
+            if isinstance(peer, str):
+                assert purpose == LINGER, f"{purpose!r} of client {peer!r}"
+                self._clients.linger_over(peer)
+            elif purpose == RETRY:
+                self.emit(OpenSession(peer))
+            elif purpose == LOAD:
+                self._take(self._load.check(self.now_ns))
+            elif purpose == SLOW:
+                self.emit(self._slow.on_wait_end())
+            else:
+                here, is_alone = [*self._table.here], not self._neighbours.current
+                due = self.units.on_deadline(purpose, peer, here, self.now_ns, is_alone=is_alone)
+                self._take(due)
 
     def _on_overlay_changed(self, event: OverlayChanged) -> None:
         """Add brokers that have joined, dial new neighbours, and remove brokers that have left."""
         hierarchy = hierarchy_from(event.overlay)
         self._readdressing.use(hierarchy)
         self._take(self.units.add_neighbours(hierarchy, self.now_ns))
-        self.change_neighbours(sorted(linked(hierarchy.links, self._broker)))
+        near = sorted(linked(hierarchy.links, self._broker))
+        self.effects.extend(self._neighbours.change(near))
         self._take(self.units.use_members(hierarchy, self.now_ns))
 
     # ------------------------------------------------------------ messages of brokers
+
+    def _on_message(self, event: MessageReceived) -> None:
+        if isinstance(event.peer, int):
+            handlers, current = self._from_brokers, self._neighbours.current.get(event.peer)
+        else:
+            handlers, current = self._from_clients, self._table.session_of(event.peer)
+        if current != event.session:
+            self._ignored += 1
+            return
+        message_handler(handlers, event)(event.peer, event.message)
 
     def _on_unit_message(self, peer: BrokerNumber, message: Any) -> None:
         if self._readdressing.hears(peer):
@@ -246,7 +343,18 @@ class Ges(ForwardingCore):
     # ------------------------------------------------------------ clients
 
     def _on_clients_changed(self) -> None:
-        self._take(self.units.on_clients_changed(self._clients.here, self.now_ns))
+        self._take(self.units.on_clients_changed(self._table.here, self.now_ns))
+
+    def _on_connect(self, name: ClientId, message: Connect) -> None:
+        admission = self._clients.on_connect(name, message)
+        if admission is not None:
+            self._disk.commit(admission.changes, partial(self._admit, admission))
+
+    def _admit(self, admission: Admission[HostedClient[Subscription]]) -> None:
+        if admission.is_current():
+            self._table.enter(admission.client)
+            self._on_clients_changed()
+            self._table.welcome(admission.client)
 
     def add_local(
         self, client: ClientId, number: int, subscription: SubscriptionId, predicate: Predicate

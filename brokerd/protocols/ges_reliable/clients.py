@@ -7,13 +7,14 @@ and facts that a part returns, in order, and routes each fact to the part that i
 Paper: [GES] §1 (any broker serves any client), §4 (reconnecting clients).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
+    Acknowledge,
+    CommitConsumed,
     Connect,
+    Consume,
     Detach,
     Gap,
     Publish,
@@ -22,7 +23,7 @@ from brokerd.model.client_messages import (
     Subscribed,
     Unsubscribe,
 )
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.losses import STATE_LOST, is_behind_loss
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
@@ -64,34 +65,20 @@ from brokerd.protocols.ges_reliable.state import (
     PendingEnd,
     ReceiptWait,
     Request,
+    RoamingClient,
     StorageLoss,
     StoredSubscription,
     SubscriptionStart,
 )
-from brokerd.protocols.parts.clients.own_subscriptions import (
-    OwnClient,
-    OwnSubscription,
-    OwnSubscriptions,
-)
+from brokerd.protocols.parts.clients.own_subscriptions import OwnSubscriptions
+from brokerd.protocols.parts.clients.table import Admission, ClientTable
+from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability, MessageHandler
+from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 from brokerd.protocols.parts.selection import RunSelection, match_run
 
 DEADLINES = (FETCH, RECEIPT, CHANGE, CROSSING, PUT)
 """The purposes of the deadlines of an access broker."""
-
-
-@dataclass(slots=True, eq=False)
-class RoamingClient(OwnClient):
-    """A client.
-
-    Attributes:
-        generation: of the attachment to this broker; increases with every move to another broker.
-        brought: the positions that the client reports for its subscriptions.
-    """
-
-    generation: int = 0
-    brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
 
 
 class RestatedStep(NamedTuple):
@@ -107,25 +94,25 @@ class RestatedStep(NamedTuple):
     had: int
 
 
-class RoamingClients(OwnSubscriptions[DeliveredRun]):
-    """See ClientService.
+class RoamingClients:
+    """The clients of a broker.
 
     Args:
         forwarding: the routes of messages to storages.
 
     Attributes:
+        table: the clients.
+        own: their subscriptions.
         requests, publishes: requests that storages have not answered.
         fetches: the storages that this broker follows.
         handovers: subscriptions on their way to successor storages.
         searches: subscriptions whose storage is not known yet.
     """
 
-    takes_sources = True
-
     def __init__(
         self,
         broker: BrokerNumber,
-        disk: Durability,
+        machine: EventMachine,
         deadlines: DeadlineQueue[Any],
         parameters: GesReliableParameters,
         decode_attributes: DecodeAttributes,
@@ -138,7 +125,14 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         handovers: Handovers,
         searches: StorageSearches,
     ) -> None:
-        super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
+        self.table: ClientTable[RoamingClient] = ClientTable(
+            broker, machine, deadlines, parameters, RoamingClient, takes_sources=True
+        )
+        windows: DeliveryWindows[DeliveredRun, StoredSubscription] = DeliveryWindows(
+            machine, parameters.client_window, counters
+        )
+        self.own = OwnSubscriptions(machine, windows, decode_attributes, self.table.clients)
+        self._machine = machine
         self._forwarding = forwarding
         self.requests = requests
         self.publishes = publishes
@@ -154,7 +148,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         for each in outcomes:
             kind = type(each)
             if kind is Delivery:
-                self.hand_out(each.run, each.delivered)
+                self._hand_out(each.run, each.delivered)
             elif kind is Request:
                 self.take(self.requests.add(each.storage, each.wish, each.step, now_ns))
             elif kind is Answer:
@@ -192,7 +186,24 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
     def _request(self, storage: BrokerNumber, wish: Wish, step: Any = None) -> None:
         self.take(self.requests.add(storage, wish, step, self._machine.now_ns))
 
+    def _take_done(self, entries: Iterable[DeliveredRun]) -> None:
+        """Report publications that all clients have acknowledged to their storages."""
+        for entry in entries:
+            self.take(self.fetches.done(entry, self._machine.now_ns))
+
     # ------------------------------------------------------------ messages and deadlines
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Return the handlers of clients' messages by type, but of Connect."""
+        return {
+            Subscribe: self.on_subscribe,
+            Consume: self.table.on_consume,
+            CommitConsumed: self.table.on_commit_consumed,
+            Unsubscribe: self.on_unsubscribe,
+            Detach: self._on_detach,
+            Publish: self._on_publish,
+            Acknowledge: self.on_acknowledge,
+        }
 
     def message_handlers(self) -> dict[type, MessageHandler]:
         """Return the handlers of storages' answers."""
@@ -236,9 +247,25 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
 
     # ------------------------------------------------------------ subscriptions
 
-    def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
-        roaming = _make_roaming(client)
-        brought = roaming.brought.get(message.number, {})
+    def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
+        """Begin a subscription at its storage; the same request again reports its state."""
+        client = self.table.requester(name, "Subscribe")
+        if not self.table.is_permitted(client, message):
+            return
+        known = client.subscriptions.get(message.number)
+        if known is not None:
+            self._claim(client, known)
+        else:
+            self._subscribe(client, message)
+
+    def _claim(self, client: RoamingClient, local: StoredSubscription) -> None:
+        local.claimed = client.session
+        if local.started:
+            gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
+            self._take_done(self.own.claim(client, local, local.begins_after.items(), gaps))
+
+    def _subscribe(self, client: RoamingClient, message: Subscribe) -> None:
+        brought = client.brought.get(message.number, {})
         found = self.searches.stored_at(brought)
         if found is None and brought:
             names = ", ".join(str(stream.broker) for stream in brought)
@@ -246,7 +273,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
             self._machine.send(client.name, Refused("subscribe", message.number, reason, False))
             return
         local = StoredSubscription(client.name, message.number, message.predicate, client.session)
-        local.generation = roaming.generation
+        local.generation = client.generation
         local.brought = {stream.broker: had for stream, had in brought.items()}
         client.subscriptions[local.number] = local
         self.handovers.drop_pending_end(local.key)
@@ -258,7 +285,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         else:
             self.take(self.searches.claim_anywhere(client, local))
 
-    def _on_begun(self, client: OwnClient, local: StoredSubscription, begun: Begun) -> None:
+    def _on_begun(self, client: RoamingClient, local: StoredSubscription, begun: Begun) -> None:
         """Begin a subscription at its storage, or ask the successor storage."""
         if local.is_over:
             self.take(self.handovers.on_begun_over(local, begun))
@@ -278,10 +305,12 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         local.begins_after = {stream_of(local.storage): after}
         local.had_of = begun.had_of
         stream = stream_of(local.storage)
-        had = _make_roaming(client).brought.get(local.number, {}).get(stream, after)
+        had = client.brought.get(local.number, {}).get(stream, after)
         if is_behind_loss(had, after):
             client.forgotten[local.number] = {stream: had}
-        self._begin_one(client, local)
+        self.own.start(local)
+        if client.connected and client.session == local.claimed:
+            self._claim(client, local)
         self.take((FetchStart(local, after),))
         self.take(self.handovers.hand_over(local, heir, begun.until))
 
@@ -296,7 +325,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
             wish = Wish(local.key, local.generation, local.predicate, had)
             self._request(local.storage, wish, RestatedStep(local, local.handed, had))
 
-    def _on_restated(self, step: "RestatedStep", begun: Begun) -> None:
+    def _on_restated(self, step: RestatedStep, begun: Begun) -> None:
         """Continue a subscription at its storage, behind a gap if the storage has lost it."""
         local, handed = step.local, step.handed
         if local.is_over or begun.after is None:
@@ -307,7 +336,7 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
             gap = Gap((local.number,), stream, handed + 1, last, STATE_LOST)
             run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
             entry = self.fetches.lose_range(local, last)
-            self.windows.deliver(local.client, run, (local,), (entry,), gap)
+            self.own.windows.deliver(local.client, run, (local,), (entry,), gap)
         self.take((FetchStart(local, max(handed, begun.after), step.had),))
 
     def change(
@@ -319,22 +348,19 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
         """
         self.searches.storages = storages
         self.take(self.handovers.change(storages[0], roots))
-        for client in self._clients.values():
-            for local in map(_stored, client.subscriptions.values()):
+        for client in self.table.clients.values():
+            for local in client.subscriptions.values():
                 if local.started and local.heir is None:
                     self.take(self.handovers.hand_over(local))
 
     # ------------------------------------------------------------ deliveries
 
-    def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
-        return tuple(local.begins_after.items())
-
-    def hand_out(self, run: PublicationRun, entry: DeliveredRun) -> None:
-        """See OwnSubscriptions; delivers only publications that were not forwarded before."""
-        wanted = match_run(self.memo, run, run.source.broker)
+    def _hand_out(self, run: PublicationRun, entry: DeliveredRun) -> None:
+        """Deliver publications that were not delivered before to all matching subscriptions."""
+        wanted = match_run(self.own.memo, run, run.source.broker)
         for those, part in RunSelection(run).stretches(wanted):
-            by_client: dict[tuple[ClientId, int, int, Sequences], list[OwnSubscription]] = {}
-            for local in map(_stored, those):
+            by_client: dict[tuple[ClientId, int, int, Sequences], list[StoredSubscription]] = {}
+            for local in those:
                 if local.storage == run.source.broker:
                     had = local.handed if local.handed >= part.first else 0
                     last = part.last if local.until is None else min(local.until, part.last)
@@ -346,37 +372,42 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
                 lacked = beyond(lacked, dict(had_of)) if lacked is not None else None
                 if lacked is not None:
                     entry.open += 1
-                    self.windows.deliver(name, lacked, tuple(locals_), (entry,))
+                    self.own.windows.deliver(name, lacked, tuple(locals_), (entry,))
 
-    def _on_done(self, entry: DeliveredRun) -> None:
-        self.take(self.fetches.done(entry, self._machine.now_ns))
+    def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
+        client = self.table.check_acknowledge(name, message)
+        self._take_done(self.own.acknowledge(name, message))
+        self._answer_detach(client)
 
     # ------------------------------------------------------------ ends
 
-    def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
-        """See ClientService; any storage may have a subscription that this broker has not."""
-        client = self._client_of(name, "Unsubscribe")
-        number, session = message.number, client.session
-        if number < 1:
-            raise RemoteProtocolError(name, f"there is no subscription {number}")
-        found = client.subscriptions.get(number)
-        report = EndReport(client, session, number)
-        if found is not None:
-            self._end_stored(client, [found], report)
-            return
-        self._end_everywhere(_make_roaming(client), number, report)
+    def linger_over(self, name: ClientId) -> None:
+        """End the subscriptions that a client has not requested in time."""
+        client = self.table.clients[name]
+        self._end(client, self.own.unrequested(client), None)
+        if not client.session:
+            self._forget(name)
 
-    def on_detach(self, name: ClientId, message: Detach) -> None:
-        """See ClientService; ends the client's subscriptions at all storages."""
-        client = self._client_of(name, "Detach")
-        client.leaving, session = True, client.session
+    def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+        """End a subscription; any storage may have one that this broker has not."""
+        client = self.table.check_unsubscribe(name, message)
+        found = client.subscriptions.get(message.number)
+        report = EndReport(client, client.session, message.number)
+        if found is not None:
+            self._end(client, [found], report)
+        else:
+            self._end_everywhere(client, message.number, report)
+
+    def _on_detach(self, name: ClientId, message: Detach) -> None:
+        """End the client's subscriptions at all storages."""
+        client = self.table.check_detach(name)
         over = [*client.subscriptions.values()]
-        for local in map(_stored, over):
+        for local in over:
             self.fetches.stop(local)
             if local.storage is None:
                 self.handovers.add_pending_end(local)
-        super()._end(client, over, lambda: None, drain=message.drain)
-        self._end_everywhere(_make_roaming(client), 0, EndReport(client, session, 0))
+        self._take_done(self.own.end(client, over, drain=message.drain))
+        self._end_everywhere(client, 0, EndReport(client, client.session, 0))
 
     def _end_everywhere(
         self, client: RoamingClient, number: int, then: EndReport | PendingEnd
@@ -387,36 +418,20 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
             self._request(storage, Wish(Key(client.name, number), client.generation, None), ended)
 
     def _end(
-        self,
-        client: OwnClient,
-        over: Sequence[OwnSubscription],
-        then: Callable[[], None],
-        *,
-        drain: bool = False,
-    ) -> None:
-        """See OwnSubscriptions, where nothing follows an end that no client has requested."""
-        self._end_stored(client, over, None, drain=drain)
-
-    def _end_stored(
-        self,
-        client: OwnClient,
-        over: Sequence[OwnSubscription],
-        then: EndReport | None,
-        *,
-        drain: bool = False,
+        self, client: RoamingClient, over: Sequence[StoredSubscription], then: EndReport | None
     ) -> None:
         """End subscriptions at their storages, and report the durable end."""
-        for local in map(_stored, over):
+        for local in over:
             self.fetches.stop(local)
-        super()._end(client, over, lambda: None, drain=drain)
+        self._take_done(self.own.end(client, over))
         if not over:
             return
         ended = PendingEnd(len(over), then)
-        for local in map(_stored, over):
+        for local in over:
             if not local.started:
                 self.handovers.add_pending_end(local)
             if local.storage is None:
-                self._end_everywhere(_make_roaming(client), local.number, ended)
+                self._end_everywhere(client, local.number, ended)
                 continue
             local.ended = ended
             if local.started:
@@ -432,59 +447,65 @@ class RoamingClients(OwnSubscriptions[DeliveredRun]):
             return
         client, session, number = end.then
         if number:
-            self._answer_ended(client, session, number)
+            self.table.report_end(client, session, number)
         else:
             client.drains = client.session == session
-            self._leave(client)
+            self._answer_detach(client)
 
-    def _rows_over(self, key: str) -> Sequence[Any]:
-        """See OwnSubscriptions; this broker stores nothing on disk."""
-        return ()
+    def _answer_detach(self, client: RoamingClient) -> None:
+        if self.own.is_drained(client):
+            self.table.report_end(client, client.session, 0)
 
     # ------------------------------------------------------------ sessions
 
-    def _new_client(self, name: ClientId) -> OwnClient:
-        return RoamingClient(name)
+    def on_connect(self, name: ClientId, message: Connect) -> Admission[RoamingClient] | None:
+        """Return the admission of a client; None if it is refused."""
+        client = self.table.check_connect(name, message)
+        return self.table.assign_source(client, message) if client is not None else None
 
-    def _resume(self, client: OwnClient, message: Connect) -> None:
-        super()._resume(client, message)
-        roaming = _make_roaming(client)
-        roaming.generation = message.incarnation
-        roaming.brought = {number: dict(seen) for number, seen in message.resume if seen}
+    def enter(self, admission: Admission[RoamingClient]) -> bool:
+        """Admit a client with the positions that it reports; return False if it has left."""
+        if not admission.is_current():
+            return False
+        client, message = admission.client, admission.message
+        self.own.resume(client, message)
+        client.generation = message.incarnation
+        client.brought = {number: dict(seen) for number, seen in message.resume if seen}
         if client.source is not None:
             self.publishes.add_source(client.source, message.next_sequence - 1)
+        self.table.enter(client)
+        return True
 
-    def _on_gone(self, client: OwnClient) -> None:
-        """See ClientService; the storage has everything that the client's return requires."""
-        for local in map(_stored, client.subscriptions.values()):
-            local.is_over = True
+    def on_lost(self, name: ClientId, session: int) -> bool:
+        """Drop a client's state, which its storages have; return True if it was admitted."""
+        client, was_admitted = self.table.close_session(name, session)
+        for local in client.subscriptions.values():
             self.fetches.stop(local)
-            if local.started:
-                self.started -= 1
-                self._index.remove(local)
-        self.memo.forget()
-        client.subscriptions.clear()
-        super()._on_gone(client)
+        self.own.drop(client)
+        self._take_done(self.own.close(client))
         if client.source is not None:
             self.publishes.remove_source(client.source)
+        return self._forget(name) if was_admitted else self.table.keep(client)
+
+    def _forget(self, name: ClientId) -> bool:
+        was_here = self.table.forget(name)
+        self.own.windows.forget(name)
+        return was_here
 
     # ------------------------------------------------------------ publications
 
-    def _publish(self, client: OwnClient, message: Publish) -> None:
-        run = message.run
-        self.check_run(run, client.name)
+    def _on_publish(self, name: ClientId, message: Publish) -> None:
+        client, run = self.table.check_publish(name, message), message.run
+        self.own.check_run(run, name)
         client.submitted = max(client.submitted, run.last)
         self.take(self.publishes.add(run, self._machine.now_ns))
-        self.acknowledge_through(client, self.publishes.done(run.source))
+        self.own.acknowledge_through(client, self.publishes.done(run.source))
 
     def _tell_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""
-        for client in self._clients.values():
+        for client in self.table.clients.values():
             if client.source == source:
-                self.acknowledge_through(client, self.publishes.done(source))
-
-    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """See OwnSubscriptions; nothing is stored here."""
+                self.own.acknowledge_through(client, self.publishes.done(source))
 
 
 def beyond(run: PublicationRun, had_of: Mapping[SourceId, int]) -> PublicationRun | None:
@@ -496,13 +517,3 @@ def beyond(run: PublicationRun, had_of: Mapping[SourceId, int]) -> PublicationRu
         place for place, (source, number) in enumerate(origins) if number > had_of.get(source, 0)
     ]
     return run.select(found) if found else None
-
-
-def _make_roaming(client: OwnClient) -> RoamingClient:
-    assert isinstance(client, RoamingClient), f"{client} keeps no generation"
-    return client
-
-
-def _stored(local: OwnSubscription) -> StoredSubscription:
-    assert isinstance(local, StoredSubscription), f"{local} is not stored for"
-    return local

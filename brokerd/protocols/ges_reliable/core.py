@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Connect
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.hierarchy import Address, Hierarchy
@@ -48,20 +49,40 @@ from brokerd.protocols.ges_reliable.messages import KINDS
 from brokerd.protocols.ges_reliable.parameters import GesReliableParameters
 from brokerd.protocols.ges_reliable.reconnection import StorageSearches
 from brokerd.protocols.ges_reliable.requests import PublishRequests, SubscriptionRequests
-from brokerd.protocols.ges_reliable.state import TABLES, PersistentState, VolatileState
+from brokerd.protocols.ges_reliable.state import (
+    TABLES,
+    PersistentState,
+    RoamingClient,
+    VolatileState,
+)
 from brokerd.protocols.ges_reliable.storage import DEADLINES as STORAGE_DEADLINES
 from brokerd.protocols.ges_reliable.storage import Storage
 from brokerd.protocols.interface import (
     CoreStatus,
+    DeadlineReached,
     Effect,
+    Instant,
     LogEnds,
+    MessageReceived,
+    OpenFailed,
+    OpenSession,
     OverlayChanged,
+    Persisted,
     RecordsRead,
     Send,
+    SessionEstablished,
+    SessionLost,
     Started,
 )
-from brokerd.protocols.parts.event_machine import MessageHandler
-from brokerd.protocols.parts.forwarding_core import ForwardingCore
+from brokerd.protocols.parts.clients.table import LINGER, Admission
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import (
+    Durability,
+    EventMachine,
+    MessageHandler,
+    message_handler,
+)
+from brokerd.protocols.parts.neighbours import RETRY, NeighbourSessions
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 
 HOPS_PER_LEVEL: Final = 32
@@ -167,7 +188,7 @@ class AddressedMessages:
         return route
 
 
-class GesReliable(ForwardingCore):
+class GesReliable(EventMachine):
     """A broker of a hierarchy with storages.
 
     Attributes:
@@ -187,8 +208,11 @@ class GesReliable(ForwardingCore):
         addresses = hierarchy.addresses
         near = sorted(linked(hierarchy.links, broker))
         neighbours = {each: addresses[each] for each in near}
-        super().__init__(broker, near, parameters)
-        deadlines = self._deadlines
+        super().__init__()
+        self._broker = broker
+        self._disk = Durability(self)
+        self._deadlines = deadlines = DeadlineQueue[tuple[str, Peer]]()
+        self._neighbours = NeighbourSessions(near, parameters, deadlines)
         self.units = units = UnitRouter(
             broker,
             addresses[broker],
@@ -200,12 +224,14 @@ class GesReliable(ForwardingCore):
         )
         self._counters = counters = dict.fromkeys(_COUNTERS, 0)
         self._forwarding = forwarding = AddressedMessages(units, self.effects, addresses, counters)
-        own = broker, self._disk, deadlines, parameters, decode_attributes, counters
-        self._make_storage = partial(Storage, *own, forwarding)
+        own = deadlines, parameters, decode_attributes, counters
+        self._make_storage = partial(Storage, broker, self._disk, *own, forwarding)
         storages = storages_for(hierarchy, broker)
         handovers = Handovers(storages[0], roots_of(hierarchy), deadlines, parameters)
         root = root_of(hierarchy, broker)
         self.access = RoamingClients(
+            broker,
+            self,
             *own,
             forwarding=forwarding,
             requests=SubscriptionRequests(broker, deadlines, parameters, forwarding),
@@ -216,17 +242,27 @@ class GesReliable(ForwardingCore):
         )
         self.storage: Storage | None = None
         self.persistent = PersistentState((PUBLISHERS,), ())
-        self._incarnation, self._log_ends = 0, LogEnds()
+        self._incarnation, self._log_ends, self._ignored = 0, LogEnds(), 0
         self._handlers: dict[type, MessageHandler] = self.access.message_handlers()
         self._among_storages: dict[type, MessageHandler] = {}
         if broker in storages:
             self.storage = self._begin_storage(hierarchy)
         carried = {kind.type: self._on_carried for kind in KINDS}
-        self.access.on_change = self._on_clients_changed
-        self.serve(self.access, {**dict.fromkeys(MESSAGES, self._on_unit_message), **carried})
+        self._table = self.access.table
+        self._from_clients = {Connect: self._on_connect, **self.access.handlers()}
+        self._from_brokers: dict[type, MessageHandler] = {
+            **dict.fromkeys(MESSAGES, self._on_unit_message),
+            **carried,
+        }
         self.dispatch_events(
             {
-                **self._event_handlers,
+                Started: self._on_started,
+                SessionEstablished: self._on_session_established,
+                SessionLost: self._on_session_lost,
+                OpenFailed: self._on_open_failed,
+                MessageReceived: self._on_message,
+                Persisted: self._on_persisted,
+                DeadlineReached: self._on_deadline,
                 OverlayChanged: self._on_overlay_changed,
                 RecordsRead: self._on_records,
             }
@@ -241,32 +277,35 @@ class GesReliable(ForwardingCore):
 
     # ------------------------------------------------------------ for the driver
 
+    def next_deadline(self) -> Instant | None:
+        """See DeliveryProtocol."""
+        return self._deadlines.earliest()
+
     def clients_behind(self) -> Collection[ClientId]:
         """See DeliveryProtocol."""
-        return self.access.windows.clients_behind()
+        return self.access.own.windows.clients_behind()
 
-    def count_routing(self) -> Mapping[str, int]:
-        """See ForwardingCore."""
-        return {
-            **self._counters,
-            "subscriptions": len(self.storage.registrations) if self.storage else 0,
-            "matching_hits": self.access.memo.hits,
-            "matching_misses": self.access.memo.misses,
-            **self.units.statistics(),
-        }
+    def aftermath(self) -> Sequence[str]:
+        """See DeliveryProtocol: failures leave nothing behind that this broker knows of."""
+        return ()
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""
-        queued_bytes = self.storage.log.retained_bytes if self.storage else 0
         return {
-            **super().statistics(),
+            **self._counters,
+            "subscriptions": len(self.storage.registrations) if self.storage else 0,
+            "matching_hits": self.access.own.memo.hits,
+            "matching_misses": self.access.own.memo.misses,
+            **self.units.statistics(),
+            "messages_ignored": self._ignored,
             "queue_publications": self._count_queued(),
-            "queue_bytes": queued_bytes,
+            "queue_bytes": self.storage.log.retained_bytes if self.storage else 0,
+            **self._neighbours.statistics(),
         }
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
-        own, queued = self.access.subscriptions(), self._count_queued()
+        own, queued = self._table.count_subscriptions(), self._count_queued()
         idle_reasons = [f"{own} subscriptions of its own clients"] * bool(own)
         if queued:
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
@@ -275,14 +314,12 @@ class GesReliable(ForwardingCore):
                 f"{waiting} storages without the current subscriptions of this broker"
             )
         is_read = self.storage is None or self.storage.log.is_read
-        return CoreStatus(
+        subscriptions = len(self.storage.registrations) if self.storage else own
+        return replace(
+            self._neighbours.status(subscriptions, own),
             state="running" if is_read else "recovering",
             queued=queued,
-            subscriptions=len(self.storage.registrations) if self.storage else own,
-            own_subscriptions=own,
             discrepancies=self.units.discrepancies(),
-            wanted=self._neighbours,
-            ready=tuple(peer for peer in self._neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
             detail=self.state().to_mapping(),
         )
@@ -317,29 +354,79 @@ class GesReliable(ForwardingCore):
         """Emit the effects of the unit router, and take its facts, in order."""
         for each in outcomes:
             if isinstance(each, Refusal):
-                self._clients.refusal = each.reason
+                self._table.refusal = each.reason
             elif not isinstance(each, ProfileConfirmation):  # no client waits for this profile
                 assert isinstance(each, Effect), f"{each}, which storages do not allow"
                 self.effects.append(each)
-
-    def start_routing(self, incarnation: int) -> None:
-        """See ForwardingCore; starts without a connection and with an empty profile."""
-        self._take(self.units.start(incarnation, self.now_ns))
-
-    def neighbour_came(self, peer: BrokerNumber) -> None:
-        """See ForwardingCore; sends connections and profiles to the neighbour."""
-        incarnation = self.incarnation_of(peer)
-        self._take(self.units.on_neighbour_up(peer, incarnation, self.now_ns))
-
-    def neighbour_went(self, peer: BrokerNumber) -> None:
-        """See ForwardingCore; routes around the neighbour from now on."""
-        self._take(self.units.on_neighbour_down(peer, self.now_ns))
 
     def _on_unit_message(self, peer: BrokerNumber, message: Any) -> None:
         self._take(self.units.on_message(peer, message, self.now_ns))
 
     def _on_clients_changed(self) -> None:
-        self._take(self.units.on_clients_changed(self._clients.here, self.now_ns))
+        self._take(self.units.on_clients_changed(self._table.here, self.now_ns))
+
+    def _on_connect(self, name: ClientId, message: Connect) -> None:
+        admission = self.access.on_connect(name, message)
+        if admission is not None:
+            self._disk.commit(admission.changes, partial(self._admit, admission))
+
+    def _admit(self, admission: Admission[RoamingClient]) -> None:
+        if self.access.enter(admission):
+            self._on_clients_changed()
+            self._table.welcome(admission.client)
+
+    # ------------------------------------------------------------ sessions and deadlines
+
+    def _on_session_established(self, event: SessionEstablished) -> None:
+        peer = event.peer
+        if isinstance(peer, str):
+            self._table.open_session(peer, event.session)
+        elif (refusal := self._neighbours.on_established(peer, event)) is not None:
+            self.emit(refusal)
+        else:
+            self._take(self.units.on_neighbour_up(peer, event.incarnation, self.now_ns))
+
+    def _on_session_lost(self, event: SessionLost) -> None:
+        peer = event.peer
+        if isinstance(peer, str):
+            if self.access.on_lost(peer, event.session):
+                self._on_clients_changed()
+        elif self._neighbours.on_lost(peer, event, self.now_ns):
+            self._take(self.units.on_neighbour_down(peer, self.now_ns))
+            self._neighbours.retry_later(peer, self.now_ns)
+
+    def _on_open_failed(self, event: OpenFailed) -> None:
+        self._neighbours.on_open_failed(event.peer, self.now_ns)
+
+    def _on_message(self, event: MessageReceived) -> None:
+        if isinstance(event.peer, int):
+            handlers, current = self._from_brokers, self._neighbours.current.get(event.peer)
+        else:
+            handlers, current = self._from_clients, self._table.session_of(event.peer)
+        if current != event.session:
+            self._ignored += 1
+            return
+        message_handler(handlers, event)(event.peer, event.message)
+
+    def _on_persisted(self, event: Persisted) -> None:
+        self._disk.on_persisted(event.token)
+
+    def _on_deadline(self, _event: DeadlineReached) -> None:
+        for purpose, peer in self._deadlines.due(self.now_ns):
+            if isinstance(peer, str):
+                assert purpose == LINGER, f"{purpose!r} of client {peer!r}"
+                self.access.linger_over(peer)
+            elif purpose == RETRY:
+                self.emit(OpenSession(peer))
+            elif purpose in ACCESS_DEADLINES:
+                self.access.due(purpose, peer)
+            elif purpose in STORAGE_DEADLINES:
+                assert self.storage is not None, f"{self._broker} is no storage: {purpose}, {peer}"
+                self.storage.due(purpose, peer)
+            else:
+                here, is_alone = [*self._table.here], not self._neighbours.current
+                due = self.units.on_deadline(purpose, peer, here, self.now_ns, is_alone=is_alone)
+                self._take(due)
 
     # ------------------------------------------------------------ roles
 
@@ -349,7 +436,9 @@ class GesReliable(ForwardingCore):
         self.access.fetches.start(event.incarnation)
         if self.storage is not None:
             self.storage.recover(event.recovered, event.logs[LOG], event.incarnation, event.lineage)
-        super()._on_started(event)
+        self._table.start(event.incarnation, event.recovered, event.lineage)
+        self._take(self.units.start(event.incarnation, self.now_ns))
+        self.effects.extend(self._neighbours.start())
 
     def _on_overlay_changed(self, event: OverlayChanged) -> None:
         """Take storages that were added or retired; this broker may be an added one.
@@ -360,7 +449,8 @@ class GesReliable(ForwardingCore):
         """
         hierarchy = hierarchy_from(event.overlay)
         self._take(self.units.add_neighbours(hierarchy, self.now_ns))
-        self.change_neighbours(sorted(linked(hierarchy.links, self._broker)))
+        near = sorted(linked(hierarchy.links, self._broker))
+        self.effects.extend(self._neighbours.change(near))
         self._take(self.units.use_members(hierarchy, self.now_ns))
         self._forwarding.change(hierarchy.addresses)
         storages = storages_for(hierarchy, self._broker)
@@ -391,17 +481,6 @@ class GesReliable(ForwardingCore):
         own = self._forwarding.own
         while own:
             self._on_addressed(self._broker, own.pop(0))
-
-    def deadline_reached(self, purpose: str, peer: BrokerNumber) -> None:
-        """See ForwardingCore."""
-        if purpose in ACCESS_DEADLINES:
-            self.access.due(purpose, peer)
-        elif purpose in STORAGE_DEADLINES:
-            assert self.storage is not None, f"{self._broker} is no storage: {purpose}, {peer}"
-            self.storage.due(purpose, peer)
-        else:
-            here, is_alone = [*self._clients.here], not self._sessions
-            self._take(self.units.on_deadline(purpose, peer, here, self.now_ns, is_alone=is_alone))
 
 
 def _no_units(_unit: Address) -> tuple[()]:

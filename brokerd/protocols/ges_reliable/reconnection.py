@@ -14,8 +14,12 @@ from typing import Any, NamedTuple
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.protocols.ges_reliable.handover import Handovers
 from brokerd.protocols.ges_reliable.messages import Begun, Wish
-from brokerd.protocols.ges_reliable.state import Request, StoredSubscription, SubscriptionStart
-from brokerd.protocols.parts.clients.own_subscriptions import OwnClient
+from brokerd.protocols.ges_reliable.state import (
+    Request,
+    RoamingClient,
+    StoredSubscription,
+    SubscriptionStart,
+)
 
 Outcomes = Iterator[Request | SubscriptionStart]
 """The facts that a step yields, in order."""
@@ -30,7 +34,7 @@ class StorageSearch:
         answers: the answers so far.
     """
 
-    client: OwnClient
+    client: RoamingClient
     local: StoredSubscription
     asked: dict[BrokerNumber, None] = field(default_factory=dict)
     answers: dict[BrokerNumber, Begun] = field(default_factory=dict)
@@ -46,7 +50,7 @@ class SearchStep(NamedTuple):
 class BeginStep(NamedTuple):
     """The step after the answer of the storage at which a subscription begins."""
 
-    client: OwnClient
+    client: RoamingClient
     local: StoredSubscription
     storage: BrokerNumber
     had: int | None
@@ -63,7 +67,7 @@ class PreviousStep(NamedTuple):
         had: the client's position at the previous storage.
     """
 
-    client: OwnClient
+    client: RoamingClient
     local: StoredSubscription
     begun: Begun
     before: BrokerNumber
@@ -106,7 +110,7 @@ class StorageSearches:
             assert kind is PreviousStep, f"no step follows {begun}: {step}"
             yield from self._on_previous(step, begun)
 
-    def claim_anywhere(self, client: OwnClient, local: StoredSubscription) -> Outcomes:
+    def claim_anywhere(self, client: RoamingClient, local: StoredSubscription) -> Outcomes:
         """Request a subscription at all storages; begin at this unit's storage if all lack it.
 
         The client may have been elsewhere before without an answer, or may have lost its memory.
@@ -162,7 +166,7 @@ class StorageSearches:
 
     def begin_at(
         self,
-        client: OwnClient,
+        client: RoamingClient,
         local: StoredSubscription,
         storage: BrokerNumber,
         had: int | None,
@@ -191,7 +195,7 @@ class StorageSearches:
             yield SubscriptionStart(client, local, answer)
 
     def _ask_before(
-        self, client: OwnClient, local: StoredSubscription, begun: Begun, before: BrokerNumber
+        self, client: RoamingClient, local: StoredSubscription, begun: Begun, before: BrokerNumber
     ) -> Request:
         """Ask the previous storage before a subscription continues at its successor."""
         storage, had = local.storage, self._handovers.had_at(before, local.brought)

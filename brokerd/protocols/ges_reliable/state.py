@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from brokerd.model.identity import BrokerNumber
+from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
 from brokerd.protocols.ges_reliable.messages import Begun, Key, Sequences, Wish
@@ -71,7 +71,7 @@ class PendingEnd:
 class EndReport(NamedTuple):
     """A client that receives the end of a subscription, or of all for number 0, on its session."""
 
-    client: OwnClient
+    client: "RoamingClient"
     session: int
     number: int
 
@@ -115,6 +115,19 @@ class StoredSubscription(OwnSubscription):
         return Key(self.client, self.number)
 
 
+@dataclass(slots=True, eq=False)
+class RoamingClient(OwnClient[StoredSubscription]):
+    """A client of this broker, for whose subscriptions storages store.
+
+    Attributes:
+        generation: of the attachment to this broker; increases with every move to another broker.
+        brought: the positions that the client reports for its subscriptions.
+    """
+
+    generation: int = 0
+    brought: dict[int, dict[StreamId, int]] = field(default_factory=dict)
+
+
 # ---------------------------------------------------------------- facts of an access broker
 
 
@@ -147,7 +160,7 @@ class Delivery:
 class SubscriptionStart:
     """A storage that has answered for a subscription, which starts by its answer."""
 
-    client: OwnClient
+    client: RoamingClient
     local: StoredSubscription
     begun: Begun
 

@@ -5,42 +5,103 @@ at its entry into the client's queue, and subscriptions are on disk, so that a r
 ends none.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.client_messages import Connect, Publish
+from brokerd.model.client_messages import (
+    Acknowledge,
+    CommitConsumed,
+    Connect,
+    Consume,
+    Detach,
+    Publish,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.pubends import Pubends
 from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import (
+    SUBSCRIPTIONS,
     OwnClient,
     OwnSubscription,
     OwnSubscriptions,
+    kept_subscription,
+    new_subscription,
+    read_subscriptions,
 )
+from brokerd.protocols.parts.clients.table import Admission, ClientTable
+from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
+
+Client = OwnClient[OwnSubscription]
 
 
-class Clients(OwnSubscriptions[InFlightEvents]):
-    """See ClientService.
+class ClientStreams(Protocol):
+    """The streams of a broker, as its clients use them."""
+
+    def position(self, identity: StreamId) -> int:
+        """Return the tick through which a stream was delivered here."""
+
+    def on_client_done(self, entry: InFlightEvents) -> None:
+        """Handle the acknowledgement of an entry by all its clients."""
+
+    def on_unwanted(self) -> None:
+        """Handle the end of the last subscription."""
+
+
+class HostedClients(Protocol):
+    """The clients of a broker of this protocol, or of a protocol that extends it."""
+
+    @property
+    def table(self) -> ClientTable[Any]:
+        """The clients."""
+
+    @property
+    def own(self) -> OwnSubscriptions[Any, Any]:
+        """The subscriptions of the clients."""
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Return the handlers of clients' messages by type."""
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """Restore the subscriptions of an earlier incarnation."""
+
+    def on_lost(self, name: ClientId, session: int) -> None:
+        """Handle the end of a client's session."""
+
+    def linger_over(self, name: ClientId) -> None:
+        """End the subscriptions that a client has not requested in time."""
+
+    def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
+        """Deliver events to all matching subscriptions; return None without a match."""
+
+
+class Clients:
+    """The clients of a broker.
 
     Args:
-        publish: logs a run, and calls a function once all of the run is on disk.
-        durable: returns the last sequence number of a source that is on disk.
-        on_done: called when clients have acknowledged an entry.
-        on_unwanted: called after the end of the last subscription.
-        is_host: whether this broker may have clients.
-        streams: the streams of all pubends, in order.
+        pubends: of this broker; they log publications.
+        streams: of all pubends.
+        identities: the identities of all streams, in order.
+        is_host: whether this broker may have clients. Messages for a cell of several brokers arrive
+            at one member only, so that such a cell has no clients.
         is_total: the streams are merged into one.
-        position: returns the tick through which a stream was delivered here.
         own_filter: the start of subscriptions in other brokers' streams; None: at the present
             position.
+
+    Attributes:
+        table: the clients.
+        own: their subscriptions.
     """
 
     def __init__(
@@ -52,149 +113,265 @@ class Clients(OwnSubscriptions[InFlightEvents]):
         decode_attributes: DecodeAttributes,
         counters: dict[str, int],
         *,
-        publish: Callable[[PublicationRun, Callable[[], None]], None],
-        durable: Callable[[SourceId], int],
-        on_done: Callable[[InFlightEvents], None],
-        on_unwanted: Callable[[], None],
+        pubends: Pubends,
+        streams: ClientStreams,
+        identities: Sequence[StreamId],
         is_host: bool,
-        streams: Sequence[StreamId],
         is_total: bool,
-        position: Callable[[StreamId], int],
         own_filter: OwnFilter | None,
     ) -> None:
-        super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
-        self._publish_run = publish
-        self._durable = durable
-        self._on_done_with = on_done
-        self._on_unwanted = on_unwanted
+        machine = disk.machine
+        self.table = ClientTable(broker, machine, deadlines, parameters, Client)
+        windows: DeliveryWindows[InFlightEvents, OwnSubscription] = DeliveryWindows(
+            machine, parameters.client_window, counters
+        )
+        self.own = OwnSubscriptions(machine, windows, decode_attributes, self.table.clients)
+        self._broker = broker
+        self._machine = machine
+        self._disk = disk
+        self._pubends = pubends
+        self._streams = streams
+        self._identities = tuple(identities)
         self._is_host = is_host
-        self._streams = tuple(streams)
-        self._merged = self._streams if is_total else ()
-        self._position = position
+        self._merged = self._identities if is_total else ()
         self._own_filter = own_filter
 
-    keeps_subscriptions = True
-
-    def on_connect(self, name: ClientId, message: Connect) -> None:
-        """See ClientService; a cell of several brokers has no clients.
-
-        Messages for such a cell arrive at one member only.
-        """
-        if not self._is_host:
-            raise RemoteProtocolError(name, "this broker is one of a cell of several: no clients")
-        super().on_connect(name, message)
+    def handlers(self) -> dict[type, MessageHandler]:
+        """See HostedClients."""
+        return {
+            Connect: self._on_connect,
+            Subscribe: self._on_subscribe,
+            Consume: self.table.on_consume,
+            CommitConsumed: self.table.on_commit_consumed,
+            Unsubscribe: self._on_unsubscribe,
+            Detach: self._on_detach,
+            Publish: self._on_publish,
+            Acknowledge: self._on_acknowledge,
+        }
 
     def deliver(self, stream: StreamId, run: PublicationRun) -> InFlightEvents | None:
-        """Deliver events to all matching subscriptions; return None without a match."""
+        """See HostedClients."""
         entry = InFlightEvents(stream, run.first)
-        self.hand_out(run, entry)
+        self.own.hand_out(run, entry)
         entry.open -= 1
         return entry if entry.open else None
 
-    def _take_over(
-        self, client: OwnClient, local: OwnSubscription, recovered: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        row = recovered.get(BEGINS, {}).get(f"{local.client}/{local.number}")
-        if self._own_filter is None:
-            self._start(local)
-        elif row is None:
-            self._on_kept(client, local)
-        else:
-            self._own_filter.recover(local, row)
-            self._start(local)
+    def _take_done(self, entries: Iterable[InFlightEvents]) -> None:
+        """Take entries that all clients have acknowledged."""
+        for entry in entries:
+            self._streams.on_client_done(entry)
 
-    def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
-        """See OwnSubscriptions; a subscription starts once all pubends have announced its ticks."""
-        if self._own_filter is None:
-            super()._on_kept(client, local)
-        elif not local.is_over:
-            self._own_filter.add(local, partial(self._begin_one, client, local))
+    # ------------------------------------------------------------ sessions
 
-    def _resume(self, client: OwnClient, message: Connect) -> None:
-        """See OwnSubscriptions; a client behind the beginning has not taken the gap before it."""
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """See HostedClients."""
+        for local in read_subscriptions(recovered):
+            client = self.table.find(local.client)
+            client.subscriptions[local.number] = local
+            row = recovered.get(BEGINS, {}).get(local.row)
+            if self._own_filter is None:
+                self.own.start(local)
+            elif row is None:
+                self._on_kept(client, local)
+            else:
+                self._own_filter.recover(local, row)
+                self.own.start(local)
+        for name in self.table.clients:
+            self.table.linger(name)
+
+    def _on_connect(self, name: ClientId, message: Connect) -> None:
+        if not self._is_host:
+            raise RemoteProtocolError(name, "this broker is one of a cell of several: no clients")
+        durable = self._durable(message.source)
+        client = self.table.check_connect(name, message, durable or 0, durable)
+        if client is not None:
+            admission = self.table.assign_source(client, message)
+            self._disk.commit(admission.changes, partial(self._admit, admission))
+
+    def _durable(self, source: SourceId | None) -> int | None:
+        return self._pubends.durable(source) if source is not None else None
+
+    def _admit(self, admission: Admission[Client]) -> None:
+        if not admission.is_current():
+            return
+        client, message = admission.client, admission.message
+        self._resume(client, message)
+        if self.table.lineage and (over := self.own.unstated(client, message)):
+            self._end(client, over)
+        whole = [each.number for each in client.subscriptions.values() if each.is_whole]
+        self.table.recall_lost(client, message, whole)
+        lost = self.table.lost_publications(message, self._durable(message.source))
+        if lost is not None:
+            self._pubends.publish(lost, lambda: None)
+        self.table.enter(client)
+        self.table.welcome(client)
+        if client.subscriptions:
+            self.table.linger(client.name)
+
+    def _resume(self, client: Client, message: Connect) -> None:
+        """Take a client's positions; a client behind the beginning has not taken the gap before."""
         for number, seen in message.resume:
             local = client.subscriptions.get(number)
             if local is not None and local.started:
                 begun = local.begins_after
                 local.is_restarted |= any(last < begun.get(stream, 0) for stream, last in seen)
-        super()._resume(client, message)
+        self.own.resume(client, message)
 
-    def _starts_after(
-        self, client: OwnClient, subscription: OwnSubscription
-    ) -> Mapping[StreamId, int]:
-        """See OwnSubscriptions: no filter decides where streams of own pubends begin."""
-        had = client.forgotten.get(subscription.number, {})
+    def on_lost(self, name: ClientId, session: int) -> None:
+        """See HostedClients."""
+        client, was_admitted = self.table.close_session(name, session)
+        self._take_done(self.own.close(client))
+        if was_admitted and not client.subscriptions:
+            self._forget(name)
+        else:
+            self.table.keep(client)
+
+    def linger_over(self, name: ClientId) -> None:
+        """See HostedClients."""
+        client = self.table.clients[name]
+        self._end(client, self.own.unrequested(client))
+        if not client.session:
+            self._forget(name)
+
+    def _forget(self, name: ClientId) -> None:
+        self.table.forget(name)
+        self.own.windows.forget(name)
+
+    # ------------------------------------------------------------ subscriptions
+
+    def _on_subscribe(self, name: ClientId, message: Subscribe) -> None:
+        """Create a subscription, or report its state; the same request again changes nothing."""
+        client = self.table.requester(name, "Subscribe")
+        if not self.table.is_permitted(client, message):
+            return
+        known = client.subscriptions.get(message.number)
+        if known is not None:
+            self._claim(client, known)
+            return
+        local = new_subscription(client, message)
+        self._machine.send(name, Subscribed(local.number, "pending"))
+        self._disk.commit((kept_subscription(local),), partial(self._on_kept, client, local))
+
+    def _on_kept(self, client: Client, local: OwnSubscription) -> None:
+        """Start a subscription on disk once all pubends have announced its ticks."""
+        if local.is_over:
+            return
+        if self._own_filter is None:
+            self._start(client, local)
+        else:
+            self._own_filter.add(local, partial(self._start, client, local))
+
+    def _start(self, client: Client, local: OwnSubscription) -> None:
+        self.own.start(local)
+        if client.connected and client.session == local.claimed:
+            self._claim(client, local)
+
+    def _claim(self, client: Client, local: OwnSubscription) -> None:
+        local.claimed = client.session
+        self.own.is_new_to(client, local)
+        if local.started:
+            begun = self._starts_after(client, local)
+            gaps = [*self.table.gaps_of_lost(client, local.number, begun)]
+            positions = self._positions(local)
+            self._take_done(self.own.claim(client, local, positions, gaps))
+
+    def _starts_after(self, client: Client, local: OwnSubscription) -> Mapping[StreamId, int]:
+        """Return the positions behind which a started subscription begins.
+
+        No filter decides where streams of own pubends begin.
+        """
+        had = client.forgotten.get(local.number, {})
         begun = {
-            stream: max(had.get(stream, 0), self._position(stream))
-            for stream in self._streams
+            stream: max(had.get(stream, 0), self._streams.position(stream))
+            for stream in self._identities
             if self._own_filter is None or stream.broker == self._broker
         }
-        return {**subscription.begins_after, **begun}
+        return {**local.begins_after, **begun}
 
-    def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
+    def _positions(self, local: OwnSubscription) -> list[tuple[StreamId, int]]:
         """Return, in total order, the positions of all streams from which a client continues.
 
         The client states the positions when reconnecting. After a restart here, events are
         delivered again for other clients, and an event older than received events of another pubend
         is out of order.
         """
-        waiting = self.windows.first_waiting(local) if self._merged else {}
+        waiting = self.own.windows.first_waiting(local) if self._merged else {}
         found = []
         for stream in self._merged:
-            handed_out = self._position(stream)
+            handed_out = self._streams.position(stream)
             if stream in waiting:
                 handed_out = min(handed_out, waiting[stream] - 1)
             if last := max(handed_out, local.begins_after.get(stream, 0)):
                 found.append((stream, last))
-        return tuple(found)
+        return found
+
+    def _on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+        """End a subscription and its stream at once, without waiting for other brokers."""
+        client = self.table.check_unsubscribe(name, message)
+        found = client.subscriptions.get(message.number)
+        answer = partial(self.table.report_end, client, client.session, message.number)
+        self._end(client, [found] if found is not None else [], answer)
+
+    def _on_detach(self, name: ClientId, message: Detach) -> None:
+        client = self.table.check_detach(name)
+        session = client.session
+
+        def leave() -> None:
+            client.drains = client.session == session
+            self._answer_detach(client)
+
+        self._end(client, [*client.subscriptions.values()], leave, drain=message.drain)
+
+    def _answer_detach(self, client: Client) -> None:
+        if self.own.is_drained(client):
+            self.table.report_end(client, client.session, 0)
 
     def _end(
         self,
-        client: OwnClient,
+        client: Client,
         over: Sequence[OwnSubscription],
-        then: Callable[[], None],
+        then: Callable[[], None] = lambda: None,
         *,
         drain: bool = False,
     ) -> None:
-        """See OwnSubscriptions; the predicates stay in the filter until the end is durable."""
+        """End subscriptions; call `then` once the end is durable.
+
+        The predicates stay in the filter until then.
+        """
         own_filter = self._own_filter
-        if own_filter is None:
-            super()._end(client, over, then, drain=drain)
-            return
+        tables: tuple[str, ...] = (SUBSCRIPTIONS,)
+        if own_filter is not None:
+            tables = (SUBSCRIPTIONS, BEGINS)
+            for local in over:
+                own_filter.on_ended(local)
+        self._take_done(self.own.end(client, over, drain=drain))
+        if not self.own.started:
+            self._streams.on_unwanted()
 
         def ended() -> None:
-            for local in over:
-                own_filter.release(local)
+            if own_filter is not None:
+                for local in over:
+                    own_filter.release(local)
             then()
 
-        for local in over:
-            own_filter.on_ended(local)
-        super()._end(client, over, ended, drain=drain)
+        rows = [Change(table, local.row, None) for local in over for table in tables]
+        self._disk.commit(rows, ended)
 
-    def _rows_over(self, key: str) -> Sequence[Change]:
-        rows = super()._rows_over(key)
-        return rows if self._own_filter is None else (*rows, Change(BEGINS, key, None))
+    # ------------------------------------------------------------ publications
 
-    def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
-        if not self.started:
-            self._on_unwanted()
-
-    def _publish(self, client: OwnClient, message: Publish) -> None:
-        self.check_run(message.run, client.name)
-        client.submitted = max(client.submitted, message.run.last)
-        self._publish_run(message.run, partial(self._acknowledge_durable, client.name))
-
-    def _durable_of(self, source: SourceId) -> int | None:
-        return self._durable(source)
-
-    def _publish_marker(self, client: OwnClient, run: PublicationRun) -> None:
-        self._publish_run(run, lambda: None)
+    def _on_publish(self, name: ClientId, message: Publish) -> None:
+        client, run = self.table.check_publish(name, message), message.run
+        self.own.check_run(run, name)
+        client.submitted = max(client.submitted, run.last)
+        self._pubends.publish(run, partial(self._acknowledge_durable, name))
 
     def _acknowledge_durable(self, name: ClientId) -> None:
         """Acknowledge the durable publications of a publisher, if connected."""
-        client = self._clients.get(name)
+        client = self.table.clients.get(name)
         if client is not None and client.source is not None:
-            self.acknowledge_through(client, self._durable(client.source))
+            self.own.acknowledge_through(client, self._pubends.durable(client.source))
 
-    def _on_done(self, entry: InFlightEvents) -> None:
-        self._on_done_with(entry)
+    def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
+        client = self.table.check_acknowledge(name, message)
+        self._take_done(self.own.acknowledge(name, message))
+        self._answer_detach(client)

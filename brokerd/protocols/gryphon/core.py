@@ -14,7 +14,7 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.gryphon.acks import ACKS
-from brokerd.protocols.gryphon.clients import Clients
+from brokerd.protocols.gryphon.clients import Clients, HostedClients
 from brokerd.protocols.gryphon.early_questions import drop_repeated
 from brokerd.protocols.gryphon.exchange import Exchange
 from brokerd.protocols.gryphon.filters import FilterTable
@@ -44,7 +44,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
-from brokerd.protocols.parts.clients.service import LINGER
+from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, message_handler
 from brokerd.protocols.parts.log_first import LogFirstMachine
@@ -85,7 +85,7 @@ class Gryphon(LogFirstMachine):
         routes: Routes,
         parameters: GryphonParameters,
         decode_attributes: DecodeAttributes,
-        make_clients: Callable[..., Clients] = Clients,
+        make_clients: Callable[..., HostedClients] = Clients,
     ) -> None:
         super().__init__()
         self._routes = routes
@@ -132,7 +132,7 @@ class Gryphon(LogFirstMachine):
             [host for host in routes.hosts if host != broker],
             self._disk,
             change=self._exchange.change,
-            position=self._position,
+            position=self.position,
         )
         self._clients = make_clients(
             broker,
@@ -141,14 +141,11 @@ class Gryphon(LogFirstMachine):
             parameters,
             decode_attributes,
             self._counters,
-            publish=self._pubends.publish,
-            durable=self._pubends.durable,
-            on_done=self._on_clients_done,
-            on_unwanted=self._look_at_all,
+            pubends=self._pubends,
+            streams=self,
+            identities=routes.pubend_streams(),
             is_host=routes.is_host,
-            streams=routes.pubend_streams(),
             is_total=parameters.is_total,
-            position=self._position,
             own_filter=self._own_filter if parameters.filters else None,
         )
         self._relay = Relay(
@@ -165,7 +162,7 @@ class Gryphon(LogFirstMachine):
             on_links=self._look_at_all,
             on_beyond=self._on_beyond,
             on_doubt=self._assign_silence,
-            check_run=self._clients.check_run,
+            check_run=self._clients.own.check_run,
         )
         self._merge = Merge(self._relay.stream)
         self._joins = Joins(
@@ -205,7 +202,7 @@ class Gryphon(LogFirstMachine):
 
     def clients_behind(self) -> Collection[ClientId]:
         """See DeliveryProtocol."""
-        return self._clients.windows.clients_behind()
+        return self._clients.own.windows.clients_behind()
 
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol."""
@@ -228,9 +225,9 @@ class Gryphon(LogFirstMachine):
             "queue_publications": self._count_retained(),
             "publications_held": self._pubends.held(),
             "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self._relay),
-            "subscriptions": self._clients.subscriptions(),
-            "matching_hits": self._clients.memo.hits + self.filters.memo.hits,
-            "matching_misses": self._clients.memo.misses + self.filters.memo.misses,
+            "subscriptions": self._clients.table.count_subscriptions(),
+            "matching_hits": self._clients.own.memo.hits + self.filters.memo.hits,
+            "matching_misses": self._clients.own.memo.misses + self.filters.memo.misses,
             "sessions_active": len(self._sessions),
             "sessions_ready": len(self._sessions),
         }
@@ -238,7 +235,8 @@ class Gryphon(LogFirstMachine):
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
         neighbours = self._routes.neighbours
-        subscriptions, queued = self._clients.subscriptions(), self._count_retained()
+        subscriptions = self._clients.table.count_subscriptions()
+        queued = self._count_retained()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
@@ -301,7 +299,7 @@ class Gryphon(LogFirstMachine):
         has_lost = bool(event.lineage)
         self._joins.begin(event.incarnation, event.recovered, has_lost=has_lost)
         self._exchange.begin(event.incarnation, event.recovered)
-        self._clients.start(event.incarnation, event.recovered, event.lineage)
+        self._clients.table.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
         for pubend in range(self._parameters.pubends if self._routes.is_host else 0):
             stream = self._relay.stream(self._pubends.stream(pubend))
@@ -319,7 +317,7 @@ class Gryphon(LogFirstMachine):
     def _on_session_established(self, event: SessionEstablished) -> None:
         peer = event.peer
         if isinstance(peer, str):
-            self._clients.on_established(peer, event.session)
+            self._clients.table.open_session(peer, event.session)
             return
         assert peer not in self._sessions, f"second session with {peer}"
         self._sessions[peer] = event.session
@@ -370,7 +368,7 @@ class Gryphon(LogFirstMachine):
         if isinstance(event.peer, int):
             handlers, current = self._from_brokers, self._sessions.get(event.peer)
         else:
-            handlers, current = self._from_clients, self._clients.session_of(event.peer)
+            handlers, current = self._from_clients, self._clients.table.session_of(event.peer)
         if current != event.session:
             self._counters["messages_ignored"] += 1
             return
@@ -442,18 +440,24 @@ class Gryphon(LogFirstMachine):
             check_ns = self._parameters.ack_expected_check_ns
             self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)
 
-    def _position(self, identity: StreamId) -> int:
+    def position(self, identity: StreamId) -> int:
+        """See ClientStreams."""
         return self._relay.position(identity)
 
     def _on_final(self, stream: Stream) -> None:
         self._pubends.release(stream.identity, stream.knowledge.final)
 
-    def _on_clients_done(self, entry: InFlightEvents) -> None:
+    def on_client_done(self, entry: InFlightEvents) -> None:
+        """See ClientStreams."""
         stream = self._relay.stream(entry.stream)
         stream.subend.drop_closed()
         self._relay.settle(stream)
 
     # ------------------------------------------------------------ this broker's clients
+
+    def on_unwanted(self) -> None:
+        """See ClientStreams."""
+        self._look_at_all()
 
     def _look_at_all(self) -> None:
         for stream in self._relay:
@@ -462,7 +466,7 @@ class Gryphon(LogFirstMachine):
     def _look_at(self, stream: Stream) -> None:
         """Deliver available events of a stream, and look for gaps."""
         subend, knowledge = stream.subend, stream.knowledge
-        if not self._clients.started:
+        if not self._clients.own.started:
             subend.skip(knowledge)
         elif self._parameters.is_total:
             self._hand_out_merged()
@@ -492,7 +496,7 @@ class Gryphon(LogFirstMachine):
     def _resolve_doubt(self) -> None:
         """Resolve doubt for a waiting event: nacks to other pubends, silence at own pubends."""
         last, lacking = self._merge.find_doubt()
-        for stream in lacking if self._clients.started else ():
+        for stream in lacking if self._clients.own.started else ():
             if stream.upstream is None:
                 self._assign_silence(stream, last)
             elif stream.subend.doubt(last):

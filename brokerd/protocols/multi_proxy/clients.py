@@ -4,13 +4,24 @@ Paper: [MP22] §2 (operations), §4. Deviates: clients are pushed to, and a subs
 predicate, which is followed in all topics where it may hold.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
-from brokerd.model.client_messages import Connect, Gap, Publish
-from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.model.client_messages import (
+    Acknowledge,
+    CommitConsumed,
+    Connect,
+    Consume,
+    Detach,
+    Gap,
+    Publish,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.losses import STATE_LOST
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
@@ -22,12 +33,18 @@ from brokerd.protocols.multi_proxy.parameters import MultiProxyParameters
 from brokerd.protocols.multi_proxy.puts import Puts
 from brokerd.protocols.multi_proxy.topics import Topics
 from brokerd.protocols.parts.clients.own_subscriptions import (
+    SUBSCRIPTIONS,
     OwnClient,
     OwnSubscription,
     OwnSubscriptions,
+    kept_subscription,
+    new_subscription,
+    read_subscriptions,
 )
+from brokerd.protocols.parts.clients.table import Admission, ClientTable
+from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability
+from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 BEGINS: Final = "begins"
 """Per started subscription, the position in each topic after which it begins."""
@@ -35,12 +52,16 @@ BEGINS: Final = "begins"
 RESTARTED: Final = "restarted"
 """Subscriptions that started again after this broker had lost them, behind gaps."""
 
+Client = OwnClient[OwnSubscription]
 
-class Clients(OwnSubscriptions[InFlightDelivery]):
-    """See ClientService."""
 
-    keeps_subscriptions = True
-    unseen_first = 1
+class Clients:
+    """The clients of an access broker.
+
+    Attributes:
+        table: the clients.
+        own: their subscriptions.
+    """
 
     def __init__(
         self,
@@ -56,7 +77,14 @@ class Clients(OwnSubscriptions[InFlightDelivery]):
         puts: Puts,
         gets: Gets,
     ) -> None:
-        super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
+        machine, kind = disk.machine, Client
+        self.table = ClientTable(broker, machine, deadlines, parameters, kind, unseen_first=1)
+        windows: DeliveryWindows[InFlightDelivery, OwnSubscription] = DeliveryWindows(
+            machine, parameters.client_window, counters
+        )
+        self.own = OwnSubscriptions(machine, windows, decode_attributes, self.table.clients)
+        self._machine = machine
+        self._disk = disk
         self._topics = topics
         self._owners = owners
         self._puts = puts
@@ -64,44 +92,123 @@ class Clients(OwnSubscriptions[InFlightDelivery]):
         self._followed: dict[OwnSubscription, tuple[int, ...]] = {}
         self._deferred: dict[OwnSubscription, None] = {}
 
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Return the handlers of clients' messages by type."""
+        return {
+            Connect: self._on_connect,
+            Subscribe: self._on_subscribe,
+            Consume: self.table.on_consume,
+            CommitConsumed: self.table.on_commit_consumed,
+            Unsubscribe: self._on_unsubscribe,
+            Detach: self._on_detach,
+            Publish: self._on_publish,
+            Acknowledge: self._on_acknowledge,
+        }
+
+    def _take_done(self, entries: Iterable[InFlightDelivery]) -> None:
+        """Take deliveries that all clients have acknowledged."""
+        for entry in entries:
+            self._gets.done(entry)
+
+    # ------------------------------------------------------------ sessions
+
+    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """Restore the subscriptions of an earlier incarnation.
+
+        A started subscription is followed, and continues. After a loss, the client states if a
+        subscription without a start had started before.
+        """
+        for local in read_subscriptions(recovered):
+            client = self.table.find(local.client)
+            client.subscriptions[local.number] = local
+            row = recovered.get(BEGINS, {}).get(local.row)
+            if row is not None:
+                local.is_restarted = local.row in recovered.get(RESTARTED, {})
+                local.begins_after = {StreamId(*stream): position for *stream, position in row}
+                owners = [Owner(each.publisher, each.broker) for each in local.begins_after]
+                self._owners.remember(owners)
+                self._follow(local, None)
+                self.own.start(local)
+            elif self.table.lineage:
+                self._deferred[local] = None
+            else:
+                self._begin_to_follow(client, local)
+        for name in self.table.clients:
+            self.table.linger(name)
+
+    def _on_connect(self, name: ClientId, message: Connect) -> None:
+        client = self.table.check_connect(name, message)
+        if client is not None:
+            admission = self.table.assign_source(client, message)
+            self._disk.commit(admission.changes, partial(self._admit, admission))
+
+    def _admit(self, admission: Admission[Client]) -> None:
+        if not admission.is_current():
+            return
+        client, message = admission.client, admission.message
+        self.own.resume(client, message)
+        if client.source is not None:
+            self._puts.add_publisher(client.source, message.next_sequence - 1)
+        if self.table.lineage and (over := self.own.unstated(client, message)):
+            self._end(client, over)
+        whole = [each.number for each in client.subscriptions.values() if each.is_whole]
+        self.table.recall_lost(client, message, whole)
+        self.table.enter(client)
+        self.table.welcome(client)
+        if client.subscriptions:
+            self.table.linger(client.name)
+
+    def on_lost(self, name: ClientId, session: int) -> None:
+        """Keep the subscriptions of a client whose session has ended for a while."""
+        client, was_admitted = self.table.close_session(name, session)
+        self._take_done(self.own.close(client))
+        if client.source is not None:
+            self._puts.remove_publisher(client.source)
+        if was_admitted and not client.subscriptions:
+            self._forget(name)
+        else:
+            self.table.keep(client)
+
+    def linger_over(self, name: ClientId) -> None:
+        """End the subscriptions that a client has not requested in time."""
+        client = self.table.clients[name]
+        self._end(client, self.own.unrequested(client))
+        if not client.session:
+            self._forget(name)
+
+    def _forget(self, name: ClientId) -> None:
+        self.table.forget(name)
+        self.own.windows.forget(name)
+
     # ------------------------------------------------------------ subscriptions
 
-    def _take_over(
-        self, client: OwnClient, local: OwnSubscription, recovered: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        """See OwnSubscriptions: a started subscription is followed, and continues.
-
-        After a loss, the client states if a subscription without a start had started before.
-        """
-        key = f"{local.client}/{local.number}"
-        row = recovered.get(BEGINS, {}).get(key)
-        if row is None and self.lineage:
-            self._deferred[local] = None
+    def _on_subscribe(self, name: ClientId, message: Subscribe) -> None:
+        """Create a subscription, or report its state; the same request again changes nothing."""
+        client = self.table.requester(name, "Subscribe")
+        if not self.table.is_permitted(client, message):
             return
-        if row is None:
-            self._on_kept(client, local)
+        known = client.subscriptions.get(message.number)
+        if known is not None:
+            self._claim(client, known)
+            if known in self._deferred:
+                del self._deferred[known]
+                self._begin_to_follow(client, known)
             return
-        local.is_restarted = key in recovered.get(RESTARTED, {})
-        local.begins_after = {StreamId(*stream): position for *stream, position in row}
-        owners = [Owner(each.publisher, each.broker) for each in local.begins_after]
-        self._owners.remember(owners)
-        self._follow(local, None)
-        self._start(local)
+        local = new_subscription(client, message)
+        self._machine.send(name, Subscribed(local.number, "pending"))
+        on_kept = partial(self._begin_to_follow, client, local)
+        self._disk.commit((kept_subscription(local),), on_kept)
 
-    def _on_new_to_client(self, local: OwnSubscription) -> None:
-        """See OwnSubscriptions."""
-        super()._on_new_to_client(local)
-        key = f"{local.client}/{local.number}"
-        self._disk.commit((Change(RESTARTED, key, None),), lambda: None)
+    def _claim(self, client: Client, local: OwnSubscription) -> None:
+        local.claimed = client.session
+        if self.own.is_new_to(client, local):
+            self._disk.commit((Change(RESTARTED, local.row, None),), lambda: None)
+        if local.started:
+            gaps = [*self.table.gaps_of_lost(client, local.number, local.begins_after)]
+            self._take_done(self.own.claim(client, local, (), gaps))
 
-    def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
-        super()._claim(client, subscription)
-        if subscription in self._deferred:
-            del self._deferred[subscription]
-            self._on_kept(client, subscription)
-
-    def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
-        """See OwnSubscriptions; starts once the servers of all topics have confirmed."""
+    def _begin_to_follow(self, client: Client, local: OwnSubscription) -> None:
+        """Start a subscription once the servers of all topics have confirmed."""
         if not local.is_over:
             self._follow(local, partial(self._on_followed, client, local))
 
@@ -115,7 +222,7 @@ class Clients(OwnSubscriptions[InFlightDelivery]):
 
         self._owners.call_when_known(topics, follow)
 
-    def _on_followed(self, client: OwnClient, local: OwnSubscription, heads: Heads) -> None:
+    def _on_followed(self, client: Client, local: OwnSubscription, heads: Heads) -> None:
         """Start a subscription; no later publication is missed.
 
         A subscription that this broker had lost receives all publications from here on, before its
@@ -126,21 +233,22 @@ class Clients(OwnSubscriptions[InFlightDelivery]):
         if local.number in client.forgotten:
             local.is_restarted = True
             heads = {each: max(head, self._gets.arrived(each)) for each, head in heads.items()}
-        key = f"{local.client}/{local.number}"
+        key = local.row
         row = [[*stream, position] for stream, position in heads.items()]
         changes = [Change(BEGINS, key, row)]
         if local.is_restarted:
             changes.append(Change(RESTARTED, key, True))
             self._begin_after(local, heads)
-            self._start(local)
+            self.own.start(local)
 
         def begin() -> None:
             if local.is_over:
                 return
             if not local.is_restarted:
                 self._begin_after(local, heads)
-                self._start(local)
-            self._claim_begun(client, local)
+                self.own.start(local)
+            if client.connected and client.session == local.claimed:
+                self._claim(client, local)
 
         self._disk.commit(changes, begin)
 
@@ -149,24 +257,49 @@ class Clients(OwnSubscriptions[InFlightDelivery]):
         for stream, head in heads.items():
             local.begins_after[stream] = max(head, local.begins_after.get(stream, 0))
 
+    def _on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+        """End a subscription and its stream at once, without waiting for other brokers."""
+        client = self.table.check_unsubscribe(name, message)
+        found = client.subscriptions.get(message.number)
+        answer = partial(self.table.report_end, client, client.session, message.number)
+        self._end(client, [found] if found is not None else [], answer)
+
+    def _on_detach(self, name: ClientId, message: Detach) -> None:
+        client = self.table.check_detach(name)
+        session = client.session
+
+        def leave() -> None:
+            client.drains = client.session == session
+            self._answer_detach(client)
+
+        self._end(client, [*client.subscriptions.values()], leave, drain=message.drain)
+
+    def _answer_detach(self, client: Client) -> None:
+        if self.own.is_drained(client):
+            self.table.report_end(client, client.session, 0)
+
     def _end(
         self,
-        client: OwnClient,
+        client: Client,
         over: Sequence[OwnSubscription],
-        then: Callable[[], None],
+        then: Callable[[], None] = lambda: None,
         *,
         drain: bool = False,
     ) -> None:
-        """See OwnSubscriptions."""
-        super()._end(client, over, then, drain=drain)
+        """End subscriptions; call `then` once the end is durable."""
+        self._take_done(self.own.end(client, over, drain=drain))
+        tables = (
+            (SUBSCRIPTIONS, BEGINS, RESTARTED) if self.table.lineage else (SUBSCRIPTIONS, BEGINS)
+        )
+        self._disk.commit(
+            [Change(table, local.row, None) for local in over for table in tables], then
+        )
         for local in over:
             self._deferred.pop(local, None)
             if local in self._followed:
                 self._gets.unfollow(self._followed.pop(local))
 
-    def _rows_over(self, key: str) -> Sequence[Change]:
-        rows = (*super()._rows_over(key), Change(BEGINS, key, None))
-        return (*rows, Change(RESTARTED, key, None)) if self.lineage else rows
+    # ------------------------------------------------------------ deliveries
 
     def deliver_gaps(self, message: Lost, handed: InFlightDelivery) -> None:
         """Deliver gaps to followers of a topic, and count the deliveries.
@@ -182,36 +315,28 @@ class Clients(OwnSubscriptions[InFlightDelivery]):
                 last = gap.last
                 run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
                 handed.open += 1
-                self.windows.deliver(local.client, run, (local,), (handed,), gap)
+                self.own.windows.deliver(local.client, run, (local,), (handed,), gap)
 
-    def _on_done(self, entry: InFlightDelivery) -> None:
-        self._gets.done(entry)
+    def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
+        client = self.table.check_acknowledge(name, message)
+        self._take_done(self.own.acknowledge(name, message))
+        self._answer_detach(client)
 
     # ------------------------------------------------------------ publications
 
-    def _publish(self, client: OwnClient, message: Publish) -> None:
-        run = message.run
-        self.check_run(run, client.name)
-        parts = list(self._topics.parts(run, client.name))
+    def _on_publish(self, name: ClientId, message: Publish) -> None:
+        client, run = self.table.check_publish(name, message), message.run
+        self.own.check_run(run, name)
+        parts = list(self._topics.parts(run, name))
         client.submitted = max(client.submitted, run.last)
         self._puts.put(run.source, parts)
-        self.acknowledge_through(client, self._puts.done(run.source))
+        self.own.acknowledge_through(client, self._puts.done(run.source))
 
     def tell_stored(self, source: SourceId) -> None:
         """Report the stored publications to a publisher at this broker."""
-        client = self._clients.get(self._publishers.name_of(source.publisher))
+        client = self.table.clients.get(self.table.publisher_of(source))
         if client is not None and client.source == source:
-            self.acknowledge_through(client, self._puts.done(source))
-
-    def _resume(self, client: OwnClient, message: Connect) -> None:
-        super()._resume(client, message)
-        if client.source is not None:
-            self._puts.add_publisher(client.source, message.next_sequence - 1)
-
-    def _on_gone(self, client: OwnClient) -> None:
-        super()._on_gone(client)
-        if client.source is not None:
-            self._puts.remove_publisher(client.source)
+            self.own.acknowledge_through(client, self._puts.done(source))
 
 
 def _list_gaps(number: int, stream: StreamId, message: Lost, had: int) -> Iterator[Gap]:

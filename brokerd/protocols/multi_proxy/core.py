@@ -56,7 +56,7 @@ from brokerd.protocols.multi_proxy.retention import RETAINED
 from brokerd.protocols.multi_proxy.server import RESTATING, WAITING, Server
 from brokerd.protocols.multi_proxy.sharing import PERIOD, SharedTransfers, TopicTransfers
 from brokerd.protocols.multi_proxy.ways import UNANSWERED
-from brokerd.protocols.parts.clients.service import LINGER
+from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
 from brokerd.protocols.parts.event_machine import Durability, MessageHandler, message_handler
@@ -233,7 +233,7 @@ class MultiProxy(LogFirstMachine):
 
     def clients_behind(self) -> Collection[ClientId]:
         """See DeliveryProtocol."""
-        return self._clients.windows.clients_behind()
+        return self._clients.own.windows.clients_behind()
 
     def farewell(self, broker: BrokerNumber) -> Farewell:
         """See DecommissioningProtocol."""
@@ -264,9 +264,9 @@ class MultiProxy(LogFirstMachine):
             **self._counters,
             "queue_publications": self._count_queued(),
             "queue_bytes": self.server.retained_bytes() if self.server else 0,
-            "subscriptions": self._clients.subscriptions(),
-            "matching_hits": self._clients.memo.hits,
-            "matching_misses": self._clients.memo.misses,
+            "subscriptions": self._clients.table.count_subscriptions(),
+            "matching_hits": self._clients.own.memo.hits,
+            "matching_misses": self._clients.own.memo.misses,
             "sessions_active": len(self._sessions),
             "sessions_ready": len(self._sessions),
         }
@@ -274,7 +274,7 @@ class MultiProxy(LogFirstMachine):
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
         neighbours = [peer for peer in self._places.neighbours if peer not in self._gone]
-        subscriptions, queued = self._clients.subscriptions(), self._count_queued()
+        subscriptions, queued = self._clients.table.count_subscriptions(), self._count_queued()
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
@@ -326,7 +326,7 @@ class MultiProxy(LogFirstMachine):
         if self._periods is not None:
             self._periods.announce()
         self._owners.recover(event.recovered)
-        self._clients.start(event.incarnation, event.recovered, event.lineage)
+        self._clients.table.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
         self._gets.begin(event.incarnation)
         self._gone.recover(event.recovered)
@@ -339,7 +339,7 @@ class MultiProxy(LogFirstMachine):
     def _on_session_established(self, event: SessionEstablished) -> None:
         peer = event.peer
         if isinstance(peer, str):
-            self._clients.on_established(peer, event.session)
+            self._clients.table.open_session(peer, event.session)
             return
         assert isinstance(peer, int), f"a session with {peer!r}"
         self._neighbours.on_session(peer, event)
@@ -377,7 +377,7 @@ class MultiProxy(LogFirstMachine):
         if isinstance(event.peer, int):
             handlers, current = self._from_brokers, self._sessions.get(event.peer)
         else:
-            handlers, current = self._from_clients, self._clients.session_of(event.peer)
+            handlers, current = self._from_clients, self._clients.table.session_of(event.peer)
         if current != event.session or event.peer in self._gone:
             self._counters["messages_ignored"] += 1
             return

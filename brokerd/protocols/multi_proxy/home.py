@@ -88,9 +88,9 @@ class Home:
             self.owners,
             parameters.home_window,
             send=self.ways.send,
-            hand_out=lambda run, handed: self.clients.hand_out(run, handed),
+            hand_out=lambda run, handed: self.clients.own.hand_out(run, handed),
             tell_lost=lambda message, handed: self.clients.deliver_gaps(message, handed),
-            check_run=lambda run, peer: self.clients.check_run(run, peer),
+            check_run=lambda run, peer: self.clients.own.check_run(run, peer),
             answered=self.ways.on_answer,
         )
         self.clients = Clients(

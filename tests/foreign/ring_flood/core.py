@@ -88,7 +88,7 @@ class RingFlood(LogFirstMachine):
 
     def clients_behind(self) -> Collection[ClientId]:
         """See DeliveryProtocol."""
-        return self._clients.windows.clients_behind()
+        return self._clients.own.windows.clients_behind()
 
     def aftermath(self) -> Sequence[str]:
         """See DeliveryProtocol: what is queued is the log, and that empties by itself."""
@@ -101,16 +101,16 @@ class RingFlood(LogFirstMachine):
             **self._counters,
             "queue_publications": sum(map(len, stored)),
             "queue_bytes": sum(run.payload_bytes() for run in stored),
-            "subscriptions": self._clients.subscriptions(),
-            "matching_hits": self._clients.memo.hits,
-            "matching_misses": self._clients.memo.misses,
+            "subscriptions": self._clients.table.count_subscriptions(),
+            "matching_hits": self._clients.own.memo.hits,
+            "matching_misses": self._clients.own.memo.misses,
             "sessions_active": len(self._sessions),
             "sessions_ready": len(self._sent),
         }
 
     def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
-        subscriptions = self._clients.subscriptions()
+        subscriptions = self._clients.table.count_subscriptions()
         queued = sum(len(entry.run) for entry in self._log.stored())
         return CoreStatus(
             state="running",
@@ -133,16 +133,16 @@ class RingFlood(LogFirstMachine):
             self.resume()
 
     def _begin(self, event: Started) -> None:
-        self._clients.start(event.incarnation, event.recovered)
+        self._clients.table.start(event.incarnation, event.recovered)
         self._clients.recover(event.recovered)
         for entry in self._log.stored():
-            self._clients.hand_out(entry.run, entry)
+            self._clients.own.hand_out(entry.run, entry)
         for peer in self._neighbours:
             self.emit(OpenSession(peer))
 
     def _on_session_established(self, event: SessionEstablished) -> None:
         if isinstance(event.peer, str):
-            self._clients.on_established(event.peer, event.session)
+            self._clients.table.open_session(event.peer, event.session)
             return
         self._sessions[event.peer] = event.session
         self._waited_ns.pop(event.peer, None)
@@ -173,7 +173,7 @@ class RingFlood(LogFirstMachine):
 
     def _on_message(self, event: MessageReceived) -> None:
         if isinstance(event.peer, str):
-            session, handlers = self._clients.session_of(event.peer), self._from_clients
+            session, handlers = self._clients.table.session_of(event.peer), self._from_clients
         else:
             session, handlers = self._sessions.get(event.peer, 0), self._from_brokers
         if session != event.session:
@@ -185,7 +185,7 @@ class RingFlood(LogFirstMachine):
 
     def _take(self, run: PublicationRun, peer: Peer) -> None:
         """Store what is new, from wherever it comes; malformed attributes are refused before."""
-        self._clients.check_run(run, peer)
+        self._clients.own.check_run(run, peer)
         rest = self._log.unknown(run, peer)
         self._counters["publications_received"] += len(run)
         self._counters["duplicates_received"] += len(run) - (len(rest) if rest else 0)
@@ -198,7 +198,7 @@ class RingFlood(LogFirstMachine):
         for peer in self._sessions:
             self.send(peer, StoredThrough(((source, entry.run.last),)))
             self._flood(peer, source)
-        self._clients.hand_out(entry.run, entry)
+        self._clients.own.hand_out(entry.run, entry)
         self._settle(source)
 
     def _flood(self, peer: BrokerNumber, source: SourceId) -> None:

@@ -36,7 +36,7 @@ from brokerd.protocols.ges_reliable.requests import PublishRequests
 from brokerd.protocols.ges_reliable.state import Answer
 from brokerd.protocols.interface import Append, Commit, Deliver, LogEnds, OverlayChanged, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability, EventMachine
+from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.wire.attributes import decode_attribute_table
 from tests.protocols.ges_reliable.test_parts import (
     BLOB,
@@ -96,7 +96,7 @@ class HomeOfTwo:
         publishes = PublishRequests(HOME, timers, parameters, self.paper, ROOT)
         self.clients = self.told.clients = RoamingClients(
             HOME,
-            Durability(self.machine),
+            self.machine,
             timers,
             parameters,
             decode_attribute_table,
@@ -108,7 +108,7 @@ class HomeOfTwo:
             handovers=handovers,
             searches=StorageSearches((FINER, ROOT), handovers),
         )
-        self.clients.start(1, {})
+        self.clients.table.start(1, {})
         resume = tuple((stream_of(storage), had) for storage, had in brought)
         self.resume = ((1, resume),) if resume else ()
         self.connect(1)
@@ -116,8 +116,10 @@ class HomeOfTwo:
 
     def connect(self, session: int) -> None:
         """The client connects with its positions."""
-        self.clients.on_established("c", session)
-        self.clients.on_connect("c", Connect(False, STAY, 1, 0, self.resume))
+        self.clients.table.open_session("c", session)
+        admission = self.clients.on_connect("c", Connect(False, STAY, 1, 0, self.resume))
+        assert admission is not None
+        assert self.clients.enter(admission)
 
     def subscribe_again(self) -> None:
         """The client loses its session, connects again, and repeats its request."""

@@ -1,7 +1,8 @@
 """What every protocol's clients have in common: letting in, limits, lingering and windows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +27,12 @@ from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.interface import Commit, Deliver, Effect, Send
 from brokerd.protocols.parts.backoff import next_wait_ns
-from brokerd.protocols.parts.clients.service import LINGER, ClientService, HostedClient
+from brokerd.protocols.parts.clients.table import (
+    LINGER,
+    Admission,
+    ClientTable,
+    HostedClient,
+)
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability, EventMachine
@@ -54,34 +60,62 @@ class Asked:
     begins_after: dict[SourceId, int] = field(default_factory=dict)
 
 
-class Plain(ClientService[HostedClient[Asked], Asked]):
-    """Keeps subscriptions, and does nothing with them."""
+class Plain:
+    """Clients that keep subscriptions, and do nothing with them.
 
-    def _new_client(self, name: ClientId) -> HostedClient[Asked]:
-        return HostedClient(name)
+    `durable` has the last publication on disk of each source, if publications are stored.
+    """
 
-    def on_detach(self, name: ClientId, message: Detach) -> None:
-        client = self._client_of(name, "Detach")
-        client.leaving = True
+    def __init__(self, disk: Durability, deadlines: DeadlineQueue[tuple[str, int | str]]) -> None:
+        self.table = ClientTable(3, disk.machine, deadlines, Limits(), HostedClient[Asked])
+        self.disk = disk
+        self.durable: dict[SourceId, int] | None = None
+        self.markers: list[PublicationRun] = []
 
-    def linger_over(self, name: ClientId) -> None:
-        self._forget(name)
+    def handlers(self) -> dict[type, Callable[[Any, Any], object]]:
+        return {
+            Connect: self.on_connect,
+            Subscribe: self._on_subscribe,
+            Unsubscribe: self._on_unsubscribe,
+            Detach: lambda name, _message: self.table.check_detach(name),
+            Publish: self.table.check_publish,
+            Acknowledge: self.table.check_acknowledge,
+        }
 
-    def _subscribe(self, client: HostedClient[Asked], message: Subscribe) -> None:
-        client.subscriptions[message.number] = Asked(client.name, message.number, message.predicate)
+    def on_lost(self, name: ClientId, session: int) -> None:
+        client, _ = self.table.close_session(name, session)
+        self.table.keep(client)
 
-    def _claim(self, client: HostedClient[Asked], subscription: Asked) -> None:
-        self._machine.record("claimed", number=subscription.number)
+    def on_connect(self, name: ClientId, message: Connect) -> None:
+        durable = self._durable_of(message.source)
+        client = self.table.check_connect(name, message, durable or 0, durable)
+        if client is not None:
+            admission = self.table.assign_source(client, message)
+            self.disk.commit(admission.changes, partial(self._admit, admission))
 
-    def _end(
-        self, client: HostedClient[Asked], over: Sequence[Asked], then: Callable[[], None]
-    ) -> None:
-        for each in over:
-            del client.subscriptions[each.number]
-        then()
+    def _durable_of(self, source: SourceId | None) -> int | None:
+        if source is None or self.durable is None:
+            return None
+        return self.durable.get(source, 0)
 
-    def _publish(self, client: HostedClient[Asked], message: Publish) -> None:
-        self._machine.record("published", last=message.run.last)
+    def _admit(self, admission: Admission[HostedClient[Asked]]) -> None:
+        if admission.is_current():
+            message = admission.message
+            lost = self.table.lost_publications(message, self._durable_of(message.source))
+            if lost is not None:
+                self.markers.append(lost)
+            self.table.enter(admission.client)
+            self.table.welcome(admission.client)
+
+    def _on_subscribe(self, name: ClientId, message: Subscribe) -> None:
+        client = self.table.requester(name, "Subscribe")
+        if self.table.is_permitted(client, message):
+            client.subscriptions[message.number] = Asked(name, message.number, message.predicate)
+
+    def _on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+        client = self.table.check_unsubscribe(name, message)
+        client.subscriptions.pop(message.number, None)
+        self.table.report_end(client, client.session, message.number)
 
 
 class World:
@@ -91,8 +125,8 @@ class World:
         self.machine = EventMachine()
         self.disk = Durability(self.machine)
         self.deadlines: DeadlineQueue[tuple[str, int | str]] = DeadlineQueue()
-        self.clients = Plain(3, self.disk, self.deadlines, Limits())
-        self.clients.start(7, recovered or {})
+        self.clients = Plain(self.disk, self.deadlines)
+        self.clients.table.start(7, recovered or {})
         self._recovered = recovered or {}
         self._sessions = 100
         self._committed: list[Commit] = []
@@ -103,10 +137,10 @@ class World:
 
     def connect(self, client: ClientId, connect: Connect) -> list[Any]:
         """Answers to a client on a session of its own, once everything is on disk."""
-        if self.clients.session_of(client):
-            self.clients.on_lost(client, self.clients.session_of(client))
+        if self.clients.table.session_of(client):
+            self.clients.on_lost(client, self.clients.table.session_of(client))
         self._sessions += 1
-        self.clients.on_established(client, self._sessions)
+        self.clients.table.open_session(client, self._sessions)
         self.clients.on_connect(client, connect)
         answers: list[Effect] = []
         for effect in (effects := self.effects()):
@@ -138,7 +172,7 @@ def run(first: int, last: int, source: SourceId = SOURCE) -> PublicationRun:
 
 def test_a_publisher_is_let_in_when_its_number_is_on_disk():
     world = World()
-    world.clients.on_established("p", 1)
+    world.clients.table.open_session("p", 1)
     world.clients.on_connect("p", PUBLISHER)
     (commit,) = world.effects()
     assert isinstance(commit, Commit), commit
@@ -149,7 +183,7 @@ def test_a_publisher_is_let_in_when_its_number_is_on_disk():
 
 def test_a_publisher_with_a_lost_answer_receives_the_same_source_again():
     world = World()
-    world.clients.on_established("p", 1)
+    world.clients.table.open_session("p", 1)
     world.clients.on_connect("p", PUBLISHER)
     (commit,) = world.effects()
     assert isinstance(commit, Commit)
@@ -228,7 +262,7 @@ def test_a_row_of_the_release_before_has_an_incarnation_that_was_never_given():
 )
 def test_impossible_numbers_in_connect_close_the_session(impossible):
     world = World()
-    world.clients.on_established("p", 1)
+    world.clients.table.open_session("p", 1)
     with pytest.raises(RemoteProtocolError, match="impossible"):
         world.clients.on_connect("p", replace(PUBLISHER, **impossible))
 
@@ -240,14 +274,14 @@ def test_impossible_numbers_in_connect_close_the_session(impossible):
 )
 def test_requests_before_connected_are_refused(request_):
     world = World()
-    world.clients.on_established("c", 1)
+    world.clients.table.open_session("c", 1)
     with pytest.raises(RemoteProtocolError, match="before Connected"):
         world.say("c", request_)
 
 
 def test_after_detach_only_acknowledgements_are_taken():
     world = World()
-    world.clients.on_established("c", 1)
+    world.clients.table.open_session("c", 1)
     world.say("c", READER, Detach(drain=True, done_through=0))
     assert world.say("c", Acknowledge(SOURCE, 1, 2)) == []
     with pytest.raises(RemoteProtocolError, match="after Detach"):
@@ -256,7 +290,7 @@ def test_after_detach_only_acknowledgements_are_taken():
 
 def test_a_subscription_over_the_limit_is_refused_unless_it_matches_nothing():
     world = World()
-    world.clients.on_established("c", 1)
+    world.clients.table.open_session("c", 1)
     world.say("c", READER, Subscribe(1, ANYTHING), Subscribe(2, ANYTHING))
     assert world.say("c", Subscribe(3, ANYTHING)) == [
         Refused("subscribe", 3, "a client has at most 2 subscriptions", False)
@@ -268,7 +302,7 @@ def test_a_subscription_over_the_limit_is_refused_unless_it_matches_nothing():
 
 def test_the_same_number_for_something_else_is_refused():
     world = World()
-    world.clients.on_established("c", 1)
+    world.clients.table.open_session("c", 1)
     world.say("c", READER, Subscribe(1, ANYTHING))
     (refused,) = world.say("c", Subscribe(1, NOTHING))
     assert refused.reason == "subscription 1 exists with another predicate"
@@ -276,19 +310,19 @@ def test_the_same_number_for_something_else_is_refused():
 
 def test_client_state_stays_until_its_linger_ends_or_the_client_returns():
     world = World()
-    world.clients.on_established("c", 1)
+    world.clients.table.open_session("c", 1)
     world.say("c", READER, Subscribe(1, ANYTHING))
     world.clients.on_lost("c", 1)
     assert world.deadlines.instant((LINGER, "c")) == 100
-    world.clients.on_established("c", 2)
+    world.clients.table.open_session("c", 2)
     assert (LINGER, "c") not in world.deadlines
 
 
 def windows(
-    done: list[str], window: int = 4
+    window: int = 4,
 ) -> tuple[EventMachine, DeliveryWindows[str, Asked], dict[str, int]]:
     machine, counters = EventMachine(), {"publications_delivered": 0}
-    return machine, DeliveryWindows(machine, window, done.append, counters), counters
+    return machine, DeliveryWindows(machine, window, counters), counters
 
 
 def sent(machine: EventMachine) -> list[tuple[int, int, tuple[int, ...]]]:
@@ -300,72 +334,69 @@ def sent(machine: EventMachine) -> list[tuple[int, int, tuple[int, ...]]]:
 
 
 def test_a_full_window_holds_back_the_rest_until_a_range_is_acknowledged():
-    machine, outlets, counters = windows([])
+    machine, outlets, counters = windows()
     one = Asked("c", 1)
-    outlets.claim(one)
+    assert not [*outlets.claim(one)]
     for first in (1, 4, 7):
         outlets.deliver("c", run(first, first + 2), (one,), ())
     assert sent(machine) == [(1, 3, (1,)), (4, 6, (1,))]
     assert outlets.clients_behind() == ["c"]
-    outlets.acknowledge("c", SOURCE, 1, 4)
+    assert not [*outlets.acknowledge("c", SOURCE, 1, 4)]
     assert sent(machine) == [(7, 9, (1,))]
     assert counters == {"publications_delivered": 9}
 
 
 def test_acknowledging_what_was_never_sent_acknowledges_what_was_sent_and_no_more():
-    machine, outlets, _ = windows([])
+    machine, outlets, _ = windows()
     one = Asked("c", 1)
-    outlets.claim(one)
+    assert not [*outlets.claim(one)]
     for first in (1, 4, 7, 10):
         outlets.deliver("c", run(first, first + 2), (one,), ())
     assert sent(machine) == [(1, 3, (1,)), (4, 6, (1,))]
-    outlets.acknowledge("c", SourceId(5, 5, 5), 1, 100)
-    outlets.acknowledge("c", SOURCE, 7, 1 << 62)
+    assert not [*outlets.acknowledge("c", SourceId(5, 5, 5), 1, 100)]
+    assert not [*outlets.acknowledge("c", SOURCE, 7, 1 << 62)]
     assert sent(machine) == []
-    outlets.acknowledge("c", SOURCE, 1, 1 << 62)
+    assert not [*outlets.acknowledge("c", SOURCE, 1, 1 << 62)]
     assert sent(machine) == [(7, 9, (1,)), (10, 12, (1,))]
     assert not outlets.is_drained("c")
 
 
 def test_unacknowledged_deliveries_are_repeated_on_the_next_session_and_completed_once():
-    done: list[str] = []
-    machine, outlets, _ = windows(done)
+    machine, outlets, _ = windows()
     one, two = Asked("c", 1), Asked("c", 2)
-    outlets.claim(one)
-    outlets.claim(two)
+    assert not [*outlets.claim(one)]
+    assert not [*outlets.claim(two)]
     outlets.deliver("c", run(1, 3), (one, two), ("entry",))
-    outlets.acknowledge("c", SOURCE, 1, 2)
+    assert not [*outlets.acknowledge("c", SOURCE, 1, 2)]
     assert sent(machine) == [(1, 3, (1, 2))]
-    outlets.close("c")
-    outlets.claim(two)
-    outlets.claim(one)
+    assert not [*outlets.close("c")]
+    assert not [*outlets.claim(two)]
+    assert not [*outlets.claim(one)]
     assert sent(machine) == [(3, 3, (2,))]
-    outlets.acknowledge("c", SOURCE, 3, 3)
+    assert not [*outlets.acknowledge("c", SOURCE, 3, 3)]
     assert sent(machine) == [(3, 3, (1,))]
-    assert done == []
-    outlets.acknowledge("c", SOURCE, 3, 3)
-    assert done == ["entry"]
+    assert [*outlets.acknowledge("c", SOURCE, 3, 3)] == ["entry"]
     assert outlets.is_drained("c")
 
 
 def test_silence_and_gaps_are_delivered_in_order_and_acknowledged():
-    machine, outlets, counters = windows([], window=2)
+    machine, outlets, counters = windows(window=2)
     one = Asked("c", 1)
-    outlets.claim(one)
+    assert not [*outlets.claim(one)]
     silence, gap = Silence((1,), SOURCE, 3, 5), Gap((1,), SOURCE, 6, 8, "released")
     outlets.deliver("c", run(1, 2), (one,), ())
     outlets.announce("c", (one,), SOURCE, 5, silence)
     outlets.announce("c", (one,), SOURCE, 8, gap)
     outlets.deliver("c", run(9, 9), (one,), ())
     assert sent(machine) == [(1, 2, (1,))]
-    outlets.acknowledge("c", SOURCE, 1, 2)
+    assert not [*outlets.acknowledge("c", SOURCE, 1, 2)]
     assert machine.effects == [Deliver("c", silence), Deliver("c", gap)]
     machine.effects = []
-    outlets.close("c")
-    outlets.claim(one)
+    assert not [*outlets.close("c")]
+    assert not [*outlets.claim(one)]
     assert machine.effects == [Deliver("c", silence), Deliver("c", gap)]
     machine.effects = []
-    outlets.acknowledge("c", SOURCE, 3, 8)
+    assert not [*outlets.acknowledge("c", SOURCE, 3, 8)]
     assert sent(machine) == [(9, 9, (1,))]
     assert counters == {"publications_delivered": 3}
 
@@ -373,13 +404,16 @@ def test_silence_and_gaps_are_delivered_in_order_and_acknowledged():
 def test_a_source_of_another_broker_is_accepted_where_brokers_keep_nothing_of_clients():
     world = World()
     roaming = replace(PUBLISHER, source=SourceId(9, 4, 1))
-    world.clients.takes_sources = True
+    world.clients.table = ClientTable(
+        3, world.machine, world.deadlines, Limits(), HostedClient[Asked], takes_sources=True
+    )
+    world.clients.table.start(7, {})
     assert world.connect("p", roaming) == [Connected(SourceId(9, 4, 1), 7)]
 
 
 def test_publications_with_forged_origins_are_refused():
     world = World()
-    world.clients.on_established("p", 1)
+    world.clients.table.open_session("p", 1)
     world.clients.on_connect("p", PUBLISHER)
     world.disk.on_persisted(1)
     forged = replace(run(1, 1), origins=(OriginRun(SourceId(0, 0, 1), range(1, 2)),))

@@ -13,38 +13,21 @@ from brokerd.model.losses import MARKER, STATE_LOST, has_marker, marker, stream_
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.interface import LOSS_PROVED, Deliver, Record
-from brokerd.protocols.parts.clients.service import HostedClient
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
-from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability, EventMachine
+from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.wire.attributes import decode_attribute_table, decode_attributes, encode_attributes
-from tests.protocols.parts.test_clients import PUBLISHER, SOURCE, Asked, Limits, Plain, World, run
+from tests.protocols.parts.test_clients import PUBLISHER, SOURCE, Plain, World, run
 
 LINEAGE = 1_700_000_000
 STREAM = SourceId(3, 1, 0)
 
 
-class Keeping(Plain):
-    """Keeps how far each source has published, and the markers that it publishes."""
-
-    def __init__(self, durable: dict[SourceId, int], disk: Durability) -> None:
-        deadlines: DeadlineQueue[tuple[str, int | str]] = DeadlineQueue()
-        super().__init__(3, disk, deadlines, Limits())
-        self.durable = durable
-        self.markers: list[PublicationRun] = []
-
-    def _durable_of(self, source: SourceId) -> int | None:
-        return self.durable.get(source, 0)
-
-    def _publish_marker(self, client: HostedClient[Asked], run: PublicationRun) -> None:
-        self.markers.append(run)
-
-
-def restarted(world: World, durable: int, lineage: int = 0) -> tuple[World, Keeping]:
+def restarted(world: World, durable: int, lineage: int = 0) -> tuple[World, Plain]:
     """A broker that finds the rows of another one on disk, and so many publications."""
     again = World(world.rows())
-    clients = again.clients = Keeping({SOURCE: durable}, again.disk)
-    clients.start(8, world.rows(), lineage)
+    clients = again.clients
+    clients.durable = {SOURCE: durable}
+    clients.table.start(8, world.rows(), lineage)
     return again, clients
 
 
@@ -62,7 +45,7 @@ def first_publisher() -> World:
 
 def test_a_publisher_that_proves_a_loss_is_refused_with_the_cause() -> None:
     world, clients = restarted(first_publisher(), durable=50)
-    clients.on_established("p", 1)
+    clients.table.open_session("p", 1)
     clients.on_connect("p", continuing(101))  # type: ignore[arg-type]
     record, sent = world.effects()
     assert isinstance(record, Record)
@@ -134,11 +117,9 @@ def delivered(part: PublicationRun) -> list[object]:
     """What a client gets in place of a run."""
     machine = EventMachine()
     counters = {"publications_delivered": 0}
-    windows: DeliveryWindows[Entry, Local] = DeliveryWindows(
-        machine, 100, lambda entry: None, counters
-    )
+    windows: DeliveryWindows[Entry, Local] = DeliveryWindows(machine, 100, counters)
     local = Local()
-    windows.claim(local)
+    assert not [*windows.claim(local)]
     windows.deliver("s", part, (local,), (Entry(),))
     return [each.item for each in machine.effects if isinstance(each, Deliver)]
 

@@ -56,7 +56,7 @@ class StartChecks(ProtocolChecks):
 
 def _subscription(broker: BrokerView, client: Peer, number: int) -> SubscriptionId | None:
     core: Any = broker.core
-    known = core._clients._clients.get(client)
+    known = core._table.clients.get(client)
     local = known.subscriptions.get(number) if known is not None else None
     found: SubscriptionId | None = local.subscription if local is not None else None
     return found

@@ -3,13 +3,16 @@
 Paper: none; [DFT11] does not cover clients.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Acknowledge,
+    CommitConsumed,
     Connect,
+    Consume,
     Detach,
     Publish,
     Subscribe,
@@ -25,6 +28,7 @@ from brokerd.protocols.delta_tree.partitions.regions import Region, region
 from brokerd.protocols.delta_tree.publications.arrivals import Publications
 from brokerd.protocols.delta_tree.publications.deliveries import POSITIONS, position_key
 from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.publications.entries import Entry
 from brokerd.protocols.delta_tree.storage.home_table import (
     ATTACHED,
     SUBSCRIPTIONS,
@@ -40,7 +44,8 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
 from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
 from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import Change, CloseSession, Commit, LogEnds, RecordsRead
-from brokerd.protocols.parts.clients.service import ClientService, HostedClient
+from brokerd.protocols.parts.clients.table import Admission, ClientTable, HostedClient
+from brokerd.protocols.parts.event_machine import MessageHandler
 from brokerd.protocols.parts.selection import match_run
 
 
@@ -63,11 +68,12 @@ class Client(HostedClient[LocalSubscription]):
     draining: bool = False
 
 
-class Clients(ClientService[Client, LocalSubscription]):
-    """The clients of a broker."""
+class Clients:
+    """The clients of a broker.
 
-    keeps_subscriptions = True
-    unseen_first = 1
+    Attributes:
+        table: the clients.
+    """
 
     def __init__(
         self,
@@ -77,7 +83,9 @@ class Clients(ClientService[Client, LocalSubscription]):
         publications: Publications,
         sequences: SourceSequences,
     ) -> None:
-        super().__init__(state.broker, state, state.deadlines, state.parameters)
+        self.table: ClientTable[Client] = ClientTable(
+            state.broker, state.machine, state.deadlines, state.parameters, Client, unseen_first=1
+        )
         self._state = state
         self._subscriptions = subscriptions
         self._unsubscriptions = unsubscriptions
@@ -97,6 +105,19 @@ class Clients(ClientService[Client, LocalSubscription]):
             may_confirm=lambda: not self._missing and self.log_is_read,
         )
 
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Return the handlers of clients' messages by type."""
+        return {
+            Connect: self._on_connect,
+            Subscribe: self.on_subscribe,
+            Consume: self.table.on_consume,
+            CommitConsumed: self.table.on_commit_consumed,
+            Unsubscribe: self._on_unsubscribe,
+            Detach: self._on_detach,
+            Publish: self._on_publish,
+            Acknowledge: self._on_acknowledge,
+        }
+
     def recover(self, recovered: Rows, logs: Mapping[str, LogEnds]) -> None:
         """Restore the state of an earlier incarnation.
 
@@ -108,7 +129,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         self._attached = home.attached
         self._missing = dict.fromkeys(home.attached)
         for local in home.subscriptions:
-            self._client(local.client).subscriptions[local.number] = local
+            self.table.find(local.client).subscriptions[local.number] = local
             if local.phase is Phase.STARTED:
                 self._open_for_departed(local)
                 self._subscriptions.add_local(local, confirmed=True)
@@ -116,11 +137,11 @@ class Clients(ClientService[Client, LocalSubscription]):
                     self._publications.windows.queue_notice(local, source, withheld)
             else:
                 # An older copy may lack the start.
-                local.is_restarted = bool(self.lineage)
+                local.is_restarted = bool(self.table.lineage)
                 self._reissue.append(local)
-        for name in dict.fromkeys([*self._clients, *self._missing]):
-            self._client(name)
-            self._linger(name)
+        for name in dict.fromkeys([*self.table.clients, *self._missing]):
+            self.table.find(name)
+            self.table.linger(name)
         if self._log is not None:
             self._log.recover(logs[LOG])
 
@@ -164,34 +185,36 @@ class Clients(ClientService[Client, LocalSubscription]):
         """Return the ids of started local subscriptions; pending ones get new ids."""
         return [
             local.subscription
-            for client in self._clients.values()
+            for client in self.table.clients.values()
             for local in client.subscriptions.values()
             if local.phase is Phase.STARTED
         ]
 
     # ------------------------------------------------------------ sessions
 
-    def _new_client(self, name: ClientId) -> Client:
-        return Client(name)
-
-    def _on_arrived(self, client: Client) -> None:
+    def on_established(self, name: ClientId, session: int) -> None:
+        """Handle a client's new session; the first message must be Connect."""
+        client = self.table.open_session(name, session)
         client.draining = False
-        self._publications.queue.client_session(client.name, client.session)
+        self._publications.queue.client_session(name, session)
 
-    def _on_gone(self, client: Client) -> None:
+    def on_lost(self, name: ClientId, session: int) -> None:
+        """Handle the end of a client's session; the client's state is kept for a while."""
+        client, was_admitted = self.table.close_session(name, session)
         client.draining = False
         client.held.clear()
-        self._publications.queue.client_session(client.name, 0)
+        self._publications.queue.client_session(name, 0)
         if self._log is not None and client.source is not None:
             self._log.on_closed(client.source)
         for local in client.subscriptions.values():
             local.claimed = False
-        self._publications.windows.close(client.name)
+        self._take_done(self._publications.windows.close(name))
         if client.source is not None and self._all_done(client, client.source):
-            self._detach(client.name)
-
-    def _keeps(self, client: Client) -> bool:
-        return bool(client.subscriptions) or client.name in self._attached
+            self._detach(name)
+        if was_admitted and not client.subscriptions and name not in self._attached:
+            self._forget(name)
+        else:
+            self.table.keep(client)
 
     def _all_done(self, client: Client, source: SourceId) -> bool:
         """Return True if the publisher has no publication that it might send again."""
@@ -209,7 +232,7 @@ class Clients(ClientService[Client, LocalSubscription]):
 
         A connected client keeps the subscriptions requested on its session.
         """
-        client = self._clients[name]
+        client = self.table.clients[name]
         over = [local for local in client.subscriptions.values() if not local.claimed]
         if over:
             self._state.machine.record(
@@ -222,7 +245,7 @@ class Clients(ClientService[Client, LocalSubscription]):
 
     def _forget(self, name: ClientId) -> None:
         """Remove an absent client without remaining state."""
-        super()._forget(name)
+        self.table.forget(name)
         self._publications.windows.forget(name)
         self._found(name)
 
@@ -249,7 +272,7 @@ class Clients(ClientService[Client, LocalSubscription]):
             local.phase = Phase.ENDED
             del client.subscriptions[local.number]
             if not (drain and local.claimed):
-                self._publications.windows.discard_unsent(local)
+                self._take_done(self._publications.windows.discard_unsent(local))
             changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
             sources = {**self._sequences.all_received(), **local.begins_after, **local.reached}
             changes.extend(
@@ -272,7 +295,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         A client with such a subscription reconnects, so that its request makes a new subscription
         behind a gap.
         """
-        for client in [*self._clients.values()]:
+        for client in [*self.table.clients.values()]:
             found = [each for each in client.subscriptions.values() if each.subscription in over]
             if not found:
                 continue
@@ -286,21 +309,56 @@ class Clients(ClientService[Client, LocalSubscription]):
 
     # ------------------------------------------------------------ requests
 
-    def _admit(self, client: Client, message: Connect) -> None:
-        if self.log_is_read:
-            super()._admit(client, message)
-        else:
-            self._early.append((client, client.session, message))
-
-    def _changes_first(self, client: Client, message: Connect) -> Sequence[Change]:
+    def _on_connect(self, name: ClientId, message: Connect) -> None:
         source = message.source
-        if source is not None and self._attached.get(client.name) != source.incarnation:
-            return [Change(ATTACHED, client.name, source.incarnation)]
-        return []
+        received = self._sequences.received(source) if source is not None else 0
+        client = self.table.check_connect(name, message, received)
+        if client is not None:
+            self._admit(client, message)
 
-    def _on_recorded(self, client: Client, message: Connect) -> None:
+    def _admit(self, client: Client, message: Connect) -> None:
+        if not self.log_is_read:
+            self._early.append((client, client.session, message))
+            return
+        admission = self.table.assign_source(client, message)
+        changes, source = admission.changes, admission.message.source
+        if source is not None and self._attached.get(client.name) != source.incarnation:
+            changes.append(Change(ATTACHED, client.name, source.incarnation))
+        self._state.commit(changes, partial(self._on_recorded, admission))
+
+    def _on_recorded(self, admission: Admission[Client]) -> None:
+        """Admit a client whose attachment is on disk, if its session is current."""
+        client, message = admission.client, admission.message
         if message.source is not None:
             self._attached[client.name] = message.source.incarnation
+        if not admission.is_current():
+            return
+        self._resume(client, message)
+        whole = [
+            number
+            for number, local in client.subscriptions.items()
+            if local.phase is not Phase.PENDING and not local.is_restarted
+        ]
+        self.table.recall_lost(client, message, whole)
+        lost = self.table.lost_publications(message, self._logged(message.source))
+        if lost is not None:
+            assert self._log is not None, f"{lost} without a log"
+            self._publish(client, Publish(lost))
+            self._log.acknowledged(lost)
+        self.table.enter(client)
+        self.table.welcome(client)
+        self._on_connected(client)
+
+    def _logged(self, source: SourceId | None) -> int | None:
+        """Return the last logged publication of a source after an accepted loss, if it matters.
+
+        The log drops finished sources, so it proves no loss. Once a loss was accepted, all
+        publications missing in the log are announced. A broker that has received them drops the
+        marker as a duplicate.
+        """
+        if self._log is None or source is None or not self.table.lineage:
+            return None
+        return dict(self._log.durable()).get(source, 0)
 
     def _resume(self, client: Client, message: Connect) -> None:
         if client.source is not None:
@@ -319,29 +377,23 @@ class Clients(ClientService[Client, LocalSubscription]):
                 self._report_state(local)
         self._found(client.name)
         if client.subscriptions:
-            self._linger(client.name)
+            self.table.linger(client.name)
 
-    def _has_whole(self, client: Client, number: int) -> bool:
-        local = client.subscriptions.get(number)
-        return local is not None and local.phase is not Phase.PENDING and not local.is_restarted
-
-    def _subscriptions_of(self, client: Client) -> int:
-        held = sum(isinstance(each, Subscribe) for each in client.held)
-        return len(client.subscriptions) + held
-
-    def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+    def _on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
         """End a subscription, even one that is still held back."""
-        client = self._clients[name]
+        client = self.table.check_unsubscribe(name, message)
         client.held = [
             each
             for each in client.held
             if not isinstance(each, Subscribe) or each.number != message.number
         ]
-        super().on_unsubscribe(name, message)
+        found = client.subscriptions.get(message.number)
+        answer = partial(self.table.report_end, client, client.session, message.number)
+        self._end(client, [found] if found is not None else [], answer)
 
-    def on_detach(self, name: ClientId, message: Detach) -> None:
+    def _on_detach(self, name: ClientId, message: Detach) -> None:
         """End all subscriptions of a client, and release its state."""
-        client = self._client_of(name, "Detach")
+        client = self.table.requester(name, "Detach")
         source, done = client.source, message.done_through
         handed_out = self._sequences.last_used().get(source, 0) if source is not None else 0
         if not 0 <= done <= handed_out:
@@ -368,9 +420,12 @@ class Clients(ClientService[Client, LocalSubscription]):
             if done and self._attached.pop(client.name, None) is not None:
                 # An answer before the write would make a restart wait for a departed client.
                 change = Change(ATTACHED, client.name, None)
-                self._state.commit([change], lambda: self._answer_ended(client, session, 0))
+                self._state.commit([change], lambda: self.table.report_end(client, session, 0))
             else:
-                self._answer_ended(client, session, 0)
+                self.table.report_end(client, session, 0)
+
+    def _on_publish(self, name: ClientId, message: Publish) -> None:
+        self._publish(self.table.check_publish(name, message), message)
 
     def _publish(self, client: Client, message: Publish) -> None:
         """Receive publications; during the recovery of this broker they wait."""
@@ -386,28 +441,11 @@ class Clients(ClientService[Client, LocalSubscription]):
         if self._log is not None:
             self._log.take(message.run, publish_later=held)
 
-    def _last_known(self, source: SourceId) -> int:
-        return self._sequences.received(source)
-
-    def _durable_of(self, source: SourceId) -> int | None:
-        """See ClientService. The log drops finished sources, so it proves no loss.
-
-        Once a loss was accepted, all publications missing in the log are announced. A broker that
-        has received them drops the marker as a duplicate.
-        """
-        if self._log is None or not self.lineage:
-            return None
-        return dict(self._log.durable()).get(source, 0)
-
-    def _publish_marker(self, client: Client, run: PublicationRun) -> None:
-        assert self._log is not None, f"{run} without a log"
-        self._publish(client, Publish(run))
-        self._log.acknowledged(run)
-
-    def _acknowledge(self, client: Client, message: Acknowledge) -> None:
-        self._publications.windows.acknowledge(
-            client.name, message.stream, message.first, message.last
-        )
+    def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
+        client = self.table.check_acknowledge(name, message)
+        stream, first, last = message.stream, message.first, message.last
+        windows = self._publications.windows
+        self._take_done(windows.acknowledge(client.name, stream, first, last))
         self._leave_when_drained(client)
 
     def admit(self) -> None:
@@ -418,9 +456,9 @@ class Clients(ClientService[Client, LocalSubscription]):
             self._spread(local)
         if self._log is not None:
             for run in self._log.take_unpublished():
-                name = self._publishers.name_of(run.source.publisher)
+                name = self.table.publisher_of(run.source)
                 self._publications.publish(run, name, 0)
-        for client in list(self._clients.values()):
+        for client in list(self.table.clients.values()):
             held, client.held = client.held, []
             for message in held:
                 if isinstance(message, Publish):
@@ -429,6 +467,11 @@ class Clients(ClientService[Client, LocalSubscription]):
                     self._make(client, message)
 
     # ------------------------------------------------------------ steps
+
+    def _take_done(self, entries: Iterable[Entry]) -> None:
+        """Take entries of the queue that all clients have acknowledged."""
+        for entry in entries:
+            self._publications.queue.delivered(entry)
 
     def _receive(self, client: Client, run: PublicationRun) -> None:
         self._publications.publish(run, client.name, client.session)
@@ -444,12 +487,20 @@ class Clients(ClientService[Client, LocalSubscription]):
             subscription.is_restarted = False
             self._state.commit([subscription_change(subscription, started=True)], lambda: None)
         self._report_state(subscription)
-        self._publications.windows.claim(subscription)
+        self._take_done(self._publications.windows.claim(subscription))
         if subscription.phase is Phase.STARTED:
             self._announce_forgotten(subscription)
 
-    def _subscribe(self, client: Client, message: Subscribe) -> None:
-        if self._state.recovering:
+    def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
+        """Create a subscription, or report its state; the same request again changes nothing."""
+        client = self.table.requester(name, "Subscribe")
+        held = sum(isinstance(each, Subscribe) for each in client.held)
+        if not self.table.is_permitted(client, message, held):
+            return
+        known = client.subscriptions.get(message.number)
+        if known is not None:
+            self._claim(client, known)
+        elif self._state.recovering:
             client.held.append(message)
         else:
             self._make(client, message)
@@ -458,7 +509,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         local = LocalSubscription(client.name, message.number, self._new_id(), message.predicate)
         client.subscriptions[message.number] = local
         local.claimed = True
-        self._publications.windows.claim(local)
+        self._take_done(self._publications.windows.claim(local))
         self._spread(local)
 
     def _spread(self, local: LocalSubscription) -> None:
@@ -478,16 +529,16 @@ class Clients(ClientService[Client, LocalSubscription]):
         local.begins_after = cut
         local.tags = tags
         local.start_cut = dict(cut)
-        local.is_restarted |= local.number in self._clients[local.client].forgotten
+        local.is_restarted |= local.number in self.table.clients[local.client].forgotten
         self._publications.windows.hold(local.client)
         self._announce_forgotten(local)
         self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))
 
     def _announce_forgotten(self, local: LocalSubscription) -> None:
         """Announce the publications of a restarted subscription that its client lacks."""
-        client = self._clients[local.client]
+        client = self.table.clients[local.client]
         cut, number = local.start_cut, local.number
-        for gap in self._gaps_of_forgotten(client, number, cut):
+        for gap in self.table.gaps_of_lost(client, number, cut):
             self._publications.windows.announce(client.name, (local,), gap.stream, gap.last, gap)
 
     def _on_opened(
@@ -523,7 +574,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         self._publications.windows.release(local.client)
 
     def _report_state(self, local: LocalSubscription) -> None:
-        client = self._clients.get(local.client)
+        client = self.table.clients.get(local.client)
         ended = local.phase is Phase.ENDED
         if client is not None and client.connected and local.claimed and not ended:
             started = local.phase is Phase.STARTED

@@ -60,7 +60,7 @@ class Publications:
         self._table = table
         self._sequences = sequences
         self.queue = queue
-        self.windows: WithholdingWindows[Entry] = WithholdingWindows(state, queue.delivered)
+        self.windows: WithholdingWindows[Entry] = WithholdingWindows(state)
         self.straight: StraightLane | None = StraightLane(
             state, sessions, table, sequences, queue, self.windows
         )

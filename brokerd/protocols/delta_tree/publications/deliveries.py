@@ -1,6 +1,6 @@
 """The deliveries of a δ-tree broker's clients, with notices and positions."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TypeVar
 
 from brokerd.model.client_messages import Notice
@@ -22,8 +22,8 @@ Entry = TypeVar("Entry")
 class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
     """The deliveries of all clients of a broker."""
 
-    def __init__(self, state: State, on_done: Callable[[Entry], None]) -> None:
-        super().__init__(state.machine, state.parameters.client_window, on_done, state.counters)
+    def __init__(self, state: State) -> None:
+        super().__init__(state.machine, state.parameters.client_window, state.counters)
         self._state = state
         self._positions: dict[tuple[LocalSubscription, SourceId], int] = {}
 

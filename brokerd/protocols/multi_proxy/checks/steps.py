@@ -109,7 +109,7 @@ class MultiProxyChecks(ProtocolChecks):
     def _check_started(self, broker: BrokerView, client: Peer, message: Subscribed) -> None:
         """Check that no later publication is missed, whichever broker crashes next."""
         core: Any = broker.core
-        local = core._clients._clients[client].subscriptions[message.number]
+        local = core._clients.table.clients[client].subscriptions[message.number]
         followed: dict[int, None] = {}
         for server in self.world.brokers():
             row = server.on_disk().get(FOLLOWERS, {}).get(str(broker.number))

@@ -1,9 +1,11 @@
-"""Subscriptions that are stored and matched at their clients' access broker."""
+"""Subscriptions that are matched at their clients' access broker, and their deliveries.
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+Some methods yield entries: publications whose deliveries at this broker are complete. The caller
+takes them up to the last one, and so continues the method.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from brokerd.matching.index import MatchingIndex
@@ -11,19 +13,18 @@ from brokerd.matching.memo import MatchMemo
 from brokerd.model.client_messages import (
     Acknowledge,
     Connect,
-    Detach,
+    Gap,
     PublishAcknowledged,
     Subscribe,
     Subscribed,
 )
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
+from brokerd.model.identity import ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.clients.service import ClientParameters, ClientService, HostedClient
+from brokerd.protocols.parts.clients.table import ClientParameters, HostedClient
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
-from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability
+from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.selection import RunSelection, match_run
 
@@ -67,9 +68,22 @@ class OwnSubscription:
     begins_after: dict[StreamId, int] = field(default_factory=dict)
     is_restarted: bool = False
 
+    @property
+    def is_whole(self) -> bool:
+        """True if this broker has not lost any part of a started subscription."""
+        return self.started and not self.is_restarted
+
+    @property
+    def row(self) -> str:
+        """The key of the subscription's rows on disk."""
+        return f"{self.client}/{self.number}"
+
+
+Local = TypeVar("Local", bound=OwnSubscription)
+
 
 @dataclass(slots=True, eq=False)
-class OwnClient(HostedClient[OwnSubscription]):
+class OwnClient(HostedClient[Local]):
     """A client of this broker.
 
     Attributes:
@@ -83,48 +97,151 @@ class OwnClient(HostedClient[OwnSubscription]):
     drains: bool = False
 
 
-class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]):
-    """See ClientService; subscriptions survive a restart of the broker.
+class OwnSubscriptions(Generic[Local, Entry]):
+    """The subscriptions of this broker's clients.
+
+    Args:
+        clients: all clients of this broker.
 
     Attributes:
+        windows: the deliveries to clients.
         started: number of started subscriptions.
+        memo: the results of matching.
     """
 
     def __init__(
         self,
-        broker: BrokerNumber,
-        disk: Durability,
-        deadlines: DeadlineQueue[tuple[str, Peer]],
-        parameters: WindowParameters,
+        machine: EventMachine,
+        windows: DeliveryWindows[Entry, Local],
         decode_attributes: DecodeAttributes,
-        counters: dict[str, int],
+        clients: Mapping[ClientId, OwnClient[Local]],
     ) -> None:
-        super().__init__(broker, disk, deadlines, parameters)
-        self.windows: DeliveryWindows[Entry, OwnSubscription] = DeliveryWindows(
-            disk.machine, parameters.client_window, self._on_acknowledged, counters
-        )
+        self.windows = windows
         self.started = 0
-        self._index: MatchingIndex[OwnSubscription] = MatchingIndex()
-        self.memo: MatchMemo[OwnSubscription, tuple[OwnSubscription, ...]] = MatchMemo(
-            self._index, decode_attributes
-        )
+        self._machine = machine
+        self._clients = clients
+        self._index: MatchingIndex[Local] = MatchingIndex()
+        self.memo: MatchMemo[Local, tuple[Local, ...]] = MatchMemo(self._index, decode_attributes)
 
-    def recover(self, recovered: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore the subscriptions of an earlier incarnation."""
-        for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
-            name, _, number = key.rpartition("/")
-            local = OwnSubscription(name, int(number), read_predicate(row))
-            client = self._client(name)
-            client.subscriptions[local.number] = local
-            self._take_over(client, local, recovered)
-        for name in self._clients:
-            self._linger(name)
+    # ------------------------------------------------------------ subscriptions
 
-    def _take_over(
-        self, client: OwnClient, local: OwnSubscription, recovered: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        """Resume a subscription of an earlier incarnation."""
-        self._start(local)
+    def start(self, local: Local) -> None:
+        """Match a subscription from now on."""
+        local.started = True
+        self.started += 1
+        self._index.add(local, local.predicate)
+        self.memo.forget()
+
+    def is_new_to(self, client: OwnClient[Local], local: Local) -> bool:
+        """Return True for a restarted subscription whose client does not know that it had started.
+
+        The process that was owed earlier publications has ended, so the subscription is whole now.
+        """
+        if not local.is_restarted or local.number in client.stated:
+            return False
+        local.is_restarted = False
+        return True
+
+    def claim(
+        self,
+        client: OwnClient[Local],
+        local: Local,
+        begins_after: Iterable[tuple[StreamId, int]] = (),
+        gaps: Sequence[Gap] = (),
+    ) -> Iterator[Entry]:
+        """Report a started subscription to its client, and send what waits for it.
+
+        Args:
+            begins_after: positions that the client must state when it reconnects. The client takes
+                the positions of streams with a gap from the gap.
+            gaps: of lost state, before all deliveries.
+        """
+        told = {gap.stream for gap in gaps}
+        positions = tuple(each for each in begins_after if each[0] not in told)
+        self._machine.send(client.name, Subscribed(local.number, "started", positions))
+        for gap in reversed(gaps):
+            self.windows.announce_first(local, gap)
+        yield from self.complete(self.windows.claim(local))
+
+    def end(
+        self, client: OwnClient[Local], over: Sequence[Local], *, drain: bool = False
+    ) -> Iterator[Entry]:
+        """End subscriptions: they are no longer matched.
+
+        With `drain`, the client still receives the deliveries of subscriptions that it has
+        requested on its session.
+        """
+        for local in over:
+            del client.subscriptions[local.number]
+            local.is_over = True
+            self._stop(local)
+            # A subscription that is not claimed on this session gets nothing more on it.
+            if not (drain and local.claimed == client.session):
+                yield from self.complete(self.windows.discard_unsent(local))
+        self.memo.forget()
+
+    def drop(self, client: OwnClient[Local]) -> None:
+        """Drop all subscriptions of a client without a session, and their state."""
+        for local in client.subscriptions.values():
+            local.is_over = True
+            self._stop(local)
+        self.memo.forget()
+        client.subscriptions.clear()
+
+    def _stop(self, local: Local) -> None:
+        if local.started:
+            self.started -= 1
+            self._index.remove(local)
+
+    def unrequested(self, client: OwnClient[Local]) -> list[Local]:
+        """Return the subscriptions that a client has not requested on its session."""
+        return [
+            local
+            for local in client.subscriptions.values()
+            if not client.session or local.claimed != client.session
+        ]
+
+    def unstated(self, client: OwnClient[Local], message: Connect) -> list[Local]:
+        """Return subscriptions from an older copy of the state folder that had ended since.
+
+        A client that connects states all its started subscriptions, and requests the others again.
+        No session has claimed a subscription from disk.
+        """
+        stated = [number for number, _ in message.resume]
+        over = [
+            local
+            for number, local in client.subscriptions.items()
+            if not local.claimed and number not in stated
+        ]
+        if over:
+            about = {"client": client.name, "subscriptions": len(over)}
+            self._machine.record("subscriptions_revoked", **about)
+        return over
+
+    # ------------------------------------------------------------ sessions
+
+    def resume(self, client: OwnClient[Local], message: Connect) -> None:
+        """Take the numbers and positions that a client states when it connects."""
+        client.submitted = client.told = message.next_sequence - 1
+        for number, seen in message.resume:
+            if number in client.subscriptions:
+                begins_after = client.subscriptions[number].begins_after
+                for stream, last in seen:
+                    begins_after[stream] = max(last, begins_after.get(stream, 0))
+
+    def close(self, client: OwnClient[Local]) -> Iterator[Entry]:
+        """Keep the deliveries of a client whose session has ended for its next session."""
+        client.drains = False
+        yield from self.complete(self.windows.close(client.name))
+
+    def is_drained(self, client: OwnClient[Local]) -> bool:
+        """Return True if a client's Detach waits for nothing more; it is answered then."""
+        if client.drains and self.windows.is_drained(client.name):
+            client.drains = False
+            return True
+        return False
+
+    # ------------------------------------------------------------ publications
 
     def check_run(self, run: PublicationRun, peer: Peer) -> None:
         """Check that all attributes of a run are well formed.
@@ -141,7 +258,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         """
         wanted = match_run(self.memo, run, run.source.broker)
         for those, part in RunSelection(run).stretches(wanted):
-            by_client: dict[tuple[ClientId, int], list[OwnSubscription]] = {}
+            by_client: dict[tuple[ClientId, int], list[Local]] = {}
             for local in those:
                 had = local.begins_after.get(run.source, 0)
                 rest = had if had >= part.first else 0
@@ -152,189 +269,41 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
                     entry.open += 1
                     self.windows.deliver(name, lacked, tuple(locals_), (entry,))
 
-    def linger_over(self, name: ClientId) -> None:
-        """See ClientService: a connected client loses the subscriptions it has not requested."""
-        client = self._clients[name]
-        over = [
-            local
-            for local in client.subscriptions.values()
-            if not client.session or local.claimed != client.session
-        ]
-        self._end(client, over, lambda: None)
-        if not client.session:
-            self._forget(name)
+    def acknowledge(self, name: ClientId, message: Acknowledge) -> Iterator[Entry]:
+        """Take a client's acknowledgement of deliveries."""
+        stream, first, last = message.stream, message.first, message.last
+        yield from self.complete(self.windows.acknowledge(name, stream, first, last))
 
-    def on_detach(self, name: ClientId, message: Detach) -> None:
-        """See ClientService."""
-        client = self._client_of(name, "Detach")
-        client.leaving, session = True, client.session
+    @staticmethod
+    def complete(entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Count completed parts of entries; yield an entry after its last part."""
+        for entry in entries:
+            entry.open -= 1
+            if not entry.open:
+                yield entry
 
-        def leave() -> None:
-            client.drains = client.session == session
-            self._leave(client)
-
-        over = list(client.subscriptions.values())
-        self._end(client, over, leave, drain=message.drain)
-
-    def acknowledge_through(self, client: OwnClient, done: int) -> None:
+    def acknowledge_through(self, client: OwnClient[Local], done: int) -> None:
         """Acknowledge a publisher's publications through `done`, if the publisher is connected."""
         through = min(done, client.submitted)
         if client.connected and through > client.told:
             self._machine.send(client.name, PublishAcknowledged(client.told + 1, through))
             client.told = through
 
-    def _leave(self, client: OwnClient) -> None:
-        if client.drains and self.windows.is_drained(client.name):
-            client.drains = False
-            self._answer_ended(client, client.session, 0)
 
-    def _new_client(self, name: ClientId) -> OwnClient:
-        return OwnClient(name)
+def kept_subscription(local: OwnSubscription) -> Change:
+    """Return the row of a subscription on disk."""
+    return Change(SUBSCRIPTIONS, local.row, predicate_row(local.predicate))
 
-    # ------------------------------------------------------------ subscriptions
 
-    def _subscribe(self, client: OwnClient, message: Subscribe) -> None:
-        local = OwnSubscription(client.name, message.number, message.predicate, client.session)
-        client.subscriptions[local.number] = local
-        row = predicate_row(local.predicate)
-        change = Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", row)
-        self._machine.send(client.name, Subscribed(local.number, "pending"))
-        self._disk.commit((change,), partial(self._on_kept, client, local))
+def read_subscriptions(recovered: Mapping[str, Mapping[str, Any]]) -> Iterator[OwnSubscription]:
+    """Yield the subscriptions of an earlier incarnation."""
+    for key, row in recovered.get(SUBSCRIPTIONS, {}).items():
+        name, _, number = key.rpartition("/")
+        yield OwnSubscription(name, int(number), read_predicate(row))
 
-    def _on_kept(self, client: OwnClient, local: OwnSubscription) -> None:
-        """Start a subscription that is now on disk, unless it has ended."""
-        if not local.is_over:
-            self._begin_one(client, local)
 
-    def _begin_one(self, client: OwnClient, local: OwnSubscription) -> None:
-        self._start(local)
-        self._claim_begun(client, local)
-
-    def _claim_begun(self, client: OwnClient, local: OwnSubscription) -> None:
-        if client.connected and client.session == local.claimed:
-            self._claim(client, local)
-
-    def _start(self, local: OwnSubscription) -> None:
-        local.started = True
-        self.started += 1
-        self._index.add(local, local.predicate)
-        self.memo.forget()
-
-    def _claim(self, client: OwnClient, subscription: OwnSubscription) -> None:
-        subscription.claimed = client.session
-        if subscription.is_restarted and subscription.number not in client.stated:
-            self._on_new_to_client(subscription)
-        if subscription.started:
-            begun = self._starts_after(client, subscription)
-            gaps = [*self._gaps_of_forgotten(client, subscription.number, begun)]
-            told = {gap.stream for gap in gaps}  # the client takes their positions from the gaps
-            begins_after = tuple(
-                each for each in self._begins_after(subscription) if each[0] not in told
-            )
-            self._machine.send(
-                client.name, Subscribed(subscription.number, "started", begins_after)
-            )
-            for gap in reversed(gaps):
-                self.windows.announce_first(subscription, gap)
-            self.windows.claim(subscription)
-
-    def _on_new_to_client(self, local: OwnSubscription) -> None:
-        """Take a restarted subscription for whole: its client does not know that it had started.
-
-        The process that was owed earlier publications has ended.
-        """
-        local.is_restarted = False
-
-    def _has_whole(self, client: OwnClient, number: int) -> bool:
-        local = client.subscriptions.get(number)
-        return local is not None and local.started and not local.is_restarted
-
-    def _starts_after(
-        self, client: OwnClient, subscription: OwnSubscription
-    ) -> Mapping[StreamId, int]:
-        """Return the positions behind which a started subscription begins."""
-        return subscription.begins_after
-
-    def _begins_after(self, local: OwnSubscription) -> tuple[tuple[StreamId, int], ...]:
-        """Return the positions that a claiming client must state when it reconnects."""
-        return ()
-
-    def _end(
-        self,
-        client: OwnClient,
-        over: Sequence[OwnSubscription],
-        then: Callable[[], None],
-        *,
-        drain: bool = False,
-    ) -> None:
-        for local in over:
-            del client.subscriptions[local.number]
-            local.is_over = True
-            if local.started:
-                self.started -= 1
-                self._index.remove(local)
-            # A subscription that is not claimed on this session gets nothing more on it.
-            if not (drain and local.claimed == client.session):
-                self.windows.discard_unsent(local)
-        self.memo.forget()
-        self._on_ended(over)
-        rows = [row for local in over for row in self._rows_over(f"{client.name}/{local.number}")]
-        self._disk.commit(rows, then)
-
-    def _end_unstated(self, client: OwnClient, stated: Sequence[int]) -> None:
-        """See ClientService: no session has claimed a subscription from disk."""
-        over = [
-            local
-            for number, local in client.subscriptions.items()
-            if not local.claimed and number not in stated
-        ]
-        if over:
-            self._disk.machine.record(
-                "subscriptions_revoked", client=client.name, subscriptions=len(over)
-            )
-            self._end(client, over, lambda: None)
-
-    def _rows_over(self, key: str) -> Sequence[Change]:
-        """Return the changes that remove a subscription from disk."""
-        return (Change(SUBSCRIPTIONS, key, None),)
-
-    def _on_ended(self, over: Sequence[OwnSubscription]) -> None:
-        """Handle the end of subscriptions, which are no longer matched."""
-
-    # ------------------------------------------------------------ deliveries and sessions
-
-    def _acknowledge(self, client: OwnClient, message: Acknowledge) -> None:
-        self.windows.acknowledge(client.name, message.stream, message.first, message.last)
-        self._leave(client)
-
-    def _on_acknowledged(self, entry: Entry) -> None:
-        entry.open -= 1
-        if not entry.open:
-            self._on_done(entry)
-
-    @abstractmethod
-    def _on_done(self, entry: Entry) -> None:
-        """Handle the last acknowledgement of an entry's deliveries."""
-
-    def _keeps(self, client: OwnClient) -> bool:
-        return bool(client.subscriptions)
-
-    def _forget(self, name: ClientId) -> None:
-        super()._forget(name)
-        self.windows.forget(name)
-
-    def _on_connected(self, client: OwnClient) -> None:
-        if client.subscriptions:
-            self._linger(client.name)
-
-    def _on_gone(self, client: OwnClient) -> None:
-        client.drains = False
-        self.windows.close(client.name)
-
-    def _resume(self, client: OwnClient, message: Connect) -> None:
-        client.submitted = client.told = message.next_sequence - 1
-        for number, seen in message.resume:
-            if number in client.subscriptions:
-                begins_after = client.subscriptions[number].begins_after
-                for stream, last in seen:
-                    begins_after[stream] = max(last, begins_after.get(stream, 0))
+def new_subscription(client: OwnClient[OwnSubscription], message: Subscribe) -> OwnSubscription:
+    """Return a new subscription of a client, requested on its present session."""
+    local = OwnSubscription(client.name, message.number, message.predicate, client.session)
+    client.subscriptions[local.number] = local
+    return local

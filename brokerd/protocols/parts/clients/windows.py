@@ -7,7 +7,7 @@ session.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Generic
 
@@ -32,9 +32,12 @@ from brokerd.protocols.parts.event_machine import EventMachine
 class DeliveryWindows(Generic[Entry, Subscription]):
     """The deliveries of all clients of one broker.
 
+    `claim`, `close`, `discard_unsent` and `acknowledge` yield each entry once all deliveries of the
+    entry are complete. The caller takes the entries up to the last one: then waiting deliveries are
+    sent.
+
     Args:
         window: greatest number of unacknowledged publications of a client.
-        on_done: called with each entry once all deliveries of the entry are acknowledged.
         counters: contains the counter `publications_delivered`.
 
     Attributes:
@@ -45,12 +48,10 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         self,
         machine: EventMachine,
         window: int,
-        on_done: Callable[[Entry], None],
         counters: dict[str, int],
     ) -> None:
         self._machine = machine
         self._window = window
-        self._on_done = on_done
         self._counters = counters
         self._outlets: dict[ClientId, Outlet[Entry, Subscription]] = {}
         self.serial = 0
@@ -73,7 +74,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             return
         for local in subscriptions:
             self._park(outlet, delivery, local)
-        self._end_part(delivery.parcel)
+        delivery.parcel.open -= 1  # the parked parts are open
         self._send(client, outlet)
 
     def announce(
@@ -111,7 +112,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             if outlet.waiting and outlet.unacknowledged >= window
         ]
 
-    def claim(self, local: Subscription) -> None:
+    def claim(self, local: Subscription) -> Iterator[Entry]:
         """Send parked deliveries of a subscription that the client has requested on its session.
 
         Nothing is sent for a subscription before the request: a client that has lost its memory may
@@ -135,12 +136,12 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 # Publications that the client's Connect reported arrived again after a restart.
                 remaining = delivery.left.after(begins_after)
                 if remaining is None:
-                    self._end_part(delivery.parcel)
+                    yield from _end_part(delivery.parcel)
                     continue
                 delivery.left = remaining
             if before and before.parcel is delivery.parcel and before.left is delivery.left:
                 before.subscriptions += delivery.subscriptions
-                self._end_part(delivery.parcel)
+                yield from _end_part(delivery.parcel)
             else:
                 outlet.waiting.append(delivery)
         self._send(local.client, outlet)
@@ -155,7 +156,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 found[stream] = min(first, found.get(stream, first))
         return found
 
-    def close(self, client: ClientId) -> None:
+    def close(self, client: ClientId) -> Iterator[Entry]:
         """Park the unacknowledged deliveries of a client at the end of its session."""
         outlet = self._outlets.get(client)
         if outlet is None:
@@ -170,10 +171,10 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 if not local.is_over:
                     self._park(outlet, delivery, local)
             if delivery.subscriptions:
-                self._end_part(delivery.parcel)
+                yield from _end_part(delivery.parcel)
         outlet.parked.sort(key=lambda item: item.serial)
 
-    def discard_unsent(self, local: Subscription) -> None:
+    def discard_unsent(self, local: Subscription) -> Iterator[Entry]:
         """Discard the unsent deliveries of an ended subscription, and complete their parts.
 
         Sent deliveries stay until the client acknowledges them. Otherwise a late acknowledgement
@@ -188,7 +189,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 left = tuple(each for each in delivery.subscriptions if each is not local)
                 delivery.subscriptions = left
                 if not left:
-                    self._end_part(delivery.parcel)
+                    yield from _end_part(delivery.parcel)
         outlet.parked = [each for each in outlet.parked if each.subscriptions]
         outlet.waiting = deque(each for each in outlet.waiting if each.subscriptions)
         self._send(local.client, outlet)
@@ -215,7 +216,9 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         outlet.holds -= 1
         self._send(client, outlet)
 
-    def acknowledge(self, client: ClientId, stream: StreamId, first: int, last: int) -> None:
+    def acknowledge(
+        self, client: ClientId, stream: StreamId, first: int, last: int
+    ) -> Iterator[Entry]:
         """Record the client's acknowledgement of publications of `stream` in [first, last]."""
         outlet = self._outlet(client)
         sent = outlet.sent.get(stream)
@@ -240,7 +243,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             del outlet.sent[stream]
         for delivery in finished:
             if delivery.subscriptions:
-                self._end_part(delivery.parcel)
+                yield from _end_part(delivery.parcel)
         self._send(client, outlet)
 
     def join(
@@ -286,12 +289,6 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         else:
             outlet.parked.append(part)
 
-    def _end_part(self, parcel: Parcel[Entry]) -> None:
-        parcel.open -= 1
-        if parcel.open == 0:
-            for entry in parcel.entries:
-                self._on_done(entry)
-
     def _send(self, client: ClientId, outlet: Outlet[Entry, Subscription]) -> None:
         window = self._window
         while outlet.waiting and not outlet.holds and outlet.unacknowledged < window:
@@ -315,6 +312,12 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 continue
             self._counters["publications_delivered"] += len(sequences)
             self._machine.effects.append(Deliver(client, Deliveries(delivery.left, numbers)))
+
+
+def _end_part(parcel: Parcel[Entry]) -> Sequence[Entry]:
+    """Complete a part of a delivery; return the entries that are complete with the last part."""
+    parcel.open -= 1
+    return parcel.entries if parcel.open == 0 else ()
 
 
 def _find_bounds(
