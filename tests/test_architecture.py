@@ -928,7 +928,7 @@ def forbidden(root: Path) -> list[str]:
     ],
 )
 def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str, what: str) -> None:
-    plant(tmp_path, {"brokerd.protocols.gryphon.ticks": "", "brokerd.history.writer": ""})
+    plant(tmp_path, {"brokerd.protocols.gryphon.knowledge": "", "brokerd.history.writer": ""})
     plant(tmp_path, {"brokerd.wire.codec": "", importer: source})
     assert any(what in finding for finding in forbidden(tmp_path))
 

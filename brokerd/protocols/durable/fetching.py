@@ -27,12 +27,9 @@ from brokerd.protocols.durable.messages import (
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.questions import Questions
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl, weight_bytes
-from brokerd.protocols.gryphon.intervals import IntervalSet, Range
-from brokerd.protocols.gryphon.links import Links
-from brokerd.protocols.gryphon.retained import part_of
-from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.ticks import TICK_NS
+from brokerd.protocols.gryphon.knowledge import TICK_NS, IntervalSet, Range, part_of
+from brokerd.protocols.gryphon.routes import Links, Routes
+from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import retransmission_requested
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler

@@ -16,7 +16,7 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.subend import InFlightEvents
+from brokerd.protocols.gryphon.state import InFlightEvents
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import (
     OwnClient,

@@ -13,23 +13,20 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
-from brokerd.protocols.gryphon.acks import ACKS
+from brokerd.protocols.gryphon.acknowledgements import ACKS
 from brokerd.protocols.gryphon.clients import Clients
-from brokerd.protocols.gryphon.early_questions import drop_repeated
-from brokerd.protocols.gryphon.exchange import Exchange
-from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.curiosity import drop_repeated
+from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.filters import Exchange, FilterTable
 from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl
-from brokerd.protocols.gryphon.joins import JOINING, Joins
-from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.merge import Merge
+from brokerd.protocols.gryphon.knowledge import ticks_in
 from brokerd.protocols.gryphon.own_filter import OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import Pubends
+from brokerd.protocols.gryphon.pubend import Pubends
 from brokerd.protocols.gryphon.relay import FORGETTING, UNWANTED, Relay
 from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.subend import InFlightEvents
-from brokerd.protocols.gryphon.ticks import ticks_in
+from brokerd.protocols.gryphon.state import InFlightEvents, Stream
+from brokerd.protocols.gryphon.total_order import JOINING, Joins, Merge
 from brokerd.protocols.interface import (
     CoreStatus,
     DeadlineReached,

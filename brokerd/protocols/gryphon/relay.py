@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon.acks import Acks
+from brokerd.protocols.gryphon.acknowledgements import Acks
 from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.flow_control import FlowControl
-from brokerd.protocols.gryphon.intervals import Range
-from brokerd.protocols.gryphon.links import Links
+from brokerd.protocols.gryphon.forwarding import Ostreams
+from brokerd.protocols.gryphon.knowledge import LAST_TICK, TICK_NS, Range
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     AckExpected,
@@ -22,11 +22,9 @@ from brokerd.protocols.gryphon.messages import (
     Nack,
     Silent,
 )
-from brokerd.protocols.gryphon.ostreams import Ostreams
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.routes import Cell, Routes
-from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.ticks import LAST_TICK, TICK_NS
+from brokerd.protocols.gryphon.routes import Cell, Links, Routes
+from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import retransmission_requested
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.gryphon.acks import ACKS, Acks
+from brokerd.protocols.gryphon.acknowledgements import ACKS, Acks
 from brokerd.protocols.gryphon.messages import Done
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue

@@ -6,9 +6,8 @@ On the paper's ten brokers; publishers c0 to c3 are at one pubend each. Paper: [
 import pytest
 
 from brokerd.model.identity import StreamId
-from brokerd.protocols.gryphon.links import Links
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Done, Events, LinkStatus, Nack
-from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon.routes import Links, Routes
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant

@@ -7,8 +7,7 @@ import pytest
 from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
-from brokerd.protocols.gryphon.exchange import Exchange
-from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.filters import Exchange, FilterTable
 from brokerd.protocols.gryphon.messages import FilterSet, FilterVersion, FilterVersions, Named
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.interface import Send

@@ -14,18 +14,11 @@ from brokerd.model.client_messages import Connect, Publish, Subscribe
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.messages import (
-    EVERYWHERE,
-    AckExpected,
-    Events,
-    Joined,
-    Nack,
-    Silent,
-)
+from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Events, Joined, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import unpack_logged
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.pubend import unpack_logged
+from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import (
     Append,
     Commit,

@@ -13,10 +13,10 @@ from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon import pubends
-from brokerd.protocols.gryphon.logs import LOG
+from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.messages import Events
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED, unpack_logged
+from brokerd.protocols.gryphon.pubend import PUBLISHED, RELEASED, RESERVED, unpack_logged
 from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead, Started
 from brokerd.protocols.parts.run_records import pack_run
 from brokerd.protocols.registry import make_protocol

@@ -13,12 +13,11 @@ from brokerd.model.message_kind import JOINED_BYTES
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl
-from brokerd.protocols.gryphon.intervals import Range
-from brokerd.protocols.gryphon.links import Links
+from brokerd.protocols.gryphon.knowledge import Range
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Events, Silent, split_by_events
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.routes import Cell, Routes
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.routes import Cell, Links, Routes
+from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.parts.event_machine import EventMachine
 
 

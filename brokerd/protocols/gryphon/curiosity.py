@@ -1,14 +1,20 @@
-"""The gaps in a subscriber's broker's knowledge, with the times of their nacks and repetitions.
+"""Curiosity: the gaps in a broker's knowledge, with the times of their nacks and repetitions.
 
-Paper: [GD02] §3.2 (GCT, NRT), §4.2 (nacks of long ranges are cut).
+Neighbours repeat nacks until an answer arrives, and a broker sends none while it reads its log.
+Every repetition would be answered with the same events, in the window of answers for other nacks;
+`drop_repeated` consolidates them.
+
+Paper: [GD02] §3.1 (consolidation), §3.2 (GCT, NRT), §4.2 (nacks of long ranges are cut).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from brokerd.protocols.gryphon.intervals import Range
-from brokerd.protocols.interface import Instant
+from brokerd.model.identity import StreamId
+from brokerd.protocols.gryphon.knowledge import IntervalSet, Range
+from brokerd.protocols.gryphon.messages import Nack
+from brokerd.protocols.interface import Instant, MessageReceived
 
 
 class GapParameters(Protocol):
@@ -226,3 +232,22 @@ class GapTable:
         """Sample the answer to a single request; after a repetition the answer is ambiguous."""
         if piece.asked == 1 and left < piece.end - piece.start:
             self._round_trip.sample(now_ns - piece.asked_ns)
+
+
+def drop_repeated(early: Iterable[Any]) -> Iterator[Any]:
+    """Yield the events that wait for a log, without repeated requests on the same session."""
+    asked: dict[tuple[object, int, StreamId], IntervalSet] = {}
+    for event in early:
+        if type(event) is not MessageReceived or type(event.message) is not Nack:
+            yield event
+            continue
+        nack = event.message
+        before = asked.setdefault((event.peer, event.session, nack.stream), IntervalSet())
+        if not nack.ranges or any(start >= end for start, end in nack.ranges):
+            yield event  # malformed: it ends the session
+            continue
+        fresh = tuple(gap for start, end in nack.ranges for gap in before.gaps(start, end))
+        for start, end in fresh:
+            before.add(start, end)
+        if fresh:
+            yield MessageReceived(event.peer, event.session, Nack(nack.stream, fresh))

@@ -7,10 +7,9 @@ because a broker below sends an ack to one member only.
 from collections.abc import Callable, Iterable
 
 from brokerd.model.identity import BrokerNumber, StreamId
-from brokerd.protocols.gryphon.links import Links
 from brokerd.protocols.gryphon.messages import Done
-from brokerd.protocols.gryphon.routes import Cell, Routes
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.routes import Cell, Links, Routes
+from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine
