@@ -378,7 +378,9 @@ class Fetching:
         else:
             self._counters["resent_publications"] += len(run)
             self._machine.send(peer, Fetched(lost.through, tuple(ranges), run, lost.origins))
-            self._flow.sent(peer, run, again=True)
+            probe = self._flow.charge(peer, run, self._machine.now_ns, again=True)
+            if probe is not None:
+                self._machine.send(peer, probe)
 
 
 def _find_loss(message: Fetched | NothingFetched) -> LostPart:

@@ -1,237 +1,129 @@
-"""Curiosity: the gaps in a broker's knowledge, with the times of their nacks and repetitions.
+"""Curiosity: nacks of neighbours, and nacks upstream.
+
+A broker answers a nack from its own knowledge, and forwards the unknown rest once: it consolidates
+requests of several brokers, and expires them, so that repeated nacks are forwarded again.
 
 Neighbours repeat nacks until an answer arrives, and a broker sends none while it reads its log.
 Every repetition would be answered with the same events, in the window of answers for other nacks;
 `drop_repeated` consolidates them.
 
-Paper: [GD02] §3.1 (consolidation), §3.2 (GCT, NRT), §4.2 (nacks of long ranges are cut).
+Paper: [GD02] §3.1 (consolidation and expiry of curiosity), §4.2 (nacks of long ranges are cut).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final
 
-from brokerd.model.identity import StreamId
-from brokerd.protocols.gryphon.knowledge import IntervalSet, Range
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.gryphon.knowledge import LAST_TICK, TICK_NS, IntervalSet, Range
 from brokerd.protocols.gryphon.messages import Nack
-from brokerd.protocols.interface import Instant, MessageReceived
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.routes import Links
+from brokerd.protocols.gryphon.state import Stream, Streams, check_ranges
+from brokerd.protocols.interface import (
+    Effect,
+    Instant,
+    MessageReceived,
+    Send,
+    retransmission_requested,
+)
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+
+FORGETTING: Final = "forgetting"
 
 
-class GapParameters(Protocol):
-    """The times and sizes of nacks."""
+class Curiosity:
+    """The requests for unknown ticks at one broker."""
 
-    @property
-    def gap_curiosity_ns(self) -> int:
-        """The age of a gap at its first nack (GCT)."""
+    def __init__(
+        self,
+        parameters: GryphonParameters,
+        streams: Streams,
+        links: Links,
+        deadlines: DeadlineQueue[tuple[str, Any]],
+        counters: dict[str, int],
+    ) -> None:
+        self._parameters = parameters
+        self._streams = streams
+        self._links = links
+        self._deadlines = deadlines
+        self._counters = counters
 
-    @property
-    def nack_repetition_ns(self) -> int:
-        """The least wait for an answer (NRT)."""
+    def can_ask(self, stream: Stream) -> bool:
+        """Return True if a broker can be asked for a stream."""
+        return stream.upstream is not None and bool(self._links.up(stream.identity, stream.via))
 
-    @property
-    def nack_repetition_limit_ns(self) -> int:
-        """The longest wait for an answer."""
+    def ask(
+        self,
+        stream: Stream,
+        pieces: Sequence[Sequence[Range]],
+        now_ns: Instant,
+        *,
+        sideways: bool = True,
+    ) -> list[Effect]:
+        """Return nacks upstream for unknown ticks, except ticks with a recent nack.
 
-    @property
-    def nack_chunk_ticks(self) -> int:
-        """The length of the pieces of a gap."""
+        Each piece is one `Nack`, so a lost message delays the answer to its own piece only.
 
-    @property
-    def nack_window(self) -> int:
-        """The number of pieces that may be unanswered."""
-
-
-class RoundTrip:
-    """An estimate of the wait for an answer, from the times of earlier answers.
-
-    Paper: [GD02] §3.2 ("estimated like TCP's"); as RFC 6298 has it.
-    """
-
-    __slots__ = ("_limits", "_smoothed_ns", "_variation_ns")
-
-    def __init__(self, limits: GapParameters) -> None:
-        self._limits = limits
-        self._smoothed_ns: int | None = None
-        self._variation_ns = 0
-
-    def sample(self, took_ns: int) -> None:
-        """Record the time of an answer to a single request."""
-        if self._smoothed_ns is None:
-            self._smoothed_ns, self._variation_ns = took_ns, took_ns // 2
-            return
-        off_ns = abs(self._smoothed_ns - took_ns)
-        self._variation_ns = (3 * self._variation_ns + off_ns) // 4
-        self._smoothed_ns = (7 * self._smoothed_ns + took_ns) // 8
-
-    def patience_ns(self, doublings: int) -> int:
-        """Return the wait for an answer, after a number of doublings."""
-        estimate_ns = 0
-        if self._smoothed_ns is not None:
-            estimate_ns = self._smoothed_ns + 4 * self._variation_ns
-        limits = self._limits
-        waited_ns = max(estimate_ns, limits.nack_repetition_ns) << min(doublings, 32)
-        return min(waited_ns, limits.nack_repetition_limit_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a gap with one timer.
-
-    Attributes:
-        asked: number of requests.
-        asked_ns: instant of the last request.
-        doublings: number of doublings of the wait.
-    """
-
-    start: int
-    end: int
-    due_ns: Instant
-    asked: int = 0
-    asked_ns: Instant = 0
-    doublings: int = 0
-
-
-def _cut(piece: Piece, start: int, end: int) -> Piece:
-    if start == piece.start and end == piece.end:
-        return piece
-    return replace(piece, start=start, end=end)
-
-
-def _wait(pieces: list[Piece], piece: Piece, now_ns: Instant) -> None:
-    """Append a piece that waits for its request; merge it with a waiting piece right before."""
-    before = pieces[-1] if pieces else None
-    if before and not before.asked and before.due_ns <= now_ns and before.end == piece.start:
-        pieces[-1] = replace(before, end=piece.end)
-    else:
-        pieces.append(piece)
-
-
-class GapTable:
-    """The gaps of one stream at one broker, lowest first."""
-
-    __slots__ = ("_heard_ns", "_limits", "_pieces", "_round_trip", "_unknown")
-
-    def __init__(self, limits: GapParameters) -> None:
-        self._limits = limits
-        self._pieces: list[Piece] = []
-        self._unknown: tuple[Range, ...] = ()
-        self._round_trip = RoundTrip(limits)
-        self._heard_ns: Instant = -1
-
-    def __bool__(self) -> bool:
-        """Return True if there is a gap."""
-        return bool(self._pieces)
-
-    @property
-    def pieces(self) -> Sequence[Piece]:
-        """The gaps with their timers."""
-        return self._pieces
-
-    def on_knowledge(self, now_ns: Instant) -> None:
-        """Record that new knowledge of the stream has arrived, so its pubend is not down."""
-        self._heard_ns = now_ns
-
-    def update(self, unknown: Sequence[Range], now_ns: Instant) -> None:
-        """Set the unknown ticks; the rest of a piece keeps its timer."""
-        unknown = tuple(unknown)
-        if unknown == self._unknown:
-            return
-        self._unknown = unknown
-        pieces: list[Piece] = []
-        old = iter(self._pieces)
-        piece = next(old, None)
-        left = 0  # ticks of `piece` that are still unknown
-        for start, end in unknown:
-            while start < end:
-                while piece is not None and piece.end <= start:
-                    self._count_answer(piece, left, now_ns)
-                    piece, left = next(old, None), 0
-                if piece is None or piece.start >= end:
-                    pieces.append(Piece(start, end, now_ns + self._limits.gap_curiosity_ns))
-                    break
-                if start < piece.start:
-                    due_ns = now_ns + self._limits.gap_curiosity_ns
-                    pieces.append(Piece(start, piece.start, due_ns))
-                    start = piece.start
-                cut = min(end, piece.end)
-                pieces.append(_cut(piece, start, cut))
-                left += cut - start
-                start = cut
-        while piece is not None:
-            self._count_answer(piece, left, now_ns)
-            piece, left = next(old, None), 0
-        self._pieces = pieces
-
-    def hurry(self, through: int, now_ns: Instant) -> None:
-        """Make pieces through a tick due at once, unless they were requested before."""
-        pieces: list[Piece] = []
-        for piece in self._pieces:
-            if not piece.asked and piece.start <= through and piece.due_ns > now_ns:
-                cut = min(piece.end, through + 1)
-                pieces.append(replace(piece, end=cut, due_ns=now_ns))
-                if cut == piece.end:
-                    continue
-                piece = replace(piece, start=cut)
-            pieces.append(piece)
-        self._pieces = pieces
-
-    def earliest(self) -> Instant | None:
-        """Return the instant of the next request; None without one."""
-        free = self._unanswered() < self._limits.nack_window
-        return min((piece.due_ns for piece in self._pieces if piece.asked or free), default=None)
-
-    def due(self, now_ns: Instant) -> list[Range]:
-        """Return the ranges to request now, and start their timers.
-
-        Gaps of any length are cut into no more pieces than may be unanswered at once. Otherwise a
-        clock that was put forward by an hour would make thousands of pieces.
+        Paper: [GD02] §4.2.
         """
-        limits = self._limits
-        free = limits.nack_window - self._unanswered()
-        fresh = sum(
-            piece.end - piece.start
-            for piece in self._pieces
-            if not piece.asked and piece.due_ns <= now_ns
-        )
-        chunk = max(limits.nack_chunk_ticks, -(-fresh // limits.nack_window))
-        asked: list[Range] = []
-        pieces: list[Piece] = []
-        for piece in self._pieces:
-            if piece.due_ns > now_ns:
-                pieces.append(piece)
-            elif piece.asked:
-                asked.append((piece.start, piece.end))
-                pieces.append(self._ask_again(piece, now_ns))
-            else:
-                start = piece.start
-                while start < piece.end and free > 0:
-                    cut = min(piece.end, start + chunk)
-                    asked.append((start, cut))
-                    due_ns = now_ns + self._round_trip.patience_ns(0)
-                    pieces.append(Piece(start, cut, due_ns, asked=1, asked_ns=now_ns))
-                    start, free = cut, free - 1
-                if start < piece.end:
-                    _wait(pieces, replace(piece, start=start), now_ns)
-        self._pieces = pieces
-        return asked
+        assert stream.upstream is not None, f"{stream.identity} is of this broker, lacks {pieces}"
+        whom = self._links.up(stream.identity, stream.via, sideways=sideways) if pieces else ()
+        effects: list[Effect] = []
+        if not whom:
+            return effects
+        until_ns = now_ns + self._parameters.curiosity_forgotten_ns
+        source, publisher, _ = stream.identity
+        for piece in pieces:
+            fresh = stream.ask(piece, now_ns, until_ns)
+            self._counters["nacks_sent" if fresh else "nacks_consolidated"] += 1
+            if not fresh:
+                continue
+            asked_ns = TICK_NS * sum(end - start for start, end in fresh)
+            for peer in whom:
+                effects.append(Send(peer, Nack(stream.identity, tuple(fresh))))
+                effects.append(
+                    retransmission_requested(peer, source, publisher, len(fresh), asked_ns)
+                )
+        self.expire(now_ns)
+        return effects
 
-    def _ask_again(self, piece: Piece, now_ns: Instant) -> Piece:
-        doublings = 0 if self._heard_ns >= piece.asked_ns else piece.doublings + 1
-        return replace(
-            piece,
-            asked=piece.asked + 1,
-            asked_ns=now_ns,
-            doublings=doublings,
-            due_ns=now_ns + self._round_trip.patience_ns(doublings),
-        )
+    def expire(self, now_ns: Instant) -> None:
+        """Expire old requests upstream, so that repeated nacks are forwarded again.
 
-    def _unanswered(self) -> int:
-        return sum(1 for piece in self._pieces if piece.asked)
+        Sets a deadline, because time passes for a core with its deadlines only.
+        """
+        streams = self._streams
+        instants = [due for each in streams if (due := each.forget_asked(now_ns)) is not None]
+        if instants:
+            self._deadlines.set((FORGETTING, None), min(instants))
 
-    def _count_answer(self, piece: Piece, left: int, now_ns: Instant) -> None:
-        """Sample the answer to a single request; after a repetition the answer is ambiguous."""
-        if piece.asked == 1 and left < piece.end - piece.start:
-            self._round_trip.sample(now_ns - piece.asked_ns)
+    def on_nack(
+        self, peer: BrokerNumber, stream: Stream, message: Nack
+    ) -> tuple[list[Range], list[Range]]:
+        """Return the known and the unknown ranges of a neighbour's nack.
+
+        Raises:
+            RemoteProtocolError: the ranges are malformed, or in the future of a stream of this
+                broker.
+        """
+        check_ranges(peer, message.ranges)
+        knowledge = stream.knowledge
+        highest = max(end for _, end in message.ranges) - 1
+        is_ahead = stream.upstream is None and highest > knowledge.highest
+        if is_ahead and not self._can_nack_future(highest):
+            what = f"asks for {highest} of {message.stream}, which ends at {knowledge.highest}"
+            raise RemoteProtocolError(peer, what)
+        known, unknown = [], []
+        for start, end in message.ranges:
+            known += knowledge.known.within(start, end)
+            unknown += knowledge.known.gaps(start, end)
+        self._counters["nacks_received"] += 1
+        return known, unknown
+
+    def _can_nack_future(self, tick: int) -> bool:
+        """Return True if a nack for a future tick is permitted: clocks differ by any amount."""
+        return (self._parameters.is_total or self._streams.has_lost) and tick < LAST_TICK
 
 
 def drop_repeated(early: Iterable[Any]) -> Iterator[Any]:

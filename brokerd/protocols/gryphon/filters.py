@@ -12,9 +12,9 @@ so no message carries versions of filters.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.matching.index import MatchingIndex
@@ -34,8 +34,8 @@ from brokerd.protocols.gryphon.messages import (
     Named,
 )
 from brokerd.protocols.gryphon.routes import Cell, Routes
-from brokerd.protocols.interface import Change
-from brokerd.protocols.parts.event_machine import Durability, MessageHandler
+from brokerd.protocols.gryphon.state import Streams
+from brokerd.protocols.interface import Change, Effect, Send
 from brokerd.protocols.parts.leaps import is_leap
 from brokerd.protocols.parts.selection import RunSelection
 
@@ -253,14 +253,33 @@ FILTERED: Final = "filtered"
 _TESTS_PER_MESSAGE: Final = 256
 
 
-class Exchange:
+FilterHandler = Callable[[Any, Any], list[Any]]
+"""Receives the peer and the message; returns effects and facts."""
+
+
+class FilterWrite(NamedTuple):
+    """Versions of filters that must be durable before `FilterExchange.on_written`."""
+
+    versions: tuple[FilterVersion, ...]
+
+    @property
+    def rows(self) -> list[Change]:
+        """The rows of the versions."""
+        return [Change(FILTERED, str(each.broker), [*each[1:]]) for each in self.versions]
+
+
+class FilterNarrowed(NamedTuple):
+    """Brokers want fewer events than before."""
+
+
+class FilterExchange:
     """The filters of all brokers at one broker, and their announcements to neighbours.
 
+    Methods return effects and facts, in order: `FilterWrite`, `FilterNarrowed`, and a `Beginning`
+    when pubends match events with a version of this broker's filter.
+
     Args:
-        has_session: returns whether a message can be sent to a neighbour now.
-        known: returns the last tick of each pubend of this broker that other brokers may have.
-        on_beginning: called when pubends match events with a version of this broker's filter.
-        on_less: called when fewer events are wanted.
+        sessions: the neighbours with a session, as they are at any time.
 
     Attributes:
         outbid: number of statements by others in the name of this broker's filter.
@@ -271,23 +290,15 @@ class Exchange:
         broker: BrokerNumber,
         routes: Routes,
         table: FilterTable,
-        disk: Durability,
-        *,
-        has_session: Callable[[BrokerNumber], bool],
-        known: Callable[[], Sequence[int]],
-        on_beginning: Callable[[Beginning], None],
-        on_less: Callable[[], None],
+        streams: Streams,
+        sessions: Container[BrokerNumber],
     ) -> None:
         self.outbid = 0
         self._broker = broker
         self._routes = routes
         self._table = table
-        self._disk = disk
-        self._machine = disk.machine
-        self._has_session = has_session
-        self._known = known
-        self._on_beginning = on_beginning
-        self._on_less = on_less
+        self._streams = streams
+        self._sessions = sessions
         self._beginnings: dict[tuple[BrokerNumber, BrokerNumber], Beginning] = {}
         self._parts: dict[
             tuple[BrokerNumber, BrokerNumber], tuple[FilterVersion, dict[int, Predicate]]
@@ -304,9 +315,9 @@ class Exchange:
             "it lost; it has replaced them",
         )
 
-    def handlers(self) -> dict[type, MessageHandler]:
+    def handlers(self) -> dict[type, FilterHandler]:
         """Return the handlers of neighbours' messages by type."""
-        found: dict[type, MessageHandler] = {
+        found: dict[type, FilterHandler] = {
             FilterVersions: self._on_versions,
             FilterSet: self._on_set,
             FilterChange: self._on_change,
@@ -314,35 +325,38 @@ class Exchange:
         }
         return found if self._table.is_on else dict.fromkeys(found, _refuse)
 
-    def begin(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+    def begin(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> list[Any]:
         """Restore the versions of an earlier incarnation's filters, with unknown contents.
 
         The broker's own filter starts empty.
         """
+        outcomes: list[Any] = []
         if not self._table.is_on:
-            return
+            return outcomes
         for key, (theirs, number) in recovered.get(FILTERED, {}).items():
             version = FilterVersion(int(key), theirs, number)
             self._table.replace(version, None)
-            self._answer(version)
+            outcomes += self._announce_beginning(version)
         if self._broker in self._table:
             self._table.replace(FilterVersion(self._broker, incarnation, 1), {})
+        return outcomes
 
     # ------------------------------------------------------------ sending
 
-    def on_session(self, peer: BrokerNumber) -> None:
-        """Send all versions of filters to a neighbour with a new session, before any event."""
+    def on_session(self, peer: BrokerNumber) -> list[Effect]:
+        """Return all versions of filters for a neighbour with a new session, before any event."""
         if not self._table.is_on:
-            return
+            return []
         for key in [key for key in self._parts if key[0] == peer]:
             del self._parts[key]
-        self._machine.send(peer, self._versions(self._table.versions()))
+        effects: list[Effect] = [Send(peer, self._versions(self._table.versions()))]
         towards = [each for each in self._beginnings.values() if self._is_for(peer, each)]
         if towards:
-            self._machine.send(peer, Beginnings(tuple(towards)))
+            effects.append(Send(peer, Beginnings(tuple(towards))))
+        return effects
 
-    def change(self, added: Predicate | None, removed: Sequence[int]) -> int:
-        """Change the filter of this broker's clients; return the number of the version.
+    def change(self, added: Predicate | None, removed: Sequence[int]) -> tuple[int, list[Effect]]:
+        """Change the filter of this broker's clients; return the version's number, and messages.
 
         Args:
             removed: the numbers of the versions that added the removed predicates.
@@ -352,13 +366,10 @@ class Exchange:
         version = FilterVersion(broker, incarnation, number)
         named = () if added is None else (Named(number, added),)
         self._table.change(version, dict(named), removed)
-        self._send(FilterChange(version, named, tuple(removed)))
-        return number
+        return number, self._to_all(FilterChange(version, named, tuple(removed)))
 
-    def _send(self, message: Any, but: BrokerNumber | None = None) -> None:
-        for peer in self._routes.neighbours:
-            if peer != but and self._has_session(peer):
-                self._machine.send(peer, message)
+    def _to_all(self, message: Any, but: BrokerNumber | None = None) -> list[Effect]:
+        return [Send(peer, message) for peer in self._others(but)]
 
     def _versions(self, versions: Sequence[FilterVersion]) -> FilterVersions:
         lacking = [each.broker for each in versions if not self._has_version(each.broker)]
@@ -367,86 +378,89 @@ class Exchange:
     def _has_version(self, broker: BrokerNumber) -> bool:
         return self._table.predicates(broker) is not None
 
-    def _send_set(self, broker: BrokerNumber, peers: Iterable[BrokerNumber]) -> None:
+    def _set_for(self, broker: BrokerNumber, peers: Iterable[BrokerNumber]) -> list[Effect]:
         version, predicates = self._table.version(broker), self._table.predicates(broker)
         assert predicates is not None, f"{version} is missing"
         messages = [
             FilterSet(version, part, is_last)
             for part, is_last in _split([Named(*each) for each in predicates.items()])
         ]
-        for peer in peers:
-            for message in messages:
-                self._machine.send(peer, message)
+        return [Send(peer, message) for peer in peers for message in messages]
+
+    def _others(self, but: BrokerNumber | None = None) -> list[BrokerNumber]:
+        peers = [each for each in self._routes.neighbours if each != but]
+        return [each for each in peers if each in self._sessions]
 
     # ------------------------------------------------------------ receiving
 
-    def _on_versions(self, peer: BrokerNumber, message: FilterVersions) -> None:
+    def _on_versions(self, peer: BrokerNumber, message: FilterVersions) -> list[Any]:
+        outcomes: list[Any] = []
         for version in message.versions:
             self._check(peer, version)
         if any(broker not in self._table for broker in message.lacking):
             raise RemoteProtocolError(peer, f"lacks filters of {message.lacking}"[:300])
         for version in message.versions:
             if self._is_forged(version):
-                self._restate(version)
+                outcomes += self._restate(version)
         newer = [each for each in message.versions if each > self._table.version(each.broker)]
         for version in newer:
             self._table.replace(version, None)
         if newer:
-            self._send(self._versions(newer), but=peer)
-            self._hold_against(newer)
+            outcomes += self._to_all(self._versions(newer), but=peer)
+            outcomes += self._match_later(newer)
         for version in message.versions:
             is_behind = version < self._table.version(version.broker)
             if self._has_version(version.broker) and (
                 is_behind or version.broker in message.lacking
             ):
-                self._send_set(version.broker, (peer,))
+                outcomes += self._set_for(version.broker, (peer,))
+        return outcomes
 
-    def _on_set(self, peer: BrokerNumber, message: FilterSet) -> None:
+    def _on_set(self, peer: BrokerNumber, message: FilterSet) -> list[Any]:
         version = message.version
         self._check(peer, version)
         if self._is_forged(version):
-            self._restate(version)
-            return
+            return self._restate(version)
         key = peer, version.broker
         begun = self._parts.pop(key, None)
         predicates = begun[1] if begun is not None and begun[0] == version else {}
         predicates.update(message.predicates)
         if not message.is_last:
             self._parts[key] = version, predicates
-            return
+            return []
         ours = self._table.version(version.broker)
-        if version > ours or (version == ours and not self._has_version(version.broker)):
-            self._table.replace(version, predicates)
-            others = [each for each in self._routes.neighbours if each != peer]
-            self._send_set(version.broker, filter(self._has_session, others))
-            if version > ours:
-                self._hold_against((version,))
-            self._on_less()
+        if version < ours or (version == ours and self._has_version(version.broker)):
+            return []
+        self._table.replace(version, predicates)
+        outcomes: list[Any] = [*self._set_for(version.broker, self._others(peer))]
+        if version > ours:
+            outcomes += self._match_later((version,))
+        return [*outcomes, FilterNarrowed()]
 
-    def _on_change(self, peer: BrokerNumber, message: FilterChange) -> None:
+    def _on_change(self, peer: BrokerNumber, message: FilterChange) -> list[Any]:
         version = message.version
         self._check(peer, version)
         if self._is_forged(version):
-            self._restate(version)
-            return
+            return self._restate(version)
         ours = self._table.version(version.broker)
         if version <= ours:
-            return
+            return []
+        outcomes: list[Any] = []
         follows = version == ours._replace(number=ours.number + 1)
         if follows and self._has_version(version.broker):
             known = self._table.predicates(version.broker) or {}
             if any(each.number in known for each in message.added):
                 raise RemoteProtocolError(peer, f"adds to {version} what it has"[:300])
             self._table.change(version, dict(message.added), message.removed)
-            self._send(message, but=peer)
+            outcomes += self._to_all(message, but=peer)
             if message.removed:
-                self._on_less()
+                outcomes.append(FilterNarrowed())
             if not message.added:
-                return
+                return outcomes
         else:
             self._table.replace(version, None)
-            self._send(self._versions((version,)))
-        self._hold_against((version,))
+            outcomes += self._to_all(self._versions((version,)))
+        return outcomes + self._match_later((version,))
 
     def _check(self, peer: BrokerNumber, version: FilterVersion) -> None:
         """Check that a version belongs to a broker with clients, and does not leap.
@@ -466,7 +480,7 @@ class Exchange:
         """Return True for a version of this broker's own filter that it has not stated."""
         return version.broker == self._broker and version > self._table.version(self._broker)
 
-    def _restate(self, forged: FilterVersion) -> None:
+    def _restate(self, forged: FilterVersion) -> list[Any]:
         """State the own filter under a later version than a forged filter.
 
         A broker that lost its disk finds versions of earlier incarnations, and replaces these, too.
@@ -474,57 +488,55 @@ class Exchange:
         self.outbid += 1
         version = forged._replace(number=forged.number + 1)
         self._table.replace(version, dict(self._table.predicates(self._broker) or {}))
-        self._send_set(self._broker, filter(self._has_session, self._routes.neighbours))
+        return [*self._set_for(self._broker, self._others())]
 
     # ------------------------------------------------------------ beginnings of added predicates
 
-    def _hold_against(self, versions: Iterable[FilterVersion]) -> None:
+    def _match_later(self, versions: Iterable[FilterVersion]) -> list[Any]:
         """Match later publications with these versions, durably, and then announce that."""
-        if self._broker in self._table:
-            self._unwritten.update({each.broker: each for each in versions})
-            self._write()
+        if self._broker not in self._table:
+            return []
+        self._unwritten.update({each.broker: each for each in versions})
+        return self._write()
 
-    def _write(self) -> None:
+    def _write(self) -> list[Any]:
         if self._is_writing or not self._unwritten:
-            return
-        versions, self._unwritten = [*self._unwritten.values()], {}
+            return []
+        versions, self._unwritten = (*self._unwritten.values(),), {}
         self._is_writing = True
+        return [FilterWrite(versions)]
 
-        def written() -> None:
-            self._is_writing = False
-            for version in versions:
-                self._answer(version)
-            self._write()
+    def on_written(self, versions: Sequence[FilterVersion]) -> list[Any]:
+        """Announce durable versions, and write later ones."""
+        self._is_writing = False
+        outcomes = [each for version in versions for each in self._announce_beginning(version)]
+        return outcomes + self._write()
 
-        rows = [Change(FILTERED, str(each.broker), [*each[1:]]) for each in versions]
-        self._disk.commit(rows, written)
-
-    def _answer(self, version: FilterVersion) -> None:
+    def _announce_beginning(self, version: FilterVersion) -> list[Any]:
         # Not behind ticks with events that a crash may lose: other events may get these ticks.
-        self._take(Beginning(self._broker, version, tuple(self._known())))
+        ticks = tuple(self._streams.published_ticks())
+        return self._take(Beginning(self._broker, version, ticks))
 
-    def _on_beginnings(self, peer: BrokerNumber, message: Beginnings) -> None:
+    def _on_beginnings(self, peer: BrokerNumber, message: Beginnings) -> list[Any]:
         for beginning in message.beginnings:
             self._check(peer, beginning.version)
             if self._is_forged(beginning.version):
                 raise RemoteProtocolError(peer, f"there is no filter {tuple(beginning.version)}")
-            if beginning.broker not in self._table or len(beginning.ticks) != len(self._known()):
+            if beginning.broker not in self._table or len(beginning.ticks) != self._streams.pubends:
                 raise RemoteProtocolError(peer, f"no pubends begin with {beginning}"[:300])
-        for beginning in message.beginnings:
-            self._take(beginning, peer)
+        return [each for one in message.beginnings for each in self._take(one, peer)]
 
-    def _take(self, beginning: Beginning, peer: BrokerNumber | None = None) -> None:
+    def _take(self, beginning: Beginning, peer: BrokerNumber | None = None) -> list[Any]:
         key = beginning.broker, beginning.version.broker
         known = self._beginnings.get(key)
         if known is not None and known.version >= beginning.version:
-            return
+            return []
         self._beginnings[key] = beginning
         ours = self._table.version(self._broker) if self._broker in self._table else None
-        if ours is not None and beginning.version[:2] == ours[:2]:
-            self._on_beginning(beginning)
-        for each in self._routes.neighbours:
-            if each != peer and self._has_session(each) and self._is_for(each, beginning):
-                self._machine.send(each, Beginnings((beginning,)))
+        is_ours = ours is not None and beginning.version[:2] == ours[:2]
+        outcomes: list[Any] = [beginning] if is_ours else []
+        onward = [each for each in self._others(peer) if self._is_for(each, beginning)]
+        return outcomes + [Send(each, Beginnings((beginning,))) for each in onward]
 
     def _is_for(self, peer: BrokerNumber, beginning: Beginning) -> bool:
         """Return True if a neighbour is at least as near to the filter's broker as this broker."""
@@ -533,7 +545,7 @@ class Exchange:
         return whose != self._broker and self._routes.cell_of(peer) in nearer
 
 
-def _refuse(peer: Peer, message: Any) -> None:
+def _refuse(peer: Peer, message: Any) -> list[Any]:
     """Refuse a message about filters where filters are off.
 
     Raises:

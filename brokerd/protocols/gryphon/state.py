@@ -6,13 +6,16 @@ here and the child's filter; of its ostream curiosity and acks remain.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
-from brokerd.protocols.gryphon.curiosity import GapParameters, GapTable
 from brokerd.protocols.gryphon.knowledge import IntervalSet, Knowledge, Range
-from brokerd.protocols.gryphon.routes import Cell
+from brokerd.protocols.gryphon.liveness import GapParameters, GapTable
+from brokerd.protocols.gryphon.messages import EVERYWHERE
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.routes import Cell, Routes
 from brokerd.protocols.interface import Instant
 
 
@@ -87,8 +90,10 @@ class Subend:
         """Update the gaps up to the last tick with knowledge or expectation."""
         asked = max(self.expected, self._doubted)
         start, end = self.position + 1, max(knowledge.highest, asked) + 1
-        self.gaps.update(knowledge.known.gaps(start, end) if start < end else (), now_ns)
-        if self.gaps:
+        unknown = knowledge.known.gaps(start, end) if start < end else ()
+        if unknown or self.gaps.pieces:
+            self.gaps.update(unknown, now_ns)
+        if self.gaps.pieces:
             self.gaps.hurry(asked, now_ns)
 
     def on_delivered(self, entry: InFlightEvents) -> None:
@@ -283,3 +288,94 @@ class Stream:
             self.asked.remove(start, end)
             if not self.asked:
                 self._asked_until.clear()
+
+
+class Streams:
+    """The streams of one broker, created when they are first named.
+
+    Attributes:
+        pubends: the number of pubends of each broker.
+        has_lost: this broker has lost state, so neighbours may have more of its streams.
+    """
+
+    def __init__(self, broker: BrokerNumber, routes: Routes, parameters: GryphonParameters) -> None:
+        self.has_lost = False
+        self.pubends = parameters.pubends
+        self._routes = routes
+        self._parameters = parameters
+        self._own = [StreamId(broker, pubend, 0) for pubend in range(parameters.pubends)]
+        self._streams: dict[StreamId, Stream] = {}
+
+    def __iter__(self) -> Iterator[Stream]:
+        """Yield all streams with knowledge or requests at this broker."""
+        return iter(self._streams.values())
+
+    def get(self, identity: StreamId) -> Stream:
+        """Return the stream; create it if it is new here."""
+        found = self._streams.get(identity)
+        if found is None:
+            upstream, children = self._routes.of(identity)
+            is_host = self._routes.is_host
+            found = Stream(identity, upstream, children, self._parameters, has_subend=is_host)
+            self._streams[identity] = found
+        return found
+
+    def own(self) -> list[Stream]:
+        """Return the streams of this broker's pubends."""
+        return [self.get(identity) for identity in self._own]
+
+    def published_ticks(self) -> list[int]:
+        """Return the last tick of each pubend of this broker that other brokers may have."""
+        return [stream.knowledge.highest for stream in self.own()]
+
+    def position(self, identity: StreamId) -> int:
+        """Return the tick through which a stream was delivered here."""
+        found = self._streams.get(identity)
+        return found.subend.position if found is not None else 0
+
+    # ------------------------------------------------------------ streams of messages
+
+    def from_upstream(self, peer: BrokerNumber, identity: StreamId) -> Stream:
+        """Return the stream of a message from its upstream cell, or from this cell.
+
+        Raises:
+            RemoteProtocolError: the stream does not exist, or does not arrive from this peer.
+        """
+        found = self._streams.get(identity)
+        upstream = found.upstream if found is not None else None
+        if upstream is None:
+            upstream = self._routes.upstream(peer, identity)
+        cell = self._routes.cell_by_broker[peer]
+        if upstream is None or cell not in (upstream, self._routes.cell):
+            raise RemoteProtocolError(peer, f"{identity} does not arrive from this peer")
+        return found or self.get(identity)
+
+    def from_downstream(self, peer: BrokerNumber, identity: StreamId, cell: Cell) -> Stream:
+        """Return the stream of a message about a cell, which is not upstream.
+
+        Raises:
+            RemoteProtocolError: the stream does not exist, or arrives from that cell.
+        """
+        if self._routes.upstream(peer, identity) == cell:
+            raise RemoteProtocolError(peer, f"{identity} does not go there")
+        return self.get(identity)
+
+    def check_target(self, peer: BrokerNumber, stream: Stream, onto: Cell) -> None:
+        """Check the target cell: only members of this cell name one of its cells below.
+
+        Raises:
+            RemoteProtocolError: the target is not a cell below, or the peer may not name one.
+        """
+        is_sideways = self._routes.cell_by_broker[peer] == self._routes.cell
+        if onto not in (stream.children if is_sideways else (EVERYWHERE,)):
+            raise RemoteProtocolError(peer, f"{stream.identity} is for cell {onto}")
+
+
+def check_ranges(peer: BrokerNumber, ranges: Sequence[Range]) -> None:
+    """Check that the ranges of a message are neither missing nor empty.
+
+    Raises:
+        RemoteProtocolError: the peer sent no range, or an empty range.
+    """
+    if not ranges or any(start >= end for start, end in ranges):
+        raise RemoteProtocolError(peer, f"ranges {ranges}"[:300])

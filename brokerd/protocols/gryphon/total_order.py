@@ -16,9 +16,9 @@ assigns silence up to the event.
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
@@ -27,31 +27,26 @@ from brokerd.protocols.gryphon.knowledge import LAST_TICK
 from brokerd.protocols.gryphon.messages import Join, Joined
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.state import Stream
-from brokerd.protocols.interface import Change
+from brokerd.protocols.gryphon.state import Stream, Streams
+from brokerd.protocols.interface import Change, Instant, Send
 from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 
 
 class Merge:
-    """The streams that are merged into one; equal ticks in the order of the streams.
+    """The streams that are merged into one; equal ticks in the order of the streams."""
 
-    Args:
-        stream: returns the state of a stream.
-    """
-
-    def __init__(self, stream: Callable[[StreamId], Stream]) -> None:
+    def __init__(self, streams: Streams) -> None:
         self._group: list[StreamId] = []
-        self._stream = stream
+        self._streams = streams
 
     def __iter__(self) -> Iterator[Stream]:
         """Yield all merged streams."""
-        return map(self._stream, self._group)
+        return map(self._streams.get, self._group)
 
     def add(self, identity: StreamId) -> None:
         """Add a stream to the merge, before any of its events was delivered."""
-        self._stream(identity)
+        self._streams.get(identity)
         insort(self._group, identity)
 
     def next_runs(self) -> list[PublicationRun]:
@@ -129,14 +124,37 @@ class _LatestRequest:
     via: BrokerNumber | None
 
 
+class MergeWrite(NamedTuple):
+    """A stream whose merge must be durable before `Joins.on_written`."""
+
+    stream: StreamId
+
+    @property
+    def rows(self) -> tuple[Change, ...]:
+        """The row of the stream."""
+        return (Change(MERGED, f"{self.stream.broker}.{self.stream.publisher}", True),)
+
+
+class StreamMerge(NamedTuple):
+    """A stream that takes part in total order from now on."""
+
+    stream: StreamId
+
+
+class PubendBegin(NamedTuple):
+    """A pubend of this broker that may assign ticks behind a tick."""
+
+    stream: StreamId
+    tick: int
+
+
 class Joins:
     """The joins of pubends at one broker; in total order only.
 
+    Methods return effects and facts, in order: `MergeWrite`, `StreamMerge` and `PubendBegin`.
+
     Args:
-        has_session: returns whether a message can be sent to a neighbour now.
-        highest: returns the last tick of each pubend of this broker that other brokers may have.
-        on_merged: called with a stream that takes part in total order from now on.
-        on_joined: called with a pubend of this broker that may assign ticks behind the given tick.
+        sessions: the neighbours with a session, as they are at any time.
     """
 
     def __init__(
@@ -144,33 +162,21 @@ class Joins:
         broker: BrokerNumber,
         routes: Routes,
         parameters: GryphonParameters,
-        disk: Durability,
+        streams: Streams,
         deadlines: DeadlineQueue[tuple[str, Any]],
-        *,
-        has_session: Callable[[BrokerNumber], bool],
-        highest: Callable[[], Sequence[int]],
-        on_merged: Callable[[StreamId], None],
-        on_joined: Callable[[StreamId, int], None],
+        sessions: Container[BrokerNumber],
     ) -> None:
         self._broker = broker
         self._routes = routes
         self._parameters = parameters
-        self._disk = disk
-        self._machine = disk.machine
+        self._streams = streams
         self._deadlines = deadlines
-        self._has_session = has_session
-        self._highest = highest
-        self._on_merged = on_merged
-        self._on_joined = on_joined
+        self._sessions = sessions
         self._incarnation = 0
         self._number = 0
         self._asking: dict[StreamId, _JoiningPubend] = {}
-        self._heard: dict[StreamId, _LatestRequest] = {}
+        self._requests: dict[StreamId, _LatestRequest] = {}
         self._merged: dict[StreamId, bool] = {}
-
-    def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of neighbours' messages by type."""
-        return {Join: self._on_join, Joined: self._on_answer}
 
     def begin(
         self,
@@ -178,112 +184,119 @@ class Joins:
         recovered: Mapping[str, Mapping[str, Any]],
         *,
         has_lost: bool = False,
-    ) -> None:
+    ) -> list[StreamMerge]:
         """Restore the pubends for which an earlier incarnation has waited.
 
         Args:
             has_lost: some of them may be lost; then this broker waits for all pubends.
         """
         self._incarnation = incarnation
+        merged: list[StreamMerge] = []
         for key in recovered.get(MERGED, {}):
             broker, pubend = map(int, key.split("."))
             stream = StreamId(broker, pubend, 0)
             self._merged[stream] = True
-            self._on_merged(stream)
+            merged.append(StreamMerge(stream))
         if not has_lost or not self._parameters.is_total or not self._routes.is_host:
-            return
+            return merged
         for stream in self._routes.pubend_streams():
             if stream not in self._merged:
                 self._merged[stream] = True
-                self._on_merged(stream)
+                merged.append(StreamMerge(stream))
+        return merged
 
     # ------------------------------------------------------------ at the pubend
 
-    def join(self, stream: StreamId) -> None:
+    def join(self, stream: StreamId, now_ns: Instant) -> list[Any]:
         """Ask all brokers with clients to wait for a pubend here, until all have answered."""
         self._asking[stream] = _JoiningPubend(self._number + 1)
-        self.ask(stream)
+        return self.ask(stream, now_ns)
 
-    def ask(self, stream: StreamId) -> None:
+    def ask(self, stream: StreamId, now_ns: Instant) -> list[Any]:
         """Send the request, or repeat it after a vain wait."""
         asking = self._asking[stream]
         asking.waited_ns = next_wait_ns(asking.waited_ns, self._parameters)
-        self._deadlines.set((JOINING, stream), self._machine.now_ns + asking.waited_ns)
+        self._deadlines.set((JOINING, stream), now_ns + asking.waited_ns)
         self._number += 1
-        self._on_request(Join(stream, self._incarnation, self._number), None)
+        return self._on_request(Join(stream, self._incarnation, self._number), None, now_ns)
 
-    def _take(self, answer: Joined) -> None:
+    def _take(self, answer: Joined, now_ns: Instant) -> list[Any]:
         """Record an answer for a pubend of this broker."""
         stream, asking = answer.stream, self._asking.get(answer.stream)
         is_late = answer.incarnation != self._incarnation
         if asking is None or is_late or answer.number < asking.since:
-            return
+            return []
         asking.ticks[answer.broker] = answer.tick
         if len(asking.ticks) < len(self._routes.hosts):
-            return
+            return []
         if asking.is_second:
             del self._asking[stream]
             self._deadlines.cancel((JOINING, stream))
-            self._on_joined(stream, max(asking.ticks.values()))
-        else:
-            self._asking[stream] = _JoiningPubend(self._number + 1, is_second=True)
-            self.ask(stream)
+            return [PubendBegin(stream, max(asking.ticks.values()))]
+        self._asking[stream] = _JoiningPubend(self._number + 1, is_second=True)
+        return self.ask(stream, now_ns)
 
     # ------------------------------------------------------------ at all brokers
 
-    def _on_join(self, peer: BrokerNumber, message: Join) -> None:
-        self._check(peer, message)
-        heard = self._heard.get(message.stream)
-        known = (0, 0) if heard is None else (heard.incarnation, heard.number)
-        if (message.incarnation, message.number) > known:
-            self._on_request(message, peer)
+    def on_join(self, peer: BrokerNumber, message: Join, now_ns: Instant) -> list[Any]:
+        """Forward and answer a new request of a pubend.
 
-    def _on_request(self, message: Join, peer: BrokerNumber | None) -> None:
+        Raises:
+            RemoteProtocolError: the pubend cannot have sent the request.
+        """
+        self._check(peer, message)
+        latest = self._requests.get(message.stream)
+        known = (0, 0) if latest is None else (latest.incarnation, latest.number)
+        if (message.incarnation, message.number) > known:
+            return self._on_request(message, peer, now_ns)
+        return []
+
+    def _on_request(self, message: Join, peer: BrokerNumber | None, now_ns: Instant) -> list[Any]:
         """Forward a new request, and answer it."""
         stream = message.stream
-        self._heard[stream] = _LatestRequest(message.incarnation, message.number, peer)
-        for each in self._routes.neighbours:
-            if each != peer and self._has_session(each):
-                self._machine.send(each, message)
+        self._requests[stream] = _LatestRequest(message.incarnation, message.number, peer)
+        outcomes: list[Any] = [
+            Send(each, message)
+            for each in self._routes.neighbours
+            if each != peer and each in self._sessions
+        ]
         if not self._routes.is_host:
-            return
-        if stream not in self._merged:
-            self._merge(stream)
-        elif self._merged[stream]:
-            self._answer(stream)
+            return outcomes
+        if stream not in self._merged:  # a restart must not lose that
+            self._merged[stream] = False
+            return [*outcomes, MergeWrite(stream)]
+        return outcomes + self._answer(stream, now_ns) if self._merged[stream] else outcomes
 
-    def _merge(self, stream: StreamId) -> None:
-        """Wait for a pubend, and answer once that is durable: a restart must not lose it."""
-        self._merged[stream] = False
+    def on_written(self, stream: StreamId, now_ns: Instant) -> list[Any]:
+        """Wait for a pubend from now on, which is durable, and answer its request."""
+        self._merged[stream] = True
+        return [StreamMerge(stream), *self._answer(stream, now_ns)]
 
-        def merge() -> None:
-            self._merged[stream] = True
-            self._on_merged(stream)
-            self._answer(stream)
+    def _answer(self, stream: StreamId, now_ns: Instant) -> list[Any]:
+        request = self._requests[stream]
+        tick = max(self._streams.published_ticks())
+        answer = Joined(stream, request.incarnation, request.number, self._broker, tick)
+        return self._forward(answer, now_ns)
 
-        key = f"{stream.broker}.{stream.publisher}"
-        self._disk.commit((Change(MERGED, key, True),), merge)
+    def on_joined(self, peer: BrokerNumber, message: Joined, now_ns: Instant) -> list[Any]:
+        """Forward an answer towards its pubend, or record it there.
 
-    def _answer(self, stream: StreamId) -> None:
-        heard = self._heard[stream]
-        tick = max(self._highest())
-        answer = Joined(stream, heard.incarnation, heard.number, self._broker, tick)
-        self._pass_on(answer)
-
-    def _on_answer(self, peer: BrokerNumber, message: Joined) -> None:
+        Raises:
+            RemoteProtocolError: the pubend has not sent such a request, or no broker answers so.
+        """
         self._check(peer, message)
         if message.broker not in self._routes.hosts or not 0 <= message.tick < LAST_TICK:
             raise RemoteProtocolError(peer, f"this is not a valid join: {message}"[:300])
-        self._pass_on(message)
+        return self._forward(message, now_ns)
 
-    def _pass_on(self, answer: Joined) -> None:
+    def _forward(self, answer: Joined, now_ns: Instant) -> list[Any]:
         """Forward an answer towards the pubend; after a lost session the request is repeated."""
         if answer.stream.broker == self._broker:
-            self._take(answer)
-            return
-        heard = self._heard.get(answer.stream)
-        if heard is not None and heard.via is not None and self._has_session(heard.via):
-            self._machine.send(heard.via, answer)
+            return self._take(answer, now_ns)
+        request = self._requests.get(answer.stream)
+        if request is None or request.via is None or request.via not in self._sessions:
+            return []
+        return [Send(request.via, answer)]
 
     def _check(self, peer: BrokerNumber, message: Join | Joined) -> None:
         """Check that the pubend exists, and that it may have sent this request.

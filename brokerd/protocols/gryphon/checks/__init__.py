@@ -54,7 +54,7 @@ SIMULATED = SimulatedProtocol(
             "Pubends._logged",
             "RetainedEvents._runs",
             "RetainedEvents._firsts",
-            "GapTable._pieces",
+            "GapTable.pieces",
             "Subend._open",
             "Durability._when_durable",
             "Outlet.sent",
@@ -62,7 +62,7 @@ SIMULATED = SimulatedProtocol(
         ),
         paired=(
             "OwnSubscription.begins_after",
-            "Relay._streams",
+            "Streams._streams",
             "Stream._done",
             "published",
             "released",

@@ -65,8 +65,8 @@ RECOUNTS = (
     Recount(
         FlowControl,
         "full",
-        lambda flow: [*flow._full],
-        lambda flow, _: [key for key in flow._full if flow._windows[key].room_bytes <= 0],
+        lambda flow: [*flow.full],
+        lambda flow, _: [key for key in flow.full if flow._windows[key].room_bytes <= 0],
     ),
     Recount(
         FlowControl,
