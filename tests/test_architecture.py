@@ -48,7 +48,6 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.leaps",
     "brokerd.protocols.parts.forwarding_core",
     "brokerd.protocols.parts.log_bounds",
-    "brokerd.protocols.parts.log_first",
     "brokerd.protocols.parts.positions",
     "brokerd.protocols.parts.predicate_rows",
     "brokerd.protocols.parts.publishers",

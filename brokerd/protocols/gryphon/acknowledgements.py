@@ -147,7 +147,10 @@ class Acknowledgements:
         """Return the messages of the batch, and clear it."""
         up: dict[BrokerNumber, list[Stream]] = {}
         for stream in self._up.values():
-            for peer in self._links.up(stream.identity, stream.via, sideways=False):
+            peers = self._links.senders.get((stream.identity, stream.via, False))
+            if peers is None:
+                peers = self._links.up(stream.identity, stream.via, sideways=False)
+            for peer in peers:
                 up.setdefault(peer, []).append(stream)
         beside: dict[Cell, list[Stream]] = {}
         for (cell, _), stream in self._beside.items():

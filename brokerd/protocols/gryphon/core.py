@@ -73,8 +73,12 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability, MessageHandler, message_handler
-from brokerd.protocols.parts.log_first import LogFirstMachine
+from brokerd.protocols.parts.event_machine import (
+    Durability,
+    LogFirstMachine,
+    MessageHandler,
+    message_handler,
+)
 
 RETRY: Final = "retry"
 GAPS: Final = "gaps"
@@ -117,6 +121,7 @@ class Gryphon(LogFirstMachine):
         super().__init__()
         self._routes = routes
         self._parameters = parameters
+        self._is_total = parameters.is_total
         self._sessions: dict[BrokerNumber, int] = {}
         self._incarnations: dict[BrokerNumber, int] = {}
         self._waited_ns: dict[BrokerNumber, int] = {}
@@ -457,7 +462,7 @@ class Gryphon(LogFirstMachine):
         self._look_at(stream)
 
     def _on_nack(self, peer: BrokerNumber, message: Nack) -> None:
-        cell = self._routes.cell_of(peer)
+        cell = self._routes.cell_by_broker[peer]
         stream = self.known_streams.from_downstream(peer, message.stream, cell)
         known, unknown = self.curiosity.on_nack(peer, stream, message)
         self.effects += self.forwarding.answer(stream, peer, known, self.now_ns)
@@ -703,7 +708,7 @@ class Gryphon(LogFirstMachine):
         subend, knowledge = stream.subend, stream.knowledge
         if not self._clients.started:
             subend.skip(knowledge)
-        elif self._parameters.is_total:
+        elif self._is_total:
             self._hand_out_merged()
         elif (ready := subend.next_range(knowledge)) is not None:
             subend.position = ready[1] - 1

@@ -137,7 +137,7 @@ class FlowControl:
     def on_session(self, peer: BrokerNumber) -> None:
         """Create empty windows for a neighbour's new session."""
         limits, own = self._parameters, self._routes.cell
-        for origin in self._routes.cells if self._routes.cell_of(peer) == own else (own,):
+        for origin in self._routes.cells if self._routes.cell_by_broker[peer] == own else (own,):
             self._windows[peer, origin, False] = SendWindow(limits.send_window_bytes)
             self._windows[peer, origin, True] = SendWindow(limits.answer_window_bytes)
 
@@ -154,7 +154,7 @@ class FlowControl:
 
     def _key(self, peer: BrokerNumber, stream: StreamId, again: bool) -> WindowKey:
         own = self._routes.cell
-        if self._routes.cell_of(peer) != own:
+        if self._routes.cell_by_broker[peer] != own:
             return peer, own, again
         origin, _ = self._routes.of(stream)
         assert origin is not None, f"{stream} begins here, and {peer} is of the same cell"
@@ -219,7 +219,7 @@ class FlowControl:
         for (peer, of, each), window in windows.items():
             if each != again or window.is_stalled:
                 continue
-            cell = self._routes.cell_of(peer)
+            cell = self._routes.cell_by_broker[peer]
             if (of == origin and sender != own) if cell == own else cell != origin:
                 yield window
 
@@ -233,7 +233,7 @@ class FlowControl:
         """
         if message.sent_bytes < 0:
             raise RemoteProtocolError(peer, f"impossible number in {message}")
-        cell = self._routes.cell_of(peer)
+        cell = self._routes.cell_by_broker[peer]
         if message.origin not in (self._routes.cells if cell == self._routes.cell else (cell,)):
             raise RemoteProtocolError(peer, f"no window for this direction in {message}")
         key = peer, message.origin, message.again
@@ -253,7 +253,7 @@ class FlowControl:
         Events from a cell never return to the cell, so no two brokers wait for each other.
         """
         peer, origin, again = key
-        owed, sender = self._owed[key], self._routes.cell_of(peer)
+        owed, sender = self._owed[key], self._routes.cell_by_broker[peer]
         full = self._carriers(self.full, origin, sender, again=again)
         if not owed or any(True for _ in full):
             return []
@@ -279,7 +279,7 @@ class FlowControl:
         Raises:
             RemoteProtocolError: there is no such window, or it has fewer bytes.
         """
-        cell, own = self._routes.cell_of(peer), self._routes.cell
+        cell, own = self._routes.cell_by_broker[peer], self._routes.cell
         key = peer, message.origin if cell == own else own, message.again
         window = self._windows.get(key)
         if window is None or cell != own != message.origin:

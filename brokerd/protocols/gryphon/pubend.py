@@ -218,6 +218,7 @@ class Pubends:
         self.is_read = True
         self.is_reserving = False
         self._broker = broker
+        self._streams = [StreamId(broker, pubend, 0) for pubend in range(pubends)]
         self._window_bytes = parameters.send_window_bytes
         self._logging_bytes = 0
         self._held: deque[tuple[int, PublicationRun, Step]] = deque()
@@ -241,7 +242,7 @@ class Pubends:
 
     def stream(self, pubend: int) -> StreamId:
         """Return the stream of a pubend."""
-        return StreamId(self._broker, pubend, 0)
+        return self._streams[pubend]
 
     def released(self, pubend: int) -> int:
         """Return the released tick of a pubend, as last written to disk or announced."""
@@ -530,7 +531,7 @@ class Pubends:
     def next_release(self) -> LogRelease | None:
         """Return the next truncation of the log; None without one, or while one is under way."""
         logged = self._logged
-        if self._is_releasing:
+        if self._is_releasing or not logged:
             return None
         changes: dict[tuple[str, str], int] = {}
         while logged and logged[0].last <= self._released[logged[0].pubend]:

@@ -153,7 +153,8 @@ class Links:
         sessions: the neighbours with a session, as they are at any time.
 
     Attributes:
-        receivers: the receivers for cells below that are known so far; see `down`.
+        receivers: the receivers for cells below that were found since the last change; see `down`.
+        senders: the brokers to ask that were found since the last change; see `up`.
     """
 
     def __init__(self, routes: Routes, sessions: Container[BrokerNumber]) -> None:
@@ -162,12 +163,16 @@ class Links:
         self._received: dict[BrokerNumber, tuple[int, int]] = {}
         self._sent: dict[BrokerNumber, LinkStatus] = {}
         self.receivers: dict[tuple[int, Cell, bool], tuple[Receiver, ...]] = {}
+        self.senders: dict[
+            tuple[StreamId, BrokerNumber | None, bool], tuple[BrokerNumber, ...]
+        ] = {}
 
     def on_session_change(self, peer: BrokerNumber) -> None:
         """Discard the status of a neighbour after the start or end of a session."""
         self._received.pop(peer, None)
         self._sent.pop(peer, None)
         self.receivers.clear()
+        self.senders.clear()
 
     def record_cells(self, peer: BrokerNumber, message: LinkStatus) -> None:
         """Record the cells that a neighbour reaches.
@@ -180,6 +185,7 @@ class Links:
             raise RemoteProtocolError(peer, f"cells of {len(known)}: {message}"[:300])
         self._received[peer] = _bits(message.direct), _bits(message.around)
         self.receivers.clear()
+        self.senders.clear()
 
     def news(self) -> Iterator[tuple[BrokerNumber, LinkStatus]]:
         """Yield the link status of this broker for neighbours with an older status."""
@@ -231,6 +237,15 @@ class Links:
         Args:
             via: the broker that last sent events of the stream.
         """
+        key = stream, via, sideways
+        found = self.senders.get(key)
+        if found is None:
+            found = self.senders[key] = self._find_up(stream, via, sideways)
+        return found
+
+    def _find_up(
+        self, stream: StreamId, via: BrokerNumber | None, sideways: bool
+    ) -> tuple[BrokerNumber, ...]:
         routes = self._routes
         upstream, _ = routes.of(stream)
         assert upstream is not None, f"{stream} has its pubend here"

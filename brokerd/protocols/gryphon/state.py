@@ -356,9 +356,11 @@ class Streams:
         Raises:
             RemoteProtocolError: the stream does not exist, or arrives from that cell.
         """
-        if self._routes.upstream(peer, identity) == cell:
+        found = self._streams.get(identity)
+        upstream = found.upstream if found is not None else self._routes.upstream(peer, identity)
+        if upstream == cell:
             raise RemoteProtocolError(peer, f"{identity} does not go there")
-        return self.get(identity)
+        return found or self.get(identity)
 
     def check_target(self, peer: BrokerNumber, stream: Stream, onto: Cell) -> None:
         """Check the target cell: only members of this cell name one of its cells below.
