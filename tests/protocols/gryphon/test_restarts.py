@@ -141,7 +141,7 @@ def test_a_restart_publishes_logged_events_and_discards_unlogged_ticks(kept: int
     sent.append(story.cluster.publish("p1", kind="a"))
     before = len(story.loggers)
     story.wait_for(lambda: len(story.loggers) > before)
-    lost_tick = broker.core._pubends._last[0]  # type: ignore[attr-defined]
+    lost_tick = broker.core.pubends._last[0]  # type: ignore[attr-defined]
     assert not [m for m in story.from_to("p1", "b1", Events) if m.run.last == lost_tick]
     broker.kill(kept)
     assert broker.disk.ends()[LOG].next == 3 + kept
