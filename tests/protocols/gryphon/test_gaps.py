@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.protocols.gryphon.liveness import GapTable
 from brokerd.protocols.gryphon.knowledge import IntervalSet
+from brokerd.protocols.gryphon.liveness import GapTable
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import MILLISECOND_NS
 

@@ -12,7 +12,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon import pubends
+from brokerd.protocols.gryphon import pubend
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.messages import Events
 from brokerd.protocols.gryphon.parameters import GryphonParameters
@@ -325,7 +325,7 @@ def test_rows_of_released_events_never_decrease_after_a_crash_before_the_chop(
     monkeypatch: pytest.MonkeyPatch, released: int, logged: int
 ) -> None:
     """A long list of records shares entries, also across the tick that was released."""
-    monkeypatch.setattr(pubends, "_LOGGED_RECORDS", logged)
+    monkeypatch.setattr(pubend, "_LOGGED_RECORDS", logged)
     assert rows_after_a_crash_before_a_chop(released) == {
         (PUBLISHED, "0.1"): released,
         (RELEASED, "0"): released,
