@@ -42,11 +42,23 @@ from brokerd.protocols.gryphon.messages import (
     WindowProbe,
     WindowUpdate,
 )
-from brokerd.protocols.gryphon.own_filter import OwnFilter
+from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubend import RESERVED, Acceptance, LogAppend, Pubends, Step
+from brokerd.protocols.gryphon.pubend import Acceptance, LogAppend, Pubends, Step
 from brokerd.protocols.gryphon.routes import Links, Routes
-from brokerd.protocols.gryphon.state import InFlightEvents, Stream, Streams
+from brokerd.protocols.gryphon.state import (
+    FILTERED,
+    MERGED,
+    PUBLISHED,
+    RELEASED,
+    RESERVED,
+    InFlightEvents,
+    PersistentState,
+    Stream,
+    Streams,
+    StreamState,
+    VolatileState,
+)
 from brokerd.protocols.gryphon.total_order import (
     JOINING,
     Joins,
@@ -71,6 +83,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import (
@@ -79,6 +92,13 @@ from brokerd.protocols.parts.event_machine import (
     MessageHandler,
     message_handler,
 )
+from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
+
+TABLES: Final = (
+    *(RELEASED, PUBLISHED, RESERVED, FILTERED, MERGED),
+    *(SUBSCRIPTIONS, BEGINS, PUBLISHERS),
+)
+"""The tables on disk."""
 
 RETRY: Final = "retry"
 GAPS: Final = "gaps"
@@ -106,6 +126,7 @@ class Gryphon(LogFirstMachine):
         make_clients: makes the service of this broker's clients from the arguments of `Clients`.
 
     Attributes:
+        persistent: the state on disk.
         filters: the filters of all brokers, as received here.
         flow: the send windows of neighbours.
     """
@@ -130,6 +151,7 @@ class Gryphon(LogFirstMachine):
         self._counters = dict.fromkeys(_COUNTED, 0)
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self._disk = Durability(self)
+        self.persistent = PersistentState(TABLES, (LOG,))
         self.links = Links(routes, self._sessions)
         self.flow = FlowControl(routes, parameters, self._deadlines)
         self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
@@ -266,7 +288,27 @@ class Gryphon(LogFirstMachine):
             wanted=neighbours,
             ready=tuple(peer for peer in neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
+            detail=self.state().to_mapping(),
             discrepancies=(*self.filter_exchange.discrepancies(), *self.forwarding.discrepancies()),
+        )
+
+    def state(self) -> VolatileState:
+        """Return the state in memory, for people."""
+        hosts = self._routes.hosts
+        predicates = {broker: self.filters.predicates(broker) for broker in hosts}
+        return VolatileState(
+            streams={
+                f"{each.identity.broker}.{each.identity.publisher}": StreamState.of(each)
+                for each in self.known_streams
+            },
+            filters={
+                broker: None if known is None else len(known)
+                for broker, known in predicates.items()
+            },
+            full_windows=tuple((peer, again) for peer, _, again in self.flow.full),
+            held=self.pubends.held(),
+            joining=self.pubends.waiting(),
+            reserved=self.pubends.reserved,
         )
 
     def streams(self) -> Iterator[Stream]:

@@ -34,7 +34,7 @@ from brokerd.protocols.gryphon.messages import (
     Named,
 )
 from brokerd.protocols.gryphon.routes import Cell, Routes
-from brokerd.protocols.gryphon.state import Streams
+from brokerd.protocols.gryphon.state import FILTERED, Streams
 from brokerd.protocols.interface import Change, Effect, Send
 from brokerd.protocols.parts.leaps import is_leap
 from brokerd.protocols.parts.selection import RunSelection
@@ -246,9 +246,6 @@ class Selection:
             self._masks = self._table.memo.match_all(self._run.attribute_table)
         return [place for place, mask in enumerate(self._masks) if mask >> cell & 1]
 
-
-FILTERED: Final = "filtered"
-"""Per broker, the version of its filter that events here were matched with."""
 
 _TESTS_PER_MESSAGE: Final = 256
 

@@ -19,6 +19,7 @@ from brokerd.model.record import record
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.flow_control import weight_bytes
 from brokerd.protocols.gryphon.knowledge import TICK_NS, ticks_in
+from brokerd.protocols.gryphon.state import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.interface import (
     Change,
     Effect,
@@ -97,14 +98,6 @@ class ExpectedSilence:
         self._wait_ns = (7 * self._wait_ns + waited_ns) // 8 if self._wait_ns else waited_ns
         return ticks_in(min(self._wait_ns * percent // 100, limit_ns)) - 1
 
-
-RELEASED: Final = "released"
-"""Per pubend, the tick through which its events may be missing in the log."""
-PUBLISHED: Final = "published"
-"""Per source, the last sequence number among the released events."""
-
-RESERVED: Final = "reserved"
-"""The tick through which silence may have been announced for ticks without an event."""
 
 _HEAD: Final = struct.Struct(">IQ")
 # pubend, first tick

@@ -6,8 +6,9 @@ here and the child's filter; of its ostream curiosity and acks remain.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
@@ -17,6 +18,34 @@ from brokerd.protocols.gryphon.messages import EVERYWHERE
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Cell, Routes
 from brokerd.protocols.interface import Instant
+
+# ---------------------------------------------------------------- tables and the log
+
+RELEASED: Final = "released"
+"""Per pubend, the tick through which its events may be missing in the log."""
+PUBLISHED: Final = "published"
+"""Per source, the last sequence number among the released events."""
+RESERVED: Final = "reserved"
+"""The tick through which silence may have been announced for ticks without an event."""
+FILTERED: Final = "filtered"
+"""Per broker, the version of its filter that events here were matched with."""
+MERGED: Final = "merged"
+"""The pubends, by broker and number, for which this broker waits at every tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentState:
+    """The state on disk: the tables, and the logs.
+
+    The tables are those of pubends, filters and total order, and those of the clients here: their
+    subscriptions, with the beginnings in all streams, and the numbers of publishers.
+    """
+
+    tables: tuple[str, ...]
+    logs: tuple[str, ...]
+
+
+# ---------------------------------------------------------------- streams
 
 
 @dataclass(slots=True, eq=False)
@@ -381,3 +410,84 @@ def check_ranges(peer: BrokerNumber, ranges: Sequence[Range]) -> None:
     """
     if not ranges or any(start >= end for start, end in ranges):
         raise RemoteProtocolError(peer, f"ranges {ranges}"[:300])
+
+
+# ---------------------------------------------------------------- printable state
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """The volatile state of a stream.
+
+    Attributes:
+        upstream: the cell that the stream arrives from; None at its pubend.
+        final: the last tick that all clients and cells downstream have acknowledged.
+        horizon: the last tick before the first unknown one.
+        highest: the last tick that is not unknown.
+        delivered: the tick through which events were given to the clients here.
+        events: the number of events that are kept.
+        gaps: the number of gaps that clients here wait for.
+        acknowledged: per cell below, the tick that it has acknowledged.
+        curious: per broker, the number of ticks that it has requested and that are unknown here.
+    """
+
+    upstream: Cell | None
+    final: int
+    horizon: int
+    highest: int
+    delivered: int
+    events: int
+    gaps: int
+    acknowledged: Mapping[Cell, int]
+    curious: Mapping[BrokerNumber, int]
+
+    @staticmethod
+    def of(stream: Stream) -> "StreamState":
+        """Return the state of a stream."""
+        knowledge, subend = stream.knowledge, stream.subend
+        return StreamState(
+            upstream=stream.upstream,
+            final=knowledge.final,
+            horizon=knowledge.horizon(knowledge.final),
+            highest=knowledge.highest,
+            delivered=subend.position,
+            events=knowledge.events.events,
+            gaps=len(subend.gaps.pieces),
+            acknowledged={cell: stream.acknowledged_by(cell) for cell in stream.children},
+            curious={peer: ticks.size() for peer, ticks in stream.curious.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VolatileState:
+    """The state in memory, for people.
+
+    Attributes:
+        streams: the streams with knowledge at this broker, by broker and pubend.
+        filters: per broker, the number of its predicates; None if its filter is unknown.
+        full_windows: the neighbours without room, each with True for the window of answers.
+        held: the number of publications that wait for room at neighbours, or in the log.
+        joining: the number of publications that wait for their pubend to join total order.
+        reserved: the tick through which a restart assigns no event.
+    """
+
+    streams: Mapping[str, StreamState]
+    filters: Mapping[BrokerNumber, int | None]
+    full_windows: tuple[tuple[BrokerNumber, bool], ...]
+    held: int
+    joining: int
+    reserved: int
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the state with text keys, for JSON."""
+        found: dict[str, Any] = _plain(asdict(self))
+        return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in which all keys are texts, and all sequences lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

@@ -27,7 +27,7 @@ from brokerd.protocols.gryphon.knowledge import LAST_TICK
 from brokerd.protocols.gryphon.messages import Join, Joined
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.state import Stream, Streams
+from brokerd.protocols.gryphon.state import MERGED, Stream, Streams
 from brokerd.protocols.interface import Change, Instant, Send
 from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -94,9 +94,6 @@ def merge(parts: Sequence[PublicationRun]) -> list[PublicationRun]:
 
 
 JOINING: Final = "joining"
-
-MERGED: Final = "merged"
-"""The pubends, by broker and number, for which this broker waits at every tick."""
 
 
 @dataclass(slots=True)

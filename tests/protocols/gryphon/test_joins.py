@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.protocols.gryphon.messages import Events, Join, Joined, Nack, Silent
-from brokerd.protocols.gryphon.total_order import MERGED
+from brokerd.protocols.gryphon.state import MERGED
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.gryphon_stories import PaperStory, Story

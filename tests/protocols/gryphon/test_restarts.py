@@ -16,7 +16,8 @@ from brokerd.protocols.gryphon import pubend
 from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.messages import Events
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubend import PUBLISHED, RELEASED, RESERVED, unpack_logged
+from brokerd.protocols.gryphon.pubend import unpack_logged
+from brokerd.protocols.gryphon.state import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead, Started
 from brokerd.protocols.parts.run_records import pack_run
 from brokerd.protocols.registry import make_protocol

@@ -18,7 +18,7 @@ from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED
 from brokerd.protocols.durable.messages import Deferred, Fetch, Fetched, LetGo
 from brokerd.protocols.gryphon.definition import LOG
-from brokerd.protocols.gryphon.pubend import RELEASED
+from brokerd.protocols.gryphon.state import RELEASED
 from brokerd.protocols.interface import (
     Chop,
     Commit,

@@ -8,9 +8,8 @@ from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
 from brokerd.protocols.gryphon.checks.recounts import RECOUNTS
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
-from brokerd.protocols.gryphon.filters import FILTERED
-from brokerd.protocols.gryphon.pubend import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.gryphon.routes import hosts_clients
+from brokerd.protocols.gryphon.state import FILTERED, PUBLISHED, RELEASED, RESERVED
 from brokerd.simulator.checks.growth import ContainerLimits, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach

@@ -12,7 +12,7 @@ from brokerd.protocols.gryphon.messages import Joined
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubend import unpack_logged
 from brokerd.protocols.gryphon.routes import hosts_clients
-from brokerd.protocols.gryphon.total_order import MERGED
+from brokerd.protocols.gryphon.state import MERGED
 from brokerd.protocols.interface import (
     Append,
     Commit,

@@ -21,8 +21,7 @@ from brokerd.protocols.gryphon.messages import (
     Silent,
     WindowUpdate,
 )
-from brokerd.protocols.gryphon.pubend import RESERVED
-from brokerd.protocols.gryphon.total_order import MERGED
+from brokerd.protocols.gryphon.state import MERGED, RESERVED
 from brokerd.protocols.interface import (
     Append,
     Chop,
