@@ -28,12 +28,8 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, Release
 from brokerd.protocols.durable.retention import RETAINED, Retention
 from brokerd.protocols.durable.silence import SILENCE
+from brokerd.protocols.gryphon import EVERYWHERE, LOG, AckExpected, Done, Range, Routes, Stream
 from brokerd.protocols.gryphon.core import RETRY, Gryphon
-from brokerd.protocols.gryphon.definition import LOG
-from brokerd.protocols.gryphon.knowledge import Range
-from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
-from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
     CoreStatus,

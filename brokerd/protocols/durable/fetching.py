@@ -26,10 +26,18 @@ from brokerd.protocols.durable.messages import (
 )
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.questions import Questions
-from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl, weight_bytes
-from brokerd.protocols.gryphon.knowledge import TICK_NS, IntervalSet, Range, part_of
-from brokerd.protocols.gryphon.routes import Links, Routes
-from brokerd.protocols.gryphon.state import Stream
+from brokerd.protocols.gryphon import (
+    EVENT_BYTES,
+    TICK_NS,
+    FlowControl,
+    IntervalSet,
+    Links,
+    Range,
+    Routes,
+    Stream,
+    part_of,
+    weight_bytes,
+)
 from brokerd.protocols.interface import retransmission_requested
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler

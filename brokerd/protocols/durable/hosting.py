@@ -37,8 +37,8 @@ from brokerd.protocols.durable.subscription_rows import (
 )
 from brokerd.protocols.durable.tokens import PresentedTokens
 from brokerd.protocols.durable.windows import DurableWindows
+from brokerd.protocols.gryphon import InFlightEvents, Stream
 from brokerd.protocols.gryphon.clients import Clients
-from brokerd.protocols.gryphon.state import InFlightEvents, Stream
 from brokerd.protocols.interface import (
     Append,
     Change,

@@ -7,7 +7,7 @@ here and the child's filter; of its ostream curiosity and acks remain.
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
@@ -457,6 +457,20 @@ class StreamState:
             curious={peer: ticks.size() for peer, ticks in stream.curious.items()},
         )
 
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the state with text keys, for JSON."""
+        return {
+            "upstream": self.upstream,
+            "final": self.final,
+            "horizon": self.horizon,
+            "highest": self.highest,
+            "delivered": self.delivered,
+            "events": self.events,
+            "gaps": self.gaps,
+            "acknowledged": {str(cell): tick for cell, tick in self.acknowledged.items()},
+            "curious": {str(peer): ticks for peer, ticks in self.curious.items()},
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class VolatileState:
@@ -480,14 +494,11 @@ class VolatileState:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the state with text keys, for JSON."""
-        found: dict[str, Any] = _plain(asdict(self))
-        return found
-
-
-def _plain(value: Any) -> Any:
-    """Return a value in which all keys are texts, and all sequences lists."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value
+        return {
+            "streams": {name: each.to_mapping() for name, each in self.streams.items()},
+            "filters": {str(broker): known for broker, known in self.filters.items()},
+            "full_windows": [[*window] for window in self.full_windows],
+            "held": self.held,
+            "joining": self.joining,
+            "reserved": self.reserved,
+        }
