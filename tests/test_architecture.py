@@ -48,7 +48,6 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.leaps",
     "brokerd.protocols.parts.neighbours",
     "brokerd.protocols.parts.log_bounds",
-    "brokerd.protocols.parts.log_first",
     "brokerd.protocols.parts.positions",
     "brokerd.protocols.parts.predicate_rows",
     "brokerd.protocols.parts.publishers",
@@ -928,7 +927,7 @@ def forbidden(root: Path) -> list[str]:
     ],
 )
 def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str, what: str) -> None:
-    plant(tmp_path, {"brokerd.protocols.gryphon.ticks": "", "brokerd.history.writer": ""})
+    plant(tmp_path, {"brokerd.protocols.gryphon.knowledge": "", "brokerd.history.writer": ""})
     plant(tmp_path, {"brokerd.wire.codec": "", importer: source})
     assert any(what in finding for finding in forbidden(tmp_path))
 

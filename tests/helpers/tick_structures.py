@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
-from brokerd.protocols.gryphon.intervals import IntervalSet, Range
-from brokerd.protocols.gryphon.knowledge import Knowledge
+from brokerd.protocols.gryphon.knowledge import IntervalSet, Knowledge, Range
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.state import Stream
 from tests.helpers.stream_runs import STREAM, run_at
 
 WORLD = 400

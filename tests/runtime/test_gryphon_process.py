@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from brokerd.client.client import connect
-from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED
+from brokerd.protocols.gryphon.state import PUBLISHED, RELEASED, RESERVED
 from brokerd.storage.meta_store import decode_value
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.small_disk import filled, mounted_disk

@@ -73,7 +73,7 @@ def test_every_limit_is_a_constant_that_its_module_uses(protocol: str) -> None:
 
 def test_a_limit_that_is_not_there_is_refused_with_the_nearest() -> None:
     text = write_plan(draw_plan(0, "gryphon"))
-    text += "lowered brokerd.protocols.gryphon.retained._SCATERED=3\n"
+    text += "lowered brokerd.protocols.gryphon.knowledge._SCATERED=3\n"
     with pytest.raises(PlanError, match=r"no limit .*did you mean .*_SCATTERED"):
         read_plan(text)
 
@@ -82,9 +82,9 @@ def test_brokers_that_crash_behind_low_limits_lose_nothing() -> None:
     plan = replace(
         plan_of(4, "gryphon"),
         limits=(
-            ("brokerd.protocols.gryphon.pubends._LOGGED_RECORDS", 1),
-            ("brokerd.protocols.gryphon.retained._SCATTERED", 1),
-            ("brokerd.protocols.gryphon.retained._RUN_EVENTS", 3),
+            ("brokerd.protocols.gryphon.pubend._LOGGED_RECORDS", 1),
+            ("brokerd.protocols.gryphon.knowledge._SCATTERED", 1),
+            ("brokerd.protocols.gryphon.knowledge._RUN_EVENTS", 3),
         ),
     )
     report = PlanRun(plan).report(4, "")

@@ -75,9 +75,9 @@ def test_a_seed_without_a_violation_is_not_shrunk() -> None:
 
 def test_only_the_low_limits_that_a_failure_needs_stay() -> None:
     """A bug in how many runs become few shows where few are many."""
-    needed = ("brokerd.protocols.gryphon.retained._SCATTERED", 1)
+    needed = ("brokerd.protocols.gryphon.knowledge._SCATTERED", 1)
     others = (
-        ("brokerd.protocols.gryphon.pubends._LOGGED_RECORDS", 1),
+        ("brokerd.protocols.gryphon.pubend._LOGGED_RECORDS", 1),
         ("brokerd.matching.memo.AT_ONCE", 2),
     )
     bug = NamedBug(
@@ -85,7 +85,7 @@ def test_only_the_low_limits_that_a_failure_needs_stay() -> None:
         "Nothing is lost where runs become fewer.",
         (
             Edit(
-                "brokerd/protocols/gryphon/retained.py",
+                "brokerd/protocols/gryphon/knowledge.py",
                 "RetainedEvents.condense",
                 "found += _dense_run(group)",
                 "",

@@ -19,7 +19,7 @@ from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import Lane, Mode
 from brokerd.protocols.durable.messages import LOST
 from brokerd.protocols.durable.windows import DurableWindows
-from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.gryphon import Range
 from brokerd.protocols.parts.event_machine import EventMachine
 from brokerd.protocols.parts.selection import match_run
 

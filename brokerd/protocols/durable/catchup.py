@@ -12,8 +12,7 @@ from brokerd.model.losses import is_stream_marker
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.durable.batch_read import Batch, BatchReader
 from brokerd.protocols.durable.messages import Origins
-from brokerd.protocols.gryphon.intervals import IntervalSet, Range
-from brokerd.protocols.gryphon.retained import part_of
+from brokerd.protocols.gryphon import IntervalSet, Range, part_of
 
 
 class LostRange(NamedTuple):

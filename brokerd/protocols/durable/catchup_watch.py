@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import Lane
-from brokerd.protocols.gryphon.ticks import TICK_NS
+from brokerd.protocols.gryphon import TICK_NS
 from brokerd.protocols.interface import Instant, Record
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine

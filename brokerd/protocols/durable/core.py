@@ -28,12 +28,8 @@ from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.release import RELEASE, Release
 from brokerd.protocols.durable.retention import RETAINED, Retention
 from brokerd.protocols.durable.silence import SILENCE
+from brokerd.protocols.gryphon import EVERYWHERE, LOG, AckExpected, Done, Range, Routes, Stream
 from brokerd.protocols.gryphon.core import RETRY, Gryphon
-from brokerd.protocols.gryphon.intervals import Range
-from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
-from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
     CoreStatus,
@@ -75,7 +71,7 @@ class Durable(Gryphon):
             self._settle_release,
         )
         takers = {Hold: self._on_hold, **clients.arrivals.takers()}
-        self._forwarding = Forwarding(self, broker, routes, self._relay.links, takers)
+        self._forwarding = Forwarding(self, broker, routes, self.links, takers)
         self._fetching = Fetching(
             self,
             broker,
@@ -83,8 +79,8 @@ class Durable(Gryphon):
             parameters,
             self._deadlines,
             self._counters,
-            self._relay.stream,
-            self._relay.links,
+            self.known_streams.get,
+            self.links,
             self.flow,
             clients.on_found,
             clients.on_beyond,
@@ -96,17 +92,17 @@ class Durable(Gryphon):
             self,
             parameters,
             self._deadlines,
-            self._pubends,
+            self.pubends,
             self.pubend_streams,
-            self._relay.settle,
+            self._settle,
         )
         self._release = Release(
             self,
             routes,
             self._deadlines,
             parameters.ack_interval_ns,
-            self._relay.stream,
-            self._relay.links,
+            self.known_streams.get,
+            self.links,
             self._own_released_tick,
             self._retention.released,
         )
@@ -124,8 +120,6 @@ class Durable(Gryphon):
             self._hold_undelivered(hosted.stream)
         for each in (self._fetching, self._release, self._forwarding, self._decommissioning):
             self._from_brokers |= each.handlers()
-        self._take_done = self._from_brokers[Done]
-        self._from_brokers[Done] = self._on_done
         self.dispatch_events(
             {
                 **self._event_handlers,
@@ -168,14 +162,14 @@ class Durable(Gryphon):
     def pubend_streams(self) -> list[Stream]:
         """Return the streams of this broker's own pubends."""
         pubends = range(self._parameters.pubends)
-        return [self._stream(self._pubends.stream(pubend)) for pubend in pubends]
+        return [self._stream(self.pubends.stream(pubend)) for pubend in pubends]
 
     def find_expired_tick(self) -> int:
         """Return the tick through which events are too old to be retained."""
         return self._retention.expired_tick()
 
     def _stream(self, identity: StreamId) -> Stream:
-        return self._relay.stream(identity)
+        return self.known_streams.get(identity)
 
     def _fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
         self._fetching.fetch(identity, ranges)
@@ -197,7 +191,7 @@ class Durable(Gryphon):
 
     def _on_delivered(self, stream: Stream) -> None:
         self._hold_undelivered(stream)
-        self._relay.settle(stream)
+        self._settle(stream)
         self._release.settle(stream)
 
     def _own_released_tick(self, stream: StreamId) -> int:
@@ -279,15 +273,15 @@ class Durable(Gryphon):
         """Stop sending to a decommissioned broker, receiving from it, and retaining for it."""
         cell = self._routes.cell_of(broker)
         self._release.drop(cell)
-        for stream in self._relay:
+        for stream in self.known_streams:
             stream.drop(cell)
             stream.forget(broker)
         self._deadlines.cancel((RETRY, broker))
         self._holds.drop(broker)
         self._durable.arrivals.drop(broker)
         self._fetching.drop(broker)
-        self._relay.settle_all()
-        for stream in self._relay:
+        self._settle_all()
+        for stream in self.known_streams:
             self._release.settle(stream)
 
     def _retry_lost(self, event: SessionLost) -> None:
@@ -345,7 +339,7 @@ class Durable(Gryphon):
             self._release.on_session(peer)
             self._fetching.on_session(peer, is_new=is_new)
             self._expect_of(peer)
-            if self._relay.has_lost:
+            if self.known_streams.has_lost:
                 self._offer_all(peer)
 
     def _offer_all(self, peer: BrokerNumber) -> None:
@@ -359,8 +353,8 @@ class Durable(Gryphon):
         if through:
             self.send(peer, Done(self._routes.cell, through))
 
-    def _answer_more(self, peer: BrokerNumber) -> None:
-        super()._answer_more(peer)
+    def _resume_answers(self, peer: BrokerNumber) -> None:
+        super()._resume_answers(peer)
         self._fetching.answer_more(peer)
 
     def _expect_of(self, peer: BrokerNumber) -> None:
@@ -371,7 +365,7 @@ class Durable(Gryphon):
         Paper: [DS03] §5.3 ("the constream nacks the events it missed").
         """
         cell = self._routes.cell_of(peer)
-        for stream in self._relay:
+        for stream in self.known_streams:
             if cell not in stream.children:
                 continue
             through = max(
@@ -382,20 +376,19 @@ class Durable(Gryphon):
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
         """See Relay; a broker below that acknowledges less than before has lost state."""
-        self._take_done(peer, message)
+        super()._on_done(peer, message)
         cell = self._routes.cell_of(peer)
         for identity, through in message.through if message.cell == cell else ():
             known = self._stream(identity).acknowledged_by(cell)
             if through < known:
                 self.send(peer, AckExpected(identity, known, EVERYWHERE))
 
-    def _on_durable(self, identity: StreamId, run: PublicationRun, silent: int) -> None:
-        super()._on_durable(identity, run, silent)
-        if not self.is_reading:
-            self._retention.published()
+    def _on_durable(self, run: PublicationRun, silent: int) -> None:
+        super()._on_durable(run, silent)
+        self._retention.published()
 
     def _look_at(self, stream: Stream) -> None:
-        if self._relay.has_lost and stream.upstream is not None:
+        if self.known_streams.has_lost and stream.upstream is not None:
             self._durable.skip_final(stream)
         super()._look_at(stream)
         self._durable.look_at(stream)

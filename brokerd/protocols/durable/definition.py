@@ -12,8 +12,7 @@ from brokerd.protocols.definition import (
 from brokerd.protocols.durable.logs import log_of
 from brokerd.protocols.durable.messages import KINDS, LOST
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.routes import KIND, Routes
+from brokerd.protocols.gryphon import KIND, LOG, Routes
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 

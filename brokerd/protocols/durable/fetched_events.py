@@ -8,8 +8,7 @@ from typing import Final
 
 from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon.intervals import IntervalSet
-from brokerd.protocols.gryphon.retained import sequences_within
+from brokerd.protocols.gryphon import IntervalSet, sequences_within
 
 RUNS: Final = 64
 """The most cached runs, because every run is searched for every request."""

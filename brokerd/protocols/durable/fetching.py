@@ -26,13 +26,18 @@ from brokerd.protocols.durable.messages import (
 )
 from brokerd.protocols.durable.parameters import DurableParameters
 from brokerd.protocols.durable.questions import Questions
-from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl, weight_bytes
-from brokerd.protocols.gryphon.intervals import IntervalSet, Range
-from brokerd.protocols.gryphon.links import Links
-from brokerd.protocols.gryphon.retained import part_of
-from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.ticks import TICK_NS
+from brokerd.protocols.gryphon import (
+    EVENT_BYTES,
+    TICK_NS,
+    FlowControl,
+    IntervalSet,
+    Links,
+    Range,
+    Routes,
+    Stream,
+    part_of,
+    weight_bytes,
+)
 from brokerd.protocols.interface import retransmission_requested
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
@@ -381,7 +386,9 @@ class Fetching:
         else:
             self._counters["resent_publications"] += len(run)
             self._machine.send(peer, Fetched(lost.through, tuple(ranges), run, lost.origins))
-            self._flow.sent(peer, run, again=True)
+            probe = self._flow.charge(peer, run, self._machine.now_ns, again=True)
+            if probe is not None:
+                self._machine.send(peer, probe)
 
 
 def _find_loss(message: Fetched | NothingFetched) -> LostPart:

@@ -9,8 +9,7 @@ from typing import Any
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.protocols.durable.messages import Held, Hold, Letter
-from brokerd.protocols.gryphon.links import Links
-from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon import Links, Routes
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, StreamId
 from brokerd.protocols.durable.messages import Held, Hold, Letter
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon import Stream
 from brokerd.protocols.interface import Change, Commit, Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import Durability

@@ -12,8 +12,7 @@ from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.filter_log import FilterLog
 from brokerd.protocols.durable.lanes import DurableSubscription, Lane
 from brokerd.protocols.durable.logs import log_of
-from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.subend import InFlightEvents
+from brokerd.protocols.gryphon import InFlightEvents, Stream
 
 DELIVERED: Final = "delivered"
 """Per stream, the tick through which matches are durable and were given to live clients."""

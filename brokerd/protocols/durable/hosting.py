@@ -55,10 +55,8 @@ from brokerd.protocols.durable.subscription_rows import (
 )
 from brokerd.protocols.durable.tokens import PresentedTokens
 from brokerd.protocols.durable.windows import DurableWindows
+from brokerd.protocols.gryphon import InFlightEvents, Stream
 from brokerd.protocols.gryphon.clients import ClientStreams
-from brokerd.protocols.gryphon.pubends import Pubends
-from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.protocols.interface import (
     Append,
     Change,
@@ -99,7 +97,6 @@ class DurableClients:
     """The clients of a broker: a subscription stays, and misses nothing, while its client is away.
 
     Args:
-        pubends: of this broker; they log publications.
         streams: of all pubends.
         is_host: whether this broker may have clients.
 
@@ -118,7 +115,6 @@ class DurableClients:
         decode_attributes: DecodeAttributes,
         counters: dict[str, int],
         *,
-        pubends: Pubends,
         streams: ClientStreams,
         is_host: bool,
         **_others: Any,
@@ -130,7 +126,6 @@ class DurableClients:
         self._broker = broker
         self._machine = machine
         self._disk = disk
-        self._pubends = pubends
         self._streams = streams
         self._is_host = is_host
         self._parameters = parameters
@@ -647,7 +642,7 @@ class DurableClients:
             self._disk.commit(admission.changes, partial(self._admit, admission))
 
     def _durable(self, source: SourceId | None) -> int | None:
-        return self._pubends.durable(source) if source is not None else None
+        return self._streams.durable(source) if source is not None else None
 
     def _admit(self, admission: Admission[DurableClient]) -> None:
         """Admit a client; a client without memory states no subscription, and resumes all."""
@@ -659,7 +654,7 @@ class DurableClients:
             self._end(client, over)
         lost = self.table.lost_publications(message, self._durable(message.source))
         if lost is not None:
-            self._pubends.publish(lost, lambda: None)
+            self._streams.publish(lost, lambda: None)
         self.table.enter(client)
         self.table.welcome(client)
         if client.subscriptions:
@@ -699,13 +694,13 @@ class DurableClients:
         client, run = self.table.check_publish(name, message), message.run
         self.own.check_run(run, name)
         client.submitted = max(client.submitted, run.last)
-        self._pubends.publish(run, partial(self._acknowledge_durable, name))
+        self._streams.publish(run, partial(self._acknowledge_durable, name))
 
     def _acknowledge_durable(self, name: ClientId) -> None:
         """Acknowledge the durable publications of a publisher, if connected."""
         client = self.table.clients.get(name)
         if client is not None and client.source is not None:
-            self.own.acknowledge_through(client, self._pubends.durable(client.source))
+            self.own.acknowledge_through(client, self._streams.durable(client.source))
 
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.catchup import Catchup
-from brokerd.protocols.gryphon.subend import InFlightEvents
+from brokerd.protocols.gryphon import InFlightEvents
 from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscription
 
 

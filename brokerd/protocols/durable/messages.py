@@ -10,7 +10,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.message_kind import MessageKind
 from brokerd.model.publication import PublicationRun
 from brokerd.model.record import record
-from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.gryphon import Range
 from brokerd.protocols.parts.decommissioning import Signed
 
 Origins = tuple[tuple[SourceId, int], ...]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from brokerd.errors import ConfigError
-from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon import GryphonParameters
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 LEAST_LEASE_NS: Final = SECOND_NS

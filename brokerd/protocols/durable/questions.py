@@ -3,8 +3,7 @@
 Paper: [DS03] §3, §4.1 (nacks are consolidated).
 """
 
-from brokerd.protocols.gryphon.intervals import IntervalSet
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon import IntervalSet, Stream
 from brokerd.protocols.interface import Instant
 
 

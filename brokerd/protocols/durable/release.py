@@ -13,9 +13,7 @@ from typing import Final
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.protocols.durable.messages import Released
-from brokerd.protocols.gryphon.links import Links
-from brokerd.protocols.gryphon.routes import Cell, Routes
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon import Cell, Links, Routes, Stream
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler

@@ -15,9 +15,7 @@ from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.catchup import NOTHING_LOST, LostPart
 from brokerd.protocols.durable.messages import Origins
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon.pubends import Pubends
-from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.ticks import TICK_NS, ticks_in
+from brokerd.protocols.gryphon import TICK_NS, Pubends, Stream, ticks_in
 from brokerd.protocols.interface import Instant
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine

@@ -14,7 +14,7 @@ from brokerd.model.identity import StreamId
 from brokerd.protocols.durable.catching_up import Fetch
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import DurableSubscription
-from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.gryphon import Range
 from brokerd.protocols.parts.event_machine import EventMachine
 
 

@@ -6,7 +6,7 @@ from brokerd.model.client_messages import Gap, Silence
 from brokerd.model.identity import ClientId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.lanes import DurableSubscription, InFlightDelivery, Lane
-from brokerd.protocols.gryphon.subend import InFlightEvents
+from brokerd.protocols.gryphon import InFlightEvents
 from brokerd.protocols.parts.clients.windows import DeliveryWindows
 
 

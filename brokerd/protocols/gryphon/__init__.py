@@ -1,1 +1,46 @@
-"""Gryphon: end-to-end knowledge and curiosity streams over a durable log at the publisher."""
+"""[GD02]: streams of ticks from publishers' brokers, over a tree of cells, to subscribers' brokers.
+
+The names below are the parts that another protocol may use; its core builds on `core.Gryphon`, and
+its clients on `clients.Clients`.
+"""
+
+from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FlowControl, weight_bytes
+from brokerd.protocols.gryphon.knowledge import (
+    TICK_NS,
+    IntervalSet,
+    Range,
+    part_of,
+    sequences_within,
+    ticks_in,
+)
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Done
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.pubend import Pubends
+from brokerd.protocols.gryphon.routes import KIND, Cell, Links, Routes
+from brokerd.protocols.gryphon.state import InFlightEvents, Stream, Subend
+
+__all__ = [
+    "EVENT_BYTES",
+    "EVERYWHERE",
+    "KIND",
+    "LOG",
+    "TICK_NS",
+    "AckExpected",
+    "Cell",
+    "Done",
+    "FlowControl",
+    "GryphonParameters",
+    "InFlightEvents",
+    "IntervalSet",
+    "Links",
+    "Pubends",
+    "Range",
+    "Routes",
+    "Stream",
+    "Subend",
+    "part_of",
+    "sequences_within",
+    "ticks_in",
+    "weight_bytes",
+]

@@ -26,8 +26,8 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import Pubends
-from brokerd.protocols.gryphon.subend import InFlightEvents
+from brokerd.protocols.gryphon.pubend import Step
+from brokerd.protocols.gryphon.state import InFlightEvents
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
@@ -48,6 +48,12 @@ Client = OwnClient[OwnSubscription]
 
 class ClientStreams(Protocol):
     """The streams of a broker, as its clients use them."""
+
+    def publish(self, run: PublicationRun, step: Step) -> None:
+        """Publish a run at its pubend; the step follows once all of the run is on disk."""
+
+    def durable(self, source: SourceId) -> int:
+        """Return the last number of a source that is on disk here; 0 for none."""
 
     def position(self, identity: StreamId) -> int:
         """Return the tick through which a stream was delivered here."""
@@ -90,7 +96,6 @@ class Clients:
     """The clients of a broker.
 
     Args:
-        pubends: of this broker; they log publications.
         streams: of all pubends.
         identities: the identities of all streams, in order.
         is_host: whether this broker may have clients. Messages for a cell of several brokers arrive
@@ -113,7 +118,6 @@ class Clients:
         decode_attributes: DecodeAttributes,
         counters: dict[str, int],
         *,
-        pubends: Pubends,
         streams: ClientStreams,
         identities: Sequence[StreamId],
         is_host: bool,
@@ -129,7 +133,6 @@ class Clients:
         self._broker = broker
         self._machine = machine
         self._disk = disk
-        self._pubends = pubends
         self._streams = streams
         self._identities = tuple(identities)
         self._is_host = is_host
@@ -189,7 +192,7 @@ class Clients:
             self._disk.commit(admission.changes, partial(self._admit, admission))
 
     def _durable(self, source: SourceId | None) -> int | None:
-        return self._pubends.durable(source) if source is not None else None
+        return self._streams.durable(source) if source is not None else None
 
     def _admit(self, admission: Admission[Client]) -> None:
         if not admission.is_current():
@@ -202,7 +205,7 @@ class Clients:
         self.table.recall_lost(client, message, whole)
         lost = self.table.lost_publications(message, self._durable(message.source))
         if lost is not None:
-            self._pubends.publish(lost, lambda: None)
+            self._streams.publish(lost, lambda: None)
         self.table.enter(client)
         self.table.welcome(client)
         if client.subscriptions:
@@ -363,13 +366,13 @@ class Clients:
         client, run = self.table.check_publish(name, message), message.run
         self.own.check_run(run, name)
         client.submitted = max(client.submitted, run.last)
-        self._pubends.publish(run, partial(self._acknowledge_durable, name))
+        self._streams.publish(run, partial(self._acknowledge_durable, name))
 
     def _acknowledge_durable(self, name: ClientId) -> None:
         """Acknowledge the durable publications of a publisher, if connected."""
         client = self.table.clients.get(name)
         if client is not None and client.source is not None:
-            self.own.acknowledge_through(client, self._pubends.durable(client.source))
+            self.own.acknowledge_through(client, self._streams.durable(client.source))
 
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)

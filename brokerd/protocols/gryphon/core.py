@@ -6,31 +6,70 @@ them. Nacks request gaps only.
 Paper: [GD02].
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
-from brokerd.model.predicate import DecodeAttributes
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
+from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
-from brokerd.protocols.gryphon.acks import ACKS
+from brokerd.protocols.gryphon.acknowledgements import ACKS, UNWANTED, Acknowledgements
 from brokerd.protocols.gryphon.clients import Clients, HostedClients
-from brokerd.protocols.gryphon.early_questions import drop_repeated
-from brokerd.protocols.gryphon.exchange import Exchange
-from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.curiosity import FORGETTING, Curiosity, drop_repeated
+from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.filters import (
+    FilterExchange,
+    FilterNarrowed,
+    FilterTable,
+    FilterWrite,
+)
 from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl
-from brokerd.protocols.gryphon.joins import JOINING, Joins
-from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.merge import Merge
-from brokerd.protocols.gryphon.own_filter import OwnFilter
+from brokerd.protocols.gryphon.forwarding import Forwarding
+from brokerd.protocols.gryphon.knowledge import Range, ticks_in
+from brokerd.protocols.gryphon.messages import (
+    EVERYWHERE,
+    AckExpected,
+    Beginning,
+    Done,
+    Events,
+    FilterVersion,
+    Join,
+    Joined,
+    LinkStatus,
+    Nack,
+    Silent,
+    WindowProbe,
+    WindowUpdate,
+)
+from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import Pubends
-from brokerd.protocols.gryphon.relay import FORGETTING, UNWANTED, Relay
-from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.stream import Stream
-from brokerd.protocols.gryphon.subend import InFlightEvents
-from brokerd.protocols.gryphon.ticks import ticks_in
+from brokerd.protocols.gryphon.pubend import Acceptance, LogAppend, Pubends, Step
+from brokerd.protocols.gryphon.routes import Links, Routes
+from brokerd.protocols.gryphon.state import (
+    FILTERED,
+    MERGED,
+    PUBLISHED,
+    RELEASED,
+    RESERVED,
+    InFlightEvents,
+    PersistentState,
+    Stream,
+    Streams,
+    StreamState,
+    VolatileState,
+)
+from brokerd.protocols.gryphon.total_order import (
+    JOINING,
+    Joins,
+    Merge,
+    MergeWrite,
+    PubendBegin,
+    StreamMerge,
+)
 from brokerd.protocols.interface import (
+    Change,
+    Chop,
     CoreStatus,
     DeadlineReached,
     Instant,
@@ -44,10 +83,22 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.parts.backoff import dials_at_once, next_wait_ns
+from brokerd.protocols.parts.clients.own_subscriptions import SUBSCRIPTIONS
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability, message_handler
-from brokerd.protocols.parts.log_first import LogFirstMachine
+from brokerd.protocols.parts.event_machine import (
+    Durability,
+    LogFirstMachine,
+    MessageHandler,
+    message_handler,
+)
+from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
+
+TABLES: Final = (
+    *(RELEASED, PUBLISHED, RESERVED, FILTERED, MERGED),
+    *(SUBSCRIPTIONS, BEGINS, PUBLISHERS),
+)
+"""The tables on disk."""
 
 RETRY: Final = "retry"
 GAPS: Final = "gaps"
@@ -75,6 +126,7 @@ class Gryphon(LogFirstMachine):
         make_clients: makes the service of this broker's clients from the arguments of `Clients`.
 
     Attributes:
+        persistent: the state on disk.
         filters: the filters of all brokers, as received here.
         flow: the send windows of neighbours.
     """
@@ -90,6 +142,7 @@ class Gryphon(LogFirstMachine):
         super().__init__()
         self._routes = routes
         self._parameters = parameters
+        self._is_total = parameters.is_total
         self._sessions: dict[BrokerNumber, int] = {}
         self._incarnations: dict[BrokerNumber, int] = {}
         self._waited_ns: dict[BrokerNumber, int] = {}
@@ -98,41 +151,30 @@ class Gryphon(LogFirstMachine):
         self._counters = dict.fromkeys(_COUNTED, 0)
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self._disk = Durability(self)
-        self.flow = FlowControl(
-            self,
-            routes,
-            parameters,
-            self._deadlines,
-            on_answers=self._answer_more,
-            on_missed=lambda peer, missed: self._relay.expect_missed(peer, missed),
-            on_room=lambda: self._pubends.log_waiting(),
-        )
-        self._pubends = Pubends(
-            broker,
-            parameters.pubends,
-            self._disk,
-            self._on_durable,
-            self._on_silent,
-            parameters,
-            on_first=(lambda stream: self._joins.join(stream)) if parameters.is_total else None,
-            may_log=lambda: not self.flow.holds_up(),
-        )
+        self.persistent = PersistentState(TABLES, (LOG,))
+        self.links = Links(routes, self._sessions)
+        self.flow = FlowControl(routes, parameters, self._deadlines)
         self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
-        self._exchange = Exchange(
-            broker,
+        self.known_streams = streams = Streams(broker, routes, parameters)
+        self.pubends = Pubends(broker, parameters)
+        self.filter_exchange = FilterExchange(broker, routes, self.filters, streams, self._sessions)
+        self.curiosity = Curiosity(parameters, streams, self.links, self._deadlines, self._counters)
+        self.acknowledgements = Acknowledgements(
             routes,
+            parameters,
+            streams,
             self.filters,
-            self._disk,
-            has_session=self._sessions.__contains__,
-            known=self._known,
-            on_beginning=lambda beginning: self._own_filter.on_beginning(beginning),
-            on_less=lambda: self._relay.settle_all(),
+            self.links,
+            self._deadlines,
+            self._counters,
         )
+        self.merge = Merge(streams)
+        self.joins = Joins(broker, routes, parameters, streams, self._deadlines, self._sessions)
         self._own_filter = OwnFilter(
             [host for host in routes.hosts if host != broker],
             self._disk,
-            change=self._exchange.change,
-            position=self.position,
+            change=self._change_filter,
+            position=streams.position,
         )
         self._clients = make_clients(
             broker,
@@ -141,40 +183,21 @@ class Gryphon(LogFirstMachine):
             parameters,
             decode_attributes,
             self._counters,
-            pubends=self._pubends,
             streams=self,
             identities=routes.pubend_streams(),
             is_host=routes.is_host,
             is_total=parameters.is_total,
             own_filter=self._own_filter if parameters.filters else None,
         )
-        self._relay = Relay(
-            self,
+        self.forwarding = Forwarding(
             routes,
             parameters,
+            streams,
             self.filters,
-            self._deadlines,
-            self._counters,
+            self.links,
             self.flow,
-            has_session=self._sessions.__contains__,
-            on_news=self._look_at,
-            on_final=self._on_final,
-            on_links=self._look_at_all,
-            on_beyond=self._on_beyond,
-            on_doubt=self._assign_silence,
-            check_run=self._clients.own.check_run,
-        )
-        self._merge = Merge(self._relay.stream)
-        self._joins = Joins(
-            broker,
-            routes,
-            parameters,
-            self._disk,
-            self._deadlines,
-            has_session=self._sessions.__contains__,
-            highest=self._known,
-            on_merged=self._merge.add,
-            on_joined=self._pubends.begin_behind,
+            self._clients.own.memo,
+            self._counters,
         )
         self.dispatch_events(
             {
@@ -188,12 +211,20 @@ class Gryphon(LogFirstMachine):
                 DeadlineReached: self._on_deadline,
             }
         )
-        self._from_brokers = {
-            **self._relay.handlers(),
-            **self._exchange.handlers(),
-            **self._joins.handlers(),
-            **self.flow.handlers(),
+        self._from_brokers: dict[type, MessageHandler] = {
+            Events: self._on_events,
+            Silent: self._on_silent,
+            Nack: self._on_nack,
+            Done: self._on_done,
+            AckExpected: self._on_ack_expected,
+            LinkStatus: self._on_link_status,
+            **dict.fromkeys(self.filter_exchange.handlers(), self._on_filter_message),
+            Join: self._on_join,
+            Joined: self._on_joined,
+            WindowProbe: self._on_window_probe,
+            WindowUpdate: self._on_window_update,
         }
+        self._filter_handlers = self.filter_exchange.handlers()
         self._from_clients = self._clients.handlers()
 
     def next_deadline(self) -> Instant | None:
@@ -208,10 +239,10 @@ class Gryphon(LogFirstMachine):
         """See DeliveryProtocol."""
         gaps = [
             f"{len(stream.subend.gaps.pieces)} gaps in the stream {tuple(stream.identity)}"
-            for stream in self._relay
+            for stream in self.known_streams
             if stream.subend.gaps
         ]
-        waiting = self._pubends.waiting()
+        waiting = self.pubends.waiting()
         return (
             [*gaps, f"{waiting} publications whose pubend was not announced to all brokers"]
             if waiting
@@ -223,8 +254,8 @@ class Gryphon(LogFirstMachine):
         return {
             **self._counters,
             "queue_publications": self._count_retained(),
-            "publications_held": self._pubends.held(),
-            "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self._relay),
+            "publications_held": self.pubends.held(),
+            "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self.known_streams),
             "subscriptions": self._clients.table.count_subscriptions(),
             "matching_hits": self._clients.own.memo.hits + self.filters.memo.hits,
             "matching_misses": self._clients.own.memo.misses + self.filters.memo.misses,
@@ -240,11 +271,11 @@ class Gryphon(LogFirstMachine):
         idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
         if queued:
             idle_reasons.append(f"{queued} publications that are not acknowledged everywhere")
-        if waiting := self._pubends.waiting():
+        if waiting := self.pubends.waiting():
             idle_reasons.append(
                 f"{waiting} publications whose pubend was not announced to all brokers"
             )
-        if held := self._pubends.held():
+        if held := self.pubends.held():
             idle_reasons.append(f"{held} publications that wait until those below have room")
         return CoreStatus(
             state="recovering" if self.is_reading else "running",
@@ -254,32 +285,70 @@ class Gryphon(LogFirstMachine):
             wanted=neighbours,
             ready=tuple(peer for peer in neighbours if peer in self._sessions),
             idle_reasons=tuple(idle_reasons),
-            discrepancies=(*self._exchange.discrepancies(), *self._relay.discrepancies()),
+            detail=self.state().to_mapping(),
+            discrepancies=(*self.filter_exchange.discrepancies(), *self.forwarding.discrepancies()),
+        )
+
+    def state(self) -> VolatileState:
+        """Return the state in memory, for people."""
+        hosts = self._routes.hosts
+        predicates = {broker: self.filters.predicates(broker) for broker in hosts}
+        return VolatileState(
+            streams={
+                f"{each.identity.broker}.{each.identity.publisher}": StreamState.of(each)
+                for each in self.known_streams
+            },
+            filters={
+                broker: None if known is None else len(known)
+                for broker, known in predicates.items()
+            },
+            full_windows=tuple((peer, again) for peer, _, again in self.flow.full),
+            held=self.pubends.held(),
+            joining=self.pubends.waiting(),
+            reserved=self.pubends.reserved,
         )
 
     def streams(self) -> Iterator[Stream]:
         """Yield all streams with knowledge or requests at this broker."""
-        return iter(self._relay)
+        return iter(self.known_streams)
 
     def _count_retained(self) -> int:
-        return sum(stream.knowledge.events.events for stream in self._relay)
+        return sum(stream.knowledge.events.events for stream in self.known_streams)
 
     # ------------------------------------------------------------ start
 
     def _on_started(self, event: Started) -> None:
-        self._pubends.recover(event.recovered, event.logs[LOG], event.wall_ns)
+        self.effects += self.pubends.recover(
+            event.recovered, event.logs[LOG], self.now_ns, event.wall_ns
+        )
+        if self.pubends.is_read:
+            self._begin_pubends()
         for pubend in range(self._parameters.pubends):
-            released = self._pubends.released(pubend)
+            released = self.pubends.released(pubend)
             if released:
-                self._relay.stream(self._pubends.stream(pubend)).finish(released)
+                self.known_streams.get(self.pubends.stream(pubend)).finish(released)
         self._lineage = event.lineage
-        self._relay.has_lost = bool(event.lineage)
+        self.known_streams.has_lost = bool(event.lineage)
         if event.lineage:
-            self._pubends.exclude_past(self._resume_if_read)
+            tick = self.pubends.exclude_past(self.now_ns)
+            then = partial(self._on_past_excluded, tick)
+            self._disk.commit((Change(RESERVED, "tick", tick),), then)
         self.begin_after_log(event, is_read=self._is_read())
 
+    def _begin_pubends(self) -> None:
+        self.pubends.begin(self.now_ns)
+        self._release_log()
+
+    def _on_past_excluded(self, tick: int) -> None:
+        self.pubends.on_excluded(tick)
+        self._resume_if_read()
+
     def _on_records(self, event: RecordsRead) -> None:
-        self._pubends.on_records(event)
+        for run in self.pubends.on_records(event):
+            self._restore(run)
+        self.effects += self.pubends.next_page(event)
+        if self.pubends.is_read:
+            self._begin_pubends()
         self._resume_if_read()
 
     def _resume_if_read(self) -> None:
@@ -293,24 +362,58 @@ class Gryphon(LogFirstMachine):
 
     def _is_read(self) -> bool:
         """Return True if the state of earlier incarnations is complete."""
-        return self._pubends.is_read and not self._pubends.is_reserving
+        return self.pubends.is_read and not self.pubends.is_reserving
 
     def _begin(self, event: Started) -> None:
         has_lost = bool(event.lineage)
-        self._joins.begin(event.incarnation, event.recovered, has_lost=has_lost)
-        self._exchange.begin(event.incarnation, event.recovered)
+        self._take(self.joins.begin(event.incarnation, event.recovered, has_lost=has_lost))
+        self._take(self.filter_exchange.begin(event.incarnation, event.recovered))
         self._clients.table.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
-        for pubend in range(self._parameters.pubends if self._routes.is_host else 0):
-            stream = self._relay.stream(self._pubends.stream(pubend))
-            self._relay.publish_silence(stream, self._pubends.reserved)
+        for stream in self.known_streams.own() if self._routes.is_host else ():
+            self._publish_silence(stream, self.pubends.reserved)
         for neighbour in self._routes.neighbours:
             self.emit(OpenSession(neighbour))
         self._look_at_all()
-        self._relay.settle_all()
+        self._settle_all()
         self._check_acks()
         if event.lineage and self._routes.is_host:  # other brokers have no streams
-            self._pubends.publish_loss(event.lineage)
+            for marker in self.pubends.loss_markers(event.lineage):
+                self.publish(marker, _nothing)
+
+    # ------------------------------------------------------------ facts of the parts
+
+    def _take(self, outcomes: Iterable[Any]) -> None:
+        """Emit the effects of a part, and route its facts, in order."""
+        for each in outcomes:
+            match each:
+                case Beginning():
+                    self._own_filter.on_beginning(each)
+                case FilterNarrowed():
+                    self._settle_all()
+                case FilterWrite():
+                    self._disk.commit(each.rows, partial(self._on_filters_written, each.versions))
+                case MergeWrite(stream):
+                    self._disk.commit(each.rows, partial(self._on_merge_written, stream))
+                case StreamMerge(stream):
+                    self.merge.add(stream)
+                case PubendBegin(stream, tick):
+                    self._assign_silence(stream.publisher, tick)
+                    self.pubends.begin_pubend(stream.publisher)
+                    self._log_held()
+                case _:
+                    self.effects.append(each)
+
+    def _on_filters_written(self, versions: Sequence[FilterVersion]) -> None:
+        self._take(self.filter_exchange.on_written(versions))
+
+    def _on_merge_written(self, stream: StreamId) -> None:
+        self._take(self.joins.on_written(stream, self.now_ns))
+
+    def _change_filter(self, added: Predicate | None, removed: Sequence[int]) -> int:
+        number, messages = self.filter_exchange.change(added, removed)
+        self.effects += messages
+        return number
 
     # ------------------------------------------------------------ sessions
 
@@ -327,9 +430,15 @@ class Gryphon(LogFirstMachine):
         is_new = self._incarnations.get(peer) != event.incarnation
         self._incarnations[peer] = event.incarnation
         self.flow.on_session(peer)
-        self._exchange.on_session(peer)
-        self._relay.on_session(peer, is_new=is_new)
-        self._relay.answer_more(peer)
+        self.effects += self.filter_exchange.on_session(peer)
+        for stream in self.known_streams:
+            stream.told.pop(peer, None)
+            if is_new:
+                stream.forget(peer)
+        self.links.on_session_change(peer)
+        self._announce_links()
+        self.effects += self.acknowledgements.resend(peer)
+        self._resume_answers(peer)
         self._check_acks()
         self._look_at_all()
 
@@ -339,8 +448,13 @@ class Gryphon(LogFirstMachine):
             return
         assert self._sessions.get(event.peer) == event.session, f"no session for {event}"
         del self._sessions[event.peer]
-        self._relay.on_session_lost(event.peer)
+        for stream in self.known_streams:
+            if stream.via == event.peer:
+                stream.via = None
+        self.links.on_session_change(event.peer)
+        self._announce_links()
         self.flow.on_session_lost(event.peer)
+        self._use_room()
         self._look_at_all()
         self._retry_lost(event)
 
@@ -360,9 +474,9 @@ class Gryphon(LogFirstMachine):
         self._waited_ns[peer] = wait_ns
         self._deadlines.set((RETRY, peer), self.now_ns + wait_ns)
 
-    def _answer_more(self, peer: BrokerNumber) -> None:
-        """Continue answers to a neighbour after its window was full."""
-        self._relay.answer_more(peer)
+    def _announce_links(self) -> None:
+        for peer, message in self.links.news():
+            self.send(peer, message)
 
     def _on_message(self, event: MessageReceived) -> None:
         if isinstance(event.peer, int):
@@ -374,6 +488,87 @@ class Gryphon(LogFirstMachine):
             return
         message_handler(handlers, event)(event.peer, event.message)
 
+    # ------------------------------------------------------------ messages of neighbours
+
+    def _on_events(self, peer: BrokerNumber, message: Events) -> None:
+        stream = self.known_streams.from_upstream(peer, message.run.source)
+        self.effects += self.forwarding.on_events(peer, stream, message, self.now_ns)
+        self._look_at(stream)
+
+    def _on_silent(self, peer: BrokerNumber, message: Silent) -> None:
+        stream = self.known_streams.from_upstream(peer, message.stream)
+        self.effects += self.forwarding.on_silent(peer, stream, message, self.now_ns)
+        self._look_at(stream)
+
+    def _on_nack(self, peer: BrokerNumber, message: Nack) -> None:
+        cell = self._routes.cell_by_broker[peer]
+        stream = self.known_streams.from_downstream(peer, message.stream, cell)
+        known, unknown = self.curiosity.on_nack(peer, stream, message)
+        self.effects += self.forwarding.answer(stream, peer, known, self.now_ns)
+        if not unknown:
+            return
+        stream.want(peer, unknown)
+        if stream.upstream is None:
+            highest = max(end for _, end in message.ranges) - 1
+            self._assign_silence(stream.identity.publisher, highest)
+        else:
+            self._ask(stream, [unknown], sideways=peer not in self._routes.peers)
+
+    def _on_done(self, peer: BrokerNumber, message: Done) -> None:
+        for stream, through in self.acknowledgements.check(peer, message):
+            self._publish_loss_behind(stream.identity.publisher, through)
+        for stream in self.acknowledgements.on_done(peer, message, self.now_ns):
+            self._release_final(stream)
+
+    def _on_ack_expected(self, peer: BrokerNumber, message: AckExpected) -> None:
+        stream = self.known_streams.from_upstream(peer, message.stream)
+        self.known_streams.check_target(peer, stream, message.onto)
+        self.effects += self.acknowledgements.on_ack_expected(peer, stream, message)
+        if message.onto == EVERYWHERE:
+            self._look_at(stream)
+            self.effects += self.acknowledgements.confirm(peer, stream, message.through)
+
+    def _on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
+        self.links.record_cells(peer, message)
+        self._announce_links()
+        self._look_at_all()
+
+    def _on_filter_message(self, peer: BrokerNumber, message: Any) -> None:
+        self._take(self._filter_handlers[type(message)](peer, message))
+
+    def _on_join(self, peer: BrokerNumber, message: Join) -> None:
+        self._take(self.joins.on_join(peer, message, self.now_ns))
+
+    def _on_joined(self, peer: BrokerNumber, message: Joined) -> None:
+        self._take(self.joins.on_joined(peer, message, self.now_ns))
+
+    # ------------------------------------------------------------ send windows
+
+    def _on_window_probe(self, peer: BrokerNumber, message: WindowProbe) -> None:
+        self.effects += self.flow.on_probe(peer, message)
+
+    def _on_window_update(self, peer: BrokerNumber, message: WindowUpdate) -> None:
+        opened = self.flow.on_update(peer, message, self.now_ns)
+        if opened is None:
+            return
+        if opened.again:
+            self._resume_answers(peer)
+        for identity, onto in opened.missed:  # the neighbour sends a nack at once
+            through = self.known_streams.get(identity).knowledge.highest
+            self.send(peer, AckExpected(identity, through, onto))
+        self._use_room()
+
+    def _use_room(self) -> None:
+        """Let neighbours above and publications continue where windows have room."""
+        self.effects += self.flow.updates()
+        if not self.flow.holds_up():
+            self._log_held()
+
+    def _resume_answers(self, peer: BrokerNumber) -> None:
+        """Continue answers to a neighbour after its window was full."""
+        for stream in self.known_streams:
+            self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
+
     # ------------------------------------------------------------ time
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
@@ -384,21 +579,22 @@ class Gryphon(LogFirstMachine):
         if purpose == RETRY:
             self.emit(OpenSession(whose))
         elif purpose == GAPS:
-            self._ask(whose)
+            self._ask_gaps(whose)
         elif purpose == ACKS:
-            self._relay.acks.due()
+            self.effects += self.acknowledgements.flush()
         elif purpose == FORGETTING:
-            self._relay.forget_asked()
+            self.curiosity.expire(self.now_ns)
         elif purpose == UNWANTED:
-            self._relay.let_go()
+            self._release_unwanted()
         elif purpose == DOUBT:
             self._resolve_doubt()
         elif purpose == JOINING:
-            self._joins.ask(whose)
+            self._take(self.joins.ask(whose, self.now_ns))
         elif purpose == EXPECTED:
             self._check_acks()
         elif purpose == FLOW:
-            self.flow.due()
+            self.effects += self.flow.due(self.now_ns)
+            self._use_room()
         else:
             assert purpose == LINGER, f"{purpose!r} of {whose!r}"
             self._clients.linger_over(whose)
@@ -410,48 +606,144 @@ class Gryphon(LogFirstMachine):
 
         Paper: [GD02] §3.2 (AET).
         """
-        old = self._pubends.tick(self.now_ns) - ticks_in(self._parameters.ack_expected_ns)
+        old = self.pubends.tick(self.now_ns) - ticks_in(self._parameters.ack_expected_ns)
         waits = False
         for pubend in range(self._parameters.pubends):
-            stream = self._relay.stream(self._pubends.stream(pubend))
+            stream = self.known_streams.get(self.pubends.stream(pubend))
             waits = waits or bool(stream.knowledge.events.events)
-            last = stream.knowledge.events.last_up_to(max(old, self._pubends.restored_tick(pubend)))
+            last = stream.knowledge.events.last_up_to(max(old, self.pubends.restored_tick(pubend)))
             if last is not None:
-                self._relay.expect_acks(stream, last)
+                self.effects += self.acknowledgements.expect(stream, last)
         if waits:
             check_ns = self._parameters.ack_expected_check_ns
             self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)
 
     # ------------------------------------------------------------ publications
 
-    def _known(self) -> Sequence[int]:
-        """Return the last tick of each pubend of this broker that other brokers may have."""
-        pubends = map(self._pubends.stream, range(self._parameters.pubends))
-        return [self._relay.stream(each).knowledge.highest for each in pubends]
+    def durable(self, source: SourceId) -> int:
+        """See ClientStreams."""
+        return self.pubends.durable(source)
 
-    def _on_durable(self, identity: StreamId, run: PublicationRun, silent: int) -> None:
-        stream = self._relay.stream(identity)
-        if not self._pubends.is_read or self.is_reading:
-            self._relay.restore(stream, run)
-            return
+    def publish(self, run: PublicationRun, step: Step) -> None:
+        """See ClientStreams."""
+        accepted = self.pubends.accept(run, step)
+        if accepted is Acceptance.READY:
+            self._log_held()
+        elif accepted is Acceptance.FIRST:
+            stream = self.pubends.stream(self.pubends.pubend_of(run.source))
+            self._take(self.joins.join(stream, self.now_ns))
+        elif accepted is Acceptance.STORED:
+            step()
+
+    def _log_held(self) -> None:
+        """Log waiting publications within the room of brokers below and of the log."""
+        while self.pubends.can_log and not (self.flow.full and self.flow.holds_up()):
+            logged = self.pubends.log_next(self.now_ns)
+            self._disk.append(LOG, logged.entry, partial(self._on_logged, logged))
+            if logged.lease:
+                self._reserve(logged.lease)
+
+    def _on_logged(self, logged: LogAppend) -> None:
+        """Publish events that are durable now."""
+        run, silent = self.pubends.on_logged(logged)
+        self._on_durable(run, silent)
+        logged.step()
+        self._announce_silence(logged.pubend)
+        self._log_held()
+
+    def _on_durable(self, run: PublicationRun, silent: int) -> None:
+        stream = self.known_streams.get(run.source)
         self._counters["publications_received"] += len(run)
-        self._relay.publish(stream, run, silent)
+        self.effects += self.forwarding.publish(stream, run, silent, self.now_ns)
+        self._look_at(stream)
         if (EXPECTED, None) not in self._deadlines:
             check_ns = self._parameters.ack_expected_check_ns
             self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)
 
     def position(self, identity: StreamId) -> int:
         """See ClientStreams."""
-        return self._relay.position(identity)
+        return self.known_streams.position(identity)
 
-    def _on_final(self, stream: Stream) -> None:
-        self._pubends.release(stream.identity, stream.knowledge.final)
+    def _restore(self, run: PublicationRun) -> None:
+        """Restore events of an earlier incarnation; brokers that lack them send nacks."""
+        knowledge = self.known_streams.get(run.source).knowledge
+        knowledge.accumulate(knowledge.highest + 1, run.last + 1, run)
+
+    def _publish_loss_behind(self, pubend: int, through: int) -> None:
+        """Publish a loss for ticks that another broker has and that this broker has lost."""
+        if self._assign_silence(pubend, through):
+            self.publish(self.pubends.next_loss_marker(self._lineage, pubend), _nothing)
+
+    # ------------------------------------------------------------ silence of own pubends
+
+    def _assign_silence(self, pubend: int, through: int) -> bool:
+        """Assign silence through a tick; return False if it was assigned before."""
+        if not self.pubends.assign_silence(pubend, through, self.now_ns):
+            return False
+        self._reserve(through)
+        self._announce_silence(pubend)
+        return True
+
+    def _reserve(self, through: int) -> None:
+        tick = self.pubends.reserve(through)
+        if tick is not None:
+            row = Change(RESERVED, "tick", tick)
+            self._disk.commit((row,), partial(self._on_reserved, tick))
+
+    def _on_reserved(self, tick: int) -> None:
+        self.pubends.on_reserved(tick)
+        for pubend in range(self._parameters.pubends):
+            self._announce_silence(pubend)
+
+    def _announce_silence(self, pubend: int) -> None:
+        """Publish assigned silence that is permanent now."""
+        through = self.pubends.permanent_silence(pubend)
+        if through is not None:
+            self._publish_silence(self.known_streams.get(self.pubends.stream(pubend)), through)
+
+    def _publish_silence(self, stream: Stream, through: int) -> None:
+        if through > stream.knowledge.highest:
+            self.effects += self.forwarding.publish_silence(stream, through, self.now_ns)
+            self._look_at(stream)
+
+    # ------------------------------------------------------------ acks
+
+    def _settle(self, stream: Stream) -> None:
+        """Advance the final tick of a stream after new acks."""
+        if self.acknowledgements.settle(stream, self.now_ns):
+            self._release_final(stream)
+
+    def _settle_all(self) -> None:
+        """Advance the final ticks of all streams, since filters below may want less."""
+        for stream in self.known_streams:
+            self._settle(stream)
+
+    def _release_final(self, stream: Stream) -> None:
+        self.pubends.release(stream.identity.publisher, stream.knowledge.final)
+        self._release_log()
+
+    def _release_log(self) -> None:
+        """Truncate the log once the replaced rows are durable."""
+        release = self.pubends.next_release()
+        if release is not None:
+            self._disk.commit(release.rows, partial(self._on_released, release.first))
+
+    def _on_released(self, first: int) -> None:
+        self.pubends.on_released()
+        self.emit(Chop(LOG, first))
+        self._release_log()
+
+    def _release_unwanted(self) -> None:
+        """Release unwanted events, and request acks for the remaining ones."""
+        for stream in self.known_streams:
+            self.effects += self.acknowledgements.release_unwanted(stream)
+            self._settle(stream)
 
     def on_client_done(self, entry: InFlightEvents) -> None:
         """See ClientStreams."""
-        stream = self._relay.stream(entry.stream)
+        stream = self.known_streams.get(entry.stream)
         stream.subend.drop_closed()
-        self._relay.settle(stream)
+        self._settle(stream)
 
     # ------------------------------------------------------------ this broker's clients
 
@@ -460,7 +752,7 @@ class Gryphon(LogFirstMachine):
         self._look_at_all()
 
     def _look_at_all(self) -> None:
-        for stream in self._relay:
+        for stream in self.known_streams:
             self._look_at(stream)
 
     def _look_at(self, stream: Stream) -> None:
@@ -468,7 +760,7 @@ class Gryphon(LogFirstMachine):
         subend, knowledge = stream.subend, stream.knowledge
         if not self._clients.own.started:
             subend.skip(knowledge)
-        elif self._parameters.is_total:
+        elif self._is_total:
             self._hand_out_merged()
         elif (ready := subend.next_range(knowledge)) is not None:
             subend.position = ready[1] - 1
@@ -476,55 +768,56 @@ class Gryphon(LogFirstMachine):
             entry = self._clients.deliver(stream.identity, run) if run is not None else None
             if entry is not None:
                 subend.on_delivered(entry)
-        subend.see_gaps(knowledge, self.now_ns)
-        self._time_gaps(stream)
-        self._relay.settle(stream)
+        if stream.upstream is not None:
+            subend.see_gaps(knowledge, self.now_ns)
+            self._time_gaps(stream)
+        self._settle(stream)
 
     def _hand_out_merged(self) -> None:
         """Deliver events of all streams in total order, up to the least doubt horizon."""
-        for run in self._merge.next_runs():
+        for run in self.merge.next_runs():
             entry = self._clients.deliver(run.source, run)
             if entry is not None:
-                self._relay.stream(run.source).subend.on_delivered(entry)
-        for stream in self._merge:
-            self._relay.settle(stream)
-        _, lacking = self._merge.find_doubt()
+                self.known_streams.get(run.source).subend.on_delivered(entry)
+        for stream in self.merge:
+            self._settle(stream)
+        _, lacking = self.merge.find_doubt()
         if lacking and (DOUBT, None) not in self._deadlines:
             due_ns = self.now_ns + self._parameters.doubt_curiosity_ns
             self._deadlines.set((DOUBT, None), due_ns)
 
     def _resolve_doubt(self) -> None:
         """Resolve doubt for a waiting event: nacks to other pubends, silence at own pubends."""
-        last, lacking = self._merge.find_doubt()
+        last, lacking = self.merge.find_doubt()
         for stream in lacking if self._clients.own.started else ():
             if stream.upstream is None:
-                self._assign_silence(stream, last)
+                self._assign_silence(stream.identity.publisher, last)
             elif stream.subend.doubt(last):
                 stream.subend.see_gaps(stream.knowledge, self.now_ns)
                 self._time_gaps(stream)
 
-    def _on_beyond(self, stream: Stream, through: int) -> None:
-        """Publish a loss for ticks that another broker has and that this broker has lost."""
-        self._pubends.publish_loss_behind(self._lineage, stream.identity, through)
-
-    def _assign_silence(self, stream: Stream, through: int) -> None:
-        self._pubends.assign_silence(stream.identity, through)
-
-    def _on_silent(self, identity: StreamId, through: int) -> None:
-        self._relay.publish_silence(self._relay.stream(identity), through)
-
-    def _ask(self, identity: StreamId) -> None:
-        stream = self._relay.stream(identity)
-        self._relay.ask(stream, [(piece,) for piece in stream.subend.gaps.due(self.now_ns)])
+    def _ask_gaps(self, identity: StreamId) -> None:
+        stream = self.known_streams.get(identity)
+        self._ask(stream, [(piece,) for piece in stream.subend.gaps.due(self.now_ns)])
         self._time_gaps(stream)
+
+    def _ask(
+        self, stream: Stream, pieces: Sequence[Sequence[Range]], *, sideways: bool = True
+    ) -> None:
+        self.effects += self.curiosity.ask(stream, pieces, self.now_ns, sideways=sideways)
 
     def _time_gaps(self, stream: Stream) -> None:
         """Set the deadline for nacks of gaps, but not without a broker to ask."""
-        due_ns = stream.subend.gaps.earliest() if stream.subend.gaps else None
-        if due_ns is None or not self._relay.can_ask(stream):
+        gaps = stream.subend.gaps
+        due_ns = gaps.earliest() if gaps.pieces else None
+        if due_ns is None or not self.curiosity.can_ask(stream):
             self._deadlines.cancel((GAPS, stream.identity))
         elif self._deadlines.instant((GAPS, stream.identity)) != due_ns:
             self._deadlines.set((GAPS, stream.identity), due_ns)
+
+
+def _nothing() -> None:
+    """Do nothing after a loss marker is on disk."""
 
 
 def make_core(context: CoreContext) -> Gryphon:

@@ -1,16 +1,20 @@
 """Definition of gryphon."""
 
+from typing import Final
+
 from brokerd.protocols.definition import (
     Acknowledgement,
     Order,
     Promises,
     ProtocolDefinition,
 )
-from brokerd.protocols.gryphon.logs import LOG
 from brokerd.protocols.gryphon.messages import KINDS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import KIND, hosts_clients
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+
+LOG: Final = "events"
+"""The log of a pubend's broker."""
 
 GRYPHON = ProtocolDefinition(
     name="gryphon",

@@ -17,18 +17,18 @@ hop, because the acks of all cells below also wait for clients and disks.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
+from brokerd.model.record import record
 from brokerd.protocols.gryphon.messages import WindowProbe, WindowUpdate
 from brokerd.protocols.gryphon.routes import Cell, Routes
-from brokerd.protocols.interface import Instant
+from brokerd.protocols.interface import Effect, Instant, Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 FLOW: Final = "flow"
 
@@ -96,50 +96,48 @@ class SendWindow:
         return self.limit_bytes + self.taken_bytes - self.sent_bytes
 
 
+@record
+class WindowOpen:
+    """A window of a neighbour that has room again.
+
+    Attributes:
+        again: True for the window of answers, in which answers may continue.
+        missed: the streams and cells whose first transmissions were not sent to the neighbour.
+    """
+
+    peer: BrokerNumber
+    again: bool
+    missed: tuple[tuple[StreamId, Cell], ...]
+
+
 class FlowControl:
     """The windows of all neighbours of one broker.
 
-    Args:
-        on_answers: called when answers to a neighbour's nacks may continue.
-        on_missed: called when a neighbour has room again, with the streams and cells that it
-            missed.
-        on_room: called when publications need not wait for any neighbour.
+    Attributes:
+        full: the windows without room.
     """
 
     def __init__(
         self,
-        machine: EventMachine,
         routes: Routes,
         parameters: WindowParameters,
-        deadlines: DeadlineQueue[tuple[str, object]],
-        *,
-        on_answers: Callable[[BrokerNumber], None],
-        on_missed: Callable[[BrokerNumber, dict[tuple[StreamId, Cell], None]], None],
-        on_room: Callable[[], None],
+        deadlines: DeadlineQueue[tuple[str, Any]],
     ) -> None:
-        self._machine = machine
         self._routes = routes
         self._parameters = parameters
         self._deadlines = deadlines
-        self._on_answers = on_answers
-        self._on_missed = on_missed
-        self._on_room = on_room
         self._windows: dict[WindowKey, SendWindow] = {}
-        self._full: dict[WindowKey, SendWindow] = {}
+        self.full: dict[WindowKey, SendWindow] = {}
         self._owed: dict[WindowKey, deque[int]] = {}
         self._granted: dict[WindowKey, int] = {}
         self._missed: dict[WindowKey, dict[tuple[StreamId, Cell], None]] = {}
-
-    def handlers(self) -> dict[type, MessageHandler]:
-        """Return the handlers of neighbours' messages by type."""
-        return {WindowProbe: self._on_probe, WindowUpdate: self._on_update}
 
     # ------------------------------------------------------------ sessions
 
     def on_session(self, peer: BrokerNumber) -> None:
         """Create empty windows for a neighbour's new session."""
         limits, own = self._parameters, self._routes.cell
-        for origin in self._routes.cells if self._routes.cell_of(peer) == own else (own,):
+        for origin in self._routes.cells if self._routes.cell_by_broker[peer] == own else (own,):
             self._windows[peer, origin, False] = SendWindow(limits.send_window_bytes)
             self._windows[peer, origin, True] = SendWindow(limits.answer_window_bytes)
 
@@ -147,17 +145,16 @@ class FlowControl:
         """Discard the windows of a lost session; the broker no longer waits for the neighbour."""
         for key in [key for key in (*self._windows, *self._owed) if key[0] == peer]:
             self._windows.pop(key, None)
-            self._full.pop(key, None)
+            self.full.pop(key, None)
             self._owed.pop(key, None)
             self._granted.pop(key, None)
             self._missed.pop(key, None)
-        self._settle()
 
     # ------------------------------------------------------------ sending
 
     def _key(self, peer: BrokerNumber, stream: StreamId, again: bool) -> WindowKey:
         own = self._routes.cell
-        if self._routes.cell_of(peer) != own:
+        if self._routes.cell_by_broker[peer] != own:
             return peer, own, again
         origin, _ = self._routes.of(stream)
         assert origin is not None, f"{stream} begins here, and {peer} is of the same cell"
@@ -165,7 +162,7 @@ class FlowControl:
 
     def can_send(self, peer: BrokerNumber, stream: StreamId) -> bool:
         """Return True if first transmissions of a stream may be sent to a neighbour."""
-        window = self._full.get(self._key(peer, stream, False)) if self._full else None
+        window = self.full.get(self._key(peer, stream, False)) if self.full else None
         return window is None or window.room_bytes > (1 - FIRST_LIMIT) * window.limit_bytes
 
     def missed(self, peer: BrokerNumber, stream: StreamId, onto: Cell) -> None:
@@ -177,24 +174,31 @@ class FlowControl:
         window = self._windows.get(self._key(peer, stream, True))
         return 0 if window is None else window.room_bytes
 
-    def sent(self, peer: BrokerNumber, run: PublicationRun, *, again: bool) -> None:
-        """Charge a run to the send window, and send a WindowProbe at every step."""
+    def charge(
+        self, peer: BrokerNumber, run: PublicationRun, now_ns: Instant, *, again: bool
+    ) -> WindowProbe | None:
+        """Charge a run to the send window; return a WindowProbe at every step."""
         key = self._key(peer, run.source, again)
         window = self._windows.get(key)
         if window is None:
-            return
+            return None
+        probe = None
         window.sent_bytes += weight_bytes(run)
         if (window.sent_bytes - window.probed_bytes) * PROBES >= window.limit_bytes:
             window.probed_bytes = window.sent_bytes
-            self._machine.send(peer, WindowProbe(key[1], again, window.sent_bytes))
-        if window.room_bytes <= 0 and key not in self._full:
-            window.moved_ns = self._machine.now_ns
-            self._full[key] = window
-            self._look_again()
+            probe = WindowProbe(key[1], again, window.sent_bytes)
+        if window.room_bytes <= 0 and key not in self.full:
+            window.moved_ns = now_ns
+            self.full[key] = window
+            self._schedule(now_ns)
+        return probe
 
     def holds_up(self) -> bool:
         """Return True if publications of this broker's clients must wait for a neighbour."""
-        return any(True for _ in self._carriers(self._full, None, self._routes.cell, again=False))
+        full = self.full
+        return bool(full) and any(
+            True for _ in self._carriers(full, None, self._routes.cell, again=False)
+        )
 
     def _carriers(
         self,
@@ -215,16 +219,21 @@ class FlowControl:
         for (peer, of, each), window in windows.items():
             if each != again or window.is_stalled:
                 continue
-            cell = self._routes.cell_of(peer)
+            cell = self._routes.cell_by_broker[peer]
             if (of == origin and sender != own) if cell == own else cell != origin:
                 yield window
 
     # ------------------------------------------------------------ messages of neighbours
 
-    def _on_probe(self, peer: BrokerNumber, message: WindowProbe) -> None:
+    def on_probe(self, peer: BrokerNumber, message: WindowProbe) -> list[Effect]:
+        """Return the answers to a neighbour's probe.
+
+        Raises:
+            RemoteProtocolError: the probe is impossible, or of a window that does not exist.
+        """
         if message.sent_bytes < 0:
             raise RemoteProtocolError(peer, f"impossible number in {message}")
-        cell = self._routes.cell_of(peer)
+        cell = self._routes.cell_by_broker[peer]
         if message.origin not in (self._routes.cells if cell == self._routes.cell else (cell,)):
             raise RemoteProtocolError(peer, f"no window for this direction in {message}")
         key = peer, message.origin, message.again
@@ -232,26 +241,28 @@ class FlowControl:
         is_repeated = message.sent_bytes in owed
         if not is_repeated:
             owed.append(message.sent_bytes)
-        self._send_update(key)
+        effects = self._update(key)
         if is_repeated and message.sent_bytes in owed:  # proves that this broker is alive
             granted = self._granted.get(key, 0)
-            self._machine.send(peer, WindowUpdate(message.origin, message.again, granted))
+            effects.append(Send(peer, WindowUpdate(message.origin, message.again, granted)))
+        return effects
 
-    def _send_update(self, key: WindowKey) -> None:
-        """Send a WindowUpdate, unless onward windows are full; in steps while room is short.
+    def _update(self, key: WindowKey) -> list[Effect]:
+        """Return a WindowUpdate, unless onward windows are full; in steps while room is short.
 
         Events from a cell never return to the cell, so no two brokers wait for each other.
         """
         peer, origin, again = key
-        owed, sender = self._owed[key], self._routes.cell_of(peer)
-        full = self._carriers(self._full, origin, sender, again=again)
-        if owed and not any(True for _ in full):
-            taken = owed.popleft()
-            if not self._is_short(origin, sender, again=again):
-                taken = max(taken, *owed) if owed else taken
-                owed.clear()
-            self._granted[key] = taken
-            self._machine.send(peer, WindowUpdate(origin, again, taken))
+        owed, sender = self._owed[key], self._routes.cell_by_broker[peer]
+        full = self._carriers(self.full, origin, sender, again=again)
+        if not owed or any(True for _ in full):
+            return []
+        taken = owed.popleft()
+        if not self._is_short(origin, sender, again=again):
+            taken = max(taken, *owed) if owed else taken
+            owed.clear()
+        self._granted[key] = taken
+        return [Send(peer, WindowUpdate(origin, again, taken))]
 
     def _is_short(self, origin: Cell, sender: Cell, *, again: bool) -> bool:
         """Return True if less than half of an onward window for these events is free."""
@@ -260,8 +271,15 @@ class FlowControl:
             for window in self._carriers(self._windows, origin, sender, again=again)
         )
 
-    def _on_update(self, peer: BrokerNumber, message: WindowUpdate) -> None:
-        cell, own = self._routes.cell_of(peer), self._routes.cell
+    def on_update(
+        self, peer: BrokerNumber, message: WindowUpdate, now_ns: Instant
+    ) -> WindowOpen | None:
+        """Record the bytes that a neighbour has taken; return a window with room.
+
+        Raises:
+            RemoteProtocolError: there is no such window, or it has fewer bytes.
+        """
+        cell, own = self._routes.cell_by_broker[peer], self._routes.cell
         key = peer, message.origin if cell == own else own, message.again
         window = self._windows.get(key)
         if window is None or cell != own != message.origin:
@@ -271,37 +289,32 @@ class FlowControl:
                 peer, f"has taken {message.taken_bytes} bytes of {window.probed_bytes}"
             )
         window.taken_bytes = max(window.taken_bytes, message.taken_bytes)
-        window.moved_ns = self._machine.now_ns
+        window.moved_ns = now_ns
         window.is_stalled = False
-        if window.room_bytes > 0:
-            self._full.pop(key, None)
-            if message.again:
-                self._on_answers(peer)
-            elif missed := self._missed.pop(key, None):
-                self._on_missed(peer, missed)
-            self._settle()
+        if window.room_bytes <= 0:
+            return None
+        self.full.pop(key, None)
+        missed = () if message.again else tuple(self._missed.pop(key, ()))
+        return WindowOpen(peer, message.again, missed)
 
     # ------------------------------------------------------------ time
 
-    def due(self) -> None:
-        """Repeat probes of full windows, since probes may be lost; mark stalled neighbours."""
-        now_ns = self._machine.now_ns
-        for (peer, origin, again), window in self._full.items():
+    def due(self, now_ns: Instant) -> list[Effect]:
+        """Return probes of full windows, since probes may be lost; mark stalled neighbours."""
+        effects: list[Effect] = []
+        for (peer, origin, again), window in self.full.items():
             if now_ns - window.moved_ns >= self._parameters.send_stall_ns:
                 window.is_stalled = True
             window.probed_bytes = window.sent_bytes
-            self._machine.send(peer, WindowProbe(origin, again, window.sent_bytes))
-        self._settle()
-        self._look_again()
+            effects.append(Send(peer, WindowProbe(origin, again, window.sent_bytes)))
+        self._schedule(now_ns)
+        return effects
 
-    def _look_again(self) -> None:
-        if self._full and (FLOW, None) not in self._deadlines:
+    def _schedule(self, now_ns: Instant) -> None:
+        if self.full and (FLOW, None) not in self._deadlines:
             wait_ns = max(1, self._parameters.send_stall_ns // 4)
-            self._deadlines.set((FLOW, None), self._machine.now_ns + wait_ns)
+            self._deadlines.set((FLOW, None), now_ns + wait_ns)
 
-    def _settle(self) -> None:
-        """Send the updates for which room exists, and let publications continue."""
-        for key in list(self._owed):
-            self._send_update(key)
-        if not self.holds_up():
-            self._on_room()
+    def updates(self) -> list[Effect]:
+        """Return the updates for which room exists."""
+        return [each for key in self._owed for each in self._update(key)]

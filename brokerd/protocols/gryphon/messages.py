@@ -18,7 +18,7 @@ from brokerd.model.message_kind import (
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.model.record import record
-from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.gryphon.knowledge import Range
 
 EVERYWHERE: Final = (1 << 16) - 1
 """The value for all cells below the receiver; no cell has this number."""

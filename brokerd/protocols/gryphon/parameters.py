@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from brokerd.config import read_section
 from brokerd.errors import ConfigError
 from brokerd.protocols.definition import Order
-from brokerd.protocols.gryphon.ticks import ticks_in
+from brokerd.protocols.gryphon.knowledge import ticks_in
 from brokerd.units import MILLISECOND_NS, SECOND_NS
 
 _AT_LEAST_ONE: Final = (

@@ -1,12 +1,23 @@
-"""The source and the targets of streams: the tree of cells, rooted at the cell of a pubend.
+"""The routes of streams: the tree of cells, and the brokers of neighbouring cells.
 
-Paper: [GD02] §3 (virtual brokers, spanning trees, link bundles).
+The tree of a stream is rooted at the cell of its pubend. Each broker announces the cells that it
+reaches to its neighbours, over its own links and over those of other members of its cell. Fail-over
+and fail-back follow from that: the best broker at present is chosen, and among equals a fixed order
+of each pubend decides.
+
+Paper: [GD02] §3 (virtual brokers, spanning trees), §3.1 (link bundles, static rotation, sideways
+routing, link status). Deviates: a status covers all cells behind a link and is sent when it
+changes, because sessions lose nothing.
 """
+
+from collections.abc import Container, Iterator, Sequence
+from typing import Final
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.gryphon.messages import EVERYWHERE, LinkStatus
 
 KIND = "cells"
 
@@ -37,6 +48,7 @@ class Routes:
         cell: the broker's cell.
         peers: the other members of the cell, in the order of the topology.
         cells: the neighbouring cells.
+        cell_by_broker: the cell of each broker.
         behind: per neighbouring cell, the cell and all cells behind it.
         cell_count: number of all cells.
         is_plain: every cell has one broker, so that one path leads to each.
@@ -52,7 +64,7 @@ class Routes:
         self._broker = broker
         self._pubends = pubends
         self._members = graph.members
-        self._cells = {each: cell for cell, row in enumerate(graph.members) for each in row}
+        self.cell_by_broker = {each: cell for cell, row in enumerate(graph.members) for each in row}
         self._near = near = dict[Cell, list[Cell]]()
         for a, b in graph.bundles:
             near.setdefault(a, []).append(b)
@@ -82,21 +94,26 @@ class Routes:
     def hosts(self) -> tuple[BrokerNumber, ...]:
         """The brokers that may have clients and pubends, in order."""
         return tuple(
-            broker for broker in sorted(self._cells) if len(self._members[self._cells[broker]]) == 1
+            broker
+            for broker in sorted(self.cell_by_broker)
+            if len(self._members[self.cell_by_broker[broker]]) == 1
         )
 
     def is_leaf(self, broker: BrokerNumber) -> bool:
         """Return True if the broker exists, and no broker lies behind it."""
-        return broker in self._cells and len(self._near.get(self._cells[broker], ())) == 1
+        return (
+            broker in self.cell_by_broker
+            and len(self._near.get(self.cell_by_broker[broker], ())) == 1
+        )
 
     def cell_towards(self, broker: BrokerNumber) -> Cell:
         """Return the neighbouring cell that leads to a broker; this cell for its members."""
-        cell = self._cells[broker]
+        cell = self.cell_by_broker[broker]
         return self._towards.get(cell, cell)
 
     def cell_of(self, broker: BrokerNumber) -> Cell:
         """Return the cell of a broker."""
-        return self._cells[broker]
+        return self.cell_by_broker[broker]
 
     def linked_members(self, cell: Cell) -> tuple[BrokerNumber, ...]:
         """Return the members of a neighbouring cell that are linked to this broker."""
@@ -106,7 +123,7 @@ class Routes:
         """Return the upstream cell of a stream, None at its pubend, and its downstream cells."""
         if stream.broker == self._broker:
             return None, self.cells
-        upstream = self._towards[self._cells[stream.broker]]
+        upstream = self._towards[self.cell_by_broker[stream.broker]]
         return upstream, tuple(each for each in self.cells if each != upstream)
 
     def upstream(self, peer: BrokerNumber, stream: StreamId) -> Cell | None:
@@ -116,8 +133,193 @@ class Routes:
             RemoteProtocolError: the stream does not exist; `peer` has named it.
         """
         is_here = stream.broker == self._broker and self.is_host
-        cell = self._cells.get(stream.broker)
+        cell = self.cell_by_broker.get(stream.broker)
         known = is_here or (cell in self._towards and len(self._members[cell]) == 1)
         if not known or not 0 <= stream.publisher < self._pubends or stream.incarnation:
             raise RemoteProtocolError(peer, f"no pubend has the stream {tuple(stream)}")
-        return None if is_here else self._towards[self._cells[stream.broker]]
+        return None if is_here else self._towards[self.cell_by_broker[stream.broker]]
+
+
+Receiver = tuple[BrokerNumber, Cell]
+"""The receiver, and the only target cell; EVERYWHERE for all cells below the receiver."""
+
+_NOTHING: Final = (0, 0)
+
+
+class Links:
+    """The present routes to neighbouring cells from one broker.
+
+    Args:
+        sessions: the neighbours with a session, as they are at any time.
+
+    Attributes:
+        receivers: the receivers for cells below that were found since the last change; see `down`.
+        senders: the brokers to ask that were found since the last change; see `up`.
+    """
+
+    def __init__(self, routes: Routes, sessions: Container[BrokerNumber]) -> None:
+        self._routes = routes
+        self._sessions = sessions
+        self._received: dict[BrokerNumber, tuple[int, int]] = {}
+        self._sent: dict[BrokerNumber, LinkStatus] = {}
+        self.receivers: dict[tuple[int, Cell, bool], tuple[Receiver, ...]] = {}
+        self.senders: dict[
+            tuple[StreamId, BrokerNumber | None, bool], tuple[BrokerNumber, ...]
+        ] = {}
+
+    def on_session_change(self, peer: BrokerNumber) -> None:
+        """Discard the status of a neighbour after the start or end of a session."""
+        self._received.pop(peer, None)
+        self._sent.pop(peer, None)
+        self.receivers.clear()
+        self.senders.clear()
+
+    def record_cells(self, peer: BrokerNumber, message: LinkStatus) -> None:
+        """Record the cells that a neighbour reaches.
+
+        Raises:
+            RemoteProtocolError: a cell does not exist.
+        """
+        known = range(self._routes.cell_count)
+        if any(cell not in known for cell in (*message.direct, *message.around)):
+            raise RemoteProtocolError(peer, f"cells of {len(known)}: {message}"[:300])
+        self._received[peer] = _bits(message.direct), _bits(message.around)
+        self.receivers.clear()
+        self.senders.clear()
+
+    def news(self) -> Iterator[tuple[BrokerNumber, LinkStatus]]:
+        """Yield the link status of this broker for neighbours with an older status."""
+        routes = self._routes
+        if routes.is_plain:
+            return
+        direct = {cell: self._direct(cell) for cell in routes.cells}
+        around = {cell: self._around(cell) & ~direct[cell] for cell in routes.cells}
+        for peer in routes.neighbours:
+            if peer not in self._sessions:
+                continue
+            onward = [cell for cell in routes.cells if cell != routes.cell_of(peer)]
+            beside = () if peer in routes.peers else onward
+            status = LinkStatus(
+                _cells(sum(direct[cell] for cell in onward)),
+                _cells(sum(around[cell] for cell in beside)),
+            )
+            if self._sent.get(peer) != status:
+                self._sent[peer] = status
+                yield peer, status
+
+    # ------------------------------------------------------------ receivers
+
+    def down(self, stream: StreamId, cell: Cell, *, sideways: bool = True) -> tuple[Receiver, ...]:
+        """Return the receivers for a cell below: one broker, unless no broker reaches all cells.
+
+        Args:
+            sideways: whether another member of this broker's cell may forward.
+        """
+        key = stream.publisher, cell, sideways
+        found = self.receivers.get(key)
+        if found is None:
+            found = self.receivers[key] = tuple(self._find_down(stream.publisher, cell, sideways))
+        return found
+
+    def targets(
+        self, stream: StreamId, children: Sequence[Cell], onto: Cell
+    ) -> list[tuple[Cell, tuple[Receiver, ...]]]:
+        """Return the receivers of each cell below, or of `onto` alone, without sideways ones."""
+        if onto != EVERYWHERE:
+            return [(onto, self.down(stream, onto, sideways=False))]
+        return [(cell, self.down(stream, cell)) for cell in children]
+
+    def up(
+        self, stream: StreamId, via: BrokerNumber | None, *, sideways: bool = True
+    ) -> tuple[BrokerNumber, ...]:
+        """Return the brokers to ask for a stream: `via`, or else all that reach its pubend.
+
+        Args:
+            via: the broker that last sent events of the stream.
+        """
+        key = stream, via, sideways
+        found = self.senders.get(key)
+        if found is None:
+            found = self.senders[key] = self._find_up(stream, via, sideways)
+        return found
+
+    def _find_up(
+        self, stream: StreamId, via: BrokerNumber | None, sideways: bool
+    ) -> tuple[BrokerNumber, ...]:
+        routes = self._routes
+        upstream, _ = routes.of(stream)
+        assert upstream is not None, f"{stream} has its pubend here"
+        goal = 1 << routes.cell_of(stream.broker)
+        near = [each for each in self._present(upstream) if sum(self._reach(upstream, each)) & goal]
+        if via in near:
+            return (via,)
+        if near or not sideways:
+            return tuple(near)
+        beside = [each for each in routes.peers if self._received.get(each, _NOTHING)[0] & goal]
+        return tuple(_rotate(beside, stream.publisher)[:1])
+
+    def _find_down(self, pubend: int, cell: Cell, sideways: bool) -> Iterator[Receiver]:
+        near = [
+            (each, *self._reach(cell, each))
+            for each in _rotate(self._routes.linked_members(cell), pubend)
+            if each in self._sessions
+        ]
+        near.sort(key=lambda item: -item[1].bit_count())  # stable: then the order of rotation
+        covered = 0
+        for each, direct, around in near:
+            if (direct | around) & ~covered:
+                covered |= direct | around
+                yield each, EVERYWHERE
+        if not sideways:
+            return
+        for each in _rotate(self._routes.peers, pubend):
+            direct = self._received.get(each, _NOTHING)[0] & self._routes.behind[cell]
+            if each in self._sessions and direct & ~covered:
+                covered |= direct
+                yield each, cell
+
+    # ------------------------------------------------------------ reachable cells
+
+    def _present(self, cell: Cell) -> list[BrokerNumber]:
+        return [each for each in self._routes.linked_members(cell) if each in self._sessions]
+
+    def _reach(self, cell: Cell, member: BrokerNumber) -> tuple[int, int]:
+        """Return the cells behind `cell` that a member reaches: directly, and around.
+
+        A member without a status is assumed to reach all cells.
+        """
+        behind = self._routes.behind[cell]
+        if member not in self._received:
+            return behind, 0
+        direct, around = self._received[member]
+        return (direct & behind) | 1 << cell, around & behind & ~direct & ~(1 << cell)
+
+    def _direct(self, cell: Cell) -> int:
+        found = 0
+        for member in self._present(cell):
+            direct, around = self._reach(cell, member)
+            found |= direct | around
+        return found
+
+    def _around(self, cell: Cell) -> int:
+        found = 0
+        for peer in self._routes.peers:
+            if peer in self._sessions:
+                found |= self._received.get(peer, _NOTHING)[0]
+        return found & self._routes.behind[cell]
+
+
+def _rotate(members: Sequence[BrokerNumber], by: int) -> list[BrokerNumber]:
+    place = by % len(members) if members else 0
+    return [*members[place:], *members[:place]]
+
+
+def _bits(cells: Sequence[Cell]) -> int:
+    found = 0
+    for cell in cells:
+        found |= 1 << cell
+    return found
+
+
+def _cells(bits: int) -> tuple[Cell, ...]:
+    return tuple(cell for cell in range(bits.bit_length()) if bits >> cell & 1)

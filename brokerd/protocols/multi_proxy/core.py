@@ -59,8 +59,12 @@ from brokerd.protocols.multi_proxy.ways import UNANSWERED
 from brokerd.protocols.parts.clients.table import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.decommissioning import NOBODY, DecommissionAuthority, Decommissioning
-from brokerd.protocols.parts.event_machine import Durability, MessageHandler, message_handler
-from brokerd.protocols.parts.log_first import LogFirstMachine
+from brokerd.protocols.parts.event_machine import (
+    Durability,
+    LogFirstMachine,
+    MessageHandler,
+    message_handler,
+)
 
 Sharer = TypeVar("Sharer", bound=TopicTransfers)
 

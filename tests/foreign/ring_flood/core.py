@@ -25,8 +25,12 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import Durability, MessageHandler, message_handler
-from brokerd.protocols.parts.log_first import LogFirstMachine
+from brokerd.protocols.parts.event_machine import (
+    Durability,
+    LogFirstMachine,
+    MessageHandler,
+    message_handler,
+)
 from brokerd.protocols.ring_flood.clients import Clients
 from brokerd.protocols.ring_flood.log import LOG, RELEASED, Log, Positions, Stored
 from brokerd.protocols.ring_flood.messages import Flooded, StoredThrough

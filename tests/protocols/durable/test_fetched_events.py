@@ -7,7 +7,7 @@ import pytest
 from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.durable.fetched_events import RUNS, FetchedEvents
-from brokerd.protocols.gryphon.intervals import IntervalSet
+from brokerd.protocols.gryphon.knowledge import IntervalSet
 from brokerd.simulator.named_bugs import bugs_of, plant
 
 MUTANTS = bugs_of("durable")

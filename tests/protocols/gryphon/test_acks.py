@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.gryphon.acks import ACKS, Acks
+from brokerd.model.identity import StreamId
+from brokerd.protocols.gryphon.acknowledgements import ACKS, Acknowledgements
 from brokerd.protocols.gryphon.messages import Done
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
 
 INTERVAL_NS = 100
 CELL, ABOVE, BELOW = 1, 0, 2
@@ -20,15 +22,23 @@ class Member:
     """A broker of a cell of three, with one neighbour above and streams from there."""
 
     def __init__(self) -> None:
-        self.machine = EventMachine()
+        self.now_ns = 0
         self.deadlines: DeadlineQueue[Any] = DeadlineQueue()
-        self.finals: list[object] = []
+        self.streams: list[Any] = []
         routes: Any = SimpleNamespace(
             cell=CELL, peers=SIBLINGS, cells=(ABOVE, BELOW), cell_of=lambda _: ABOVE
         )
-        links: Any = SimpleNamespace(up=lambda *_, **__: (PARENT,))
-        self.acks = Acks(
-            self.machine, routes, links, self.deadlines, INTERVAL_NS, self.finals.append
+        links: Any = SimpleNamespace(up=lambda *_, **__: (PARENT,), senders={})
+        parameters = GryphonParameters(ack_interval_ns=INTERVAL_NS)
+        filters, streams = SimpleNamespace(is_on=False), self.streams
+        self.acks = Acknowledgements(
+            routes,
+            parameters,
+            streams,
+            filters,
+            links,
+            self.deadlines,
+            {},  # type: ignore[arg-type]
         )
 
     def stream(self, number: int, upstream: int | None = ABOVE) -> Any:
@@ -43,14 +53,11 @@ class Member:
         due_ns = self.deadlines.earliest()
         if due_ns is None:
             return []
-        assert due_ns == self.machine.now_ns + INTERVAL_NS
-        self.machine.now_ns = due_ns
+        assert due_ns == self.now_ns + INTERVAL_NS
+        self.now_ns = due_ns
         assert self.deadlines.due(due_ns) == [(ACKS, None)]
-        self.acks.due()
-        said = [(effect.peer, effect.message) for effect in self.machine.effects
-                if isinstance(effect, Send)]  # fmt: skip
-        self.machine.effects.clear()
-        return said
+        effects = self.acks.flush()
+        return [(each.peer, each.message) for each in effects if isinstance(each, Send)]
 
 
 @pytest.mark.parametrize("times", [1, 2, 4])
@@ -58,30 +65,29 @@ def test_each_ack_is_in_one_batch(times: int) -> None:
     member = Member()
     one, other = member.stream(1), member.stream(2)
     for _ in range(times):
-        member.acks.on_final_advanced(one)
-        member.acks.on_final_advanced(one)
+        member.acks.add_final(one, member.now_ns)
+        member.acks.add_final(one, member.now_ns)
         assert member.batch() == [(PARENT, Done(CELL, ((one.identity, 5),)))]
         assert member.batch() == []
-        member.acks.pass_on(other, BELOW)
+        member.acks.add_done(other, BELOW, member.now_ns)
         done = Done(BELOW, ((other.identity, 7),))
         assert member.batch() == [(peer, done) for peer in SIBLINGS]
         assert member.batch() == []
-        member.acks.on_final_advanced(other)
+        member.acks.add_final(other, member.now_ns)
         assert member.batch() == [(PARENT, Done(CELL, ((other.identity, 5),)))]
-    assert member.finals == []
 
 
 def test_at_its_pubend_a_final_tick_goes_no_further() -> None:
     member = Member()
-    own = member.stream(1, upstream=None)
-    member.acks.on_final_advanced(own)
-    assert member.finals == [own]
+    own = Stream(StreamId(9, 1, 0), None, (), GryphonParameters())
+    own.subend.position = 5
+    assert member.acks.settle(own, member.now_ns), "its log may be released"
+    assert not member.acks.settle(own, member.now_ns), "once"
     assert member.batch() == []
 
 
 def test_a_neighbour_with_a_new_session_gets_all_that_is_its_own() -> None:
     member = Member()
-    streams = [member.stream(1), member.stream(2, upstream=BELOW)]
-    member.acks.offer(streams, PARENT)
-    (sent,) = member.machine.effects
-    assert sent == Send(PARENT, Done(CELL, ((streams[0].identity, 5),)))
+    member.streams += [member.stream(1), member.stream(2, upstream=BELOW)]
+    (sent,) = member.acks.resend(PARENT)
+    assert sent == Send(PARENT, Done(CELL, ((member.streams[0].identity, 5),)))

@@ -6,9 +6,8 @@ On the paper's ten brokers; publishers c0 to c3 are at one pubend each. Paper: [
 import pytest
 
 from brokerd.model.identity import StreamId
-from brokerd.protocols.gryphon.links import Links
 from brokerd.protocols.gryphon.messages import EVERYWHERE, Done, Events, LinkStatus, Nack
-from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon.routes import Links, Routes
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
@@ -139,7 +138,7 @@ def test_a_broker_without_a_route_asks_all_upstream_brokers_and_receives_once() 
 def test_several_brokers_receive_a_stream_if_none_reaches_all_children() -> None:
     """b1 gets to s2 only, b2 to s1 only, and they do not get to each other."""
     routes = Routes(0, paper_cells(), 4)
-    links = Links(routes, lambda peer: True)
+    links = Links(routes, routes.neighbours)
     left, s1, s2 = 0, 3, 4
     stream = StreamId(0, 0, 0)
     assert links.down(stream, left) == ((1, EVERYWHERE),)

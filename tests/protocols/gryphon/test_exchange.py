@@ -7,12 +7,12 @@ import pytest
 from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
-from brokerd.protocols.gryphon.exchange import Exchange
-from brokerd.protocols.gryphon.filters import FilterTable
+from brokerd.protocols.gryphon.filters import FilterExchange, FilterTable
 from brokerd.protocols.gryphon.messages import FilterSet, FilterVersion, FilterVersions, Named
+from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon.state import Streams
 from brokerd.protocols.interface import Send
-from brokerd.protocols.parts.event_machine import Durability, EventMachine
 from brokerd.wire.attributes import decode_attribute_table
 
 TOPOLOGY = tree_of_cells(("b0", "b1", "b2"), [("b0", "b1"), ("b1", "b2")])
@@ -22,31 +22,23 @@ class Side:
     """The exchange of one broker of a chain of three."""
 
     def __init__(self, broker: int) -> None:
-        self.machine = EventMachine()
         routes = Routes(broker, TOPOLOGY, 1)
         self.table = FilterTable(broker, routes, decode_attribute_table, is_on=True)
-        self.exchange = Exchange(
-            broker,
-            routes,
-            self.table,
-            Durability(self.machine),
-            has_session=lambda _: True,
-            known=lambda: (),
-            on_beginning=lambda _: None,
-            on_less=lambda: None,
-        )
+        streams = Streams(broker, routes, GryphonParameters(pubends=1))
+        self.exchange = FilterExchange(broker, routes, self.table, streams, routes.neighbours)
         self.exchange.begin(1, {})
+        self.outcomes: list[object] = []
 
     def hears(self, peer: int, message: object) -> None:
-        self.exchange.handlers()[type(message)](peer, message)
+        self.outcomes += self.exchange.handlers()[type(message)](peer, message)
 
     def sets(self, to: int) -> list[FilterSet]:
         found = [
             effect.message
-            for effect in self.machine.effects
+            for effect in self.outcomes
             if isinstance(effect, Send) and effect.peer == to
         ]
-        self.machine.effects.clear()
+        self.outcomes.clear()
         return [message for message in found if isinstance(message, FilterSet)]
 
 
@@ -66,7 +58,6 @@ def test_a_filter_of_any_size_comes_as_it_is(count: int, tests: int) -> None:
     sender, receiver = Side(2), Side(1)
     for number in range(count):
         sender.exchange.change(wanted(number, tests), ())
-    sender.machine.effects.clear()
     sender.hears(1, FilterVersions((FilterVersion(2, 0, 0),), (2,)))
     parts = sender.sets(1)
     assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]

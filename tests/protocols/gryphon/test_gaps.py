@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.protocols.gryphon.gaps import GapTable
-from brokerd.protocols.gryphon.intervals import IntervalSet
+from brokerd.protocols.gryphon.knowledge import IntervalSet
+from brokerd.protocols.gryphon.liveness import GapTable
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import MILLISECOND_NS
 
@@ -75,7 +75,7 @@ def test_the_retry_delay_doubles_to_its_limit_and_resets_on_a_message():
         instants.append(table.earliest() - now)
         now = table.earliest()
     assert [wait // MS for wait in instants] == [600, 1_200, 2_000, 2_000, 2_000]
-    table.on_knowledge(now)
+    table.knowledge_ns = now
     table.due(now)
     assert table.earliest() - now == 600 * MS
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.protocols.gryphon.intervals import IntervalSet
+from brokerd.protocols.gryphon.knowledge import IntervalSet
 from tests.helpers.tick_structures import compare_intervals, compare_knowledge, compare_streams
 
 SIZE = 48

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.protocols.gryphon.joins import MERGED
 from brokerd.protocols.gryphon.messages import Events, Join, Joined, Nack, Silent
+from brokerd.protocols.gryphon.state import MERGED
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant
 from tests.helpers.gryphon_stories import PaperStory, Story

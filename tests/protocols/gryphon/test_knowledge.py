@@ -5,7 +5,6 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.protocols.gryphon import retained
 from brokerd.protocols.gryphon.knowledge import Knowledge
 from tests.helpers.stream_runs import run_at
 
@@ -62,7 +61,7 @@ def test_knowledge_matches_a_plain_list_of_ticks(truth, history):
 
 
 def test_compacted_knowledge_matches_a_plain_list_of_ticks() -> None:
-    with patch.multiple(retained, _SCATTERED=1, _RUN_EVENTS=3):
+    with patch.multiple("brokerd.protocols.gryphon.knowledge", _SCATTERED=1, _RUN_EVENTS=3):
         test_knowledge_matches_a_plain_list_of_ticks()
 
 

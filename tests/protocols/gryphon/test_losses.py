@@ -6,7 +6,7 @@ when a session breaks. Paper: [GD02] §3.1, §3.2.
 
 import pytest
 
-from brokerd.protocols.gryphon.gaps import Piece
+from brokerd.protocols.gryphon.liveness import Piece
 from brokerd.protocols.gryphon.messages import Events, Nack
 from brokerd.simulator.named_bugs import bugs_of, plant
 from brokerd.units import MILLISECOND_NS, SECOND_NS

@@ -14,18 +14,11 @@ from brokerd.model.client_messages import Connect, Publish, Subscribe
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.messages import (
-    EVERYWHERE,
-    AckExpected,
-    Events,
-    Joined,
-    Nack,
-    Silent,
-)
+from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Events, Joined, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import unpack_logged
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.pubend import unpack_logged
+from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import (
     Append,
     Commit,
@@ -190,7 +183,7 @@ def asked_while_an_event_is_written(asked: tuple[int, int]) -> list[tuple[tuple[
     broker = One(P1, order="total", pubends=1)
     broker.has_published()
     broker.has_joined()
-    tick = broker.core._pubends._last[0]  # type: ignore[attr-defined]
+    tick = broker.core.pubends._last[0]  # type: ignore[attr-defined]
     broker.hears(B1, Nack(STREAM, ((tick + asked[0], tick + asked[1]),)))
     broker.writes(Commit)
     told = [m.ranges for m in broker.tells(B1, Silent)]
@@ -295,7 +288,7 @@ def delayed_by_one_lost_message() -> list[int]:
     sent += story.publish(1, pause_s=0.001)
     story.wait_for(lambda: bool(story.from_to("s1", "b1", Nack)))
     story.cluster.run_for(0.1)
-    knowledge = story.cluster.broker("s1").broker.core._relay.stream(STREAM).knowledge
+    knowledge = story.cluster.broker("s1").broker.core.known_streams.get(STREAM).knowledge
     lacking = [sum(end - start for start, end in knowledge.known.gaps(1, knowledge.highest))]
     story.cluster.run_for(2)
     assert subscription.received[-61:] == sent

@@ -12,11 +12,12 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon import pubends
-from brokerd.protocols.gryphon.logs import LOG
+from brokerd.protocols.gryphon import pubend
+from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.messages import Events
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED, unpack_logged
+from brokerd.protocols.gryphon.pubend import unpack_logged
+from brokerd.protocols.gryphon.state import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.interface import Append, Commit, LogEnds, RecordsRead, Started
 from brokerd.protocols.parts.run_records import pack_run
 from brokerd.protocols.registry import make_protocol
@@ -141,7 +142,7 @@ def test_a_restart_publishes_logged_events_and_discards_unlogged_ticks(kept: int
     sent.append(story.cluster.publish("p1", kind="a"))
     before = len(story.loggers)
     story.wait_for(lambda: len(story.loggers) > before)
-    lost_tick = broker.core._pubends._last[0]  # type: ignore[attr-defined]
+    lost_tick = broker.core.pubends._last[0]  # type: ignore[attr-defined]
     assert not [m for m in story.from_to("p1", "b1", Events) if m.run.last == lost_tick]
     broker.kill(kept)
     assert broker.disk.ends()[LOG].next == 3 + kept
@@ -325,7 +326,7 @@ def test_rows_of_released_events_never_decrease_after_a_crash_before_the_chop(
     monkeypatch: pytest.MonkeyPatch, released: int, logged: int
 ) -> None:
     """A long list of records shares entries, also across the tick that was released."""
-    monkeypatch.setattr(pubends, "_LOGGED_RECORDS", logged)
+    monkeypatch.setattr(pubend, "_LOGGED_RECORDS", logged)
     assert rows_after_a_crash_before_a_chop(released) == {
         (PUBLISHED, "0.1"): released,
         (RELEASED, "0"): released,

@@ -14,7 +14,6 @@ from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.interface import Send
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
 
 LIMIT_BYTES = 8 * EVENT_BYTES
 STALL_NS = 1_000
@@ -26,7 +25,8 @@ class Sender:
 
     def __init__(self) -> None:
         topology = tree_of_cells(("b0", "b1"), [("b0", "b1")])
-        self.machine = EventMachine()
+        self.now_ns = 0
+        self.sent: list[WindowProbe] = []
         self.routes = Routes(1, topology, 1)
         self.deadlines: DeadlineQueue[tuple[str, object]] = DeadlineQueue()
         self.stream = next(each for each in self.routes.pubend_streams() if each[0] == 1)
@@ -37,13 +37,9 @@ class Sender:
             send_stall_ns=STALL_NS,
         )
         self.flow = FlowControl(
-            self.machine,
             self.routes,
             parameters,
             self.deadlines,
-            on_answers=lambda _: self.facts.append("answers"),
-            on_missed=lambda _, streams: self.facts.append(f"missed {[*streams]}"),
-            on_room=lambda: self.facts.append("room"),
         )
         self.sent_bytes = {False: 0, True: 0}
         self.base_bytes = {False: 0, True: 0}
@@ -54,33 +50,54 @@ class Sender:
         self.sequence += 1
         sequences = range(self.sequence, self.sequence + 1)
         run = PublicationRun(self.stream, sequences, (b"a",), b"\0", 0, ())
-        self.flow.sent(PEER, run, again=again)
+        probe = self.flow.charge(PEER, run, self.now_ns, again=again)
+        self.sent += [probe] if probe is not None else []
         self.sent_bytes[again] += EVENT_BYTES
 
     def update(self, taken_bytes: int, *, again: bool) -> None:
         """The neighbour answers the last probe that reached it, or an earlier one."""
-        handler = self.flow.handlers()[WindowUpdate]
-        handler(PEER, WindowUpdate(self.routes.cell, again, self.base_bytes[again] + taken_bytes))
+        taken_bytes += self.base_bytes[again]
+        update = WindowUpdate(self.routes.cell, again, taken_bytes)
+        opened = self.flow.on_update(PEER, update, self.now_ns)
+        if opened is None:
+            return
+        if again:
+            self.facts.append("answers")
+        elif opened.missed:
+            self.facts.append(f"missed {[*opened.missed]}")
+        self.use_room()
+
+    def use_room(self) -> None:
+        assert self.flow.updates() == []
+        if not self.flow.holds_up():
+            self.facts.append("room")
+
+    def end_session(self) -> None:
+        self.flow.on_session_lost(PEER)
+        self.use_room()
+        self.flow.on_session(PEER)
 
     def advance(self, by_ns: int) -> None:
-        end_ns = self.machine.now_ns + by_ns
+        end_ns = self.now_ns + by_ns
         while (due_ns := self.deadlines.earliest()) is not None and due_ns <= end_ns:
-            self.machine.now_ns = due_ns
+            self.now_ns = due_ns
             assert self.deadlines.due(due_ns) == [(FLOW, None)]
-            self.flow.due()
-        self.machine.now_ns = end_ns
+            for effect in self.flow.due(due_ns):
+                assert isinstance(effect, Send)
+                self.sent.append(effect.message)
+            self.use_room()
+        self.now_ns = end_ns
 
     def observed(self) -> list[Any]:
         """What has been said and found since the last look, in relative numbers."""
         probes = [
             (
-                effect.message.again,
-                effect.message.sent_bytes - self.base_bytes[effect.message.again],
+                probe.again,
+                probe.sent_bytes - self.base_bytes[probe.again],
             )
-            for effect in self.machine.effects
-            if isinstance(effect, Send) and isinstance(effect.message, WindowProbe)
+            for probe in self.sent
         ]
-        self.machine.effects.clear()
+        self.sent = []
         found, self.facts = self.facts, []
         due_ns = self.deadlines.earliest()
         return [
@@ -89,7 +106,7 @@ class Sender:
             self.flow.holds_up(),
             self.flow.can_send(PEER, self.stream),
             self.flow.answer_room_bytes(PEER, self.stream),
-            due_ns and due_ns - self.machine.now_ns,
+            due_ns and due_ns - self.now_ns,
         ]
 
     def rest(self) -> None:
@@ -127,8 +144,7 @@ def episode(sender: Sender, random: Random) -> None:
                 sender.advance(random.choice((1, STALL_NS // 4, STALL_NS, 3 * STALL_NS)))
             case 4:
                 if random.random() < 0.3:
-                    sender.flow.on_session_lost(PEER)
-                    sender.flow.on_session(PEER)
+                    sender.end_session()
                     sender.sent_bytes = dict.fromkeys(sender.sent_bytes, 0)
                     sender.base_bytes = dict.fromkeys(sender.base_bytes, 0)
 
@@ -169,8 +185,7 @@ def test_a_window_after_an_episode_is_like_a_new_one(seed: int, ends: str) -> No
     if ends == "all is taken":
         old.rest()
     else:
-        old.flow.on_session_lost(PEER)
-        old.flow.on_session(PEER)
+        old.end_session()
         old.sent_bytes = dict.fromkeys(old.sent_bytes, 0)
         old.base_bytes = dict.fromkeys(old.base_bytes, 0)
         old.advance(STALL_NS)

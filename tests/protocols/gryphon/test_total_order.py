@@ -17,9 +17,9 @@ from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import Order
-from brokerd.protocols.gryphon.merge import merge
 from brokerd.protocols.gryphon.messages import Events, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.total_order import merge
 from brokerd.protocols.registry import protocol_on, read_topology
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.named_bugs import bugs_of, plant

@@ -10,7 +10,7 @@ from brokerd.model.client_messages import Connect, Connected, Publish, Subscribe
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon.logs import LOG
+from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     AckExpected,

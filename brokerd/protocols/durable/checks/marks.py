@@ -17,8 +17,8 @@ from brokerd.protocols.durable.arrivals import ARRIVING
 from brokerd.protocols.durable.holds import HOLDS
 from brokerd.protocols.durable.hosted_streams import DELIVERED
 from brokerd.protocols.durable.messages import Deferred, Fetch, Fetched, LetGo
-from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.pubends import RELEASED
+from brokerd.protocols.gryphon import LOG
+from brokerd.protocols.gryphon.state import RELEASED
 from brokerd.protocols.interface import (
     Chop,
     Commit,

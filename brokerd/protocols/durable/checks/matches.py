@@ -11,9 +11,8 @@ from brokerd.protocols.durable.core import Durable
 from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord
 from brokerd.protocols.durable.hosted_streams import HostedStream
 from brokerd.protocols.durable.lanes import DurableSubscription
+from brokerd.protocols.gryphon import LOG, Subend
 from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
-from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.subend import Subend
 from brokerd.protocols.interface import (
     Append,
     Chop,

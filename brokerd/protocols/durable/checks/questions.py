@@ -17,7 +17,7 @@ from brokerd.protocols.durable.messages import (
     NothingFetched,
 )
 from brokerd.protocols.durable.parameters import DurableParameters
-from brokerd.protocols.gryphon.intervals import IntervalSet, Range
+from brokerd.protocols.gryphon import IntervalSet, Range
 from brokerd.protocols.interface import (
     BrokerDecommissioned,
     Effect,

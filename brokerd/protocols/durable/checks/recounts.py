@@ -6,8 +6,8 @@ from brokerd.protocols.durable.catchup_window import CatchupWindow
 from brokerd.protocols.durable.fetched_events import FetchedEvents
 from brokerd.protocols.durable.fetching import Fetching
 from brokerd.protocols.durable.lanes import Lane
+from brokerd.protocols.gryphon import InFlightEvents
 from brokerd.protocols.gryphon.checks.recounts import RECOUNTS as CORE
-from brokerd.protocols.gryphon.subend import InFlightEvents
 from brokerd.simulator.checks.recounts import Recount, nonzero
 
 

@@ -8,9 +8,8 @@ from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
 from brokerd.protocols.gryphon.checks.recounts import RECOUNTS
 from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
-from brokerd.protocols.gryphon.exchange import FILTERED
-from brokerd.protocols.gryphon.pubends import PUBLISHED, RELEASED, RESERVED
 from brokerd.protocols.gryphon.routes import hosts_clients
+from brokerd.protocols.gryphon.state import FILTERED, PUBLISHED, RELEASED, RESERVED
 from brokerd.simulator.checks.growth import ContainerLimits, Limit
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach
@@ -54,7 +53,7 @@ SIMULATED = SimulatedProtocol(
             "Pubends._logged",
             "RetainedEvents._runs",
             "RetainedEvents._firsts",
-            "GapTable._pieces",
+            "GapTable.pieces",
             "Subend._open",
             "Durability._when_durable",
             "Outlet.sent",
@@ -62,19 +61,19 @@ SIMULATED = SimulatedProtocol(
         ),
         paired=(
             "OwnSubscription.begins_after",
-            "Relay._streams",
+            "Streams._streams",
             "Stream._done",
             "published",
             "released",
         ),
     ),
     limits=(
-        Limit("brokerd.protocols.gryphon.pubends", "_LOGGED_RECORDS", (1, 8)),
-        Limit("brokerd.protocols.gryphon.pubends", "_LOGGED_TOGETHER", (2, 8)),
-        Limit("brokerd.protocols.gryphon.retained", "_SCATTERED", (1, 4)),
-        Limit("brokerd.protocols.gryphon.retained", "_RUN_EVENTS", (2, 5)),
-        Limit("brokerd.protocols.gryphon.exchange", "_TESTS_PER_MESSAGE", (1, 3)),
-        Limit("brokerd.protocols.gryphon.ostreams", "JOINED_BYTES", (1, 300)),
+        Limit("brokerd.protocols.gryphon.pubend", "_LOGGED_RECORDS", (1, 8)),
+        Limit("brokerd.protocols.gryphon.pubend", "_LOGGED_TOGETHER", (2, 8)),
+        Limit("brokerd.protocols.gryphon.knowledge", "_SCATTERED", (1, 4)),
+        Limit("brokerd.protocols.gryphon.knowledge", "_RUN_EVENTS", (2, 5)),
+        Limit("brokerd.protocols.gryphon.filters", "_TESTS_PER_MESSAGE", (1, 3)),
+        Limit("brokerd.protocols.gryphon.forwarding", "JOINED_BYTES", (1, 300)),
     ),
     positions=(
         Position(RELEASED),

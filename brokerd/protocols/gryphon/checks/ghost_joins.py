@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import BrokerNumber, StreamId
-from brokerd.protocols.gryphon.joins import MERGED
-from brokerd.protocols.gryphon.logs import LOG
+from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.messages import Joined
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubends import unpack_logged
+from brokerd.protocols.gryphon.pubend import unpack_logged
 from brokerd.protocols.gryphon.routes import hosts_clients
+from brokerd.protocols.gryphon.state import MERGED
 from brokerd.protocols.interface import (
     Append,
     Commit,

@@ -14,11 +14,11 @@ from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.checks.ghost_filters import GhostFilters
 from brokerd.protocols.gryphon.core import Gryphon
-from brokerd.protocols.gryphon.intervals import IntervalSet, Range
-from brokerd.protocols.gryphon.logs import LOG
+from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.knowledge import IntervalSet, Range
 from brokerd.protocols.gryphon.messages import Done, Events, Silent
-from brokerd.protocols.gryphon.pubends import RESERVED, unpack_logged
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.pubend import unpack_logged
+from brokerd.protocols.gryphon.state import RESERVED, Stream
 from brokerd.protocols.interface import (
     Append,
     Commit,

@@ -9,9 +9,9 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.core import Gryphon
-from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.pubends import unpack_logged
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.definition import LOG
+from brokerd.protocols.gryphon.pubend import unpack_logged
+from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import Append, Chop, Effect, Event, RecordsRead, Started
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks

@@ -11,8 +11,7 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.gryphon.checks.filter_marks import FILTER_MARKS, filter_marks
-from brokerd.protocols.gryphon.joins import MERGED
-from brokerd.protocols.gryphon.logs import LOG
+from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.messages import (
     AckExpected,
     Done,
@@ -22,7 +21,7 @@ from brokerd.protocols.gryphon.messages import (
     Silent,
     WindowUpdate,
 )
-from brokerd.protocols.gryphon.pubends import RESERVED
+from brokerd.protocols.gryphon.state import MERGED, RESERVED
 from brokerd.protocols.interface import (
     Append,
     Chop,

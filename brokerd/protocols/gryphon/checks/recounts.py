@@ -5,10 +5,10 @@ from collections import Counter
 from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.gryphon.filters import FilterTable
 from brokerd.protocols.gryphon.flow_control import FlowControl
+from brokerd.protocols.gryphon.knowledge import RetainedEvents
 from brokerd.protocols.gryphon.own_filter import OwnFilter
-from brokerd.protocols.gryphon.pubends import Pubends
-from brokerd.protocols.gryphon.retained import RetainedEvents
-from brokerd.protocols.gryphon.subend import InFlightEvents
+from brokerd.protocols.gryphon.pubend import Pubends
+from brokerd.protocols.gryphon.state import InFlightEvents
 from brokerd.simulator.checks.recounts import Recount, nonzero
 
 RETAINED = (
@@ -65,8 +65,8 @@ RECOUNTS = (
     Recount(
         FlowControl,
         "full",
-        lambda flow: [*flow._full],
-        lambda flow, _: [key for key in flow._full if flow._windows[key].room_bytes <= 0],
+        lambda flow: [*flow.full],
+        lambda flow, _: [key for key in flow.full if flow._windows[key].room_bytes <= 0],
     ),
     Recount(
         FlowControl,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.routes import Cell
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.state import Stream
 
 
 @dataclass(slots=True)

@@ -11,17 +11,10 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.flow_control import EVENT_BYTES, FIRST_LIMIT
-from brokerd.protocols.gryphon.intervals import IntervalSet, Range
-from brokerd.protocols.gryphon.messages import (
-    AckExpected,
-    Done,
-    Events,
-    Nack,
-    Silent,
-    WindowUpdate,
-)
+from brokerd.protocols.gryphon.knowledge import IntervalSet, Range
+from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent, WindowUpdate
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.state import Stream
 from brokerd.protocols.interface import (
     Effect,
     Event,

@@ -5,7 +5,7 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.gryphon.knowledge import TICK_NS, Range
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     AckExpected,
@@ -22,7 +22,6 @@ from brokerd.protocols.gryphon.messages import (
     Nack,
     Silent,
 )
-from brokerd.protocols.gryphon.ticks import TICK_NS
 from brokerd.simulator.checks.wording import NamedWorld, Wording
 from brokerd.units import MILLISECOND_NS
 

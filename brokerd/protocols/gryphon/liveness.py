@@ -1,4 +1,4 @@
-"""The gaps in a subscriber's broker's knowledge, with the times of their nacks and repetitions.
+"""The liveness of subends: gaps in a broker's knowledge, and the times of their nacks.
 
 Paper: [GD02] §3.2 (GCT, NRT), §4.2 (nacks of long ranges are cut).
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.gryphon.knowledge import Range
 from brokerd.protocols.interface import Instant
 
 
@@ -101,29 +101,25 @@ def _wait(pieces: list[Piece], piece: Piece, now_ns: Instant) -> None:
 
 
 class GapTable:
-    """The gaps of one stream at one broker, lowest first."""
+    """The gaps of one stream at one broker, lowest first.
 
-    __slots__ = ("_heard_ns", "_limits", "_pieces", "_round_trip", "_unknown")
+    Attributes:
+        pieces: the gaps with their timers.
+        knowledge_ns: the last arrival of new knowledge, after which the pubend is not down.
+    """
+
+    __slots__ = ("_limits", "_round_trip", "_unknown", "knowledge_ns", "pieces")
 
     def __init__(self, limits: GapParameters) -> None:
         self._limits = limits
-        self._pieces: list[Piece] = []
+        self.pieces: list[Piece] = []
         self._unknown: tuple[Range, ...] = ()
         self._round_trip = RoundTrip(limits)
-        self._heard_ns: Instant = -1
+        self.knowledge_ns: Instant = -1
 
     def __bool__(self) -> bool:
         """Return True if there is a gap."""
-        return bool(self._pieces)
-
-    @property
-    def pieces(self) -> Sequence[Piece]:
-        """The gaps with their timers."""
-        return self._pieces
-
-    def on_knowledge(self, now_ns: Instant) -> None:
-        """Record that new knowledge of the stream has arrived, so its pubend is not down."""
-        self._heard_ns = now_ns
+        return bool(self.pieces)
 
     def update(self, unknown: Sequence[Range], now_ns: Instant) -> None:
         """Set the unknown ticks; the rest of a piece keeps its timer."""
@@ -132,7 +128,7 @@ class GapTable:
             return
         self._unknown = unknown
         pieces: list[Piece] = []
-        old = iter(self._pieces)
+        old = iter(self.pieces)
         piece = next(old, None)
         left = 0  # ticks of `piece` that are still unknown
         for start, end in unknown:
@@ -154,12 +150,12 @@ class GapTable:
         while piece is not None:
             self._count_answer(piece, left, now_ns)
             piece, left = next(old, None), 0
-        self._pieces = pieces
+        self.pieces = pieces
 
     def hurry(self, through: int, now_ns: Instant) -> None:
         """Make pieces through a tick due at once, unless they were requested before."""
         pieces: list[Piece] = []
-        for piece in self._pieces:
+        for piece in self.pieces:
             if not piece.asked and piece.start <= through and piece.due_ns > now_ns:
                 cut = min(piece.end, through + 1)
                 pieces.append(replace(piece, end=cut, due_ns=now_ns))
@@ -167,12 +163,12 @@ class GapTable:
                     continue
                 piece = replace(piece, start=cut)
             pieces.append(piece)
-        self._pieces = pieces
+        self.pieces = pieces
 
     def earliest(self) -> Instant | None:
         """Return the instant of the next request; None without one."""
         free = self._unanswered() < self._limits.nack_window
-        return min((piece.due_ns for piece in self._pieces if piece.asked or free), default=None)
+        return min((piece.due_ns for piece in self.pieces if piece.asked or free), default=None)
 
     def due(self, now_ns: Instant) -> list[Range]:
         """Return the ranges to request now, and start their timers.
@@ -184,13 +180,13 @@ class GapTable:
         free = limits.nack_window - self._unanswered()
         fresh = sum(
             piece.end - piece.start
-            for piece in self._pieces
+            for piece in self.pieces
             if not piece.asked and piece.due_ns <= now_ns
         )
         chunk = max(limits.nack_chunk_ticks, -(-fresh // limits.nack_window))
         asked: list[Range] = []
         pieces: list[Piece] = []
-        for piece in self._pieces:
+        for piece in self.pieces:
             if piece.due_ns > now_ns:
                 pieces.append(piece)
             elif piece.asked:
@@ -206,11 +202,11 @@ class GapTable:
                     start, free = cut, free - 1
                 if start < piece.end:
                     _wait(pieces, replace(piece, start=start), now_ns)
-        self._pieces = pieces
+        self.pieces = pieces
         return asked
 
     def _ask_again(self, piece: Piece, now_ns: Instant) -> Piece:
-        doublings = 0 if self._heard_ns >= piece.asked_ns else piece.doublings + 1
+        doublings = 0 if self.knowledge_ns >= piece.asked_ns else piece.doublings + 1
         return replace(
             piece,
             asked=piece.asked + 1,
@@ -220,7 +216,7 @@ class GapTable:
         )
 
     def _unanswered(self) -> int:
-        return sum(1 for piece in self._pieces if piece.asked)
+        return sum(1 for piece in self.pieces if piece.asked)
 
     def _count_answer(self, piece: Piece, left: int, now_ns: Instant) -> None:
         """Sample the answer to a single request; after a repetition the answer is ambiguous."""

@@ -1,33 +1,103 @@
 """The pubends of one broker: publications receive ticks, and are visible once durable.
 
-Paper: [GD02] §2.2 (pubends), §4.1 (group commit).
+A pubend assigns silence when a broker asks for it, and in advance from the rate of recent events.
+
+Paper: [GD02] §2.2 (pubends, silence assigned in advance), §4.1 (group commit).
 """
 
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.losses import is_stream_marker, stream_marker
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
-from brokerd.protocols.gryphon.beforehand import ExpectedSilence, SilenceParameters
+from brokerd.model.record import record
+from brokerd.protocols.gryphon.definition import LOG
 from brokerd.protocols.gryphon.flow_control import weight_bytes
-from brokerd.protocols.gryphon.logs import LOG
-from brokerd.protocols.gryphon.ticks import TickClock, ticks_in
-from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
-from brokerd.protocols.parts.event_machine import Durability
+from brokerd.protocols.gryphon.knowledge import TICK_NS, ticks_in
+from brokerd.protocols.gryphon.state import PUBLISHED, RELEASED, RESERVED
+from brokerd.protocols.interface import (
+    Change,
+    Effect,
+    Instant,
+    LogEnds,
+    LogRecord,
+    Read,
+    RecordsRead,
+)
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
 from brokerd.units import SECOND_NS
 
-RELEASED: Final = "released"
-"""Per pubend, the tick through which its events may be missing in the log."""
-PUBLISHED: Final = "published"
-"""Per source, the last sequence number among the released events."""
 
-RESERVED: Final = "reserved"
-"""The tick through which silence may have been announced for ticks without an event."""
+class TickClock:
+    """A clock of ticks: microseconds since 1970, from the machine's clock at the start.
+
+    The clock is ahead of every tick of an earlier incarnation, for any present or later change of
+    the machine's clock.
+    """
+
+    __slots__ = ("_base", "_started_ns")
+
+    def __init__(self) -> None:
+        self._base = 1
+        self._started_ns: Instant = 0
+
+    def start(self, now_ns: Instant, wall_ns: int) -> None:
+        """Start the clock; the machine's clock shows `wall_ns` now."""
+        self._base, self._started_ns = max(1, wall_ns // TICK_NS), now_ns
+
+    def advance_past(self, now_ns: Instant, used: int) -> None:
+        """Advance the clock behind tick `used`."""
+        if self.tick(now_ns) <= used:
+            self._base, self._started_ns = used + 1, now_ns
+
+    def tick(self, now_ns: Instant) -> int:
+        """Return the tick at an instant."""
+        return self._base + (now_ns - self._started_ns) // TICK_NS
+
+
+class SilenceParameters(Protocol):
+    """The amount of silence."""
+
+    @property
+    def silence_percent(self) -> int:
+        """The share of the expected wait for the next event."""
+
+    @property
+    def silence_limit_ns(self) -> int:
+        """The longest silence."""
+
+
+class ExpectedSilence:
+    """The duration for which a pubend expects no event.
+
+    The wait between events is estimated like TCP's round trips, with a weight of 1/8 for the last
+    wait.
+    """
+
+    __slots__ = ("_last_ns", "_parameters", "_wait_ns")
+
+    def __init__(self, parameters: SilenceParameters) -> None:
+        self._parameters = parameters
+        self._last_ns: Instant | None = None
+        self._wait_ns = 0
+
+    def ticks_after(self, events: int, now_ns: Instant) -> int:
+        """Return the number of ticks of silence to assign after the arrival of `events` events."""
+        percent, limit_ns = self._parameters.silence_percent, self._parameters.silence_limit_ns
+        if not percent:
+            return 0
+        last_ns, self._last_ns = self._last_ns, now_ns
+        if last_ns is None:
+            return 0
+        waited_ns = (now_ns - last_ns) // events
+        self._wait_ns = (7 * self._wait_ns + waited_ns) // 8 if self._wait_ns else waited_ns
+        return ticks_in(min(self._wait_ns * percent // 100, limit_ns)) - 1
+
 
 _HEAD: Final = struct.Struct(">IQ")
 # pubend, first tick
@@ -37,9 +107,6 @@ _LEASE_TICKS: Final = ticks_in(2 * SECOND_NS)
 
 _AHEAD_TICKS: Final = ticks_in(SECOND_NS)
 """The lead with which a new row is written before it is needed, for silence assigned in advance."""
-
-OnDurable = Callable[[StreamId, PublicationRun, int], None]
-
 
 _LOGGED_RECORDS: Final = 1_024
 _LOGGED_TOGETHER: Final = 64
@@ -53,6 +120,18 @@ class PubendParameters(SilenceParameters, Protocol):
     def send_window_bytes(self) -> int:
         """See WindowParameters: the limit of bytes on the way to the log."""
 
+    @property
+    def pubends(self) -> int:
+        """The number of pubends of a broker."""
+
+    @property
+    def is_total(self) -> bool:
+        """True in total order, where a pubend joins before its first publication."""
+
+
+Step = Callable[[], None]
+"""The action that follows when publications are on disk."""
+
 
 class _LogSpan(NamedTuple):
     """One or more records of the log: the index of the first, and their last tick and number."""
@@ -64,19 +143,58 @@ class _LogSpan(NamedTuple):
     sequence: int
 
 
+class Acceptance(Enum):
+    """The result of a publication at its pubend.
+
+    Attributes:
+        REPEATED: a part of the publications is on its way to the log.
+        STORED: all of the publications are on disk.
+        READY: the publications wait for room in the log, which may be there.
+        FIRST: the publications wait for their pubend to join total order, and are the first ones.
+        WAITING: the publications wait for their pubend, which is joining.
+    """
+
+    REPEATED = "repeated"
+    STORED = "stored"
+    READY = "ready"
+    FIRST = "first"
+    WAITING = "waiting"
+
+
+@record
+class LogAppend:
+    """Publications on their way to the log.
+
+    Attributes:
+        entry: the record of the log.
+        run: the publications, as a run of their publisher.
+        first: the tick of the first of them.
+        silent: the tick through which silence follows.
+        step: the action after the record is durable.
+        lease: the tick that a reservation must include; 0 without one.
+    """
+
+    entry: LogRecord
+    pubend: int
+    run: PublicationRun
+    first: int
+    silent: int
+    step: Step
+    lease: int
+
+
+class LogRelease(NamedTuple):
+    """Rows that must be durable before the log is truncated in front of a record."""
+
+    rows: tuple[Change, ...]
+    first: int
+
+
 class Pubends:
     """The log of one broker, and the ticks of its publications.
 
     An event's tick is higher than the ticks of all earlier events at its pubend, even of an earlier
     incarnation. Silence is announced only below a durable event, so no tick is ever both.
-
-    Args:
-        on_durable: receives visible events, as a run of their stream, and the tick through which
-            silence follows.
-        on_silent: receives a tick through which a stream has no events but the visible ones.
-        on_first: called for the first publication at a pubend that has not begun; the publication
-            waits for `begin_behind`. None: all pubends have begun.
-        may_log: returns whether brokers below have room for more; `go_on` announces new room.
 
     Attributes:
         is_read: the state of earlier incarnations is complete.
@@ -87,32 +205,22 @@ class Pubends:
     def __init__(
         self,
         broker: BrokerNumber,
-        pubends: int,
-        disk: Durability,
-        on_durable: OnDurable,
-        on_silent: Callable[[StreamId, int], None],
         parameters: PubendParameters,
-        on_first: Callable[[StreamId], None] | None = None,
-        *,
-        may_log: Callable[[], bool] = lambda: True,
     ) -> None:
+        pubends = parameters.pubends
         self.is_read = True
         self.is_reserving = False
         self._broker = broker
-        self._disk = disk
-        self._on_durable = on_durable
-        self._on_silent = on_silent
-        self._on_first = on_first
-        self._may_log = may_log
+        self._streams = [StreamId(broker, pubend, 0) for pubend in range(pubends)]
         self._window_bytes = parameters.send_window_bytes
         self._logging_bytes = 0
-        self._held: deque[tuple[int, PublicationRun, Callable[[], None]]] = deque()
-        self._has_begun = [on_first is None] * pubends
-        self._waiting: dict[int, list[tuple[PublicationRun, Callable[[], None]]]] = {}
+        self._held: deque[tuple[int, PublicationRun, Step]] = deque()
+        self._has_begun = [not parameters.is_total] * pubends
+        self._waiting: dict[int, list[tuple[PublicationRun, Step]]] = {}
         self._pending: list[deque[int]] = [deque() for _ in range(pubends)]
         self._expected = [ExpectedSilence(parameters) for _ in range(pubends)]
         self._promised = [0] * pubends
-        self._said = [0] * pubends
+        self._announced = [0] * pubends
         self._reserving = self.reserved = 0
         self._clock = TickClock()
         self._last = [0] * pubends
@@ -127,7 +235,7 @@ class Pubends:
 
     def stream(self, pubend: int) -> StreamId:
         """Return the stream of a pubend."""
-        return StreamId(self._broker, pubend, 0)
+        return self._streams[pubend]
 
     def released(self, pubend: int) -> int:
         """Return the released tick of a pubend, as last written to disk or announced."""
@@ -140,14 +248,18 @@ class Pubends:
     # ------------------------------------------------------------ start
 
     def recover(
-        self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds, wall_ns: int
-    ) -> None:
+        self,
+        recovered: Mapping[str, Mapping[str, Any]],
+        ends: LogEnds,
+        now_ns: Instant,
+        wall_ns: int,
+    ) -> list[Effect]:
         """Restore the state of an earlier incarnation; the log is read in pages.
 
         Args:
             wall_ns: the present time of the machine's clock.
         """
-        self._clock.start(self._disk.machine.now_ns, wall_ns)
+        self._clock.start(now_ns, wall_ns)
         for key, tick in recovered.get(RELEASED, {}).items():
             if int(key) < len(self._last):
                 self._last[int(key)] = self._released[int(key)] = tick
@@ -161,54 +273,47 @@ class Pubends:
             self._last = [max(last, tick) for last in self._last]
         self._next = ends.next
         self.is_read = ends.first == ends.next
-        if self.is_read:
-            self._begin()
-        else:
-            self._disk.machine.emit(Read(LOG, ends.first, ends.next))
+        return [] if self.is_read else [Read(LOG, ends.first, ends.next)]
 
-    def exclude_past(self, then: Callable[[], None]) -> None:
-        """Exclude all ticks up to now, which lost events may have had; durable first.
+    def exclude_past(self, now_ns: Instant) -> int:
+        """Return the tick of a reservation that excludes ticks that lost events may have had.
 
-        Otherwise a neighbour could have more of a stream than its pubend.
+        Otherwise a neighbour could have more of a stream than its pubend. `on_excluded` follows
+        when the reservation is durable.
         """
         self.is_reserving = True
-        tick = max(self.reserved, self._clock.tick(self._disk.machine.now_ns))
-        self._reserving = tick
+        self._reserving = max(self.reserved, self._clock.tick(now_ns))
+        return self._reserving
 
-        def reserve() -> None:
-            self.is_reserving = False
-            self.reserved = max(self.reserved, tick)
-            self._last = [max(last, tick) for last in self._last]
-            then()
+    def on_excluded(self, tick: int) -> None:
+        """Assign no tick through this one, which is reserved on disk."""
+        self.is_reserving = False
+        self.reserved = max(self.reserved, tick)
+        self._last = [max(last, tick) for last in self._last]
 
-        self._disk.commit((Change(RESERVED, "tick", tick),), reserve)
+    def loss_markers(self, lineage: int) -> list[PublicationRun]:
+        """Return a loss marker for each stream, once per accepted loss."""
+        return [self._stream_marker(lineage, pubend, 1) for pubend in range(len(self._last))]
 
-    def publish_loss(self, lineage: int) -> None:
-        """Publish a loss marker in each stream, once per accepted loss."""
-        for pubend in range(len(self._last)):
-            run = self._stream_marker(lineage, pubend, 1)
-            self.publish(run, lambda: None)
-
-    def publish_loss_behind(self, lineage: int, stream: StreamId, through: int) -> None:
-        """Publish another loss marker, behind a tick that another broker has acknowledged.
+    def next_loss_marker(self, lineage: int, pubend: int) -> PublicationRun:
+        """Return another loss marker, behind a tick that another broker has acknowledged.
 
         The clock has gone back, so the earlier markers may lie below that tick and be invisible.
         """
-        pubend = stream.publisher
-        if through <= self._promised[pubend]:
-            return
-        self.assign_silence(stream, through)
         source = self._stream_marker(lineage, pubend, 1).source
-        number = self._assigned.get(source, 0) + 1
-        self.publish(self._stream_marker(lineage, pubend, number), lambda: None)
+        return self._stream_marker(lineage, pubend, self._assigned.get(source, 0) + 1)
 
     def _stream_marker(self, lineage: int, pubend: int, number: int) -> PublicationRun:
         return stream_marker(self._broker, lineage, pubend, len(self._last), number)
 
-    def on_records(self, event: RecordsRead) -> None:
-        """Restore a page of the log, and read the next page."""
-        for index, record in enumerate(event.records, event.first):
-            pubend, first, run = unpack_logged(record)
+    def on_records(self, event: RecordsRead) -> Iterator[PublicationRun]:
+        """Restore a page of the log; yield the retained events, as runs of their streams.
+
+        Raises:
+            StorageCorrupt: a record is not of this broker, or not in order.
+        """
+        for index, entry in enumerate(event.records, event.first):
+            pubend, first, run = unpack_logged(entry)
             if run.source.broker != self._broker or pubend >= len(self._last):
                 raise StorageCorrupt(
                     f"log {LOG}, record {index}: of pubend {pubend} of broker {run.source.broker}; "
@@ -234,19 +339,18 @@ class Pubends:
             self._assigned[run.source] = max(run.last, self._assigned.get(run.source, 0))
             self._durable[run.source] = self._assigned[run.source]
             if last > self._released[pubend]:
-                placed = _place(self.stream(pubend), first, run)
-                self._on_durable(self.stream(pubend), placed, placed.last)
+                yield _place(self.stream(pubend), first, run)
+
+    def next_page(self, event: RecordsRead) -> list[Effect]:
+        """Return the read of the page after this one; set `is_read` after the last page."""
         after = event.first + len(event.records)
         self.is_read = after == self._next
-        if self.is_read:
-            self._begin()
-        else:
-            self._disk.machine.emit(Read(LOG, after, self._next))
+        return [] if self.is_read else [Read(LOG, after, self._next)]
 
-    def _begin(self) -> None:
-        self._clock.advance_past(self._disk.machine.now_ns, max(self._last))
+    def begin(self, now_ns: Instant) -> None:
+        """Begin with the complete state of earlier incarnations."""
+        self._clock.advance_past(now_ns, max(self._last))
         self._restored = [*self._last]
-        self._release()
 
     # ------------------------------------------------------------ publishing
 
@@ -276,40 +380,38 @@ class Pubends:
         """Return the last tick of an event of an earlier incarnation."""
         return self._restored[pubend]
 
-    def publish(self, run: PublicationRun, then: Callable[[], None]) -> None:
-        """Log the new part of a run; call `then` once all of the run is on disk."""
+    def accept(self, run: PublicationRun, step: Step) -> Acceptance:
+        """Accept the new part of a run, and the step that follows once all of it is on disk."""
         rest = run.after(self._assigned.get(run.source, 0))
         if rest is None:
-            if self.durable(run.source) >= run.last:
-                then()
-            return
+            is_stored = self.durable(run.source) >= run.last
+            return Acceptance.STORED if is_stored else Acceptance.REPEATED
         self._assigned[rest.source] = rest.last
         pubend = rest.source.publisher % len(self._last)
         if self._has_begun[pubend]:
-            self._held.append((pubend, rest, then))
-            self.log_waiting()
-            return
+            self._held.append((pubend, rest, step))
+            return Acceptance.READY
         is_first = pubend not in self._waiting
-        self._waiting.setdefault(pubend, []).append((rest, then))
-        if is_first and self._on_first is not None:
-            self._on_first(self.stream(pubend))
+        self._waiting.setdefault(pubend, []).append((rest, step))
+        return Acceptance.FIRST if is_first else Acceptance.WAITING
 
-    def begin_behind(self, stream: StreamId, tick: int) -> None:
-        """Begin a pubend, and give its waiting publications ticks behind this one."""
-        pubend = stream.publisher
+    def pubend_of(self, source: SourceId) -> int:
+        """Return the pubend of a source's publications."""
+        return source.publisher % len(self._last)
+
+    def begin_pubend(self, pubend: int) -> None:
+        """Begin a pubend, and make its waiting publications ready for the log."""
         self._has_begun[pubend] = True
-        self.assign_silence(stream, tick)
-        self._held.extend((pubend, run, then) for run, then in self._waiting.pop(pubend, ()))
-        self.log_waiting()
+        self._held.extend((pubend, run, step) for run, step in self._waiting.pop(pubend, ()))
 
-    def log_waiting(self) -> None:
-        """Log waiting publications within the room of brokers below and of the log.
+    @property
+    def can_log(self) -> bool:
+        """True if a publication waits, and the log has room for it.
 
         At most one window is on the way to the log. Publishers receive no acknowledgement
         meanwhile, and have windows of their own.
         """
-        while self._held and self._logging_bytes < self._window_bytes and self._may_log():
-            self._assign(*self._held.popleft())
+        return bool(self._held) and self._logging_bytes < self._window_bytes
 
     def held(self) -> int:
         """Return the number of publications that wait for room."""
@@ -319,31 +421,31 @@ class Pubends:
         """Return the number of publications that wait for the begin of their pubend."""
         return sum(len(run) for runs in self._waiting.values() for run, _ in runs)
 
-    def _assign(self, pubend: int, rest: PublicationRun, then: Callable[[], None]) -> None:
-        first = max(self._last[pubend] + 1, self._clock.tick(self._disk.machine.now_ns))
+    def log_next(self, now_ns: Instant) -> LogAppend:
+        """Assign ticks to the next publications that wait, and return their record."""
+        pubend, rest, step = self._held.popleft()
+        first = max(self._last[pubend] + 1, self._clock.tick(now_ns))
         last = first + len(rest) - 1
-        silent = self._last[pubend] = self._silent_after(pubend, last, len(rest))
+        silent = self._last[pubend] = self._silent_after(pubend, last, len(rest), now_ns)
         self._pending[pubend].append(first)
         self._note_marked(pubend, first, rest)
         self._note_logged(_LogSpan(self._next, pubend, last, rest.source, rest.last))
         self._next += 1
-
-        def see() -> None:
-            self._durable[rest.source] = rest.last
-            self._logging_bytes -= weight_bytes(rest)
-            self._pending[pubend].popleft()
-            # Else a restart could give an event one of these ticks.
-            through = silent if silent <= self.reserved else last
-            self._on_durable(self.stream(pubend), _place(self.stream(pubend), first, rest), through)
-            then()
-            self._announce_silence(pubend)
-            self.log_waiting()
-
         self._logging_bytes += weight_bytes(rest)
         head, *payload = pack_run(rest)
-        self._disk.append(LOG, (_HEAD.pack(pubend, first) + bytes(head), *payload), see)
-        if silent > last:
-            self._reserve(silent + _AHEAD_TICKS)
+        entry = (_HEAD.pack(pubend, first) + bytes(head), *payload)
+        lease = silent + _AHEAD_TICKS if silent > last else 0
+        return LogAppend(entry, pubend, rest, first, silent, step, lease)
+
+    def on_logged(self, logged: LogAppend) -> tuple[PublicationRun, int]:
+        """Return durable publications as a run of their stream, and the end of the silence."""
+        pubend, rest = logged.pubend, logged.run
+        self._durable[rest.source] = rest.last
+        self._logging_bytes -= weight_bytes(rest)
+        self._pending[pubend].popleft()
+        placed = _place(self.stream(pubend), logged.first, rest)
+        # Else a restart could give an event one of these ticks.
+        return placed, logged.silent if logged.silent <= self.reserved else placed.last
 
     def _note_marked(self, pubend: int, tick: int, run: PublicationRun) -> None:
         if is_stream_marker(run.source):
@@ -368,64 +470,62 @@ class Pubends:
 
     # ------------------------------------------------------------ silence
 
-    def assign_silence(self, stream: StreamId, through: int) -> None:
-        """Assign silence through a tick, and announce the silence once permanent.
+    def assign_silence(self, pubend: int, through: int, now_ns: Instant) -> bool:
+        """Assign silence through a tick; return False if it was assigned before.
 
         No later event gets one of the ticks. The silence is permanent when the events with lower
         ticks are durable, and the reservation is durable that keeps a restart from reusing the
-        ticks.
+        ticks: see `permanent_silence`.
 
-        Paper: [GD02] §2.2 (silence assigned beforehand).
+        Paper: [GD02] §2.2 (silence assigned in advance).
         """
-        pubend = stream.publisher
         if through <= self._promised[pubend]:
-            return
+            return False
         self._promised[pubend] = through
         self._last[pubend] = max(self._last[pubend], through)
-        self._clock.advance_past(self._disk.machine.now_ns, through)
-        self._reserve(through)
-        self._announce_silence(pubend)
+        self._clock.advance_past(now_ns, through)
+        return True
 
-    def _silent_after(self, pubend: int, last: int, events: int) -> int:
+    def _silent_after(self, pubend: int, last: int, events: int, now_ns: Instant) -> int:
         """Return the tick through which silence follows the last of `events` events.
 
         The silence begins now, so that ticks never run far ahead of the clock.
         """
-        now_ns = self._disk.machine.now_ns
         expected = self._expected[pubend].ticks_after(events, now_ns)
         silent = self._clock.tick(now_ns) + expected
         return silent if expected and silent > last else last
 
-    def _reserve(self, through: int) -> None:
-        if through > self._reserving:
-            self._reserving = tick = through + _LEASE_TICKS
-            row = Change(RESERVED, "tick", tick)
-            self._disk.commit((row,), lambda: self._on_reserved(tick))
+    def reserve(self, through: int) -> int | None:
+        """Return the tick of a new reservation; None if an earlier one includes this tick."""
+        if through <= self._reserving:
+            return None
+        self._reserving = through + _LEASE_TICKS
+        return self._reserving
 
-    def _on_reserved(self, tick: int) -> None:
+    def on_reserved(self, tick: int) -> None:
+        """Record a durable reservation."""
         self.reserved = max(self.reserved, tick)
-        for pubend in range(len(self._last)):
-            self._announce_silence(pubend)
 
-    def _announce_silence(self, pubend: int) -> None:
+    def permanent_silence(self, pubend: int) -> int | None:
+        """Return the tick through which assigned silence is permanent now, once; None before."""
         through, pending = self._promised[pubend], self._pending[pubend]
         is_free = not pending or pending[0] > through
-        if self._said[pubend] < through <= self.reserved and is_free:
-            self._said[pubend] = through
-            self._on_silent(self.stream(pubend), through)
+        if self._announced[pubend] < through <= self.reserved and is_free:
+            self._announced[pubend] = through
+            return through
+        return None
 
     # ------------------------------------------------------------ releasing
 
-    def release(self, stream: StreamId, through: int) -> None:
+    def release(self, pubend: int, through: int) -> None:
         """Release the events of a pubend through a tick."""
-        self._released[stream.publisher] = through
-        self._release()
+        self._released[pubend] = through
 
-    def _release(self) -> None:
-        """Chop the log once the replaced rows are durable."""
+    def next_release(self) -> LogRelease | None:
+        """Return the next truncation of the log; None without one, or while one is under way."""
         logged = self._logged
-        if self._is_releasing:
-            return
+        if self._is_releasing or not logged:
+            return None
         changes: dict[tuple[str, str], int] = {}
         while logged and logged[0].last <= self._released[logged[0].pubend]:
             gone = logged.popleft()
@@ -433,17 +533,15 @@ class Pubends:
             changes[PUBLISHED, source] = gone.sequence
             changes[RELEASED, str(gone.pubend)] = gone.last
         if not changes:
-            return
+            return None
         self._is_releasing = True
         first = logged[0].first if logged else self._next
-
-        def chop() -> None:
-            self._is_releasing = False
-            self._disk.machine.emit(Chop(LOG, first))
-            self._release()
-
         rows = tuple(Change(table, key, value) for (table, key), value in changes.items())
-        self._disk.commit(rows, chop)
+        return LogRelease(rows, first)
+
+    def on_released(self) -> None:
+        """Record that the rows of a truncation are durable."""
+        self._is_releasing = False
 
 
 def unpack_logged(record: Buffer) -> tuple[int, int, PublicationRun]:

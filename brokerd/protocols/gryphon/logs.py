@@ -1,5 +1,0 @@
-"""The name of the log of a pubend's broker."""
-
-from typing import Final
-
-LOG: Final = "events"
