@@ -10,8 +10,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from typer.completion import get_completion_inspect_parameters
@@ -51,6 +52,7 @@ from pubsubctl.commands.options.global_options import (
 from pubsubctl.commands.options.grouping import GroupedVerbs, add_command, with_groups
 from pubsubctl.console.console import Console, NobodyReads, Result, StandardOutput
 from pubsubctl.console.invocation import Invocation
+from pubsubctl.console.outputs import create_folder
 from pubsubctl.errors import (
     INTERRUPTED,
     TERMINATED,
@@ -77,6 +79,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def help_topic(
+    topic: project.Topic = None,
+    man: Annotated[
+        Path | None,
+        typer.Option("--man", metavar="DIR", help="Write a page for `man` per verb into DIR/man1."),
+    ] = None,
+) -> Result:
+    """Print a page of the manual."""
+    if man is None:
+        return project.print_topic(topic)
+    from pubsubctl.man_pages import write_man_pages
+
+    create_folder(man)
+    files = [str(path) for path in write_man_pages(typer.main.get_command(app), man)]
+    text = f"{len(files)} pages in {man}/man1; `man -l {files[0]}` shows the first"
+    return Result(document={"schema": "pubsubctl/man/1", "files": files}, text=text)
 
 
 def global_options(context: typer.Context, options: GlobalOptions) -> None:
@@ -117,7 +137,7 @@ app.add_typer(results.app, name="results", rich_help_panel=_JUDGE)
 app.add_typer(claims.app, name="claims", rich_help_panel=_JUDGE)
 app.add_typer(clock.app, name="clock", rich_help_panel=_JUDGE)
 app.add_typer(spark.app, name="spark", rich_help_panel=_JUDGE)
-add_command(app, "help", project.help_topic, _OTHER)
+add_command(app, "help", help_topic, _OTHER)
 add_command(app, "completion", project.completion, _OTHER)
 app.add_typer(project.config, name="config", rich_help_panel=_OTHER)
 

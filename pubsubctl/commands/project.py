@@ -187,19 +187,14 @@ def schema(
     return Result(document=document, text=str(output))
 
 
-def help_topic(
-    topic: Annotated[
-        str | None,
-        typer.Argument(help="A topic. Without a topic, lists all.", autocompletion=names.topics),
-    ] = None,
-    man: Annotated[
-        Path | None,
-        typer.Option("--man", metavar="DIR", help="Write a page for `man` per verb into DIR/man1."),
-    ] = None,
-) -> Result:
-    """Print a page of the manual."""
-    if man is not None:
-        return _write_man_pages(man)
+Topic = Annotated[
+    str | None,
+    typer.Argument(help="A topic. Without a topic, lists all.", autocompletion=names.topics),
+]
+
+
+def print_topic(topic: str | None) -> Result:
+    """Return a page of the manual, or the list of pages."""
     texts = topic_files()
     if topic is None:
         lines = [
@@ -214,16 +209,6 @@ def help_topic(
     text = _with_tables(texts[topic].read_text("utf-8"))
     document = {"schema": "pubsubctl/help/1", "topic": topic, "text": text}
     return Result(document=document, text=text)
-
-
-def _write_man_pages(folder: Path) -> Result:
-    from pubsubctl.commands.app import app
-    from pubsubctl.man_pages import write_man_pages
-
-    create_folder(folder)
-    files = [str(path) for path in write_man_pages(typer.main.get_command(app), folder)]
-    text = f"{len(files)} pages in {folder}/man1; `man -l {files[0]}` shows the first"
-    return Result(document={"schema": "pubsubctl/man/1", "files": files}, text=text)
 
 
 def _with_tables(text: str) -> str:

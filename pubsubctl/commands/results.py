@@ -295,10 +295,10 @@ def archive(
         Path, typer.Option("--output-dir", "-o", metavar="DIR", help="Write into this folder.")
     ] = ARCHIVES,
 ) -> Result:
-    """Archive the runs behind figures of papers, each in one small file.
+    """Archive each run behind a figure in one small file.
 
-    `claims` judges by the archives in results/samples/figures until there is a later run. Leaves
-    out what `plot` makes again, and files above 4 MiB, whose digests remain.
+    Leaves out pictures, tables, and files above 4 MiB; their digests remain. `claims` judges by the
+    archives until there is a later run.
     """
     from pubsubctl.running.figure_archives import archive_run
     from pubsubctl.running.runs import find_runs, size_text

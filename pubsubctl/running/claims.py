@@ -282,13 +282,7 @@ def judge(claims: Iterable[Claim], measurements: Sequence[Measurement]) -> list[
 def _judge(claim: Claim, measurements: Sequence[Measurement]) -> Outcome:
     drawn = [found for found in measurements if found.figure == claim.figure]
     if not drawn:
-        return Outcome(
-            claim,
-            "not run",
-            None,
-            None,
-            f"{claim.figure} was not drawn; `pubsubctl experiment {claim.figure}`",
-        )
+        return Outcome(claim, "not run", None, None, f"{claim.figure} was not drawn")
     fitting = [found for found in drawn if not _misfit(claim, found)]
     if not fitting:
         latest = max(drawn, key=_age)
