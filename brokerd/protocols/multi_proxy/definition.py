@@ -63,12 +63,12 @@ def _keeps_loss(topology: Topology, parameters: MultiProxyParameters, broker: Br
         return ""
     if broker not in overlay.servers:
         return (
-            f'with ownership = "{CAUSAL}" it lost its choice of a server for each topic, so a '
-            "repeated publication may be stored at two servers"
+            f'with ownership = "{CAUSAL}" it lost at which server it stores each topic, so a '
+            "publication that is sent again may be stored at two servers"
         )
     return (
-        "it is a server: it lost the numbers of stored publications, so a repeated publication "
-        "would be stored twice, and it lost the positions that access brokers have fetched"
+        "it is a server: it lost which publications it has stored, so a home that sends one again "
+        "gets it stored twice, and up to which position each home has fetched"
     )
 
 
