@@ -178,7 +178,7 @@ def excess_of_routes(topology: Topology, parameters: Any, lost: FailedElements) 
             needed.remove(broker)
     origin, home = find_closed_route(topology, FailedElements(tuple(needed), lost.links)) or closed
     names = topology.brokers
-    return Excess(tuple(needed), f"nothing gets from {names[origin]} to {names[home]}")
+    return Excess(tuple(needed), f"no route leads from {names[origin]} to {names[home]}")
 
 
 def find_reached_over_routes(topology: Topology, parameters: Any, outage: Outage) -> Reached:

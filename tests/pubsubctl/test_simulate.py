@@ -463,7 +463,7 @@ def test_a_swarm_with_profile_paper_warns_about_weaker_guarantees(call: Call) ->
     arguments = ("simulate", "swarm", "--campaign", "links", "--processes", "1", "--seeds", "2")
     answer = call(*arguments, "--profile", "paper", "-j")
     assert answer.status == 0, answer.err
-    assert "warning: duplicates are told by sequence vectors (profile paper)" in answer.err
+    assert "warning: duplicates are detected by sequence vectors (profile paper)" in answer.err
     assert answer.document["profile"] == "paper"
     wrong = call(*arguments, "--profile", "papr")
     assert wrong.status == 2

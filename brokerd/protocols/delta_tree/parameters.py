@@ -49,7 +49,7 @@ Otherwise publications are lost or duplicated within delta failures. Simulations
 """
 
 VECTOR_WARNING = (
-    "duplicates are told by sequence vectors (profile paper): a broker that crashes may cause "
+    "duplicates are detected by sequence vectors (profile paper): a crashed broker may cause "
     'duplicates, disorder or loss; not so with dedupe = "source", as in profile robust '
     "(brokerd/protocols/delta_tree/PROTOCOL.md)"
 )

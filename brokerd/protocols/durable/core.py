@@ -262,7 +262,7 @@ class Durable(Gryphon):
             ),
             (
                 unfinished,
-                f"what was published there is not acknowledged here, in {unfinished} streams",
+                f"publications of its pubends are not acknowledged here, in {unfinished} streams",
             ),
         )
         kept = sum(each.knowledge.events.events for each in self.pubend_streams())

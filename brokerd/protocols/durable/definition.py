@@ -27,7 +27,7 @@ def _check_topology(topology: Topology, where: str) -> None:
         if len(members) > 1:
             names = ", ".join(topology.brokers[each] for each in members)
             raise ConfigError(
-                f"{where}: cell {cell!r} is several brokers ({names}); durable takes cells of one"
+                f"{where}: cell {cell!r} is several brokers ({names}); durable runs on cells of one"
             )
 
 

@@ -62,8 +62,8 @@ def _keeps_loss(topology: Topology, parameters: MultiProxyParameters, broker: Br
     is_server, ownership = broker in overlay.servers, parameters.ownership
     if ownership == CAUSAL or (is_server and ownership == PAPER):
         return (
-            f'with ownership = "{ownership}" it lost at which server each topic is stored, so a '
-            "publication that is sent again may be stored at two servers"
+            f'with ownership = "{ownership}" it lost the server of each topic, so a repeated '
+            "publication may be stored at two servers"
         )
     if is_server and parameters.spread_topics:
         return (

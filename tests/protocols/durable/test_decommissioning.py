@@ -97,7 +97,7 @@ def with_what_only_it_has() -> bool:
     story.cluster.broker("s1").kill()
     story.cluster.run_for(3)
     refusals = story.cluster.decommission("s1")
-    if refusals != ["s2: what was published there is not acknowledged here, in 1 streams"]:
+    if refusals != ["s2: publications of its pubends are not acknowledged here, in 1 streams"]:
         return False
     story.cluster.broker("s1").start()
     link.heal()
