@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from pubsubctl.lab import network
 from tests.helpers import drawn
-from tests.helpers.workers import BY_FILE, FilesOfWorkers, begins_with
+from tests.helpers.workers import BY_FILE, FilesOfWorkers, begins_with, describe_shares
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,13 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what the tests measured: what they recorded as a property called `measured`."""
+    """Say what the tests measured: what they recorded as a property called `measured`.
+
+    Print how the workers shared the tests, and when each ended.
+    """
+    found = [each for some in terminalreporter.stats.values() for each in some]
+    for line in describe_shares(each for each in found if isinstance(each, pytest.TestReport)):
+        terminalreporter.write_line(line)
     for reports in terminalreporter.stats.values():
         for report in reports:
             for name, value in getattr(report, "user_properties", ()):

@@ -419,6 +419,14 @@ def test_changed_functions_and_rows_are_those_since_a_commit(tmp_path: Path) -> 
     assert changed("HEAD") == ["m.py::Till.fresh", "new"]
     module.write_text(BEFORE.replace("@property", "@classmethod"))
     assert changed("HEAD") == ["m.py::Till.shrunk", "new"]
+    module.write_text(BEFORE.replace("return a\n\ndef", "return min(a, 1)\n\ndef"))
+    git("commit", "--quiet", "--all", "-m", "second")
+    named = '(first):\n    """Names count for nothing."""\n    return min(first, 1)'
+    renamed = module.read_text().replace("(a):\n    return min(a, 1)", named)
+    module.write_text(renamed.replace("shrunk", "fresh"))
+    assert changed("HEAD") == []
+    module.write_text(renamed.replace("min", "max"))
+    assert changed("HEAD") == ["m.py::grown"]
 
 
 # ---------------------------------------------------------------- files that cannot be used

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.compiled import compile_all, stale
-from tests.helpers.workers import LONGEST, SPARK, next_file, uses_spark
+from tests.helpers.workers import LONGEST, SPARK, describe_shares, next_file, uses_spark
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ("build.lock", "requirements.lock")
@@ -128,3 +128,25 @@ def test_test_modules_are_compiled_once_before_the_workers_begin(tmp_path: Path)
     assert [*stale(tmp_path)] == []
     module.write_text("def test_some():\n    assert [2] == [2]\n")
     assert [*stale(tmp_path)] == [module]
+
+
+def test_a_run_prints_when_each_worker_ended_and_the_longest_files() -> None:
+    def report(worker: str, file: str, start: float, stop: float) -> pytest.TestReport:
+        place = (file, 1, "test_a")
+        return pytest.TestReport(
+            f"tests/{file}::test_a", place, {}, "passed", None, "call",
+            start=start, stop=stop, worker_id=worker,
+        )  # fmt: skip
+
+    assert [*describe_shares([])] == []
+    reports = [
+        report("gw0", "b.py", 12, 40),
+        report("gw1", "a.py", 10, 12),
+        report("gw0", "c.py", 10, 12),
+        report("gw1", "a.py", 12, 15),
+    ]
+    assert [*describe_shares(reports)] == [
+        "gw1 ended after 5 s with a.py",
+        "gw0 ended after 30 s with b.py",
+        "longest files: b.py 28 s, a.py 5 s, c.py 2 s",
+    ]

@@ -2,20 +2,23 @@
 
 Planting each named bug takes a tenth of the suite. With `--draw-bugs=new` a run plants a third of
 the rows of each test that is marked `drawn`, by a seed that it prints, and all rows whose function
-differs from HEAD~20, or which differ themselves. Without history, all rows are planted.
+differs from HEAD~20, or which differ themselves. New names, comments, docstrings and moves of a
+module are no differences. Without history, all rows are planted.
 """
 
 import ast
+import builtins
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from secrets import randbits
 from typing import Any, Final
 
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.anchors import Edit, functions_of
+from brokerd.simulator.anchors import Edit, Function, functions_of
 from brokerd.simulator.checks.protocol_checks import named_bug, simulation_of
 from brokerd.simulator.named_bugs import NamedBug, bugs_of
 from tests.helpers.planted_stories import Row
@@ -28,8 +31,11 @@ NEW: Final = "new"
 SHARE: Final = 3
 """One row of so many is drawn."""
 
+_BUILT_IN: Final = frozenset(dir(builtins))
 _NAME: Final = re.compile(r'^\+name = "(.+)"$', re.MULTILINE)
-_CHANGE: Final = re.compile(r"^(?:\+\+\+ b/(.+)|@@ -\S+ \+(\d+)(?:,(\d+))? @@.*)$", re.MULTILINE)
+_CHANGE: Final = re.compile(
+    r"^(?:--- (?:a/(.+)|/dev/null)|\+\+\+ b/(.+)|@@ -\S+ \+(\d+)(?:,(\d+))? @@.*)$", re.MULTILINE
+)
 
 
 def new_seed() -> str:
@@ -52,10 +58,9 @@ def changes(edits: Iterable[Edit], root: Path = ROOT, since: str = SINCE) -> lis
         functions.setdefault(edit.module, set()).add(edit.function)
     found = [
         _place(module, name)
-        for module, lines in _changed_lines(sources).items()
+        for module, change in _changes_by_file(sources).items()
         if module in functions
-        for name in _functions_at(root / module, lines)
-        if name in functions[module]
+        for name in _changed_functions(root, since, module, change, functions[module])
     ]
     return [*found, *_NAME.findall(rows)]
 
@@ -108,28 +113,68 @@ def _place(module: str, function: str) -> str:
     return f"{module}::{function}"
 
 
-def _changed_lines(diff: str) -> dict[str, list[range]]:
-    """Return the lines that a diff without context adds, by file; the neighbours of removals."""
-    found: dict[str, list[range]] = {}
-    path = ""
+@dataclass(slots=True)
+class _Change:
+    """The lines of a file that a diff adds, and the neighbours of those that it removes.
+
+    Attributes:
+        former: the former path; empty for a new file.
+    """
+
+    former: str
+    lines: list[range] = field(default_factory=list)
+
+
+def _changes_by_file(diff: str) -> dict[str, _Change]:
+    """Return the changes of a diff without context, by the present path."""
+    found: dict[str, _Change] = {}
+    former, change = "", _Change("")
     for match in _CHANGE.finditer(diff):
-        if match[1]:
-            path = match[1]
+        if match[2]:
+            change = found[match[2]] = _Change(former)
+        elif match[3]:
+            first, count = int(match[3]), int(match[4] or 1)
+            change.lines.append(range(first, first + (count or 2)))
         else:
-            first, count = int(match[2]), int(match[3] or 1)
-            found.setdefault(path, []).append(range(first, first + (count or 2)))
+            former = match[1] or ""
     return found
 
 
-def _functions_at(path: Path, lines: Iterable[range]) -> Iterator[str]:
-    """Yield the functions of a module that have some of these lines."""
-    if not path.exists():
+def _changed_functions(
+    root: Path, since: str, module: str, change: _Change, names: Iterable[str]
+) -> Iterator[str]:
+    """Yield the functions of a module, among these names, that differ by more than names."""
+    if not (root / module).exists():
         return
-    for name, function in functions_of(ast.parse(path.read_bytes())).items():
-        end = function.end_lineno or function.lineno
-        first = min((function.lineno, *(each.lineno for each in function.decorator_list)))
-        if any(each.start <= end and first < each.stop for each in lines):
-            yield name
+    now = functions_of(ast.parse((root / module).read_bytes()))
+    touched = [name for name in now if name in {*names} and _is_at(now[name], change.lines)]
+    if not touched:
+        return
+    former = _git(root, "show", f"{since}:{change.former}") if change.former else None
+    before = {_shape_of(each) for each in functions_of(ast.parse(former or "")).values()}
+    yield from (name for name in touched if _shape_of(now[name]) not in before)
+
+
+def _is_at(function: Function, lines: Iterable[range]) -> bool:
+    end = function.end_lineno or function.lineno
+    first = min((function.lineno, *(each.lineno for each in function.decorator_list)))
+    return any(each.start <= end and first < each.stop for each in lines)
+
+
+def _shape_of(function: Function) -> str:
+    """Return the syntax tree of a function in words, with numbers for all names but built-in ones.
+
+    Docstrings are left out. Equal names have equal numbers, in the order of their first use.
+    """
+    numbers: dict[str, str] = {}
+    for node in ast.walk(function):
+        if isinstance(node, Function | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+        for key, value in ast.iter_fields(node):
+            is_name = isinstance(value, str) and not isinstance(node, ast.Constant)
+            if is_name and value not in _BUILT_IN:
+                setattr(node, key, numbers.setdefault(value, f"_{len(numbers)}"))
+    return ast.dump(function)
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -2,8 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -116,6 +118,27 @@ def next_file(files: Iterable[str], running: Iterable[str], most_waiting: int) -
     ordered = [*files]
     wanted = sum(map(waits, running)) < most_waiting
     return next((file for file in ordered if waits(file) == wanted), ordered[0])
+
+
+def describe_shares(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
+    """Yield when each worker ended, with its last file, and the files that took longest.
+
+    Times are from the start of the first test, setup and teardown included.
+    """
+    known = [each for each in reports if hasattr(each, "worker_id")]
+    if not known:
+        return
+    began = min(each.start for each in known)
+    ends: dict[str, tuple[float, str]] = {}
+    files: Counter[str] = Counter()
+    for each in known:
+        file = each.nodeid.partition("::")[0].removeprefix("tests/")
+        ends[each.worker_id] = max(ends.get(each.worker_id, (0.0, "")), (each.stop, file))
+        files[file] += each.stop - each.start
+    for worker, (end, file) in sorted(ends.items(), key=itemgetter(1)):
+        yield f"{worker} ended after {end - began:.0f} s with {file}"
+    longest = ", ".join(f"{file} {took:.0f} s" for file, took in files.most_common(20))
+    yield f"longest files: {longest}"
 
 
 def begins_with(item: pytest.Item) -> int:
