@@ -54,14 +54,30 @@ def change_at_random(run: RunFolder, random: Random) -> None:
             rows.all[column][place] = _edge(random)
         fence = len(rows.sidecar["tables"]["attribute_sets"]) - 1
         rows.all["attribute_set"][random.randrange(len(rows.all))] = fence
+        for publisher in range(2):
+            due = rows.all["intended_ns"][rows.of(publisher=publisher)]
+            first = int(due[due > ORIGIN_NS + 1].min())
+            rows.all["intended_ns"][rows.all["intended_ns"] == first] = _edge(random)
+        number = random.randrange(2, 30)
+        sent = {
+            (int(row["publisher"]), int(row["sequence"])): int(row["sent_ns"]) for row in rows.all
+        }
+        sent_ns = int(rows.all["sent_ns"][rows.of(publisher=0, sequence=number + 1)][0])
     with run.records(PUBLISHERS, "acks") as rows:
         for place in random.sample(range(len(rows.all)), 12):
             row = rows.all[place]
             row["outcome"] = random.choice((1, 1, 2))
-            row["acked_ns"] = random.choice((_edge(random), row["acked_ns"] - 1_000_000))
+            early_ns = sent[int(row["publisher"]), int(row["last"])] - 1_000_000
+            early_ns += random.choice((-1, 0, 1))
+            row["acked_ns"] = random.choice((_edge(random), early_ns))
             row["first"] -= random.choice((0, 0, 1)) * (row["first"] > 1)
     with run.records(PUBLISHERS, "intents") as rows:
         rows.all["at_ns"] += random.choice((0, SECOND, SECOND + 1_000_000))
+        first = rows.all[rows.of(publisher=0)][:1].copy()
+        first["last"] = number
+        rows.insert(0, first)
+        (place,) = rows.places(publisher=0, last=4096)
+        rows.all["at_ns"][place] = sent_ns + random.choice((-1, 0, 1)) + 1_000_000
 
 
 def _blockages(random: Random) -> list[Blockage]:

@@ -70,7 +70,7 @@ def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Pat
         blocked_us = random.choice((0, 0, 7))
         stats = [{"blocked_us": blocked_us}, {"backlog": random.choice((0, 0, 0, 1))}]
         (place / "stats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in stats))
-        count = random.choice((50, 100, 100, 200))
+        count = random.choice((52, 102, 102, 202))
         limit_ns = 1.1 * (10_000_000 + 1000 * blocked_us)
         rows = np.zeros(count, RECORDS["publications"])
         rows["intended_ns"] = rows["sent_ns"] = range(1, count + 1)
