@@ -306,6 +306,6 @@ def core_counters(topology: Topology, name: str) -> frozenset[str]:
         broker=0,
         topology=running.topology,
         parameters=running.parameters,
-        decode_attributes=lambda blob: {},
+        decode_attributes=lambda blobs: [],
     )
     return frozenset(definition_of(name).make_core(context).statistics())

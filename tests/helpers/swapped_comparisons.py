@@ -28,10 +28,13 @@ MODULES: Final = (
     *("results.reference.rule", "results.reference.risk", "results.reference.withholding"),
     *("results.reference.ordering", "results.reference.verdict", "results.rules.risks"),
     *("results.rules.withheld", "results.rules.faults", "results.rules.verdicts"),
+    *("results.reference.clocks", "results.reference.counting", "results.reference.fault_log"),
+    *("results.reference.times", "results.reference.absences", "results.reference.busyness"),
 )
 TESTS: Final = (
     *("coinciding_ends", "promises", "reference_check", "risks", "both_judges", "withheld"),
-    *("churn", "expectation", "newcomers", "positions"),
+    *("churn", "expectation", "newcomers", "positions", "clocks", "fault_logs", "row_counts"),
+    *("times", "witnesses"),
 )
 PROCESSES: Final = 2
 EQUIVALENT: Final[Mapping[str, str]] = {
@@ -41,6 +44,19 @@ EQUIVALENT: Final[Mapping[str, str]] = {
     ),
     "results.reference.ordering: there[after] < there[before]  ->  there[after] <= there[before]": (
         "two publications never have one place in a log"
+    ),
+    "results.reference.absences: at_ns > gap.received_ns  ->  at_ns >= gap.received_ns": (
+        "an absence that begins or ends with the gap's announcement is as long as its last instant"
+    ),
+    "results.reference.absences: at_ns - left_ns + SESSION_SLACK_NS >= self._absence_ns  ->  "
+    "at_ns - left_ns + SESSION_SLACK_NS > self._absence_ns": (
+        "a second of slack was added to the absence before, and no protocol promises nanoseconds"
+    ),
+    "results.reference.counting: rows_seen <= _SAMPLE  ->  rows_seen < _SAMPLE": (
+        "a bound of memory: one row of 200,000 has no percentiles"
+    ),
+    "results.reference.counting: numbers <= _SAMPLE  ->  numbers < _SAMPLE": (
+        "a bound of memory: one row of 200,000 has no percentiles"
     ),
     "results.rules.withheld: first_place < notice.place  ->  first_place <= notice.place": (
         "a delivery and a notice never have one place in a log"

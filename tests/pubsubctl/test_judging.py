@@ -129,7 +129,8 @@ def test_the_plain_judge_answers_before_spark_starts_and_is_the_second_opinion(
     run = write_honest_run(tmp_path, "run")
     lines = call("check", str(run)).err.splitlines()
     assert re.fullmatch(
-        r"VALID  exactly-once, publisher order · [\d,]+ owed = .* \(plain judge, [\d.]+ s\)",
+        r"VALID \(made up\)  exactly-once, publisher order · [\d,]+ owed = .* "
+        r"\(plain judge, [\d.]+ s\)",
         lines[0],
     )
     assert lines[1] == "starting Spark"

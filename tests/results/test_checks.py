@@ -157,7 +157,9 @@ def test_a_run_that_kept_its_promise_is_valid(verdicts: dict[str, Verdict]) -> N
     verdict = verdicts["delta_tree"]
     assert (verdict.verdict, verdict.exit_status) == ("VALID", 0)
     headline, recovery = verdict.lines()
-    assert headline.startswith("VALID  exactly-once, publisher order · 600 published in measure · ")
+    assert headline.startswith(
+        "VALID (made up)  exactly-once, publisher order · 600 published in measure · "
+    )
     assert headline.endswith("nothing missing, repeated or out of order")
     assert recovery.startswith("  absorb b1 for 0.80 s, then kill: ")
     assert recovery.endswith(" recovered, the last 0.33 s after the kill")
@@ -243,7 +245,7 @@ def test_each_reason_for_a_doubt_is_given(spark: "SparkSession", tmp_path: Path)
 
 
 def test_a_calm_run_needs_nothing_at_risk(verdicts: dict[str, Verdict]) -> None:
-    assert verdicts["calm"].lines()[0].startswith("VALID (calm)  exactly-once")
+    assert verdicts["calm"].lines()[0].startswith("VALID (calm, made up)  exactly-once")
 
 
 def test_a_second_check_writes_the_same_bytes(

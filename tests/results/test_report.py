@@ -216,7 +216,7 @@ def test_a_calm_run_is_labelled_calm(tmp_path: Path) -> None:
     (story.run.folder / "faults" / "faults.jsonl").unlink()
     story = replace(story, run=replace(story.run, fault_rows=()))
     page = Page.of(render([story]))
-    assert "VALID (calm)" in page.text
+    assert "VALID (calm, made up)" in page.text
     assert "the workload is a calm one" in page.text
     assert "faults" not in page.ids
     assert lanes_picture(story) is None

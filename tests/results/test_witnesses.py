@@ -24,12 +24,27 @@ from tests.helpers.runs import DEMO_TOPOLOGY, SECOND, Scenario, workload_of
 SECONDS = 3
 
 
-def by_spark(rate: Fraction, arrivals: str, seed: int, index: int) -> list[int]:
-    return [int(at) for at in schedule(rate, arrivals, seed, index, SECONDS * SECOND, 10_000)]
+def by_spark(
+    rate: Fraction, arrivals: str, seed: int, index: int, length_ns: int = SECONDS * SECOND
+) -> list[int]:
+    return [int(at) for at in schedule(rate, arrivals, seed, index, length_ns, 10_000)]
 
 
-def by_reference(rate: Fraction, arrivals: str, seed: int, index: int) -> list[int]:
-    return [*due(seed, index, rate, arrivals, SECONDS * SECOND)]
+def by_reference(
+    rate: Fraction, arrivals: str, seed: int, index: int, length_ns: int = SECONDS * SECOND
+) -> list[int]:
+    return [*due(seed, index, rate, arrivals, length_ns)]
+
+
+@pytest.mark.parametrize("worked_out", [by_spark, by_reference])
+@pytest.mark.parametrize("arrivals", ["fixed", "poisson"])
+def test_nothing_is_due_at_the_end_of_the_load(
+    worked_out: Callable[..., list[int]], arrivals: str
+) -> None:
+    asked = Fraction(25), arrivals, 11, 2
+    all_ns = worked_out(*asked)
+    assert worked_out(*asked, all_ns[5]) == all_ns[:5]
+    assert worked_out(*asked, all_ns[5] + 1) == all_ns[:6]
 
 
 @pytest.mark.parametrize("worked_out", [by_spark, by_reference])

@@ -1,0 +1,114 @@
+"""Both readers count the rows of record files alike, at and beside each end."""
+
+import shutil
+from dataclasses import fields
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from results.reference.reading import _Folder
+from results.tables.logs import read_logs
+from results.tables.manifest import read_run
+from results.tables.row_counts import rows_of
+from results.tables.seals import seal
+from results.witnesses.rows import Blockage
+from tests.helpers.forged_runs import FAR, NEAR, PUBLISHERS, RunFolder, write_honest_run
+from tests.helpers.runs import ORIGIN_NS, SECOND
+
+EDGES_NS = (ORIGIN_NS, ORIGIN_NS + 3 * SECOND)
+"""Both ends of the measure phase."""
+FUNCTIONS = ("breaches", "sent_ns", "until")
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_honest_run(tmp_path_factory.mktemp("counts"), "20260102T030405Z-0a1b2c")
+
+
+def _edge(random: Random) -> int:
+    return random.choice(EDGES_NS) + random.choice((-1, 0, 1))
+
+
+def change_at_random(run: RunFolder, random: Random) -> None:
+    """Let rows be repeated, given again, kept back, rejected or unknown, or stamped at an end."""
+    for process in (NEAR, FAR):
+        with run.records(process, "deliveries") as rows:
+            for place in random.sample(range(len(rows.all)), 40):
+                row = rows.all[place]
+                what = random.randrange(6)
+                if what == 0:
+                    row["kind"] = random.choice((0, 1, 2, 4))
+                elif what == 1:
+                    row["layer"] = 0
+                elif what == 2:
+                    row["sequence"] += random.choice((-1, 1, 500))
+                elif what == 3:
+                    rows.insert(place, row.copy())
+                else:
+                    row["received_ns"] = _edge(random)
+    with run.records(PUBLISHERS, "publications") as rows:
+        for place in random.sample(range(len(rows.all)), 12):
+            column = random.choice(("intended_ns", "sent_ns"))
+            rows.all[column][place] = _edge(random)
+        fence = len(rows.sidecar["tables"]["attribute_sets"]) - 1
+        rows.all["attribute_set"][random.randrange(len(rows.all))] = fence
+        for publisher in range(2):
+            due = rows.all["intended_ns"][rows.of(publisher=publisher)]
+            first = int(due[due > ORIGIN_NS + 1].min())
+            rows.all["intended_ns"][rows.all["intended_ns"] == first] = _edge(random)
+        number = random.randrange(2, 30)
+        sent = {
+            (int(row["publisher"]), int(row["sequence"])): int(row["sent_ns"]) for row in rows.all
+        }
+        sent_ns = int(rows.all["sent_ns"][rows.of(publisher=0, sequence=number + 1)][0])
+    with run.records(PUBLISHERS, "acks") as rows:
+        for place in random.sample(range(len(rows.all)), 12):
+            row = rows.all[place]
+            row["outcome"] = random.choice((1, 1, 2))
+            early_ns = sent[int(row["publisher"]), int(row["last"])] - 1_000_000
+            early_ns += random.choice((-1, 0, 1))
+            row["acked_ns"] = random.choice((_edge(random), early_ns))
+            row["first"] -= random.choice((0, 0, 1)) * (row["first"] > 1)
+    with run.records(PUBLISHERS, "intents") as rows:
+        rows.all["at_ns"] += random.choice((0, SECOND, SECOND + 1_000_000))
+        first = rows.all[rows.of(publisher=0)][:1].copy()
+        first["last"] = number
+        rows.insert(0, first)
+        (place,) = rows.places(publisher=0, last=4096)
+        rows.all["at_ns"][place] = sent_ns + random.choice((-1, 0, 1)) + 1_000_000
+
+
+def _blockages(random: Random) -> list[Blockage]:
+    ends = sorted(_edge(random) - ORIGIN_NS for _ in range(4))
+    silent = frozenset({"p1/0", "p1/2"})
+    return [
+        Blockage(from_ns, to_ns, "", silent, lambda source, subscription: source != "p1/1")
+        for from_ns in ends
+        for to_ns in ends
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_both_readers_count_the_same(honest: Path, tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    folder = shutil.copytree(honest, tmp_path / honest.name)
+    change_at_random(RunFolder(folder), random)
+    seal(folder)
+    run = read_run(folder)
+    ours = rows_of(run, read_logs(run))
+    reader: Any = _Folder(folder)
+    reader.history()
+    theirs = reader._rows
+    for each in fields(ours):
+        if each.name not in FUNCTIONS:
+            assert getattr(ours, each.name) == getattr(theirs, each.name), each.name
+    for place, layout in ((PUBLISHERS, "publications"), (PUBLISHERS, "acks"), (NEAR, "deliveries")):
+        for at_ns in (edge + by for edge in EDGES_NS for by in (-2, -1, 0, 1, 2)):
+            asked = f"raw/{place}", layout, at_ns
+            assert ours.until(*asked) == theirs.until(*asked), asked
+    for number in (0, 1, 2, 30, 90):
+        assert ours.sent_ns("p1/0", 0, number) == theirs.sent_ns("p1/0", 0, number)
+    blockages = _blockages(random)
+    assert [*map(tuple, ours.breaches(blockages))] == [*map(tuple, theirs.breaches(blockages))]

@@ -1,0 +1,117 @@
+"""Both judges doubt the same phases, lateness and bounds, at and beside each limit."""
+
+import json
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from results.reference.times import TimeFacts
+from results.rules import timing
+from results.tables.manifest import Phase
+from results.tables.record_files import RECORDS
+
+SECOND = 10**9
+BESIDE_NS = (-1, 0, 1)
+DRAIN_S = 2
+BOUND_S = 10 * DRAIN_S
+
+
+def drawn_phases(random: Random) -> dict[str, tuple[int, int]]:
+    """Phases whose lengths and starts are at the limits, or one nanosecond beside."""
+    slack_ns = random.choice((-1_000_000, 0, 1_000_000)) + random.choice(BESIDE_NS)
+    measured_ns = 3 * SECOND + random.choice((0, slack_ns))
+    warm_ns = SECOND + random.choice((0, slack_ns))
+    begin_ns = random.choice((0, 0, 1))
+    phases = {
+        "deploy": (-9 * SECOND, -warm_ns + random.choice(BESIDE_NS)),
+        "warmup": (-warm_ns, begin_ns + random.choice(BESIDE_NS)),
+        "measure": (begin_ns, begin_ns + measured_ns),
+        "drain": (begin_ns + measured_ns, begin_ns + measured_ns + 4 * SECOND),
+    }
+    for name in ("deploy", "warmup", "drain"):
+        if random.random() < 0.2:
+            del phases[name]
+    return phases
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_judges_doubt_the_same_phases(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    for _ in range(20):
+        phases = drawn_phases(random)
+        took_s: Any = random.choice((4, 5, 5.001, 2 * BOUND_S + 120, 2 * BOUND_S + 121, None))
+        if "drain" in phases and took_s and took_s > 100 and random.random() < 0.9:
+            phases["drain"] = phases["drain"][0], phases["drain"][0] + 900 * SECOND
+        manifest = {"drain": {"took_s": took_s}}
+        workload = {"phases": {"warmup": "1s", "measure": "3s", "drain": f"{DRAIN_S}s"}}
+        is_simulated = random.random() < 0.2
+        run: Any = SimpleNamespace(
+            manifest=manifest, workload=workload, is_simulated=is_simulated,
+            phases=[Phase(name, *ends) for name, ends in phases.items()],
+        )  # fmt: skip
+        facts: Any = TimeFacts(
+            tmp_path, manifest, workload, SimpleNamespace(), phases,  # type: ignore[arg-type]
+            is_simulated, lambda ns, host: ns, lambda a, b: 0,
+        )  # fmt: skip
+        assert [*facts._check_phases()] == [*timing._phases(run)], (phases, took_s)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_judges_doubt_the_same_lateness_and_bounds(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    place = tmp_path / "raw" / "h" / "p"
+    place.mkdir(parents=True)
+    phases = {"measure": (0, 3 * SECOND), "drain": (3 * SECOND, 5 * SECOND)}
+    for number in range(8):
+        blocked_us = random.choice((0, 0, 7))
+        stats = [{"blocked_us": blocked_us}, {"backlog": random.choice((0, 0, 0, 1))}]
+        (place / "stats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in stats))
+        count = random.choice((52, 102, 102, 202))
+        limit_ns = 1.1 * (10_000_000 + 1000 * blocked_us)
+        rows = np.zeros(count, RECORDS["publications"])
+        rows["intended_ns"] = rows["sent_ns"] = range(1, count + 1)
+        late = random.sample(range(count), random.randrange(6))
+        for each in late:
+            rows["sent_ns"][each] += int(limit_ns) + random.choice(BESIDE_NS)
+        rows["attribute_set"][random.sample(range(count), 2)] = 5
+        error_ns, ended_by = random.choice((0, 40)), random.choice(("evidence", "silence"))
+        edges = -SECOND - error_ns, 10 * SECOND + error_ns, 125 * SECOND + error_ns
+        for edge_ns in edges:
+            rows["sent_ns"][random.randrange(count)] = edge_ns + random.choice(BESIDE_NS)
+        rows["sent_ns"] += 10**12
+        rows["intended_ns"] += 10**12
+        rows.tofile(place / f"{number}.rec")
+        manifest = {"drain": {"ended_by": ended_by}}
+        workload = {"thresholds": {"loadgen.lateness_p99": "< 10ms"}}
+        content: Any = SimpleNamespace(fence_set=5)
+
+        def moved(stamp_ns: int, host: str) -> int:
+            return stamp_ns - 10**12
+
+        file: Any = SimpleNamespace(
+            rows=count, path=place / f"{number}.rec", layout="publications", host="h", process="p",
+            name="h/p/publications.rec",
+        )  # fmt: skip
+        run: Any = SimpleNamespace(
+            manifest=manifest, workload=workload, is_simulated=False, content=content,
+            clocks=SimpleNamespace(reference="a"), clock_error_ns=lambda a, b, ns=error_ns: ns,
+            phases=[Phase(name, *ends) for name, ends in phases.items()], to_timeline=moved,
+        )  # fmt: skip
+        logs: Any = SimpleNamespace(
+            processes=[SimpleNamespace(host="h", name="p", lines=lambda name, found=stats: found)]
+        )
+        records: Any = SimpleNamespace(
+            name=file.name, host="h",
+            rows=[{"at_ns": int(row["sent_ns"]), "intended_ns": int(row["intended_ns"]),
+                   "attribute_set": int(row["attribute_set"])} for row in rows],
+        )  # fmt: skip
+        facts: Any = TimeFacts(
+            tmp_path, manifest, workload, content, phases, False, moved,
+            lambda *hosts, ns=error_ns: ns,
+        )  # fmt: skip
+        assert [*facts._check_lateness(records)] == [*timing._lateness(run, logs, file)]
+        assert [*facts._check_bounds(records)] == [*timing._find_outside(run, file)]
