@@ -78,8 +78,7 @@ class Arbiter:
         decides: returns True if this is the arbiter of a topic.
         servers: all servers.
         assign: sends an assignment to a server, over a proxy.
-        ask: asks a server for its assignment, over any proxy.
-        give: asks a server to give a topic away, over any proxy.
+        request: asks a server to give a topic away, or for its assignment, over any proxy.
         answer: sends owners to an access broker.
     """
 
@@ -93,8 +92,7 @@ class Arbiter:
         decides: Callable[[int], bool],
         servers: Collection[BrokerNumber],
         assign: Callable[[BrokerNumber, Assign], None],
-        ask: Callable[[Assign], None],
-        give: Callable[[Give], None],
+        request: Callable[[Give | Assign], None],
         answer: Callable[[BrokerNumber, Located], None],
     ) -> None:
         self._broker = broker
@@ -104,8 +102,7 @@ class Arbiter:
         self._decides = decides
         self._servers = tuple(servers)
         self._assign = assign
-        self._ask = ask
-        self._give = give
+        self._request = request
         self._answer = answer
         self._decisions: dict[int, Decision] = {}
         self._has_lost = False
@@ -234,7 +231,7 @@ class Arbiter:
             for server in decision.unasked:
                 asked.setdefault(server, []).append(Generation(topic, 0))
         for server, generations in asked.items():
-            self._ask(Assign(server, self._broker, tuple(generations)))
+            self._request(Assign(server, self._broker, tuple(generations)))
         if asked:
             due_ns = self._disk.machine.now_ns + self._retry_ns
             self._deadlines.set((GIVING, self._broker), due_ns)
@@ -278,7 +275,7 @@ class Arbiter:
             return
         self._deadlines.set((GIVING, self._broker), self._disk.machine.now_ns + self._retry_ns)
         generation = decision.generation + 1
-        self._give(Give(decision.server, self._broker, topic, decision.to, generation))
+        self._request(Give(decision.server, self._broker, topic, decision.to, generation))
 
     def _order_transfers(self) -> None:
         for topic, decision in self._decisions.items():
@@ -406,8 +403,7 @@ class Ownership:
             decides=decides,
             servers=servers,
             assign=self._assign,
-            ask=self._transfer,
-            give=self._transfer,
+            request=self._transfer,
             answer=answer,
         )
         self.assignments = Assignments(disk, self._list_assigned)

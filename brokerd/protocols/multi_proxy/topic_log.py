@@ -146,7 +146,8 @@ class Topic:
 
     def count_retained(self) -> int:
         """Return the number of retained publications."""
-        return sum(len(run) for run in self.runs)
+        begun = max(0, self.released - self.runs[0].first + 1) if self.runs else 0
+        return sum(len(run) for run in self.runs) - begun
 
     @property
     def needed_position(self) -> int:
