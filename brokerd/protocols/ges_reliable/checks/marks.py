@@ -101,13 +101,13 @@ class GesReliableMarks:
         for name in (*self._said(broker, event, effects), *self._heard(broker, event)):
             self.counts[name] += 1
         core: Any = broker.core
-        lost = core.statistics()["messages_without_route"]
+        lost = core._counters["messages_without_route"]
         if lost > self._lost.get(broker.number, 0):
             self.counts["no-way-to"] += 1
         self._lost[broker.number] = lost
 
         if type(event) is DeadlineReached:
-            apart = core.statistics()["came_apart"]
+            apart = core.units.statistics()["came_apart"]
             self.counts["cut-off"] += apart > self._apart.get(broker.number, 0)
             self._apart[broker.number] = apart
 
