@@ -25,7 +25,7 @@ from tests.protocols.ges_reliable.test_trees import TREES
 ROOT = Path(__file__).parents[2]
 BROKERD = str(ROOT / "brokerd") + "/"
 MOST_FILES, MOST_CROSSINGS = 10, 3
-MOST_FILES_IN_ALL_ROLES = 16
+MOST_FILES_IN_ALL_ROLES = 15
 """Of a core of ges_reliable that is the publisher's, a root, and the subscriber's."""
 PAUSE_S = 0.02
 """Longer than anything waits for company, so that each publication goes by itself."""

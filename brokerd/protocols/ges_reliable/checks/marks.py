@@ -107,7 +107,7 @@ class GesReliableMarks:
         self._lost[broker.number] = lost
 
         if type(event) is DeadlineReached:
-            apart = core.statistics()["came_apart"]
+            apart = core.units.statistics()["came_apart"]
             self.counts["cut-off"] += apart > self._apart.get(broker.number, 0)
             self._apart[broker.number] = apart
 
