@@ -278,18 +278,12 @@ class Pubends:
     def exclude_past(self, now_ns: Instant) -> int:
         """Return the tick of a reservation that excludes ticks that lost events may have had.
 
-        Otherwise a neighbour could have more of a stream than its pubend. `on_excluded` follows
+        Otherwise a neighbour could have more of a stream than its pubend. `on_reserved` follows
         when the reservation is durable.
         """
         self.is_reserving = True
         self._reserving = max(self.reserved, self._clock.tick(now_ns))
         return self._reserving
-
-    def on_excluded(self, tick: int) -> None:
-        """Assign no tick through this one, which is reserved on disk."""
-        self.is_reserving = False
-        self.reserved = max(self.reserved, tick)
-        self._last = [max(last, tick) for last in self._last]
 
     def loss_markers(self, lineage: int) -> list[PublicationRun]:
         """Return a loss marker for each stream, once per accepted loss."""
@@ -503,8 +497,11 @@ class Pubends:
         return self._reserving
 
     def on_reserved(self, tick: int) -> None:
-        """Record a durable reservation."""
+        """Record a durable reservation; assign no excluded tick."""
         self.reserved = max(self.reserved, tick)
+        if self.is_reserving:
+            self.is_reserving = False
+            self._last = [max(last, tick) for last in self._last]
 
     def permanent_silence(self, pubend: int) -> int | None:
         """Return the tick through which assigned silence is permanent now, once; None before."""
