@@ -378,7 +378,7 @@ class Gryphon(LogFirstMachine):
     # ------------------------------------------------------------ facts of the parts
 
     def _take(self, outcomes: Iterable[Any]) -> None:
-        """Emit the effects of a part, and route its facts, in order."""
+        """Emit the effects and route the facts of a part, in order."""
         for each in outcomes:
             match each:
                 case Beginning():
