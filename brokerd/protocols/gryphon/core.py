@@ -431,7 +431,8 @@ class Gryphon(LogFirstMachine):
         self.links.on_session_change(peer)
         self.effects += self.links.news()
         self.effects += self.acknowledgements.resend(peer)
-        self._resume_answers(peer)
+        for stream in self.known_streams:
+            self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
         self._check_acks()
         self._look_at_all()
 
