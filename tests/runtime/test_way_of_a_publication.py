@@ -15,8 +15,10 @@ import pytest
 import trio
 
 from brokerd.client.client import connect
+from brokerd.overlay.topology import Topology
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.wire.attributes import encode_attributes
+from tests.helpers.gryphon_stories import cells
 from tests.helpers.memory_broker import MemoryBroker, chain
 from tests.helpers.memory_links import MemoryNet
 from tests.helpers.virtual_time import in_virtual_time
@@ -201,12 +203,14 @@ class CoreVisits:
                     self.files.setdefault(name, {})[path.removeprefix(BROKERD)] = None
 
 
-def core_visits(protocol: str, publisher: str, subscriber: str) -> dict[str, dict[str, None]]:
+def core_visits(
+    protocol: str, publisher: str, subscriber: str, topology: Topology = TREES
+) -> dict[str, dict[str, None]]:
     """Return the files that one publication visits at each broker, until all are at rest.
 
     Nothing about the publication is new, and its subscriber acknowledges it.
     """
-    cluster = SimulatedCluster(TREES, protocol, strict=False)
+    cluster = SimulatedCluster(topology, protocol, strict=False)
     cluster.start().run_until_quiet()
     found = cluster.subscribe(subscriber, "kind = 'a'")
     cluster.run_for(5)
@@ -233,3 +237,22 @@ def test_a_publication_visits_few_files_of_each_core(protocol: str) -> None:
 def test_a_broker_with_all_roles_visits_the_files_of_three_brokers() -> None:
     visits = core_visits("ges_reliable", publisher="q", subscriber="q")
     assert len(visits["q"]) <= MOST_FILES_IN_ALL_ROLES, [*visits["q"]]
+
+
+@pytest.mark.parametrize(
+    "broker, most",
+    [("on the way", MOST_FILES), ("publisher", MOST_FILES + 5), ("subscriber", MOST_FILES + 2)],
+)
+def test_a_publication_visits_few_files_of_gryphon(broker: str, most: int) -> None:
+    """The brokers of clients also visit the service of clients, and a publisher's its log."""
+    names = {"publisher": "p", "on the way": "m", "subscriber": "s"}
+    visits = core_visits("gryphon", "p", "s", cells("p-m", "m-s"))
+    assert visits.keys() == {*names.values()}
+    files = visits[names[broker]]
+    assert "protocols/gryphon/core.py" in files
+    assert len(files) <= most, [*files]
+
+
+def test_a_broker_with_all_roles_of_gryphon_visits_few_files() -> None:
+    visits = core_visits("gryphon", "p", "p", cells("p-m", "m-s"))
+    assert len(visits["p"]) <= MOST_FILES_IN_ALL_ROLES, [*visits["p"]]

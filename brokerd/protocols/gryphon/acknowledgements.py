@@ -1,12 +1,12 @@
 """Acknowledgements: the final ticks of streams, here and between brokers.
 
-A tick is final at a broker once every local client and every cell below has acknowledged it. The
-broker then acknowledges the tick upstream, in batches. A cell acknowledges events that it does not
-want by its filter. The pubend requests missing acks of old events, and so do brokers on the route
-that still have events.
+A tick is final at a broker once every local client and every cell below has acknowledged the tick.
+The broker then acknowledges the tick upstream, in batches. Events that a cell does not want count
+as acknowledged by the cell. The pubend requests missing acks of old events, and so do brokers on
+the route that still have events.
 
 Paper: [GD02] §3.1 (acks), §3.2 (AckExpected). Deviates: members of a cell forward acks from below
-to each other, because a broker below sends an ack to one member only.
+within the cell, because a broker below sends an ack to a single member.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ UNWANTED: Final = "unwanted"
 
 
 class Acknowledgements:
-    """The acks of one broker: a batch for its neighbours, and the final ticks of its streams."""
+    """A batch of acks for neighbours, and the final ticks of streams."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Acknowledgements:
         return (is_between and self._filters.is_on) or stream.is_held_up
 
     def release_unwanted(self, stream: Stream) -> list[Effect]:
-        """Release unwanted events; request acks for the remaining ones, unless upstream does.
+        """Release unwanted events; request acks for the rest, unless upstream does.
 
         Filters differ between brokers: the pubend may have released events that are wanted here.
         """
@@ -144,7 +144,7 @@ class Acknowledgements:
             self._schedule(now_ns)
 
     def flush(self) -> list[Effect]:
-        """Return the messages of the batch, and clear it."""
+        """Return the messages of the batch, and clear the batch."""
         up: dict[BrokerNumber, list[Stream]] = {}
         for stream in self._up.values():
             peers = self._links.senders.get((stream.identity, stream.via, False))

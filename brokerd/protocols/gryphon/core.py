@@ -26,16 +26,13 @@ from brokerd.protocols.gryphon.filters import (
 )
 from brokerd.protocols.gryphon.flow_control import FLOW, FlowControl
 from brokerd.protocols.gryphon.forwarding import Forwarding
-from brokerd.protocols.gryphon.knowledge import Range, ticks_in
+from brokerd.protocols.gryphon.knowledge import ticks_in
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
     AckExpected,
     Beginning,
     Done,
     Events,
-    FilterVersion,
-    Join,
-    Joined,
     LinkStatus,
     Nack,
     Silent,
@@ -218,13 +215,12 @@ class Gryphon(LogFirstMachine):
             Done: self._on_done,
             AckExpected: self._on_ack_expected,
             LinkStatus: self._on_link_status,
-            **dict.fromkeys(self.filter_exchange.handlers(), self._on_filter_message),
-            Join: self._on_join,
-            Joined: self._on_joined,
+            **dict.fromkeys(self.filter_exchange.handlers(), self._on_part_message),
+            **dict.fromkeys(self.joins.handlers(), self._on_part_message),
             WindowProbe: self._on_window_probe,
             WindowUpdate: self._on_window_update,
         }
-        self._filter_handlers = self.filter_exchange.handlers()
+        self._part_handlers = {**self.filter_exchange.handlers(), **self.joins.handlers()}
         self._from_clients = self._clients.handlers()
 
     def next_deadline(self) -> Instant | None:
@@ -322,7 +318,8 @@ class Gryphon(LogFirstMachine):
             event.recovered, event.logs[LOG], self.now_ns, event.wall_ns
         )
         if self.pubends.is_read:
-            self._begin_pubends()
+            self.pubends.begin(self.now_ns)
+            self._release_log()
         for pubend in range(self._parameters.pubends):
             released = self.pubends.released(pubend)
             if released:
@@ -331,24 +328,18 @@ class Gryphon(LogFirstMachine):
         self.known_streams.has_lost = bool(event.lineage)
         if event.lineage:
             tick = self.pubends.exclude_past(self.now_ns)
-            then = partial(self._on_past_excluded, tick)
+            then = partial(self._on_reserved, tick)
             self._disk.commit((Change(RESERVED, "tick", tick),), then)
         self.begin_after_log(event, is_read=self._is_read())
 
-    def _begin_pubends(self) -> None:
-        self.pubends.begin(self.now_ns)
-        self._release_log()
-
-    def _on_past_excluded(self, tick: int) -> None:
-        self.pubends.on_excluded(tick)
-        self._resume_if_read()
-
     def _on_records(self, event: RecordsRead) -> None:
-        for run in self.pubends.on_records(event):
-            self._restore(run)
+        for run in self.pubends.on_records(event):  # brokers that lack the run send nacks
+            knowledge = self.known_streams.get(run.source).knowledge
+            knowledge.accumulate(knowledge.highest + 1, run.last + 1, run)
         self.effects += self.pubends.next_page(event)
         if self.pubends.is_read:
-            self._begin_pubends()
+            self.pubends.begin(self.now_ns)
+            self._release_log()
         self._resume_if_read()
 
     def _resume_if_read(self) -> None:
@@ -384,7 +375,7 @@ class Gryphon(LogFirstMachine):
     # ------------------------------------------------------------ facts of the parts
 
     def _take(self, outcomes: Iterable[Any]) -> None:
-        """Emit the effects of a part, and route its facts, in order."""
+        """Emit the effects and route the facts of a part, in order."""
         for each in outcomes:
             match each:
                 case Beginning():
@@ -392,9 +383,11 @@ class Gryphon(LogFirstMachine):
                 case FilterNarrowed():
                     self._settle_all()
                 case FilterWrite():
-                    self._disk.commit(each.rows, partial(self._on_filters_written, each.versions))
-                case MergeWrite(stream):
-                    self._disk.commit(each.rows, partial(self._on_merge_written, stream))
+                    self._disk.commit(
+                        each.rows, partial(self._on_written, self.filter_exchange, each)
+                    )
+                case MergeWrite():
+                    self._disk.commit(each.rows, partial(self._on_written, self.joins, each))
                 case StreamMerge(stream):
                     self.merge.add(stream)
                 case PubendBegin(stream, tick):
@@ -404,11 +397,8 @@ class Gryphon(LogFirstMachine):
                 case _:
                     self.effects.append(each)
 
-    def _on_filters_written(self, versions: Sequence[FilterVersion]) -> None:
-        self._take(self.filter_exchange.on_written(versions))
-
-    def _on_merge_written(self, stream: StreamId) -> None:
-        self._take(self.joins.on_written(stream, self.now_ns))
+    def _on_written(self, part: FilterExchange | Joins, fact: Any) -> None:
+        self._take(part.on_written(fact, self.now_ns))
 
     def _change_filter(self, added: Predicate | None, removed: Sequence[int]) -> int:
         number, messages = self.filter_exchange.change(added, removed)
@@ -436,9 +426,10 @@ class Gryphon(LogFirstMachine):
             if is_new:
                 stream.forget(peer)
         self.links.on_session_change(peer)
-        self._announce_links()
+        self.effects += self.links.news()
         self.effects += self.acknowledgements.resend(peer)
-        self._resume_answers(peer)
+        for stream in self.known_streams:
+            self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
         self._check_acks()
         self._look_at_all()
 
@@ -452,7 +443,7 @@ class Gryphon(LogFirstMachine):
             if stream.via == event.peer:
                 stream.via = None
         self.links.on_session_change(event.peer)
-        self._announce_links()
+        self.effects += self.links.news()
         self.flow.on_session_lost(event.peer)
         self._use_room()
         self._look_at_all()
@@ -473,10 +464,6 @@ class Gryphon(LogFirstMachine):
         wait_ns = next_wait_ns(self._waited_ns.get(peer, 0), self._parameters)
         self._waited_ns[peer] = wait_ns
         self._deadlines.set((RETRY, peer), self.now_ns + wait_ns)
-
-    def _announce_links(self) -> None:
-        for peer, message in self.links.news():
-            self.send(peer, message)
 
     def _on_message(self, event: MessageReceived) -> None:
         if isinstance(event.peer, int):
@@ -512,11 +499,14 @@ class Gryphon(LogFirstMachine):
             highest = max(end for _, end in message.ranges) - 1
             self._assign_silence(stream.identity.publisher, highest)
         else:
-            self._ask(stream, [unknown], sideways=peer not in self._routes.peers)
+            sideways = peer not in self._routes.peers
+            self.effects += self.curiosity.ask(stream, [unknown], self.now_ns, sideways=sideways)
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
-        for stream, through in self.acknowledgements.check(peer, message):
-            self._publish_loss_behind(stream.identity.publisher, through)
+        for stream, through in self.acknowledgements.check(peer, message):  # lost here
+            pubend = stream.identity.publisher
+            if self._assign_silence(pubend, through):
+                self.publish(self.pubends.next_loss_marker(self._lineage, pubend), _nothing)
         for stream in self.acknowledgements.on_done(peer, message, self.now_ns):
             self._release_final(stream)
 
@@ -530,17 +520,11 @@ class Gryphon(LogFirstMachine):
 
     def _on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
         self.links.record_cells(peer, message)
-        self._announce_links()
+        self.effects += self.links.news()
         self._look_at_all()
 
-    def _on_filter_message(self, peer: BrokerNumber, message: Any) -> None:
-        self._take(self._filter_handlers[type(message)](peer, message))
-
-    def _on_join(self, peer: BrokerNumber, message: Join) -> None:
-        self._take(self.joins.on_join(peer, message, self.now_ns))
-
-    def _on_joined(self, peer: BrokerNumber, message: Joined) -> None:
-        self._take(self.joins.on_joined(peer, message, self.now_ns))
+    def _on_part_message(self, peer: BrokerNumber, message: Any) -> None:
+        self._take(self._part_handlers[type(message)](peer, message, self.now_ns))
 
     # ------------------------------------------------------------ send windows
 
@@ -585,7 +569,9 @@ class Gryphon(LogFirstMachine):
         elif purpose == FORGETTING:
             self.curiosity.expire(self.now_ns)
         elif purpose == UNWANTED:
-            self._release_unwanted()
+            for stream in self.known_streams:
+                self.effects += self.acknowledgements.release_unwanted(stream)
+                self._settle(stream)
         elif purpose == DOUBT:
             self._resolve_doubt()
         elif purpose == JOINING:
@@ -664,16 +650,6 @@ class Gryphon(LogFirstMachine):
         """See ClientStreams."""
         return self.known_streams.position(identity)
 
-    def _restore(self, run: PublicationRun) -> None:
-        """Restore events of an earlier incarnation; brokers that lack them send nacks."""
-        knowledge = self.known_streams.get(run.source).knowledge
-        knowledge.accumulate(knowledge.highest + 1, run.last + 1, run)
-
-    def _publish_loss_behind(self, pubend: int, through: int) -> None:
-        """Publish a loss for ticks that another broker has and that this broker has lost."""
-        if self._assign_silence(pubend, through):
-            self.publish(self.pubends.next_loss_marker(self._lineage, pubend), _nothing)
-
     # ------------------------------------------------------------ silence of own pubends
 
     def _assign_silence(self, pubend: int, through: int) -> bool:
@@ -694,6 +670,7 @@ class Gryphon(LogFirstMachine):
         self.pubends.on_reserved(tick)
         for pubend in range(self._parameters.pubends):
             self._announce_silence(pubend)
+        self._resume_if_read()
 
     def _announce_silence(self, pubend: int) -> None:
         """Publish assigned silence that is permanent now."""
@@ -732,12 +709,6 @@ class Gryphon(LogFirstMachine):
         self.pubends.on_released()
         self.emit(Chop(LOG, first))
         self._release_log()
-
-    def _release_unwanted(self) -> None:
-        """Release unwanted events, and request acks for the remaining ones."""
-        for stream in self.known_streams:
-            self.effects += self.acknowledgements.release_unwanted(stream)
-            self._settle(stream)
 
     def on_client_done(self, entry: InFlightEvents) -> None:
         """See ClientStreams."""
@@ -798,13 +769,9 @@ class Gryphon(LogFirstMachine):
 
     def _ask_gaps(self, identity: StreamId) -> None:
         stream = self.known_streams.get(identity)
-        self._ask(stream, [(piece,) for piece in stream.subend.gaps.due(self.now_ns)])
+        pieces = [(piece,) for piece in stream.subend.gaps.due(self.now_ns)]
+        self.effects += self.curiosity.ask(stream, pieces, self.now_ns)
         self._time_gaps(stream)
-
-    def _ask(
-        self, stream: Stream, pieces: Sequence[Sequence[Range]], *, sideways: bool = True
-    ) -> None:
-        self.effects += self.curiosity.ask(stream, pieces, self.now_ns, sideways=sideways)
 
     def _time_gaps(self, stream: Stream) -> None:
         """Set the deadline for nacks of gaps, but not without a broker to ask."""

@@ -1,11 +1,11 @@
 """Curiosity: nacks of neighbours, and nacks upstream.
 
-A broker answers a nack from its own knowledge, and forwards the unknown rest once: it consolidates
-requests of several brokers, and expires them, so that repeated nacks are forwarded again.
+A broker answers a nack from local knowledge, and forwards the unknown rest once. Requests of
+several brokers are consolidated, and expire, so that repeated nacks are forwarded again.
 
-Neighbours repeat nacks until an answer arrives, and a broker sends none while it reads its log.
+Neighbours repeat nacks until an answer arrives, and a broker sends none while reading the log.
 Every repetition would be answered with the same events, in the window of answers for other nacks;
-`drop_repeated` consolidates them.
+`drop_repeated` consolidates these nacks.
 
 Paper: [GD02] §3.1 (consolidation and expiry of curiosity), §4.2 (nacks of long ranges are cut).
 """
@@ -33,7 +33,7 @@ FORGETTING: Final = "forgetting"
 
 
 class Curiosity:
-    """The requests for unknown ticks at one broker."""
+    """The requests for unknown ticks at a broker."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Curiosity:
     ) -> list[Effect]:
         """Return nacks upstream for unknown ticks, except ticks with a recent nack.
 
-        Each piece is one `Nack`, so a lost message delays the answer to its own piece only.
+        A piece is a `Nack`, so a lost message delays the answer to that piece only.
 
         Paper: [GD02] §4.2.
         """

@@ -12,7 +12,7 @@ so no message carries versions of filters.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -34,8 +34,8 @@ from brokerd.protocols.gryphon.messages import (
     Named,
 )
 from brokerd.protocols.gryphon.routes import Cell, Routes
-from brokerd.protocols.gryphon.state import FILTERED, Streams
-from brokerd.protocols.interface import Change, Effect, Send
+from brokerd.protocols.gryphon.state import FILTERED, PartHandler, Streams
+from brokerd.protocols.interface import Change, Effect, Instant, Send
 from brokerd.protocols.parts.leaps import is_leap
 from brokerd.protocols.parts.selection import RunSelection
 
@@ -250,10 +250,6 @@ class Selection:
 _TESTS_PER_MESSAGE: Final = 256
 
 
-FilterHandler = Callable[[Any, Any], list[Any]]
-"""Receives the peer and the message; returns effects and facts."""
-
-
 class FilterWrite(NamedTuple):
     """Versions of filters that must be durable before `FilterExchange.on_written`."""
 
@@ -312,9 +308,9 @@ class FilterExchange:
             "it lost; it has replaced them",
         )
 
-    def handlers(self) -> dict[type, FilterHandler]:
+    def handlers(self) -> dict[type, PartHandler]:
         """Return the handlers of neighbours' messages by type."""
-        found: dict[type, FilterHandler] = {
+        found: dict[type, PartHandler] = {
             FilterVersions: self._on_versions,
             FilterSet: self._on_set,
             FilterChange: self._on_change,
@@ -390,7 +386,9 @@ class FilterExchange:
 
     # ------------------------------------------------------------ receiving
 
-    def _on_versions(self, peer: BrokerNumber, message: FilterVersions) -> list[Any]:
+    def _on_versions(
+        self, peer: BrokerNumber, message: FilterVersions, _now_ns: Instant
+    ) -> list[Any]:
         outcomes: list[Any] = []
         for version in message.versions:
             self._check(peer, version)
@@ -413,7 +411,7 @@ class FilterExchange:
                 outcomes += self._set_for(version.broker, (peer,))
         return outcomes
 
-    def _on_set(self, peer: BrokerNumber, message: FilterSet) -> list[Any]:
+    def _on_set(self, peer: BrokerNumber, message: FilterSet, _now_ns: Instant) -> list[Any]:
         version = message.version
         self._check(peer, version)
         if self._is_forged(version):
@@ -434,7 +432,7 @@ class FilterExchange:
             outcomes += self._match_later((version,))
         return [*outcomes, FilterNarrowed()]
 
-    def _on_change(self, peer: BrokerNumber, message: FilterChange) -> list[Any]:
+    def _on_change(self, peer: BrokerNumber, message: FilterChange, _now_ns: Instant) -> list[Any]:
         version = message.version
         self._check(peer, version)
         if self._is_forged(version):
@@ -503,10 +501,10 @@ class FilterExchange:
         self._is_writing = True
         return [FilterWrite(versions)]
 
-    def on_written(self, versions: Sequence[FilterVersion]) -> list[Any]:
+    def on_written(self, fact: FilterWrite, _now_ns: Instant) -> list[Any]:
         """Announce durable versions, and write later ones."""
         self._is_writing = False
-        outcomes = [each for version in versions for each in self._announce_beginning(version)]
+        outcomes = [each for version in fact.versions for each in self._announce_beginning(version)]
         return outcomes + self._write()
 
     def _announce_beginning(self, version: FilterVersion) -> list[Any]:
@@ -514,7 +512,9 @@ class FilterExchange:
         ticks = tuple(self._streams.published_ticks())
         return self._take(Beginning(self._broker, version, ticks))
 
-    def _on_beginnings(self, peer: BrokerNumber, message: Beginnings) -> list[Any]:
+    def _on_beginnings(
+        self, peer: BrokerNumber, message: Beginnings, _now_ns: Instant
+    ) -> list[Any]:
         for beginning in message.beginnings:
             self._check(peer, beginning.version)
             if self._is_forged(beginning.version):
@@ -542,7 +542,7 @@ class FilterExchange:
         return whose != self._broker and self._routes.cell_of(peer) in nearer
 
 
-def _refuse(peer: Peer, message: Any) -> list[Any]:
+def _refuse(peer: Peer, message: Any, _now_ns: Instant) -> list[Any]:
     """Refuse a message about filters where filters are off.
 
     Raises:

@@ -277,7 +277,7 @@ class FlowControl:
         """Record the bytes that a neighbour has taken; return a window with room.
 
         Raises:
-            RemoteProtocolError: there is no such window, or it has fewer bytes.
+            RemoteProtocolError: the window does not exist, or has fewer bytes.
         """
         cell, own = self._routes.cell_by_broker[peer], self._routes.cell
         key = peer, message.origin if cell == own else own, message.again

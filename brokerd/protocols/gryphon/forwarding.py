@@ -1,8 +1,8 @@
 """Forwarding of knowledge downstream: events, with the silence around them, and silence.
 
-Events that arrive for the first time are forwarded to every child cell whose filter matches them,
-with all silence below them. Repeated events are sent to brokers with a nack only. The knowledge of
-a child cell is not stored. It is the knowledge here, seen through the cell's filter: an unwanted
+Events that arrive for the first time are forwarded to every child cell with a matching filter,
+with all silence below. Repeated events are sent to brokers with a nack only. The knowledge of
+a child cell is not stored, but follows from the knowledge here and the cell's filter: an unwanted
 event is silence for the cell, and counts as acknowledged.
 
 Paper: [GD02] §2.4, §3.1 (istreams and ostreams).
@@ -28,7 +28,7 @@ from brokerd.protocols.parts.selection import match_run
 
 
 class Forwarding:
-    """The transmission of one broker's streams to the cells below.
+    """The transmission of a broker's streams to the cells below.
 
     Args:
         memo: the attributes of known events, with which received attributes are checked.
@@ -93,7 +93,7 @@ class Forwarding:
     def on_events(
         self, peer: BrokerNumber, stream: Stream, message: Events, now_ns: Instant
     ) -> list[Effect]:
-        """Record events, and forward them.
+        """Record and forward events.
 
         Raises:
             RemoteProtocolError: the message is malformed.
@@ -121,7 +121,7 @@ class Forwarding:
     def on_silent(
         self, peer: BrokerNumber, stream: Stream, message: Silent, now_ns: Instant
     ) -> list[Effect]:
-        """Record silence, and forward it where cells wait for silence.
+        """Record silence; forward silence where cells wait for silence.
 
         Raises:
             RemoteProtocolError: the ranges are malformed.
@@ -318,7 +318,7 @@ class Forwarding:
                 start = cut
 
     def _send(self, peer: BrokerNumber, message: Events, now_ns: Instant) -> list[Effect]:
-        """Return a message, split at the limit of events per message, and a probe if it is due."""
+        """Return a message, split at the limit of events per message, and a probe that is due."""
         parts = [message] if self._any else split_by_events(message, self._most)
         effects: list[Effect] = [Send(peer, each) for each in parts]
         probe = self._flow.charge(peer, message.run, now_ns, again=message.again)

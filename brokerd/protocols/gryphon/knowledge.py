@@ -6,7 +6,7 @@ runs in which they arrived.
 
 Paper: [GD02] §2.1, §2.2, §3.1 (knowledge streams), §4.1 (ranges of ticks). Deviates: the pubend's
 number is separate from its ticks and not in their low bits, so that a burst's ticks are consecutive
-and travel as a range; two pubends' events at one tick are distinguished by the pubends.
+and travel as a range; two pubends' events at the same tick differ by the pubends.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,6 +1,6 @@
 """The pubends of one broker: publications receive ticks, and are visible once durable.
 
-A pubend assigns silence when a broker asks for it, and in advance from the rate of recent events.
+A pubend assigns silence on request, and in advance from the rate of recent events.
 
 Paper: [GD02] §2.2 (pubends, silence assigned in advance), §4.1 (group commit).
 """
@@ -147,7 +147,7 @@ class Acceptance(Enum):
     """The result of a publication at its pubend.
 
     Attributes:
-        REPEATED: a part of the publications is on its way to the log.
+        REPEATED: a part of the publications is on the way to the log.
         STORED: all of the publications are on disk.
         READY: the publications wait for room in the log, which may be there.
         FIRST: the publications wait for their pubend to join total order, and are the first ones.
@@ -168,7 +168,7 @@ class LogAppend:
     Attributes:
         entry: the record of the log.
         run: the publications, as a run of their publisher.
-        first: the tick of the first of them.
+        first: the tick of the first publication.
         silent: the tick through which silence follows.
         step: the action after the record is durable.
         lease: the tick that a reservation must include; 0 without one.
@@ -278,18 +278,12 @@ class Pubends:
     def exclude_past(self, now_ns: Instant) -> int:
         """Return the tick of a reservation that excludes ticks that lost events may have had.
 
-        Otherwise a neighbour could have more of a stream than its pubend. `on_excluded` follows
+        Otherwise a neighbour could have more of a stream than its pubend. `on_reserved` follows
         when the reservation is durable.
         """
         self.is_reserving = True
         self._reserving = max(self.reserved, self._clock.tick(now_ns))
         return self._reserving
-
-    def on_excluded(self, tick: int) -> None:
-        """Assign no tick through this one, which is reserved on disk."""
-        self.is_reserving = False
-        self.reserved = max(self.reserved, tick)
-        self._last = [max(last, tick) for last in self._last]
 
     def loss_markers(self, lineage: int) -> list[PublicationRun]:
         """Return a loss marker for each stream, once per accepted loss."""
@@ -381,7 +375,7 @@ class Pubends:
         return self._restored[pubend]
 
     def accept(self, run: PublicationRun, step: Step) -> Acceptance:
-        """Accept the new part of a run, and the step that follows once all of it is on disk."""
+        """Accept the new part of a run, and the step that follows once the whole run is on disk."""
         rest = run.after(self._assigned.get(run.source, 0))
         if rest is None:
             is_stored = self.durable(run.source) >= run.last
@@ -400,13 +394,13 @@ class Pubends:
         return source.publisher % len(self._last)
 
     def begin_pubend(self, pubend: int) -> None:
-        """Begin a pubend, and make its waiting publications ready for the log."""
+        """Begin a pubend, and make waiting publications ready for the log."""
         self._has_begun[pubend] = True
         self._held.extend((pubend, run, step) for run, step in self._waiting.pop(pubend, ()))
 
     @property
     def can_log(self) -> bool:
-        """True if a publication waits, and the log has room for it.
+        """True if a publication waits, and the log has room.
 
         At most one window is on the way to the log. Publishers receive no acknowledgement
         meanwhile, and have windows of their own.
@@ -503,8 +497,11 @@ class Pubends:
         return self._reserving
 
     def on_reserved(self, tick: int) -> None:
-        """Record a durable reservation."""
+        """Record a durable reservation; assign no excluded tick."""
         self.reserved = max(self.reserved, tick)
+        if self.is_reserving:
+            self.is_reserving = False
+            self._last = [max(last, tick) for last in self._last]
 
     def permanent_silence(self, pubend: int) -> int | None:
         """Return the tick through which assigned silence is permanent now, once; None before."""

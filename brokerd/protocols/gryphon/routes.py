@@ -18,6 +18,7 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.gryphon.messages import EVERYWHERE, LinkStatus
+from brokerd.protocols.interface import Send
 
 KIND = "cells"
 
@@ -187,7 +188,7 @@ class Links:
         self.receivers.clear()
         self.senders.clear()
 
-    def news(self) -> Iterator[tuple[BrokerNumber, LinkStatus]]:
+    def news(self) -> Iterator[Send]:
         """Yield the link status of this broker for neighbours with an older status."""
         routes = self._routes
         if routes.is_plain:
@@ -205,7 +206,7 @@ class Links:
             )
             if self._sent.get(peer) != status:
                 self._sent[peer] = status
-                yield peer, status
+                yield Send(peer, status)
 
     # ------------------------------------------------------------ receivers
 

@@ -6,7 +6,7 @@ here and the child's filter; of its ostream curiosity and acks remain.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,6 +44,9 @@ class PersistentState:
     tables: tuple[str, ...]
     logs: tuple[str, ...]
 
+
+PartHandler = Callable[[Any, Any, Instant], list[Any]]
+"""Receives the peer, the message and the time; returns effects and facts."""
 
 # ---------------------------------------------------------------- streams
 

@@ -27,7 +27,7 @@ from brokerd.protocols.gryphon.knowledge import LAST_TICK
 from brokerd.protocols.gryphon.messages import Join, Joined
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Routes
-from brokerd.protocols.gryphon.state import MERGED, Stream, Streams
+from brokerd.protocols.gryphon.state import MERGED, PartHandler, Stream, Streams
 from brokerd.protocols.interface import Change, Instant, Send
 from brokerd.protocols.parts.backoff import next_wait_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -175,6 +175,10 @@ class Joins:
         self._requests: dict[StreamId, _LatestRequest] = {}
         self._merged: dict[StreamId, bool] = {}
 
+    def handlers(self) -> dict[type, PartHandler]:
+        """Return the handlers of neighbours' messages by type."""
+        return {Join: self.on_join, Joined: self.on_joined}
+
     def begin(
         self,
         incarnation: int,
@@ -264,10 +268,10 @@ class Joins:
             return [*outcomes, MergeWrite(stream)]
         return outcomes + self._answer(stream, now_ns) if self._merged[stream] else outcomes
 
-    def on_written(self, stream: StreamId, now_ns: Instant) -> list[Any]:
+    def on_written(self, fact: MergeWrite, now_ns: Instant) -> list[Any]:
         """Wait for a pubend from now on, which is durable, and answer its request."""
-        self._merged[stream] = True
-        return [StreamMerge(stream), *self._answer(stream, now_ns)]
+        self._merged[fact.stream] = True
+        return [StreamMerge(fact.stream), *self._answer(fact.stream, now_ns)]
 
     def _answer(self, stream: StreamId, now_ns: Instant) -> list[Any]:
         request = self._requests[stream]

@@ -30,7 +30,7 @@ class Side:
         self.outcomes: list[object] = []
 
     def hears(self, peer: int, message: object) -> None:
-        self.outcomes += self.exchange.handlers()[type(message)](peer, message)
+        self.outcomes += self.exchange.handlers()[type(message)](peer, message, 0)
 
     def sets(self, to: int) -> list[FilterSet]:
         found = [
