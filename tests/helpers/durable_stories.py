@@ -128,7 +128,7 @@ class DurableStory(Story):
 
     def kept(self, broker: str) -> int:
         """How many publications a broker has in memory."""
-        return sum(each.knowledge.events.events for each in self.core(broker).streams())
+        return sum(each.knowledge.events.events for each in self.core(broker).streams)
 
     def logged(self, broker: str, log: str = "events") -> int:
         """How many records a broker's log has."""

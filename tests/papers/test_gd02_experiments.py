@@ -217,7 +217,7 @@ def test_an_ack_expected_message_names_the_last_logged_tick_of_each_pubend() -> 
     story, _ = publishers_broker_fails()
     last = {
         stream.identity: stream.knowledge.events.last
-        for stream in story.cluster.broker("p1").broker.core.streams()  # type: ignore[attr-defined]
+        for stream in story.cluster.broker("p1").broker.core.streams  # type: ignore[attr-defined]
         if stream.identity.broker == 0
     }
     story.cluster.broker("p1").start()

@@ -79,7 +79,7 @@ class Durable(Gryphon):
             parameters,
             self._deadlines,
             self._counters,
-            self.known_streams.get,
+            self.streams.get,
             self.links,
             self.flow,
             clients.on_found,
@@ -101,7 +101,7 @@ class Durable(Gryphon):
             routes,
             self._deadlines,
             parameters.ack_interval_ns,
-            self.known_streams.get,
+            self.streams.get,
             self.links,
             self._own_released_tick,
             self._retention.released,
@@ -169,7 +169,7 @@ class Durable(Gryphon):
         return self._retention.expired_tick()
 
     def _stream(self, identity: StreamId) -> Stream:
-        return self.known_streams.get(identity)
+        return self.streams.get(identity)
 
     def _fetch(self, identity: StreamId, ranges: Sequence[Range]) -> None:
         self._fetching.fetch(identity, ranges)
@@ -273,7 +273,7 @@ class Durable(Gryphon):
         """Stop sending to a decommissioned broker, receiving from it, and retaining for it."""
         cell = self._routes.cell_of(broker)
         self._release.drop(cell)
-        for stream in self.known_streams:
+        for stream in self.streams:
             stream.drop(cell)
             stream.forget(broker)
         self._deadlines.cancel((RETRY, broker))
@@ -281,7 +281,7 @@ class Durable(Gryphon):
         self._durable.arrivals.drop(broker)
         self._fetching.drop(broker)
         self._settle_all()
-        for stream in self.known_streams:
+        for stream in self.streams:
             self._release.settle(stream)
 
     def _retry_lost(self, event: SessionLost) -> None:
@@ -339,7 +339,7 @@ class Durable(Gryphon):
             self._release.on_session(peer)
             self._fetching.on_session(peer, is_new=is_new)
             self._expect_of(peer)
-            if self.known_streams.has_lost:
+            if self.streams.has_lost:
                 self._offer_all(peer)
 
     def _offer_all(self, peer: BrokerNumber) -> None:
@@ -365,7 +365,7 @@ class Durable(Gryphon):
         Paper: [DS03] §5.3 ("the constream nacks the events it missed").
         """
         cell = self._routes.cell_of(peer)
-        for stream in self.known_streams:
+        for stream in self.streams:
             if cell not in stream.children:
                 continue
             through = max(
@@ -388,7 +388,7 @@ class Durable(Gryphon):
         self._retention.published()
 
     def _look_at(self, stream: Stream) -> None:
-        if self.known_streams.has_lost and stream.upstream is not None:
+        if self.streams.has_lost and stream.upstream is not None:
             self._durable.skip_final(stream)
         super()._look_at(stream)
         self._durable.look_at(stream)

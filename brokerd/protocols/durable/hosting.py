@@ -55,8 +55,8 @@ from brokerd.protocols.durable.subscription_rows import (
 )
 from brokerd.protocols.durable.tokens import PresentedTokens
 from brokerd.protocols.durable.windows import DurableWindows
-from brokerd.protocols.gryphon import InFlightEvents, Stream
-from brokerd.protocols.gryphon.clients import ClientStreams
+from brokerd.protocols.gryphon import InFlightEvents, Pubends, Stream
+from brokerd.protocols.gryphon.clients import ClientCore
 from brokerd.protocols.interface import (
     Append,
     Change,
@@ -97,7 +97,8 @@ class DurableClients:
     """The clients of a broker: a subscription stays, and misses nothing, while its client is away.
 
     Args:
-        streams: of all pubends.
+        core: publishes, and takes acknowledged events.
+        pubends: of this broker.
         is_host: whether this broker may have clients.
 
     Attributes:
@@ -115,7 +116,8 @@ class DurableClients:
         decode_attributes: DecodeAttributes,
         counters: dict[str, int],
         *,
-        streams: ClientStreams,
+        core: ClientCore,
+        pubends: Pubends,
         is_host: bool,
         **_others: Any,
     ) -> None:
@@ -126,7 +128,8 @@ class DurableClients:
         self._broker = broker
         self._machine = machine
         self._disk = disk
-        self._streams = streams
+        self._core = core
+        self._pubends = pubends
         self._is_host = is_host
         self._parameters = parameters
         self._timers: DeadlineQueue[Any] = deadlines
@@ -421,7 +424,7 @@ class DurableClients:
             self._released.pop(identity, None)
             for entry in hosted.commit(taken.delivered.get(identity, 0)):
                 entry.open -= 1
-                self._streams.on_client_done(entry)
+                self._core.on_client_done(entry)
             self._release(hosted)
 
     def _release(self, hosted: HostedStream) -> None:
@@ -621,7 +624,7 @@ class DurableClients:
                 self._changed.pop(lane, None)
                 self._hosted[lane.stream].log.forget(local.identity)
         if not self.own.started:
-            self._streams.on_unwanted()
+            self._core.on_unwanted()
         self._commits.schedule()
 
     def _leave_lanes(self, locals_: Sequence[DurableSubscription]) -> None:
@@ -642,7 +645,7 @@ class DurableClients:
             self._disk.commit(admission.changes, partial(self._admit, admission))
 
     def _durable(self, source: SourceId | None) -> int | None:
-        return self._streams.durable(source) if source is not None else None
+        return self._pubends.durable(source) if source is not None else None
 
     def _admit(self, admission: Admission[DurableClient]) -> None:
         """Admit a client; a client without memory states no subscription, and resumes all."""
@@ -654,7 +657,7 @@ class DurableClients:
             self._end(client, over)
         lost = self.table.lost_publications(message, self._durable(message.source))
         if lost is not None:
-            self._streams.publish(lost, lambda: None)
+            self._core.publish(lost, lambda: None)
         self.table.enter(client)
         self.table.welcome(client)
         if client.subscriptions:
@@ -694,13 +697,13 @@ class DurableClients:
         client, run = self.table.check_publish(name, message), message.run
         self.own.check_run(run, name)
         client.submitted = max(client.submitted, run.last)
-        self._streams.publish(run, partial(self._acknowledge_durable, name))
+        self._core.publish(run, partial(self._acknowledge_durable, name))
 
     def _acknowledge_durable(self, name: ClientId) -> None:
         """Acknowledge the durable publications of a publisher, if connected."""
         client = self.table.clients.get(name)
         if client is not None and client.source is not None:
-            self.own.acknowledge_through(client, self._streams.durable(client.source))
+            self.own.acknowledge_through(client, self._pubends.durable(client.source))
 
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)

@@ -26,8 +26,8 @@ from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.own_filter import BEGINS, OwnFilter
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.pubend import Step
-from brokerd.protocols.gryphon.state import InFlightEvents
+from brokerd.protocols.gryphon.pubend import Pubends, Step
+from brokerd.protocols.gryphon.state import InFlightEvents, Streams
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.own_subscriptions import (
     SUBSCRIPTIONS,
@@ -46,17 +46,11 @@ from brokerd.protocols.parts.event_machine import Durability, MessageHandler
 Client = OwnClient[OwnSubscription]
 
 
-class ClientStreams(Protocol):
-    """The streams of a broker, as its clients use them."""
+class ClientCore(Protocol):
+    """The core of a broker, as its clients use it."""
 
     def publish(self, run: PublicationRun, step: Step) -> None:
         """Publish a run at its pubend; the step follows once all of the run is on disk."""
-
-    def durable(self, source: SourceId) -> int:
-        """Return the last number of a source that is on disk here; 0 for none."""
-
-    def position(self, identity: StreamId) -> int:
-        """Return the tick through which a stream was delivered here."""
 
     def on_client_done(self, entry: InFlightEvents) -> None:
         """Handle the acknowledgement of an entry by all its clients."""
@@ -96,6 +90,8 @@ class Clients:
     """The clients of a broker.
 
     Args:
+        core: publishes, and takes acknowledged events.
+        pubends: of this broker.
         streams: of all pubends.
         identities: the identities of all streams, in order.
         is_host: whether this broker may have clients. Messages for a cell of several brokers arrive
@@ -118,7 +114,9 @@ class Clients:
         decode_attributes: DecodeAttributes,
         counters: dict[str, int],
         *,
-        streams: ClientStreams,
+        core: ClientCore,
+        pubends: Pubends,
+        streams: Streams,
         identities: Sequence[StreamId],
         is_host: bool,
         is_total: bool,
@@ -133,6 +131,8 @@ class Clients:
         self._broker = broker
         self._machine = machine
         self._disk = disk
+        self._core = core
+        self._pubends = pubends
         self._streams = streams
         self._identities = tuple(identities)
         self._is_host = is_host
@@ -162,7 +162,7 @@ class Clients:
     def _take_done(self, entries: Iterable[InFlightEvents]) -> None:
         """Take entries that all clients have acknowledged."""
         for entry in entries:
-            self._streams.on_client_done(entry)
+            self._core.on_client_done(entry)
 
     # ------------------------------------------------------------ sessions
 
@@ -192,7 +192,7 @@ class Clients:
             self._disk.commit(admission.changes, partial(self._admit, admission))
 
     def _durable(self, source: SourceId | None) -> int | None:
-        return self._streams.durable(source) if source is not None else None
+        return self._pubends.durable(source) if source is not None else None
 
     def _admit(self, admission: Admission[Client]) -> None:
         if not admission.is_current():
@@ -205,7 +205,7 @@ class Clients:
         self.table.recall_lost(client, message, whole)
         lost = self.table.lost_publications(message, self._durable(message.source))
         if lost is not None:
-            self._streams.publish(lost, lambda: None)
+            self._core.publish(lost, lambda: None)
         self.table.enter(client)
         self.table.welcome(client)
         if client.subscriptions:
@@ -349,7 +349,7 @@ class Clients:
                 own_filter.on_ended(local)
         self._take_done(self.own.end(client, over, drain=drain))
         if not self.own.started:
-            self._streams.on_unwanted()
+            self._core.on_unwanted()
 
         def ended() -> None:
             if own_filter is not None:
@@ -366,13 +366,13 @@ class Clients:
         client, run = self.table.check_publish(name, message), message.run
         self.own.check_run(run, name)
         client.submitted = max(client.submitted, run.last)
-        self._streams.publish(run, partial(self._acknowledge_durable, name))
+        self._core.publish(run, partial(self._acknowledge_durable, name))
 
     def _acknowledge_durable(self, name: ClientId) -> None:
         """Acknowledge the durable publications of a publisher, if connected."""
         client = self.table.clients.get(name)
         if client is not None and client.source is not None:
-            self.own.acknowledge_through(client, self._streams.durable(client.source))
+            self.own.acknowledge_through(client, self._pubends.durable(client.source))
 
     def _on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         client = self.table.check_acknowledge(name, message)

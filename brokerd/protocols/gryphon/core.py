@@ -6,11 +6,11 @@ them. Nacks request gaps only.
 Paper: [GD02].
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, StreamId
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.definition import CoreContext
@@ -152,7 +152,7 @@ class Gryphon(LogFirstMachine):
         self.links = Links(routes, self._sessions)
         self.flow = FlowControl(routes, parameters, self._deadlines)
         self.filters = FilterTable(broker, routes, decode_attributes, is_on=parameters.filters)
-        self.known_streams = streams = Streams(broker, routes, parameters)
+        self.streams = streams = Streams(broker, routes, parameters)
         self.pubends = Pubends(broker, parameters)
         self.filter_exchange = FilterExchange(broker, routes, self.filters, streams, self._sessions)
         self.curiosity = Curiosity(parameters, streams, self.links, self._deadlines, self._counters)
@@ -180,7 +180,9 @@ class Gryphon(LogFirstMachine):
             parameters,
             decode_attributes,
             self._counters,
-            streams=self,
+            core=self,
+            pubends=self.pubends,
+            streams=streams,
             identities=routes.pubend_streams(),
             is_host=routes.is_host,
             is_total=parameters.is_total,
@@ -235,7 +237,7 @@ class Gryphon(LogFirstMachine):
         """See DeliveryProtocol."""
         gaps = [
             f"{len(stream.subend.gaps.pieces)} gaps in the stream {tuple(stream.identity)}"
-            for stream in self.known_streams
+            for stream in self.streams
             if stream.subend.gaps
         ]
         waiting = self.pubends.waiting()
@@ -251,7 +253,7 @@ class Gryphon(LogFirstMachine):
             **self._counters,
             "queue_publications": self._count_retained(),
             "publications_held": self.pubends.held(),
-            "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self.known_streams),
+            "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self.streams),
             "subscriptions": self._clients.table.count_subscriptions(),
             "matching_hits": self._clients.own.memo.hits + self.filters.memo.hits,
             "matching_misses": self._clients.own.memo.misses + self.filters.memo.misses,
@@ -292,7 +294,7 @@ class Gryphon(LogFirstMachine):
         return VolatileState(
             streams={
                 f"{each.identity.broker}.{each.identity.publisher}": StreamState.of(each)
-                for each in self.known_streams
+                for each in self.streams
             },
             filters={
                 broker: None if known is None else len(known)
@@ -304,12 +306,8 @@ class Gryphon(LogFirstMachine):
             reserved=self.pubends.reserved,
         )
 
-    def streams(self) -> Iterator[Stream]:
-        """Yield all streams with knowledge or requests at this broker."""
-        return iter(self.known_streams)
-
     def _count_retained(self) -> int:
-        return sum(stream.knowledge.events.events for stream in self.known_streams)
+        return sum(stream.knowledge.events.events for stream in self.streams)
 
     # ------------------------------------------------------------ start
 
@@ -323,9 +321,9 @@ class Gryphon(LogFirstMachine):
         for pubend in range(self._parameters.pubends):
             released = self.pubends.released(pubend)
             if released:
-                self.known_streams.get(self.pubends.stream(pubend)).finish(released)
+                self.streams.get(self.pubends.stream(pubend)).finish(released)
         self._lineage = event.lineage
-        self.known_streams.has_lost = bool(event.lineage)
+        self.streams.has_lost = bool(event.lineage)
         if event.lineage:
             tick = self.pubends.exclude_past(self.now_ns)
             then = partial(self._on_reserved, tick)
@@ -334,7 +332,7 @@ class Gryphon(LogFirstMachine):
 
     def _on_records(self, event: RecordsRead) -> None:
         for run in self.pubends.on_records(event):  # brokers that lack the run send nacks
-            knowledge = self.known_streams.get(run.source).knowledge
+            knowledge = self.streams.get(run.source).knowledge
             knowledge.accumulate(knowledge.highest + 1, run.last + 1, run)
         self.effects += self.pubends.next_page(event)
         if self.pubends.is_read:
@@ -361,7 +359,7 @@ class Gryphon(LogFirstMachine):
         self._take(self.filter_exchange.begin(event.incarnation, event.recovered))
         self._clients.table.start(event.incarnation, event.recovered, event.lineage)
         self._clients.recover(event.recovered)
-        for stream in self.known_streams.own() if self._routes.is_host else ():
+        for stream in self.streams.own() if self._routes.is_host else ():
             self._publish_silence(stream, self.pubends.reserved)
         for neighbour in self._routes.neighbours:
             self.emit(OpenSession(neighbour))
@@ -421,14 +419,14 @@ class Gryphon(LogFirstMachine):
         self._incarnations[peer] = event.incarnation
         self.flow.on_session(peer)
         self.effects += self.filter_exchange.on_session(peer)
-        for stream in self.known_streams:
+        for stream in self.streams:
             stream.told.pop(peer, None)
             if is_new:
                 stream.forget(peer)
         self.links.on_session_change(peer)
         self.effects += self.links.news()
         self.effects += self.acknowledgements.resend(peer)
-        for stream in self.known_streams:
+        for stream in self.streams:
             self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
         self._check_acks()
         self._look_at_all()
@@ -439,7 +437,7 @@ class Gryphon(LogFirstMachine):
             return
         assert self._sessions.get(event.peer) == event.session, f"no session for {event}"
         del self._sessions[event.peer]
-        for stream in self.known_streams:
+        for stream in self.streams:
             if stream.via == event.peer:
                 stream.via = None
         self.links.on_session_change(event.peer)
@@ -478,18 +476,18 @@ class Gryphon(LogFirstMachine):
     # ------------------------------------------------------------ messages of neighbours
 
     def _on_events(self, peer: BrokerNumber, message: Events) -> None:
-        stream = self.known_streams.from_upstream(peer, message.run.source)
+        stream = self.streams.from_upstream(peer, message.run.source)
         self.effects += self.forwarding.on_events(peer, stream, message, self.now_ns)
         self._look_at(stream)
 
     def _on_silent(self, peer: BrokerNumber, message: Silent) -> None:
-        stream = self.known_streams.from_upstream(peer, message.stream)
+        stream = self.streams.from_upstream(peer, message.stream)
         self.effects += self.forwarding.on_silent(peer, stream, message, self.now_ns)
         self._look_at(stream)
 
     def _on_nack(self, peer: BrokerNumber, message: Nack) -> None:
         cell = self._routes.cell_by_broker[peer]
-        stream = self.known_streams.from_downstream(peer, message.stream, cell)
+        stream = self.streams.from_downstream(peer, message.stream, cell)
         known, unknown = self.curiosity.on_nack(peer, stream, message)
         self.effects += self.forwarding.answer(stream, peer, known, self.now_ns)
         if not unknown:
@@ -511,8 +509,8 @@ class Gryphon(LogFirstMachine):
             self._release_final(stream)
 
     def _on_ack_expected(self, peer: BrokerNumber, message: AckExpected) -> None:
-        stream = self.known_streams.from_upstream(peer, message.stream)
-        self.known_streams.check_target(peer, stream, message.onto)
+        stream = self.streams.from_upstream(peer, message.stream)
+        self.streams.check_target(peer, stream, message.onto)
         self.effects += self.acknowledgements.on_ack_expected(peer, stream, message)
         if message.onto == EVERYWHERE:
             self._look_at(stream)
@@ -538,7 +536,7 @@ class Gryphon(LogFirstMachine):
         if opened.again:
             self._resume_answers(peer)
         for identity, onto in opened.missed:  # the neighbour sends a nack at once
-            through = self.known_streams.get(identity).knowledge.highest
+            through = self.streams.get(identity).knowledge.highest
             self.send(peer, AckExpected(identity, through, onto))
         self._use_room()
 
@@ -550,7 +548,7 @@ class Gryphon(LogFirstMachine):
 
     def _resume_answers(self, peer: BrokerNumber) -> None:
         """Continue answers to a neighbour after its window was full."""
-        for stream in self.known_streams:
+        for stream in self.streams:
             self.effects += self.forwarding.resume_answer(stream, peer, self.now_ns)
 
     # ------------------------------------------------------------ time
@@ -569,7 +567,7 @@ class Gryphon(LogFirstMachine):
         elif purpose == FORGETTING:
             self.curiosity.expire(self.now_ns)
         elif purpose == UNWANTED:
-            for stream in self.known_streams:
+            for stream in self.streams:
                 self.effects += self.acknowledgements.release_unwanted(stream)
                 self._settle(stream)
         elif purpose == DOUBT:
@@ -595,7 +593,7 @@ class Gryphon(LogFirstMachine):
         old = self.pubends.tick(self.now_ns) - ticks_in(self._parameters.ack_expected_ns)
         waits = False
         for pubend in range(self._parameters.pubends):
-            stream = self.known_streams.get(self.pubends.stream(pubend))
+            stream = self.streams.get(self.pubends.stream(pubend))
             waits = waits or bool(stream.knowledge.events.events)
             last = stream.knowledge.events.last_up_to(max(old, self.pubends.restored_tick(pubend)))
             if last is not None:
@@ -606,12 +604,8 @@ class Gryphon(LogFirstMachine):
 
     # ------------------------------------------------------------ publications
 
-    def durable(self, source: SourceId) -> int:
-        """See ClientStreams."""
-        return self.pubends.durable(source)
-
     def publish(self, run: PublicationRun, step: Step) -> None:
-        """See ClientStreams."""
+        """See ClientCore."""
         accepted = self.pubends.accept(run, step)
         if accepted is Acceptance.READY:
             self._log_held()
@@ -638,17 +632,13 @@ class Gryphon(LogFirstMachine):
         self._log_held()
 
     def _on_durable(self, run: PublicationRun, silent: int) -> None:
-        stream = self.known_streams.get(run.source)
+        stream = self.streams.get(run.source)
         self._counters["publications_received"] += len(run)
         self.effects += self.forwarding.publish(stream, run, silent, self.now_ns)
         self._look_at(stream)
         if (EXPECTED, None) not in self._deadlines:
             check_ns = self._parameters.ack_expected_check_ns
             self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)
-
-    def position(self, identity: StreamId) -> int:
-        """See ClientStreams."""
-        return self.known_streams.position(identity)
 
     # ------------------------------------------------------------ silence of own pubends
 
@@ -676,7 +666,7 @@ class Gryphon(LogFirstMachine):
         """Publish assigned silence that is permanent now."""
         through = self.pubends.permanent_silence(pubend)
         if through is not None:
-            self._publish_silence(self.known_streams.get(self.pubends.stream(pubend)), through)
+            self._publish_silence(self.streams.get(self.pubends.stream(pubend)), through)
 
     def _publish_silence(self, stream: Stream, through: int) -> None:
         if through > stream.knowledge.highest:
@@ -692,7 +682,7 @@ class Gryphon(LogFirstMachine):
 
     def _settle_all(self) -> None:
         """Advance the final ticks of all streams, since filters below may want less."""
-        for stream in self.known_streams:
+        for stream in self.streams:
             self._settle(stream)
 
     def _release_final(self, stream: Stream) -> None:
@@ -711,19 +701,19 @@ class Gryphon(LogFirstMachine):
         self._release_log()
 
     def on_client_done(self, entry: InFlightEvents) -> None:
-        """See ClientStreams."""
-        stream = self.known_streams.get(entry.stream)
+        """See ClientCore."""
+        stream = self.streams.get(entry.stream)
         stream.subend.drop_closed()
         self._settle(stream)
 
     # ------------------------------------------------------------ this broker's clients
 
     def on_unwanted(self) -> None:
-        """See ClientStreams."""
+        """See ClientCore."""
         self._look_at_all()
 
     def _look_at_all(self) -> None:
-        for stream in self.known_streams:
+        for stream in self.streams:
             self._look_at(stream)
 
     def _look_at(self, stream: Stream) -> None:
@@ -749,7 +739,7 @@ class Gryphon(LogFirstMachine):
         for run in self.merge.next_runs():
             entry = self._clients.deliver(run.source, run)
             if entry is not None:
-                self.known_streams.get(run.source).subend.on_delivered(entry)
+                self.streams.get(run.source).subend.on_delivered(entry)
         for stream in self.merge:
             self._settle(stream)
         _, lacking = self.merge.find_doubt()
@@ -768,7 +758,7 @@ class Gryphon(LogFirstMachine):
                 self._time_gaps(stream)
 
     def _ask_gaps(self, identity: StreamId) -> None:
-        stream = self.known_streams.get(identity)
+        stream = self.streams.get(identity)
         pieces = [(piece,) for piece in stream.subend.gaps.due(self.now_ns)]
         self.effects += self.curiosity.ask(stream, pieces, self.now_ns)
         self._time_gaps(stream)

@@ -128,7 +128,7 @@ def test_a_subscribers_broker_without_a_route_asks_each_upstream_broker_once() -
     for name in ("b1", "b2"):
         story.cluster.link("s1", name).suspect()
     story.cluster.run_for(0.1)
-    streams = story.cluster.broker("s1").broker.core.streams()  # type: ignore[attr-defined]
+    streams = story.cluster.broker("s1").broker.core.streams  # type: ignore[attr-defined]
     assert not [stream for stream in streams if stream.via is not None], "nobody has told it"
     story.quiet_since()
     story.cluster.run_for(5)
@@ -199,7 +199,7 @@ def pieces_after_an_hour(**parameters: object) -> tuple[int, int]:
 
     def is_awake() -> bool:
         nonlocal most
-        for stream in broker.broker.core.streams():  # type: ignore[attr-defined]
+        for stream in broker.broker.core.streams:  # type: ignore[attr-defined]
             pieces: list[Piece] = stream.subend.gaps.pieces
             most = max(most, sum(1 for piece in pieces if piece.asked))
         return story.all_has_come()

@@ -288,7 +288,7 @@ def delayed_by_one_lost_message() -> list[int]:
     sent += story.publish(1, pause_s=0.001)
     story.wait_for(lambda: bool(story.from_to("s1", "b1", Nack)))
     story.cluster.run_for(0.1)
-    knowledge = story.cluster.broker("s1").broker.core.known_streams.get(STREAM).knowledge
+    knowledge = story.cluster.broker("s1").broker.core.streams.get(STREAM).knowledge
     lacking = [sum(end - start for start, end in knowledge.known.gaps(1, knowledge.highest))]
     story.cluster.run_for(2)
     assert subscription.received[-61:] == sent

@@ -154,7 +154,7 @@ def test_a_restart_publishes_logged_events_and_discards_unlogged_ticks(kept: int
     told = [tick for m in story.from_to("b1", "s1", Events) for tick in m.run.sequences]
     assert (lost_tick in told) == bool(kept)
     assert len(set(told)) == 2
-    (stream,) = (s for s in broker.core.streams() if s.identity.broker == 0)  # type: ignore[attr-defined]
+    (stream,) = (s for s in broker.core.streams if s.identity.broker == 0)  # type: ignore[attr-defined]
     assert lost_tick in stream.knowledge.known
 
 
@@ -219,7 +219,7 @@ def test_a_record_that_is_half_on_disk_never_was(tmp_path: Path, torn_bytes: int
     again = One(P1, volume.read(LOG, 1, 2, 1 << 20), pubends=1)
     volume.close()
     _, tick, _ = unpack_logged(record)
-    stream = next(iter(again.core.streams()))  # type: ignore[attr-defined]
+    stream = next(iter(again.core.streams))  # type: ignore[attr-defined]
     assert [*stream.knowledge.events.ticks(0, tick + 100)] == [tick]
     assert stream.knowledge.highest == tick
 
@@ -271,7 +271,7 @@ def test_a_broker_of_a_cell_that_restarts_all_the_time_leaves_all_to_the_other_o
         story.rounds(3, pause_s=0.05)
     story.check()
     for each in story.cluster.brokers:
-        for stream in each.core.streams():  # type: ignore[attr-defined]
+        for stream in each.core.streams:  # type: ignore[attr-defined]
             assert not stream.curious, f"{each.name} thinks that somebody still asks"
             assert len(stream.knowledge.known) == 1, f"{each.name} lacks something"
 

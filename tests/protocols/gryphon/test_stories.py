@@ -208,7 +208,7 @@ def test_a_broker_on_the_way_that_restarts_all_the_time_loses_nothing() -> None:
     story.settle()
     assert first.received == second.received == sent
     for broker in story.cluster.brokers:
-        for stream in broker.core.streams():  # type: ignore[attr-defined]
+        for stream in broker.core.streams:  # type: ignore[attr-defined]
             assert not stream.curious, f"{broker.name} thinks that somebody still asks"
 
 

@@ -68,7 +68,7 @@ def _holds_back(core: Gryphon, message: object) -> bool:
     """
     if type(message) is not Events or message.again:
         return False
-    streams = [each for each in core.streams() if each.identity == message.run.source]
+    streams = [each for each in core.streams if each.identity == message.run.source]
     selection = core.filters.select(message.run)
     wanted = [selection.wanted(cell) for stream in streams for cell in stream.children]
     return any(part is None or len(part) < len(message.run) for part in wanted)

@@ -197,7 +197,7 @@ class GhostChecks(ProtocolChecks):
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
         number, done = broker.number, self._done
-        for stream in core.streams():
+        for stream in core.streams:
             if (through := stream.subend.done) > done.get(key := (number, stream.identity), 0):
                 done[key] = through
 

@@ -108,7 +108,7 @@ class HoldingChecks(ProtocolChecks):
     def _check_chop(self, broker: BrokerView, effect: Chop) -> None:
         core, records = broker.core, self._records[broker.number]
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
-        final = {stream.identity: stream.knowledge.final for stream in core.streams()}
+        final = {stream.identity: stream.knowledge.final for stream in core.streams}
         for index in [each for each in records if each < effect.first]:
             identity, last = records.pop(index)
             if last > final[identity]:

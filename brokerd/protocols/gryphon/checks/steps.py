@@ -85,7 +85,7 @@ class GryphonChecks(ProtocolChecks):
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
         ghosts, take = self.ghosts, self._states.take
-        for stream in core.streams():
+        for stream in core.streams:
             if take(broker.number, stream, ghosts.facts_of(stream.identity)):
                 ghosts.check_stream(broker, stream)
                 self._holdings.check_stream(broker, core, stream)

@@ -243,4 +243,4 @@ class TrafficChecks(ProtocolChecks):
 
 
 def _stream(core: Gryphon, identity: StreamId) -> Stream:
-    return next(stream for stream in core.streams() if stream.identity == identity)
+    return next(stream for stream in core.streams if stream.identity == identity)
