@@ -6,8 +6,8 @@ publication is, only the protocol decides. The permitted order of requests is th
 protocols.
 
 A client is admitted in four steps: `check_connect`; `assign_source`, with changes that the protocol
-commits; `enter`, once the changes are durable and the protocol has restored what the client's Connect
-states; `welcome`.
+commits; `enter`, once the changes are durable and the protocol has restored the state in the
+Connect; `welcome`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
