@@ -1,4 +1,4 @@
-"""The sessions of a broker with its neighbours, and the retries of lost ones."""
+"""The sessions of a broker with its neighbours, and the retries of lost sessions."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -56,7 +56,7 @@ class NeighbourSessions:
         return [OpenSession(peer) for peer in self.peers]
 
     def change(self, peers: Sequence[BrokerNumber]) -> list[Effect]:
-        """Replace the neighbours: dial new ones, and close sessions with former ones."""
+        """Replace the neighbours: dial new neighbours, and close former sessions."""
         before, self.peers = self.peers, tuple(peers)
         effects: list[Effect] = []
         for peer in before:
@@ -78,7 +78,7 @@ class NeighbourSessions:
         return ended
 
     def on_established(self, peer: BrokerNumber, event: SessionEstablished) -> CloseSession | None:
-        """Record a new session; return its end if the broker is no neighbour any more."""
+        """Record a new session; return a CloseSession if the broker is no neighbour."""
         if peer not in self.peers:
             self._closing[peer] = event.session
             return CloseSession(peer, NO_NEIGHBOUR)
@@ -90,7 +90,7 @@ class NeighbourSessions:
         return None
 
     def on_lost(self, peer: BrokerNumber, event: SessionLost, now_ns: Instant) -> bool:
-        """Record the end of a session; return True if it was current.
+        """Record the end of a session; return True if the session was current.
 
         The caller then handles the loss of the neighbour, and calls `retry_later`.
         """
@@ -119,7 +119,7 @@ class NeighbourSessions:
         """Return the status of a broker that waits for neighbours only.
 
         Args:
-            own: the number of subscriptions of its own clients.
+            own: the number of subscriptions of own clients.
         """
         return CoreStatus(
             state="running",

@@ -1,7 +1,7 @@
 """Subscriptions that are matched at their clients' access broker, and their deliveries.
 
 Some methods yield entries: publications whose deliveries at this broker are complete. The caller
-takes them up to the last one, and so continues the method.
+takes all entries, and so continues the method.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -149,7 +149,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
         begins_after: Iterable[tuple[StreamId, int]] = (),
         gaps: Sequence[Gap] = (),
     ) -> Iterator[Entry]:
-        """Report a started subscription to its client, and send what waits for it.
+        """Report a started subscription to the client, and send waiting deliveries.
 
         Args:
             begins_after: positions that the client must state when it reconnects. The client takes
@@ -168,8 +168,8 @@ class OwnSubscriptions(Generic[Local, Entry]):
     ) -> Iterator[Entry]:
         """End subscriptions: they are no longer matched.
 
-        With `drain`, the client still receives the deliveries of subscriptions that it has
-        requested on its session.
+        With `drain`, the client still receives the deliveries of subscriptions requested
+        on the present session.
         """
         for local in over:
             del client.subscriptions[local.number]
@@ -194,7 +194,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
             self._index.remove(local)
 
     def unrequested(self, client: OwnClient[Local]) -> list[Local]:
-        """Return the subscriptions that a client has not requested on its session."""
+        """Return the subscriptions that a client has not requested on the session."""
         return [
             local
             for local in client.subscriptions.values()
@@ -230,12 +230,12 @@ class OwnSubscriptions(Generic[Local, Entry]):
                     begins_after[stream] = max(last, begins_after.get(stream, 0))
 
     def close(self, client: OwnClient[Local]) -> Iterator[Entry]:
-        """Keep the deliveries of a client whose session has ended for its next session."""
+        """Keep the deliveries of a client whose session has ended for the next session."""
         client.drains = False
         yield from self.complete(self.windows.close(client.name))
 
     def is_drained(self, client: OwnClient[Local]) -> bool:
-        """Return True if a client's Detach waits for nothing more; it is answered then."""
+        """Return True if a client's Detach waits for nothing more; the caller answers."""
         if client.drains and self.windows.is_drained(client.name):
             client.drains = False
             return True
@@ -276,7 +276,7 @@ class OwnSubscriptions(Generic[Local, Entry]):
 
     @staticmethod
     def complete(entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Count completed parts of entries; yield an entry after its last part."""
+        """Count completed parts of entries; yield an entry after the last part."""
         for entry in entries:
             entry.open -= 1
             if not entry.open:
@@ -303,7 +303,7 @@ def read_subscriptions(recovered: Mapping[str, Mapping[str, Any]]) -> Iterator[O
 
 
 def new_subscription(client: OwnClient[OwnSubscription], message: Subscribe) -> OwnSubscription:
-    """Return a new subscription of a client, requested on its present session."""
+    """Return a new subscription of a client, requested on the present session."""
     local = OwnSubscription(client.name, message.number, message.predicate, client.session)
     client.subscriptions[local.number] = local
     return local

@@ -1,13 +1,13 @@
 """The clients of one broker: sessions, sources, limits, and the lifetime of their state.
 
-A protocol has a `ClientTable`, and asks it about each session and request: the table checks the
-request, refuses it where all protocols refuse, and returns the client. What a subscription or a
+A protocol has a `ClientTable`, and reports all sessions and requests to the table: the table checks
+a request, refuses what all protocols refuse, and returns the client. What a subscription or a
 publication is, only the protocol decides. The permitted order of requests is the same in all
 protocols.
 
 A client is admitted in four steps: `check_connect`; `assign_source`, with changes that the protocol
-commits; `enter`, once they are durable and the protocol has restored what the client's Connect
-states; `welcome`.
+commits; `enter`, once the changes are durable and the protocol has restored the state in the
+Connect; `welcome`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -108,7 +108,7 @@ class Admission(Generic[Client]):
     Attributes:
         session: of the Connect.
         message: the Connect, with the source that the client gets or continues as.
-        changes: durable before the client learns its source.
+        changes: durable before the client learns the source.
     """
 
     client: Client
@@ -117,7 +117,7 @@ class Admission(Generic[Client]):
     changes: list[Change]
 
     def is_current(self) -> bool:
-        """Return True if the client still has the session; set its source then."""
+        """Return True if the client still has the session; set the client's source then."""
         if self.client.session != self.session:
             return False
         self.client.source = self.message.source
@@ -130,8 +130,8 @@ class ClientTable(Generic[Client]):
     Args:
         kind: the class of the protocol's clients.
         takes_sources: whether a client may continue with a source of another broker.
-        unseen_first: the first position of a gap of a lost subscription in a stream that its client
-            has no position of; None, for the last position alone, if positions count no
+        unseen_first: the first position of a gap of a lost subscription in a stream of which the
+            client has no position; None, for the last position alone, if positions count no
             publications.
 
     Attributes:
@@ -180,7 +180,7 @@ class ClientTable(Generic[Client]):
         self._publishers.recover(recovered.get(PUBLISHERS, {}), lineage)
 
     def find(self, name: ClientId) -> Client:
-        """Return a client; a client without state here becomes a new one."""
+        """Return a client; a client without state here becomes a new client."""
         client = self.clients.get(name)
         if client is None:
             client = self.clients[name] = self._kind(name)
@@ -216,7 +216,7 @@ class ClientTable(Generic[Client]):
         return client
 
     def close_session(self, name: ClientId, session: int) -> tuple[Client, bool]:
-        """Return the client of a session that has ended, and whether it was admitted before.
+        """Return the client of a session that has ended, and whether the client was admitted.
 
         `source` is still set. The caller then calls `keep` or `forget`.
         """
@@ -228,13 +228,13 @@ class ClientTable(Generic[Client]):
         return client, was_admitted
 
     def keep(self, client: Client) -> bool:
-        """Keep an absent client for a while; return True if it was admitted until now."""
+        """Keep an absent client for a while; return True if the client was admitted."""
         client.source = None
         self.linger(client.name)
         return self._leave(client.name)
 
     def forget(self, name: ClientId) -> bool:
-        """Remove an absent client without remaining state; return True if it was admitted."""
+        """Remove an absent client without remaining state; return True if admitted."""
         del self.clients[name]
         self._deadlines.cancel((LINGER, name))
         return self._leave(name)
@@ -290,7 +290,7 @@ class ClientTable(Generic[Client]):
     def _objection_to(
         self, name: ClientId, message: Connect, received: int, durable: int | None
     ) -> str:
-        """Return the reason for a permanent refusal of a client; empty without one."""
+        """Return the reason for a permanent refusal of a client; empty if permitted."""
         is_foreign = message.source is not None and message.source.broker != self._broker
         if not message.publishes or (is_foreign and self._takes_sources):
             return ""
@@ -393,10 +393,10 @@ class ClientTable(Generic[Client]):
         return client
 
     def is_permitted(self, client: Client, message: Subscribe, waiting: int = 0) -> bool:
-        """Return True if a client may subscribe; refuse one too many, or another predicate.
+        """Return True if a client may subscribe; refuse too many, or another predicate.
 
         Args:
-            waiting: requests that count against the client's limit, besides its subscriptions.
+            waiting: requests that count against the client's limit, besides subscriptions.
         """
         number, subscription = message.number, client.subscriptions.get(message.number)
         if subscription is None:
@@ -430,13 +430,13 @@ class ClientTable(Generic[Client]):
         return client
 
     def check_detach(self, name: ClientId) -> Client:
-        """Return the client that ends all its subscriptions, and makes no further request."""
+        """Return the client that ends all subscriptions, and makes no further request."""
         client = self.requester(name, "Detach")
         client.leaving = True
         return client
 
     def check_publish(self, name: ClientId, message: Publish) -> Client:
-        """Return the client that publishes as its source."""
+        """Return the client that publishes as a source."""
         client = self.requester(name, "Publish")
         if has_marker(message.run):
             raise RemoteProtocolError(name, "publishes a loss marker")
@@ -445,7 +445,7 @@ class ClientTable(Generic[Client]):
         return client
 
     def check_acknowledge(self, name: ClientId, message: Acknowledge) -> Client:
-        """Return the client that acknowledges deliveries on its session."""
+        """Return the client that acknowledges deliveries on the session."""
         client = self.requester(name, "Acknowledge")
         if message.first > message.last:
             raise RemoteProtocolError(name, f"range [{message.first}, {message.last}]")

@@ -1,4 +1,4 @@
-"""Clients of a broker that stores none of their state but their publisher numbers."""
+"""Clients of a broker that stores only publisher numbers."""
 
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar

@@ -33,8 +33,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
     """The deliveries of all clients of one broker.
 
     `claim`, `close`, `discard_unsent` and `acknowledge` yield each entry once all deliveries of the
-    entry are complete. The caller takes the entries up to the last one: then waiting deliveries are
-    sent.
+    entry are complete. The caller takes all entries: then waiting deliveries are sent.
 
     Args:
         window: greatest number of unacknowledged publications of a client.
